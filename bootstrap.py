@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Set up `.venv` and run one of the project's two commands in it; needs Python 3.11 and nothing else.
+"""Set up `.venv` and run one of the project's two commands in it; needs only Python 3.11.
 
 python3 bootstrap.py quickstart [options of `groundling quickstart`]
 python3 bootstrap.py test [options of pytest]
@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "installed"
 EXTRA = {"quickstart": "", "test": "[test]"}
-"""What each command needs beside the package itself."""
+"""The extra of the package that each command needs."""
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 
 
 def environment() -> dict[str, str]:
-    """Offline and one thread per process, whatever the caller's shell says."""
+    """The caller's environment, but offline and with one thread per process."""
     return {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
@@ -31,9 +31,9 @@ def environment() -> dict[str, str]:
 
 
 def install(extra: str) -> None:
-    """Make the virtual environment with an extra of the package, unless it is there for these very files.
+    """Make the virtual environment with an extra of the package, unless it exists for exactly these files.
 
-    What is there without the extra gets it on top. The stamp is written last.
+    If the environment lacks only the extra, the extra is added. The stamp is written last.
     """
     files = b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
     wanted = hashlib.sha256(files + f"{sys.version}{ROOT}".encode()).hexdigest()
@@ -48,12 +48,12 @@ def install(extra: str) -> None:
             subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
         except subprocess.CalledProcessError:
             sys.exit(
-                "no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv"
+                "cannot create a virtual environment; on Debian and Ubuntu: apt install python3-venv"
             )
-    print("installing into .venv; torch alone takes minutes to download ...", flush=True)
+    print("installing into .venv; downloading torch alone takes minutes ...", flush=True)
     constraints = ["-c", str(ROOT / "constraints.txt")]
     pip = [str(BIN / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    # Not silenced by a flag of ours: pip's own errors say best what is missing.
+    # Without a flag that hides errors: pip's own messages best explain what is missing.
     subprocess.run(
         [*pip, *constraints, "-e", f"{ROOT}{extra}"], check=True, stderr=subprocess.STDOUT
     )
@@ -70,7 +70,7 @@ def run(*command: str) -> None:
 
 
 def main() -> None:
-    """Dispatch."""
+    """Install what the command needs, and run it."""
     command, options = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
     if command not in EXTRA:
         sys.exit(__doc__)

@@ -1,15 +1,15 @@
-"""Adaptation steps against the paper's way and transformers' own class, in one run: tokens per second, memory, MFU.
+"""Compare adaptation steps with the paper's way and transformers' own class: tokens per second, memory, MFU.
 
-Over texts read with CLIP (XDBERT's three objectives), same model, same texts:
-- plain: the paper's way, 512 + 9 x 77 positions per text whatever its length, eager attention, vocabulary logits at
-  every position;
-- here: padded to need, bucketed by length, fused attention, logits at scored positions only.
-Over texts alone (masked LM):
-- transformers: `BertForMaskedLM` with its fused attention, padded to need, logits at every position;
+With CLIP (XDBERT's three objectives), the same model and the same texts:
+- plain: the paper's way, 512 + 9 x 77 positions for each text, whatever its length, eager attention, vocabulary logits
+  at every position;
+- here: padded to each batch's longest text, bucketed by length, fused attention, logits only at scored positions.
+With text alone (masked LM):
+- transformers: `BertForMaskedLM` with fused attention, padded to each batch's longest text, logits at every position;
 - alone: the same encoder and objective here.
 
-On a GPU in bf16. MFU is 6 x weights x the places they are applied to + 12 x layers x width x places^2 of attention, of
-what the texts need (padding and unscored logits aside), over seconds x --peak-tflops, which a known card tells itself.
+A GPU computes in bf16. MFU is 6 x weights x the positions they are applied to + 12 x layers x width x positions^2 for
+attention, without padding and unscored logits, divided by seconds x --peak-tflops; known cards need no --peak-tflops.
 
 python benchmarks/adaptation_step.py [--layers 4 --width 256]
 python benchmarks/adaptation_step.py --form blocks --base --batch 32 --steps 20    # BERT-base, on a GPU
@@ -55,13 +55,13 @@ WINDOW, WINDOWS, LENGTH = 77, 9, 512
 WAYS = ("plain", "here", "transformers", "alone")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TABLES = {"masked_lm": VOCABULARY, "clip_tokens": CLIP_VOCABULARY}
-"""Rows of the table that an objective guesses from."""
+"""Rows of the embedding table whose entries an objective predicts."""
 PEAKS = {"H100": 989, "H200": 989, "A100": 312, "L40": 181, "A10G": 70}
-"""Dense bf16 TFLOPS by a word of the card's name, as makers' sheets have them."""
+"""Dense bf16 TFLOPS by a word of the card's name, from the makers' data sheets."""
 
 
 class Tokenizer:
-    """Stands in for a tokenizer: only its size and limit are asked for here."""
+    """Stands in for a tokenizer: only its size and limit are read here."""
 
     model_max_length = LENGTH
     name_or_path = "benchmark"
@@ -71,7 +71,7 @@ class Tokenizer:
 
 
 def texts(number: int, form: str) -> list[Sample]:
-    """Random pieces: blocks of 512, or lengths spread like sentences' and paragraphs' (log-normal, median 60)."""
+    """Random tokens: blocks of 512, or texts as long as sentences and paragraphs (log-normal, median 60)."""
     samples = []
     for i in range(number):
         rng = generator("benchmark", i)
@@ -163,7 +163,7 @@ Loss = Callable[[Batch], Tensor]
 
 
 def built(way: str, options: argparse.Namespace) -> tuple[Loss, nn.ModuleList, list[Objective]]:
-    """How a way makes a loss of a batch, all that trains, and the objectives that corrupt and count."""
+    """A way's loss function, all its trained modules, and the objectives that corrupt and count."""
     torch.manual_seed(0)
     implementation = "eager" if way == "plain" else "sdpa"
     width, heads = options.width, options.width // 64
@@ -200,7 +200,7 @@ def built(way: str, options: argparse.Namespace) -> tuple[Loss, nn.ModuleList, l
 
 
 def scored(model: nn.Module, objectives: list[Objective], batch: Batch) -> Tensor:
-    """The sum of terms as `train` makes it."""
+    """The sum of terms as in `train`."""
     encoded = model(batch)
     counts = {term: n for one in objectives for term, n in one.count(batch.cpu_copy).items()}
     terms = [(term, v) for one in objectives for term, v in one(encoded, batch).items()]
@@ -208,7 +208,7 @@ def scored(model: nn.Module, objectives: list[Objective], batch: Batch) -> Tenso
 
 
 def their_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """What transformers' class makes of a batch."""
+    """The loss of transformers' class on a batch."""
     assert batch.text is not None
     loss: Tensor = model(
         input_ids=batch.text.input_ids,
@@ -220,7 +220,7 @@ def their_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def steps(way: str, options: argparse.Namespace) -> Iterator[tuple[float, int, float]]:
-    """Seconds, real text pieces and FLOPs of each training step after the first, which warms up."""
+    """Seconds, text tokens without padding, and FLOPs of each training step; the first is a warm-up and not counted."""
     loss_of, everything, objectives = built(way, options)
     everything.to(DEVICE).train()
     parameters = [one for one in everything.parameters() if one.requires_grad]
@@ -253,7 +253,7 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[tuple[float, int, f
 
 
 def now() -> float:
-    """Seconds; those of the processor where it computes, which a busy machine changes less."""
+    """Seconds on a GPU; processor seconds on a CPU, because other load changes them less."""
     if DEVICE.type == "cpu":
         return time.process_time()
     torch.cuda.synchronize()
@@ -263,7 +263,7 @@ def now() -> float:
 def needed(
     batch: Batch, objectives: list[Objective], options: argparse.Namespace
 ) -> tuple[int, float]:
-    """Real text pieces, and FLOPs that a step cannot do without: 6 x weights x their places + attention."""
+    """Text tokens without padding, and the minimum FLOPs of a step: 6 x weights x their positions + attention."""
     assert batch.text is not None
     width, layers = options.width, options.layers
     layer = 12 * width**2  # weights: four of attention, eight of its feed-forward block
@@ -277,14 +277,14 @@ def needed(
         clip, windows = batch.clip.key_mask.sum(1), batch.clip.attention_mask.sum(1)
         weights += (layers * layer + width**2) * int(clip.sum())
         pairs += layers * int((windows**2).sum())
-        # Two cross-modal layers: each side reads the other and itself, so has another four weights of attention.
+        # Two cross-modal layers: each side attends to the other and to itself, so it has four more attention weights.
         weights += 2 * (layer + 4 * width**2) * (pieces + int(clip.sum()))
         pairs += 2 * int((text**2 + clip**2 + 2 * text * clip).sum())
     return pieces, float(6 * weights + 12 * width * pairs)
 
 
 def every_position(objectives: list, encoded: object, batch: Batch) -> torch.Tensor:
-    """The three losses with logits computed at every position and the unscored ones ignored afterwards."""
+    """The three losses, with logits computed at every position; unscored ones are ignored afterwards."""
     match, mlm, tokens = objectives
     logits = mlm.head(encoded.joint_text, encoded.word_table)  # type: ignore[attr-defined]
     clip_logits = tokens.head(encoded.joint_visual, encoded.clip_table)  # type: ignore[attr-defined]
@@ -298,7 +298,7 @@ def every_position(objectives: list, encoded: object, batch: Batch) -> torch.Ten
 
 
 def measured(way: str, options: argparse.Namespace) -> dict[str, float]:
-    """Real text pieces a second, peak of memory in MiB, and the share of the card's peak that was of use."""
+    """Text tokens per second without padding, peak memory in MiB, and MFU."""
     torch.set_num_threads(options.threads)
     rows = list(steps(way, options))
     seconds, pieces, work = (sum(column) for column in zip(*rows, strict=True))
@@ -344,7 +344,7 @@ def main() -> None:
         said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         found[way] = json.loads(said.splitlines()[-1])
         used = f", MFU {found[way]['mfu']:.1%}" if "mfu" in found[way] else ""
-        print(f"{way:12} {found[way]['tokens_per_second']:8.0f} real text pieces/s, "
+        print(f"{way:12} {found[way]['tokens_per_second']:8.0f} real text tokens/s, "
               f"peak {found[way]['peak_mib']:6.0f} MiB{used}", flush=True)  # fmt: skip
     for ours, theirs in (("here", "plain"), ("alone", "transformers")):
         if ours in found and theirs in found:

@@ -1,13 +1,13 @@
-"""CLIP-TD's distillation step with kept teacher features against plain fine-tuning, and against CLIP in the loop.
+"""Compare CLIP-TD's distillation step with cached teacher features, plain fine-tuning, and CLIP in every step.
 
-Three ways over the same batches, weights and optimizer, taking turns in one process, in every order as often:
-- plain: the task's loss alone;
-- kept: with td_image, td_text and td_words, whose features were computed once and lie on disk;
-- live: the same, the teacher being asked in every step.
-A step is all that training does of one: read samples, collate, ask, forward, backward, clip, update. The student is a
-UNITER with random weights, the teacher a CLIP with random weights; pictures are JPEG files of noise. Losses of the ways
-`kept` and `live`, without dropout, must agree first. Ratios are medians over the turns, and of the fastest steps, which
-other processes of the machine disturb least.
+Three ways over the same batches, weights and optimizer alternate in one process, each order equally often:
+- plain: only the task's loss;
+- kept: with td_image, td_text and td_words, whose features were computed once and are on disk;
+- live: the same, but the teacher runs in every step.
+A step is all of a training step: read samples, collate, run the teacher, forward, backward, clip, update. The student
+is a UNITER with random weights, the teacher a CLIP with random weights; images are JPEG files of noise. First the
+losses of `kept` and `live`, without dropout, must agree. Ratios are medians over the turns, and ratios of the fastest
+steps, which other processes on the machine disturb least.
 
 python benchmarks/clip_td_step.py [--layers 12 --width 768 --patch 16 --choices 1] [--batch 8 --steps 12]
 """
@@ -57,12 +57,12 @@ from groundling.vision_language.uniter import uniter
 
 FEATURES, REGIONS = 2048, 36
 WORDS = 3000
-"""Different words of the texts."""
+"""Number of different words in the texts."""
 WANTS = ("clip_image", "clip_text", "clip_words", "clip_word")
 
 
 class StoreOfThirtySix:
-    """A store of made-up images in memory, each of 36 regions."""
+    """A store of made-up images in memory, each with 36 regions."""
 
     def __init__(self) -> None:
         rng = generator("benchmark", "regions")
@@ -86,16 +86,16 @@ class StoreOfThirtySix:
         return REGIONS
 
     def size(self, image: str) -> tuple[int, int]:
-        """Nobody knows."""
+        """Unknown."""
         return 0, 0
 
     def in_annotated_order(self, image: str) -> bool:
-        """Nobody annotated these."""
+        """Made-up regions are not annotated."""
         return False
 
 
 def tokenizer(size: int, start: str, end: str) -> Any:
-    """Whole words between a start and an end token; there are as many ids as the model has pieces."""
+    """Whole words between a start and an end token; the vocabulary has the model's size."""
     words = ["[PAD]", "[UNK]", start, end, *(f"word{number}" for number in range(4, size))]
     ids = {word: number for number, word in enumerate(words)}
     engine = Tokenizer(models.WordLevel(ids, "[UNK]"))
@@ -110,14 +110,14 @@ def tokenizer(size: int, start: str, end: str) -> Any:
 
 
 def text(*key: str | int, words: int) -> str:
-    """Some words, as many as `words` on average."""
+    """A text of `words` words on average."""
     rng = generator("benchmark", *key)
     count = int(np.clip(rng.lognormal(np.log(words), 0.3), 3, 30))
     return " ".join(f"word{number}" for number in rng.integers(10, WORDS, count))
 
 
 def examples(options: argparse.Namespace, photos: Path) -> list[Example]:
-    """A text of each image or, of several choices, a question and its answers; as long as SNLI-VE's and VCR's."""
+    """A text for each image or, with several choices, a question and its answers; as long as SNLI-VE's and VCR's."""
     found = []
     for number in range(options.batch * (options.steps + 1)):
         rng = generator("benchmark", "image", number)
@@ -134,7 +134,7 @@ def examples(options: argparse.Namespace, photos: Path) -> list[Example]:
 
 
 def teacher(options: argparse.Namespace, photos: Path) -> ClipTeacher:
-    """A ViT-B of random weights with a text side of CLIP's size, or smaller ones."""
+    """A ViT-B with random weights and a text tower of CLIP's size, or smaller towers."""
     pieces = tokenizer(49408, "<start>", "<end>")
     sides: dict[str, Any] = {"patch_size": options.patch}
     texts: dict[str, Any] = {"eos_token_id": 3, "bos_token_id": 2, "pad_token_id": 0}
@@ -150,7 +150,7 @@ def teacher(options: argparse.Namespace, photos: Path) -> ClipTeacher:
 
 
 class Way:
-    """Steps over the same samples with some objectives, and with teachers that are asked in each."""
+    """Steps over the same samples with some objectives, and with teachers that run in each step."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Way:
 
 
 def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], ModelWithObjectives]:
-    """All three, around one student."""
+    """All three ways, with one student."""
     photos = folder / "photos"
     photos.mkdir()
     words = tokenizer(30522, "[CLS]", "[SEP]")
@@ -230,7 +230,7 @@ def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], Mod
 
 
 def main() -> None:
-    """Time the three ways in turns, and print the ratios."""
+    """Time the three ways in alternation, and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (
         ("--batch", 8),
@@ -255,18 +255,18 @@ def main() -> None:
         assert abs(kept - live) <= 1e-6 * abs(live), f"losses differ: {kept} kept, {live} live"
         module.train()
         optimizer = torch.optim.AdamW(module.parameters(), lr=1e-5, fused=True)
-        orders = list(permutations(all_ways))  # what ran before leaves its mark on the caches
+        orders = list(permutations(all_ways))  # the way that ran before affects the caches
         seconds: dict[str, list[float]] = {name: [] for name in all_ways}
         for turn in range(options.steps + 1):
             indices = range(turn * options.batch, (turn + 1) * options.batch)
             for name in orders[turn % len(orders)]:
                 spent = all_ways[name].step(indices, optimizer)
-                if turn:  # the first warms up
+                if turn:  # the first is a warm-up
                     seconds[name].append(spent)
     print(f"losses agree to {abs(kept - live) / abs(live):.0e}")
     for name, spent in seconds.items():
         print(
-            f"{name:6}{median(spent):8.3f} s a step of {options.batch} examples, at best {min(spent):.3f} s"
+            f"{name:6}{median(spent):8.3f} s per step of {options.batch} examples, at best {min(spent):.3f} s"
         )
     for name in ("plain", "live"):
         ratios = [mine / other for mine, other in zip(seconds["kept"], seconds[name], strict=True)]

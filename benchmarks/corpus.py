@@ -1,10 +1,10 @@
-"""Preparing a corpus beside `datasets.map`, and what a training process holds of it, on made-up text.
+"""Compare corpus preparation with `datasets.map`, and measure a training process's memory, on made-up text.
 
-Both ways read one file of lines, tokenise it with one fast tokenizer and leave what is mapped from disk, taking turns:
-lines of at most 128 pieces, or blocks of 512 (of datasets in the way of transformers' run_mlm.py, which groups
-pieces). Loading libraries counts for neither, but for the worker processes, which the one way starts anew and the other
-forks.
-Then processes of their own train a small encoder for some steps on the prepared corpus, reading at random.
+Both ways alternate. Each reads one file of lines, tokenises it with one fast tokenizer, and writes files to be mapped
+from disk: lines of at most 128 tokens, or blocks of 512 (with datasets as in transformers' run_mlm.py, which groups
+tokens). The time for loading libraries counts for neither way, except in worker processes, which one way starts anew
+and the other forks. Then separate processes train a small encoder for some steps on the prepared corpus, reading at
+random.
 
 python benchmarks/corpus.py [--sizes .01 .1] [--processes 2] [--rounds 3] [--steps 20]
 
@@ -30,16 +30,16 @@ WIKITEXT = 103_000_000
 """Words of WikiText-103's training text (Merity et al. 2016, Table 1)."""
 VOCABULARY = 50_000
 LINE = 90
-"""Words of a line, on average."""
+"""Average number of words per line."""
 READ = 20_000
-"""Samples read at random before memory is looked at."""
+"""Samples read at random before memory is measured."""
 FORMS = {"lines": 128, "blocks": 512}
 MOST = 1024
-"""Words of text from which the tokenizer learns, in thousands."""
+"""Words of text on which the tokenizer is trained, in thousands."""
 
 
 def write_text(path: Path, words: int) -> None:
-    """Words as frequent as natural ones (Zipf), of two to ten letters, in sentences and lines."""
+    """Write words with natural frequencies (Zipf), of two to ten letters, in sentences and lines."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -117,7 +117,7 @@ WAYS = {"groundling": with_groundling, "datasets": with_datasets}
 
 
 def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, float]:
-    """MiB above what libraries and model take, and seconds until the first step."""
+    """MiB beyond those of libraries and model, and seconds until the first step."""
     import numpy as np
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
@@ -164,7 +164,7 @@ def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, flo
 
 
 def held(name: str = "") -> Any:
-    """MiB of this process: its own (`RssAnon`), and mapped from files (`RssFile`), which the system may take back."""
+    """MiB of this process: its own (`RssAnon`), and mapped from files (`RssFile`), which the system can reclaim."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     lines = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Rss"))
     mib = {key: int(value.split()[0]) // 1024 for key, value in lines.items()}
@@ -172,7 +172,7 @@ def held(name: str = "") -> Any:
 
 
 def alone(*words: str) -> str:
-    """The last line of a process of its own."""
+    """Run this script in a separate process, and return the last line that it prints."""
     done = subprocess.run(
         [sys.executable, __file__, *words], capture_output=True, text=True, check=True
     )
@@ -195,7 +195,7 @@ def child(options: argparse.Namespace) -> None:
 
 
 def processor_seconds() -> float:
-    """Of this process and its children that have ended: other work on the machine does not count."""
+    """Processor seconds of this process and its finished children, without other work on the machine."""
     return sum(os.times()[:4])
 
 
@@ -219,7 +219,7 @@ def main() -> None:
 
 
 def measure(folder: Path, size: float, options: argparse.Namespace) -> None:
-    """All figures of one size."""
+    """Print all figures for one size."""
     folder.mkdir()
     text = folder / "text.txt"
     words = round(WIKITEXT * size)

@@ -1,12 +1,12 @@
-"""`finetune` against transformers' Trainer: one encoder, one task, the same batch, epochs and rates, one thread.
+"""Compare `finetune` with transformers' Trainer: same encoder, task, batch, epochs and learning rate, one thread.
 
-Ways: here; `padded`, to --max-length as run_glue does; `grouped`, padded to each batch's need, lengths grouped. Each
-seed runs all ways one after the other, each in a process of its own; what is counted begins behind the imports and
-ends with the dev score, so that set-up, checkpoints, evaluation and the exported model count. Seconds are those of the
-processor, which a busy machine changes less than the clock's.
+Ways: here; `padded` to --max-length, as in run_glue; `grouped` by length and padded to each batch's longest text. Each
+seed runs all ways one after the other, each in its own process. Time is counted from after the imports until the dev
+score, so that set-up, checkpoints, evaluation and the exported model count. It is processor time, because other load
+changes it less than wall-clock time.
 
-Of the training alone, by the clock: pieces a second, padding aside, and on a GPU MFU, which is 6 x the layers' weights
-x pieces + 12 x layers x width x pieces^2 of each pair of texts, over seconds x --peak-tflops.
+For training alone, in wall-clock time: tokens per second without padding, and on a GPU MFU, which is 6 x the layers'
+weights x tokens + 12 x layers x width x tokens^2 for each pair of texts, divided by seconds x --peak-tflops.
 
 python benchmarks/finetuning.py MODEL RTE_FOLDER --cpu [--seeds 2 --epochs 3 --most 0]
 python benchmarks/finetuning.py BERT_BASE RTE_FOLDER --precision bf16 --threads 8 --peak-tflops 989    # on a GPU
@@ -58,7 +58,7 @@ def here(options: argparse.Namespace, folder: Path) -> dict[str, float]:
 def read_rows(
     options: argparse.Namespace, split: str, most: int
 ) -> tuple[list[dict[str, str]], list[list[str]]]:
-    """Rows of a split, evenly thinned to `most` of them, and their first and second texts."""
+    """Rows of a split, at most `most` of them, evenly spaced, and their first and second texts."""
     with (Path(options.data) / f"{split}.tsv").open(encoding="utf-8", newline="") as file:
         read = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     if most:
@@ -119,7 +119,7 @@ def trainer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
 
 
 def work(options: argparse.Namespace) -> tuple[float, float]:
-    """Pieces that are trained on, and the FLOPs they need."""
+    """Number of tokens trained on, and the FLOPs that they need."""
     from transformers import AutoConfig, AutoTokenizer
 
     tokenizer, config = (one.from_pretrained(options.model) for one in (AutoTokenizer, AutoConfig))
@@ -133,7 +133,7 @@ def work(options: argparse.Namespace) -> tuple[float, float]:
 
 
 def _now() -> float:
-    """Seconds of the processor; those of the clock where something else computes."""
+    """Processor seconds; wall-clock seconds if a GPU computes."""
     import torch
 
     return time.perf_counter() if torch.cuda.is_available() else time.process_time()
@@ -152,12 +152,12 @@ def one(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run all ways for every seed, and print what each took and scored."""
+    """Run all ways for every seed, and print the time and score of each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="folder of a text encoder")
     parser.add_argument("data", help="folder of RTE's train.tsv and dev.tsv")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--epochs", type=float, default=3.0)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--lr", type=float, default=5e-5)
@@ -190,7 +190,7 @@ def main() -> None:
         used = ""
         if options.peak_tflops:
             used = f", MFU {flops / seconds / options.peak_tflops / 1e12:.1%}"
-        print(f"{way}: trains on {pieces / seconds:.0f} pieces/s of the clock{used}")
+        print(f"{way}: trains on {pieces / seconds:.0f} tokens/s of wall-clock time{used}")
     for way in WAYS:
         scores = [run["accuracy"] for run in found[way]]
         print(f"{way}: dev accuracy {statistics.mean(scores):.3f}, {scores}")

@@ -1,11 +1,11 @@
-"""Time and peak memory of asking every head for phrases, on some texts and on ten times as many.
+"""Time and peak memory of scoring every head on phrases, for some texts and for ten times as many.
 
-Three ways over the same texts, each in a process of its own:
-- streamed: `groundling heads`' one pass, which keeps a bit a phrase and head;
-- masses: `groundling modality`'s, which keeps three numbers a text and layer, with intervals and all;
-- held: every layer's maps are kept until all texts were read, as `output_attentions` invites one to.
-The model is a UNITER with random weights; an image's 36 regions are drawn when they are asked for, so that no data set
-takes memory. Texts have 12 words and 2 phrases, five of them to an image.
+Three ways over the same texts, each in its own process:
+- streamed: the single pass of `groundling heads`, which keeps one bit per phrase and head;
+- masses: the pass of `groundling modality`, which keeps three numbers per text and layer, intervals included;
+- held: every layer's maps are kept until all texts are read, as usual with `output_attentions`.
+The model is a UNITER with random weights. The 36 regions of an image are drawn when they are read, so that the data set
+takes no memory. Texts have 12 words and 2 phrases; five texts belong to one image.
 
 python benchmarks/heads.py [--texts 100 --times 10] [--layers 12 --heads 12 --width 192]
 """
@@ -48,7 +48,7 @@ VOCABULARY = [f"w{number}" for number in range(1000)]
 
 
 class Drawn:
-    """A store whose regions are drawn when they are asked for."""
+    """A store whose regions are drawn when they are read."""
 
     def __contains__(self, image: object) -> bool:
         return True
@@ -65,26 +65,26 @@ class Drawn:
         )
 
     def count(self, image: str) -> int:
-        """Always as many."""
+        """The same number for every image."""
         return REGIONS
 
     def size(self, image: str) -> tuple[int, int]:
-        """Always the same."""
+        """The same size for every image."""
         return 500, 400
 
     def in_annotated_order(self, image: str) -> bool:
-        """Never."""
+        """Drawn regions are not annotated."""
         return False
 
 
 class Held:
-    """Keeps all that it is told."""
+    """Keeps every attention map."""
 
     def __init__(self) -> None:
         self.maps: list[Tensor] = []
 
     def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
-        """Keep a map."""
+        """Add a map."""
         self.maps.append(one.weights)
 
     def local_result(self) -> Any:
@@ -92,7 +92,7 @@ class Held:
         return self.maps
 
     def merge(self, parts: Any) -> None:
-        """There is one process."""
+        """Take the parts of the only process."""
         (self.maps,) = parts
 
 
@@ -130,7 +130,7 @@ def asked(texts: int) -> tuple[list[Example], list[list[PhraseSpan]]]:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, float]:
-    """Seconds, and peak MiB beyond what the model and one batch take."""
+    """Seconds, and peak MiB before and after: the difference is beyond the model and one batch."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = model_of(arguments)
@@ -157,7 +157,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
             intervals(consumer, Bootstrap(images, 0)).to_json()
 
     first = "masses" if arguments.way == "masses" else "streamed"
-    read(BATCH, first)  # what a batch takes, whatever the number of texts
+    read(BATCH, first)  # memory of one batch, independent of the number of texts
     model.register_forward_hook(count)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()

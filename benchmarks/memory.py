@@ -1,7 +1,7 @@
-"""Peak memory and time of training steps with and without `--gradient-checkpointing`, as ratios of the same run.
+"""Peak memory and time of training steps with and without `--gradient-checkpointing`, as ratios within one run.
 
-Each way is a process of its own, which trains an encoder of random weights by masked LM. Memory is the process's peak
-less what it held before the first step, so that libraries and weights do not count; gradients and Adam's state do.
+Each way is a separate process, which trains an encoder with random weights by masked LM. Memory is the process's peak
+minus its memory before the first step: libraries and weights do not count, gradients and Adam's state do.
 
 python benchmarks/memory.py [--layers 12 --width 256 --batch 16 --length 128 --steps 3]
 """
@@ -32,13 +32,13 @@ WORDS = [f"w{number}" for number in range(1000)]
 
 
 def held() -> int:
-    """MiB that this process holds now."""
+    """Current memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() // 2**20
 
 
 def measured(options: argparse.Namespace) -> dict[str, float]:
-    """MiB and seconds of the processor of one way: other work on the machine does not count."""
+    """MiB and processor seconds of one way, without other work on the machine."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     tokenizer = BertTokenizer(vocab={word: n for n, word in enumerate([*SPECIAL, *WORDS])})

@@ -1,9 +1,9 @@
-"""The region store against the formats it is imported from: bytes per image and random reads of whole images a second.
+"""Compare the region store with the formats that it imports: bytes per image, and random reads of images per second.
 
-A read ends with features (R, 2048) and boxes (R, 4), in shares of the image, as float32 arrays (the store's also with
-confidence and, of LXMERT's TSV, classes); every format reads the same images in the same random order, taking turns,
-from the page cache, where the size of a format costs nothing. TSV is read through an index of byte offsets. Without
---tsv the features are made up: ReLU of normal numbers, half of them zeros, as fc6's are.
+A read returns features (R, 2048) and boxes (R, 4), relative to the image's size, as float32 arrays (the store also
+returns confidence and, from LXMERT's TSV, classes). The formats alternate and read the same images in the same random
+order, from the page cache, where the size of a format costs nothing. TSV is read through an index of byte offsets.
+Without --tsv the features are made up: ReLU of normal numbers, so half of them are zeros, as in fc6.
 
 python benchmarks/region_store.py [--images 300] [--tsv FILE]
 """
@@ -34,7 +34,7 @@ Read = Callable[[str], Arrays]
 
 
 def write_tsv(path: Path, images: int, regions: int) -> None:
-    """Rows as LXMERT's: id, height, width, object and attribute ids and confidences, count, boxes, features."""
+    """Write LXMERT's rows: id, height, width, object and attribute ids and confidences, count, boxes, features."""
     with path.open("w", encoding="ascii") as stream:
         for image in range(images):
             rng = generator("benchmark", image)
@@ -55,7 +55,7 @@ def _base64(array: np.ndarray) -> str:
 
 
 def bytes_of(path: Path) -> int:
-    """What a file or folder takes; a sparse file (LMDB's) only what it fills."""
+    """Bytes of a file or folder; of a sparse file (LMDB's) only the filled blocks."""
     files = [path]
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file()]
@@ -63,7 +63,7 @@ def bytes_of(path: Path) -> int:
 
 
 class Tsv:
-    """Random access to a TSV of bottom-up-attention (6 columns) or LXMERT (10), which end alike."""
+    """Random access to a TSV of bottom-up-attention (6 columns) or LXMERT (10); their last columns are the same."""
 
     def __init__(self, path: Path, images: int) -> None:
         self.stream = path.open("rb")
@@ -103,7 +103,7 @@ def hdf5_groups(path: Path, images: list[ImageRegions]) -> Read:
 
 
 def hdf5_flat(path: Path, images: list[ImageRegions]) -> Read:
-    """BAN's layout for adaptive boxes: all regions in one float32 data set, and where each image's are."""
+    """BAN's layout for adaptive boxes: all regions in one float32 data set, with each image's slice."""
     h5py: Any = importlib.import_module("h5py")
     with h5py.File(path, "w") as file:
         file["image_features"] = np.concatenate([image.features for image in images])
@@ -148,7 +148,7 @@ def npz(folder: Path, images: list[ImageRegions]) -> Read:
 
 
 def lmdb_npz(folder: Path, images: list[ImageRegions]) -> Read:
-    """UNITER's LMDB, whose values are such files."""
+    """UNITER's LMDB, whose values are these npz files."""
     lmdb: Any = importlib.import_module("lmdb")
     with lmdb.open(str(folder), map_size=2**36) as base, base.begin(write=True) as view:
         for image in images:
@@ -172,16 +172,16 @@ def options_of() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--images", type=int, default=300)
-    parser.add_argument("--regions", type=int, default=36, help="of each made-up image")
+    parser.add_argument("--regions", type=int, default=36, help="regions per made-up image")
     parser.add_argument(
-        "--rounds", type=int, default=3, help="how often every image is read in every format"
+        "--rounds", type=int, default=3, help="how many times every image is read in every format"
     )
-    parser.add_argument("--tsv", type=Path, help="a real TSV, whose first --images rows are taken")
+    parser.add_argument("--tsv", type=Path, help="a real TSV; its first --images rows are read")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Write every format, let them take turns, and print a table."""
+    """Write every format, time them in alternation, and print a table."""
     options = options_of()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -224,17 +224,17 @@ def written(
         try:
             reads[name] = make(folder / str(number), images)
         except ImportError as error:
-            print(f"{name}: left out, {error}")
+            print(f"{name}: skipped, {error}")
             continue
         sizes[name] = bytes_of(folder / str(number))
     return images, reads, sizes
 
 
 def race(reads: dict[str, Read], names: list[str], rounds: int, exact: bool) -> dict[str, float]:
-    """Seconds of every format for all images, `rounds` times, each time in a new order; one round before warms up.
+    """Seconds of every format for all images, `rounds` times, each time in a new order, after one warm-up round.
 
-    With `exact` all must give the same arrays, up to half precision (a real TSV may have boxes that the store leaves
-    out or puts in another order).
+    With `exact`, all formats must return the same arrays, up to half precision (a real TSV may have boxes that the
+    store skips or puts in another order).
     """
     seconds = dict.fromkeys(reads, 0.0)
     for number in range(rounds + 1):

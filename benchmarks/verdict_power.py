@@ -1,9 +1,9 @@
-"""How often `groundling.stats.verdict` calls a difference reliable: false alarms, and power at published effects.
+"""How often `groundling.stats.verdict` calls a difference reliable: false alarms, and power for published effects.
 
     python benchmarks/verdict_power.py
 
-Simulated runs (`verdict.simulate`): examples differ in difficulty, seeds in accuracy by a standard deviation of two
-points. "Own" is the share of difficulty that only runs of the same model have in common.
+The runs are simulated (`verdict.simulate`): examples differ in difficulty, and seeds differ in accuracy with a standard
+deviation of two points. "Own" is the share of difficulty that only runs of the same model have in common.
 """
 
 from groundling.runs.report import format_table

@@ -1,12 +1,13 @@
-"""VisualBERT's pre-training step (masked LM over two captions + sentence-image) against Hugging Face's, in one run.
+"""Compare VisualBERT's pre-training step (masked LM over two captions + sentence-image) with Hugging Face's.
 
-Three ways over the same samples, weights, optimizer and corruption, each in its own process, taking turns:
-- fixed: `VisualBertForPreTraining`, text padded to 128 and regions to 100, as VisualBERT's code pads;
-- need: the same, each batch padded only to its own longest text and most regions, without bucketing;
-- here: what `train` does: bucketing by `FixedSizeBatchPlan`, padding to need, fused attention, logits at masked pieces only.
-The two models' losses and gradients on one batch, without dropout, must agree first. Making batches is not timed.
+Three ways over the same samples, weights, optimizer and corruption alternate, each in its own process:
+- fixed: `VisualBertForPreTraining`, text padded to 128 and regions to 100, as in VisualBERT's code;
+- need: the same, but each batch is padded only to its longest text and its most regions, without bucketing;
+- here: as in `train`: bucketing by `FixedSizeBatchPlan`, padding to each batch's need, fused attention, logits only at masked
+  tokens.
+First the losses and gradients of the two models on one batch, without dropout, must agree. Making batches is not timed.
 
-On CUDA in bf16, with samples/s and MFU (what the samples need, padding and unmasked logits aside, over the peak).
+On CUDA in bf16, with samples/s and MFU (the FLOPs of the samples without padding and unmasked logits, over the peak).
 
 python benchmarks/vision_step.py [--layers 4 --width 256 | --base] [--batch 8 --steps 8]
 """
@@ -57,11 +58,11 @@ NAMES = {
     "mlm.head.norm": "cls.predictions.transform.LayerNorm",
     "match.classify": "cls.seq_relationship",
 }
-"""Hugging Face's names of what is ours beside BERT."""
+"""Hugging Face's names of our modules other than BERT."""
 
 
 class StoreOfTens:
-    """A store of made-up images: 10 to 100 regions, 41 on average (adaptive bottom-up attention), made when read."""
+    """A store of made-up images, made when read: 10 to 100 regions, 41 on average (adaptive bottom-up attention)."""
 
     def __contains__(self, image: object) -> bool:
         return True
@@ -73,11 +74,11 @@ class StoreOfTens:
         )
 
     def size(self, image: str) -> tuple[int, int]:
-        """Nobody knows."""
+        """Unknown."""
         return 0, 0
 
     def in_annotated_order(self, image: str) -> bool:
-        """Nobody annotated these."""
+        """Made-up regions are not annotated."""
         return False
 
     def __getitem__(self, image: str) -> RegionRow:
@@ -95,7 +96,7 @@ class StoreOfTens:
 
 
 def tokenizer() -> Any:
-    """BERT's frame around whole words; there are as many as BERT has pieces."""
+    """Whole words between [CLS] and [SEP]; the vocabulary has BERT's size."""
     words = [
         "[PAD]",
         "[UNK]",
@@ -114,7 +115,7 @@ def tokenizer() -> Any:
 
 
 def captioned(images: int) -> list[CaptionedImage]:
-    """Images with five captions of 12 pieces on average, spread as COCO's (log-normal, 7 to 50)."""
+    """Images with five captions of 12 tokens on average, distributed as COCO's (log-normal, 7 to 50)."""
     out = []
     for number in range(images):
         rng = generator("benchmark", "captions", number)
@@ -172,7 +173,7 @@ class Theirs(nn.Module):
         self.model.load_state_dict(own)
 
     def forward(self, batch: Batch) -> Tensor:
-        """The sum of both losses, with vocabulary logits at every place of the sequence, as the class computes them."""
+        """The sum of both losses, with vocabulary logits at every position of the sequence, as in the class."""
         text, regions = batch.text, batch.regions
         assert text is not None and regions is not None
         more, extra = (
@@ -196,7 +197,7 @@ class Theirs(nn.Module):
 
 
 class Ours(nn.Module):
-    """The package's step with the loss that `train` makes of its terms."""
+    """This package's step, with the loss that `train` computes from its terms."""
 
     def __init__(self, way: str, options: argparse.Namespace) -> None:
         super().__init__()
@@ -215,7 +216,7 @@ WAYS: dict[str, type[nn.Module]] = {"fixed": Theirs, "need": Theirs, "here": Our
 
 
 def batches(way: str, options: argparse.Namespace) -> MicroBatchDataset:
-    """One epoch; the samples and their corruption are the same for all ways, batches are bucketed for ours alone."""
+    """One epoch; samples and their corruption are the same for all ways, and only batches of ours are bucketed."""
     model, objectives = built(options)
     captions = CaptionTextDataset(captioned(options.batch * options.steps), model.inputs(TEXT)[0])
     data = RegionDataset(captions, StoreOfTens())
@@ -231,7 +232,7 @@ def batches(way: str, options: argparse.Namespace) -> MicroBatchDataset:
 
 
 def check(options: argparse.Namespace) -> list[float]:
-    """Differences of loss and of gradient norm between theirs and ours, in fp32 and without dropout."""
+    """Differences in loss and gradient norm between their models and ours, in fp32 and without dropout."""
     torch.set_num_threads(options.threads)
     batch, found = batches("need", options)[0].to(DEVICE), []
     for way, kind in WAYS.items():
@@ -244,14 +245,14 @@ def check(options: argparse.Namespace) -> list[float]:
 
 
 def serve(way: str, options: argparse.Namespace, line: Connection) -> None:
-    """Run a step whenever told to; answer with its seconds and FLOPs, and at last with the peak of memory in MiB."""
+    """Run a step for each message, send its seconds and FLOPs back, and at the end the peak memory in MiB."""
     torch.set_num_threads(options.threads)
     module = WAYS[way](way, options).to(DEVICE).train()
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
     feed = batches(way, options)
     for number in range(options.steps + 1):
         line.recv()
-        batch = feed[max(0, number - 1)].to(DEVICE)  # the first one warms up
+        batch = feed[max(0, number - 1)].to(DEVICE)  # the first is a warm-up
         started = now()
         with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE.type == "cuda"):
             loss = module(batch)
@@ -271,7 +272,7 @@ def now() -> float:
 
 
 def flops(batch: Batch, options: argparse.Namespace) -> float:
-    """What the step has to compute, padding and unmasked logits aside: 6 x weights x their places + attention."""
+    """FLOPs of a step without padding and unmasked logits: 6 x weights x their positions + attention."""
     assert batch.text is not None and batch.regions is not None
     width, regions = options.width, batch.regions.mask.sum(1)
     places = batch.text.attention_mask.sum(1) + regions
@@ -284,7 +285,7 @@ def flops(batch: Batch, options: argparse.Namespace) -> float:
 
 
 def main() -> None:
-    """Check, then let the three ways take turns, and print seconds, memory and ratios."""
+    """Check, time the three ways in alternation, and print seconds, memory and ratios."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -328,7 +329,7 @@ def main() -> None:
             if DEVICE.type == "cuda"
             else ""
         )
-        print(f"{way:5} {spent / samples:8.4f} s a sample, {samples / spent:7.1f} samples/s, "
+        print(f"{way:5} {spent / samples:8.4f} s per sample, {samples / spent:7.1f} samples/s, "
               f"peak {peaks[way]:6.0f} MiB{used}")  # fmt: skip
     for way in ("fixed", "need"):
         print(f"here is {seconds[way] / seconds['here']:.2f} times as fast as {way}, "

@@ -1,6 +1,6 @@
-"""Write what docstrings and settings say once more in another form: `docs/api.md`, and types of `import groundling`.
+"""Generate `docs/api.md` and the types of `import groundling` from docstrings and settings.
 
-Run `python docs/make_api.py` after a change of either; a test compares.
+Run `python docs/make_api.py` after a change of either; a test checks that the files are up to date.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ STUB = ROOT / "groundling" / "__init__.pyi"
 WIDTH = 100
 
 INTRODUCTION = """
-What a program may use, from the docstrings: `python docs/make_api.py` writes this page. The functions of the first
-section, and what is called `groundling.NAME` below, come with `import groundling`; the rest is in the modules that are
-named. `help()` says the same of each of them. Letters in shapes are the same everywhere: """
+The public functions and classes, from their docstrings: `python docs/make_api.py` writes this page. `import groundling`
+has the functions of the first section and every `groundling.NAME` below; the others are in the modules named beside
+them. `help()` shows the same texts. Letters in shapes mean the same everywhere: """
 FUNCTIONS = """
-Each is the command of its name, with its flags as keywords, with `_` for `-` and spaces; `help(groundling.adapt)`
-explains them as `--help` does. A setting of several texts takes a lone one, too, and a path stands for its text; flags
-with a dot are a dict (`--train.steps 3` is `train={"steps": 3}`). A function returns what the command prints, which is
-what `result.json` holds of a run, and raises `InputError` where the command would name a mistake. `visualize` is a function
-of its own, which gives a page."""
+Each function is the command of the same name. Its flags are keywords, with `_` for `-` and spaces;
+`help(groundling.adapt)` explains them as `--help` does. A setting for several texts also takes a single one, and a path
+counts as text. Flags with a dot are a dict (`--train.steps 3` is `train={"steps": 3}`). A function returns what the
+command prints (for a run, the contents of `result.json`), and raises `InputError` where the command reports a mistake.
+`visualize` is a separate function, which returns a page."""
 
 SECTIONS: dict[str, dict[str, str]] = {
-    "Batch: what a model may see": {
+    "Batch: the input of a model": {
         "groundling.core.batch": (
             "Batch Tokens Regions ClipWindows TeacherInput Perturbation Sample TextRow RegionRow Example GoldBoxes collate"
         ),
     },
-    "EncoderOutput: all that a model says": {
+    "EncoderOutput: the output of a model": {
         "groundling.core.batch": "EncoderOutput OutputSizes",
         "groundling.models.attention": "AttentionMap SequencePositions",
     },
-    "Objective: what is learned": {
+    "Objective: a term of the loss": {
         "groundling.objectives": "Objective ObjectiveSpec ObjectiveContext MaskingVocabulary LossTargets",
         "groundling.training.training_steps": "TrainingStep TrainingStepSpec MicroBatchContext ForwardOutput",
     },
-    "Task: what is asked": {
+    "Task: data, output type and metrics": {
         "groundling.tasks": "Task",
         "groundling.core.output_types": "Classification MultipleChoice Regression OpenAnswer RegionSelection",
         "groundling.core.metrics": "Metric",
     },
-    "The two verbs": {
+    "Training and evaluation": {
         "groundling.training.loop": "train",
         "groundling.training.evaluation": "evaluate EvaluationOutput",
         "groundling.training.batch_sampler": "DataSource",
@@ -71,10 +71,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.vision_language": "Architecture PretrainingPhase",
         "groundling.teachers": "Teacher",
     },
-    "A fine-tuned model, asked again": {
+    "Predictions of a fine-tuned model": {
         "groundling.prediction": "load FineTunedModel Prediction Candidate",
     },
-    "To look at": {
+    "Visualization": {
         "groundling.studies.attention.page": "visualize AttentionPage",
         "groundling.vision.show": "show_regions AnnotatedPhoto",
     },
@@ -82,15 +82,15 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.data.regions.store": "RegionStore RegionWriter ImageRegions",
         "groundling.data.samples": "TextDataset TextRowEncoder ClipRowEncoder",
     },
-    "Mistakes": {"groundling.core.errors": "InputError"},
+    "Errors": {"groundling.core.errors": "InputError"},
 }
-"""The public classes and functions, by module; commands are found by themselves."""
+"""The public classes and functions by module; commands are added automatically."""
 
 SECTION = re.compile(r"(Args|Returns|Raises|Source):")
 
 
 class AsWritten(str):
-    """An annotation, which a signature shows without quotes."""
+    """An annotation that a signature shows without quotes."""
 
     __slots__ = ()
 
@@ -112,7 +112,7 @@ def page() -> str:
 
 
 def commands() -> list[str]:
-    """The commands that are functions of `import groundling`."""
+    """Names of the commands that are functions of `import groundling`."""
     return sorted(groundling.FUNCTIONS)
 
 
@@ -125,7 +125,7 @@ def _commands() -> Iterator[str]:
 
 
 def _filled(text: str) -> str:
-    """A paragraph in lines."""
+    """A paragraph wrapped into lines."""
     return textwrap.fill(" ".join(text.split()), 120, break_on_hyphens=False) + "\n"
 
 
@@ -157,7 +157,7 @@ def _field(name: str, kind: str, default: str, text: str) -> str:
 
 
 def _members(kind: type[Any]) -> Iterator[str]:
-    """A line for each public method and property of the class's own."""
+    """A line for each public method and property that the class itself defines."""
     defaults = {one.name for one in field_docs(kind)}
     for name, value in vars(kind).items():
         if name.startswith("_") or name in defaults:
@@ -177,7 +177,7 @@ def _first(function: object) -> str:
 
 
 def _signature(function: Any, bound: bool = False) -> inspect.Signature:
-    """A function's signature as it is written; without `self`, if it is one of an object."""
+    """A function's signature as written; a method's without `self`."""
     signature = inspect.signature(function)
     parameters = [
         one.replace(annotation=_as_written(one.annotation)) for one in signature.parameters.values()
@@ -191,7 +191,7 @@ def _as_written(annotation: object) -> object:
 
 
 def _definition(name: str, value: Any) -> str:
-    """A function, or how an object is made, in Python's words; if they are long, with one parameter a line."""
+    """The definition of a function or of a class's `__init__`; a long one has one parameter per line."""
     is_class = isinstance(value, type)
     signature = _signature(vars(value)["__init__"] if is_class else value)
     head, indent = (f"class {name}:\n    def __init__", "    ") if is_class else (f"def {name}", "")
@@ -204,11 +204,11 @@ def _definition(name: str, value: Any) -> str:
             parts.append(str(one))
         inner = "".join(f"{indent}    {part},\n" for part in parts)
         text = f"{head}(\n{inner}{indent}) -> {signature.return_annotation}: ..."
-    return f"```python\n{text}\n```\n".replace("'", '"')  # as `ruff format` has it
+    return f"```python\n{text}\n```\n".replace("'", '"')  # as `ruff format` writes it
 
 
 def _markdown(docstring: str) -> str:
-    """A docstring whose sections (`Args:`) are lists."""
+    """A docstring in Markdown; its sections (`Args:`) become lists."""
     lines: list[str] = []
     inside = False
     for line in docstring.split("\n"):
@@ -228,7 +228,7 @@ def _sentence(text: str) -> str:
 
 
 def stub() -> str:
-    """The text of `groundling/__init__.pyi`, by which editors and type checkers know what is imported late."""
+    """The text of `groundling/__init__.pyi`, which tells editors and type checkers the lazily imported names."""
     lines = [f"from {module} import {name} as {name}" for name, module in groundling.PLACES.items()]
     places = sorted([*lines, "from groundling.api import Text, Texts"])
     lines = [
@@ -252,7 +252,7 @@ def stub() -> str:
 
 
 def _keyword(one: FunctionKeyword) -> str:
-    """A keyword of a command's function, as the stub has it; it may be given more freely than it is kept."""
+    """A keyword of a command's function, as the stub has it; it accepts more types than the setting stores."""
     kind = one.doc.kind.replace("'", '"')
     kind = {"str": "Text", "tuple[str, ...]": "Texts"}.get(kind, kind)
     numbers = re.match(r"tuple\[(int|float)", kind)

@@ -1,18 +1,18 @@
-"""Run the README's commands on rendered data, as they stand there, and paste what they print below them.
+"""Run the README's commands unchanged on rendered data, and paste their output below them.
 
     python docs/make_readme_outputs.py            # run, and write README.md
-    python docs/make_readme_outputs.py --check    # run, and fail if README.md has other numbers
-    python docs/make_readme_outputs.py --folder runs/readme    # keep what they wrote
+    python docs/make_readme_outputs.py --check    # run, and fail if README.md has different numbers
+    python docs/make_readme_outputs.py --folder runs/readme    # keep the written files
 
-Commands are those of ```bash blocks of the sections in `SECTIONS`, from top to bottom. What is printed stands in
-```console blocks: `$ ` and the beginning of a command, then lines of its output, where `...` stands for lines, or the
-rest of a line, that are left out. Pasting puts the lines there are in the place of those that were there, told by all
-but their numbers. `$ head -N FILE` shows lines of a file.
+The commands are those in the ```bash blocks of the sections in `SECTIONS`, from top to bottom. The ```console blocks
+show output: `$ ` and the beginning of a command, then lines of its output, where `...` replaces omitted lines or the
+rest of a line. Pasting replaces each line by the printed line that is the same except for its numbers.
+`$ head -N FILE` shows lines of a file.
 
-Nothing is downloaded: hub ids that the commands name are small models in a folder that stands for the hub's cache,
-`bert-base-uncased` an untrained BERT of three layers, `openai/clip-vit-base-patch32` a CLIP trained here in a minute.
-All takes some ten minutes of one core. `--check` takes numbers for equal that differ by less than a tenth, or .1:
-processors round differently, and small trainings make much of it. Whole numbers must be the same.
+Nothing is downloaded. The hub ids in the commands are small models in a folder that replaces the hub's cache:
+`bert-base-uncased` is an untrained BERT of three layers, `openai/clip-vit-base-patch32` a CLIP trained here in a
+minute. Everything takes about ten minutes on one core. `--check` accepts numbers that differ by less than a tenth, or
+.1: processors round differently, and training small models amplifies this. Whole numbers must be the same.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ SECTIONS = {
     "I have photos and questions": "photos",
     "I want to test a claim": "text",
 }
-"""Headings under which commands are run, and in which folder: the last section judges runs of the first."""
+"""Headings whose commands run, and the folder of each: the last section compares runs of the first."""
 SKIPPED = ("groundling sweep --file sweeps/real.toml ",)
 """Beginnings of commands that need data from elsewhere."""
 LEFT_OUT = "..."
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?|\bnan\b")
 SHARE, DISTANCE = 0.1, 0.1
-"""How much fractions may differ: as a share of the printed one, or by so much."""
+"""How much fractions may differ: as a share of the printed number, or absolutely."""
 BLOCK = re.compile(r"^```(bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CONTINUED = re.compile(r"\\\n\s*")
 
 
 class StaleError(Exception):
-    """The README shows what its commands do not print."""
+    """The README shows output that its commands do not print."""
 
 
 class Block(NamedTuple):
-    """Commands, or what one of them prints."""
+    """A block of commands, or of output."""
 
     kind: str
     text: str
     start: int
-    """Where the text begins in the README."""
+    """Where the text starts in the README."""
 
 
 def blocks_of(readme: str, heading: str) -> list[Block]:
@@ -76,16 +76,16 @@ def blocks_of(readme: str, heading: str) -> list[Block]:
 
 
 def commands_of(block: Block) -> list[str]:
-    """The commands of groundling in a block, one a line."""
+    """The groundling commands in a block, one per line."""
     lines = CONTINUED.sub("", block.text).splitlines()
     ours = [line for line in lines if line.startswith("groundling ")]
     return [line.partition("  #")[0].strip() for line in ours if not line.startswith(SKIPPED)]
 
 
 def pasted(shown: str, printed: str) -> str:
-    """The lines that a block shows below its command, as they are printed now.
+    """The lines that a block shows below its command, with the numbers printed now.
 
-    Raises StaleError for a line that is not printed, but for its numbers, behind the lines before it.
+    Raises StaleError if no later printed line is the same except for its numbers.
     """
     lines = printed.splitlines()
     place = 0
@@ -101,7 +101,9 @@ def pasted(shown: str, printed: str) -> str:
             if shape == wanted or (begins and shape.startswith(wanted)):
                 break
         else:
-            raise StaleError(f"{line.strip()!r} is not printed; {len(lines)} lines are")
+            raise StaleError(
+                f"{line.strip()!r} is not printed; the command prints {len(lines)} lines"
+            )
         place = number + 1
         now = lines[number]
         if begins:
@@ -116,13 +118,13 @@ def _shape(line: str) -> str:
 
 
 def _cut(line: str, shape: str) -> str:
-    """The beginning of a line that has a shape: the shortest one behind which no number goes on."""
+    """The beginning of a line that has a shape, without cutting a number."""
     ends = [end for end in range(len(line) + 1) if _shape(line[:end]) == shape]
     return line[: ends[-1]]
 
 
 def differences(old: str, new: str) -> list[str]:
-    """What differs between two READMEs of the same words: a line for each number beyond what rounding explains."""
+    """Differences between two READMEs: a line for each number that differs by more than rounding explains."""
     found = []
     for before, after in itertools.zip_longest(old.splitlines(), new.splitlines(), fillvalue=""):
         numbers = (NUMBER.findall(before), NUMBER.findall(after))
@@ -141,17 +143,17 @@ def _close(old: str, new: str) -> bool:
     return abs(a - b) <= max(DISTANCE, SHARE * abs(a))
 
 
-# -- what the README speaks of -----------------------------------------------------------------------------------------
+# -- models and files that the README names ----------------------------------------------------------------------------
 
 PHOTOS, MORE = 300, 8
-"""Photos with questions, and other ones."""
+"""Number of photos with questions, and of other photos."""
 TEXTS = 2000
 EXAMPLES = {"train": 400, "dev": 200}
-"""Of each task in GLUE's layout."""
+"""Examples of each task in GLUE's layout."""
 
 
 def render(folder: Path) -> None:
-    """A world in `folder/world`, and the models that stand for the hub's, in `folder/hub`; what is there stays."""
+    """Make a world in `folder/world`, and the models that replace the hub's in `folder/hub`; existing ones are kept."""
     from groundling.cli import main
 
     world = folder / "world"
@@ -174,7 +176,7 @@ def render(folder: Path) -> None:
 
 
 def put_into_hub(hub: Path, name: str, model: Path) -> None:
-    """Let a folder be what the hub's cache has under an id."""
+    """Copy a model's folder into the hub's cache under an id."""
     place = hub / f"models--{name.replace('/', '--')}"
     commit = 40 * "0"
     (place / "refs").mkdir(parents=True, exist_ok=True)
@@ -183,12 +185,14 @@ def put_into_hub(hub: Path, name: str, model: Path) -> None:
 
 
 def put_files(folder: Path, world: Path) -> None:
-    """The files that the README says one brings, made of the world's: photos, captions, questions, text, examples."""
+    """Write the user's files that the README names, from the world's: photos, captions, questions, text, examples."""
     draw = random.Random(0)
     captions = captions_of(world / "captions_train2014.json")
     red = [photo for photo, some in captions.items() if is_red(some)]
     rest = [photo for photo in captions if photo not in {*red}]
-    photos = [photo for pair in zip(red, rest, strict=False) for photo in pair]  # as many yes as no
+    photos = [
+        photo for pair in zip(red, rest, strict=False) for photo in pair
+    ]  # equally many yes and no
     mine, others = photos[:PHOTOS], photos[PHOTOS : PHOTOS + MORE]
     for name, some in (("my_photos", mine), ("new_photos", others)):
         (folder / name).mkdir(parents=True)
@@ -205,7 +209,7 @@ def put_files(folder: Path, world: Path) -> None:
 
 
 def captions_of(path: Path) -> dict[str, list[str]]:
-    """Each photo's captions, by the name of its file in the folder of images."""
+    """Each photo's captions, by its file name in the image folder."""
     content = json.loads(path.read_text())
     file_of = {image["id"]: image["file_name"] for image in content["images"]}
     found: dict[str, list[str]] = {}
@@ -220,7 +224,7 @@ def ask(
     captions: Mapping[str, Sequence[str]],
     labelled: bool,
 ) -> None:
-    """A table that asks of each photo whether something in it is red, as far as its captions tell."""
+    """Write a table that asks whether something in each photo is red, according to its captions."""
     with path.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["question", "photo", *(["answer"] if labelled else [])])
@@ -230,14 +234,14 @@ def ask(
 
 
 def is_red(captions: Sequence[str]) -> bool:
-    """Whether one of the captions says so."""
+    """Whether one of the captions contains the word red."""
     return any("red" in caption.split() for caption in captions)
 
 
 def write_pairs(
     folder: Path, captions: Mapping[str, Sequence[str]], texts: Sequence[str], draw: random.Random
 ) -> None:
-    """RTE of captions of one photo or of two, and CoLA of captions in order or not, in `glue_data`; and `my.csv`."""
+    """Write RTE (captions of one photo or of two), CoLA (captions in order or shuffled) and `my.csv`."""
     photos = [photo for photo, some in captions.items() if len(some) > 1]
     start = 0
     for split, count in EXAMPLES.items():
@@ -270,7 +274,7 @@ def write_pairs(
 
 
 def outputs(commands: Sequence[str], folder: Path) -> Iterator[tuple[str, str]]:
-    """Each command and what it prints on stdout, run in a folder; exits if one fails."""
+    """Run each command in a folder, and return it with its stdout; exits if one fails."""
     from groundling.cli import main
 
     for command in commands:
@@ -284,7 +288,7 @@ def outputs(commands: Sequence[str], folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def output_of(asked: str, printed: Mapping[str, str], folder: Path) -> str:
-    """What the command prints that a console block asks for; raises StaleError unless one begins so."""
+    """The output of a console block's command; raises StaleError unless exactly one command begins so."""
     shows = re.fullmatch(r"head -(\d+) (\S+)", asked)
     if shows:
         lines = (folder / shows[2]).read_text().splitlines(keepends=True)
@@ -296,13 +300,13 @@ def output_of(asked: str, printed: Mapping[str, str], folder: Path) -> str:
         if command == asked or (asked.endswith(LEFT_OUT) and command.startswith(begin))
     ]
     if len(fitting) != 1:
-        raise StaleError(f"{len(fitting)} commands are {asked!r}")
+        raise StaleError(f"{len(fitting)} commands match {asked!r}")
     return fitting[0]
 
 
 def with_outputs(readme: str, heading: str, printed: Mapping[str, str], folder: Path) -> str:
-    """The README with what the commands of a section printed pasted into its console blocks."""
-    for block in reversed(blocks_of(readme, heading)):  # what stands before keeps its place
+    """The README with the output of a section's commands pasted into its console blocks."""
+    for block in reversed(blocks_of(readme, heading)):  # earlier blocks keep their positions
         if block.kind != "console":
             continue
         first, _, shown = block.text.partition("\n")
@@ -315,7 +319,7 @@ def with_outputs(readme: str, heading: str, printed: Mapping[str, str], folder: 
 
 
 def run(readme: str, folder: Path) -> str:
-    """The README with what its commands print now; they run below `folder`."""
+    """The README with the current output of its commands, which run below `folder`."""
     render(folder)
     for heading, name in SECTIONS.items():
         place = folder / name
@@ -332,16 +336,18 @@ def run(readme: str, folder: Path) -> str:
 
 
 def main() -> None:
-    """Run all of it; see above."""
-    flags = argparse.ArgumentParser(description="Paste what the README's commands print.")
-    flags.add_argument("--check", action="store_true", help="change nothing, fail if it would")
-    flags.add_argument("--folder", default="", help="where to run; empty: a temporary folder")
+    """Run everything as described above."""
+    flags = argparse.ArgumentParser(description="Paste the output of the README's commands.")
+    flags.add_argument(
+        "--check", action="store_true", help="change nothing, and fail if the numbers differ"
+    )
+    flags.add_argument("--folder", default="", help="folder to run in; empty: a temporary folder")
     given = flags.parse_args()
     old = README.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(given.folder or temporary).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        # Before any library of models is imported, which then looks no further.
+        # Set before any model library is imported, so that the library uses only this cache.
         os.environ |= {"HF_HUB_CACHE": str(folder / "hub"), "HF_HUB_OFFLINE": "1"}
         try:
             new = run(old, folder)
@@ -354,7 +360,7 @@ def main() -> None:
     for line in found:
         print(line)
     if found:
-        sys.exit("README.md shows other numbers than its commands print")
+        sys.exit("README.md does not show the numbers that its commands print")
 
 
 if __name__ == "__main__":

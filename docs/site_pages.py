@@ -1,4 +1,4 @@
-"""Hooks of `mkdocs build`: what lies above `docs/`, README.md above all, is part of the site, too."""
+"""Hooks of `mkdocs build`: files above `docs/`, such as README.md, are part of the site too."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changes.md",
 }
-"""Files beside `docs/` that become pages, and what these are called."""
+"""Files beside `docs/` that become pages, and the names of the pages."""
 AS_THEY_ARE = ("CITATION.cff", "examples/*.ipynb")
-"""Files that pages link to, to be downloaded."""
+"""Files that pages link to for download."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files from above, with links as they are from within `docs/`."""
+    """Add the files above `docs/`, with links relative to `docs/`."""
     root = Path(config.docs_dir).parent
     for name, page in PAGES.items():
         text = (root / name).read_text(encoding="utf-8").replace("](docs/", "](")
@@ -32,7 +32,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Links from `docs/` to what lies above lead to the pages that were made of it."""
+    """Point links from `docs/` to files above it to the pages made from them."""
     for name, page in PAGES.items():
         markdown = markdown.replace(f"](../{name}", f"]({page}")
     return markdown

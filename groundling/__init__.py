@@ -1,15 +1,16 @@
-"""Give text encoders visual knowledge from CLIP, and measure whether they really got it.
+"""Transfer visual knowledge from CLIP into text encoders, and measure whether the transfer worked.
 
-These names are all that most programs need. Commands are functions here, with their flags as keywords: `adapt`,
-`pretrain`, `finetune`, ... `train` is the loop below them, and `groundling.training.evaluation.evaluate` scores its
-models. Importing the package costs nothing: what a name stands for is imported when the name is first used.
+These names are all that most programs need. Commands are functions with their flags as keywords:
+`adapt`, `pretrain`, `finetune`, ... `train` is the training loop below them, and
+`groundling.training.evaluation.evaluate` scores its models. Importing the package loads nothing: a
+name is imported when it is first used.
 """
 
 import importlib
 
 __version__ = "0.1.0"
 
-# What stands here has its types in `__init__.pyi`, which `python docs/make_api.py` writes.
+# The types of these names are in `__init__.pyi`, which `python docs/make_api.py` writes.
 FUNCTIONS = (
     "adapt",
     "probe-facts",
@@ -48,7 +49,7 @@ FUNCTIONS = (
     "winoground",
     "zero_shot",
 )
-"""Commands as functions: all but `visualize`, which is one of its own and gives a page."""
+"""Commands as functions: all except `visualize`, which has a function of its own that returns a page."""
 PLACES = {
     "Batch": "groundling.core.batch",
     "EncoderOutput": "groundling.core.batch",
@@ -65,7 +66,7 @@ PLACES = {
     "show_regions": "groundling.vision.show",
     "train": "groundling.training.loop",
 }
-"""Where the other names are."""
+"""Modules of the other names."""
 
 __all__ = ["__version__", *PLACES, *FUNCTIONS]
 
@@ -82,7 +83,7 @@ def __getattr__(name: str) -> object:
     else:
         errors = importlib.import_module(f"{__name__}.core.errors")
         hint = errors.nearest(name, __all__) or f"; it has: {', '.join(sorted(__all__))}"
-        # Told by name alone: with the module, too, Python would add a guess of its own.
+        # Only `name` is passed: given the module too, Python would append a suggestion of its own.
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
     globals()[name] = value
     return value

@@ -1,4 +1,6 @@
-"""Commands as Python functions: the flags of `groundling adapt` are the keywords of `groundling.adapt`."""
+"""Commands as Python functions: the flags of `groundling adapt` are the keywords of
+`groundling.adapt`.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +15,29 @@ from groundling.core.field_docs import FieldDoc, field_docs, format_fields
 from groundling.settings.fields import fill_settings, flatten_settings
 
 Text = str | os.PathLike[str]
-"""What a setting takes that is a text: a path does as well."""
+"""A text setting; a path is accepted too."""
 Texts = Text | Sequence[Text]
-"""What a setting takes that is a list of texts: a single one does as well."""
+"""A list of texts; a single text is accepted too."""
 
 
 def function_name(command: str) -> str:
-    """What a command's function is called."""
+    """The function name of a command."""
     return command.replace("-", "_").replace(" ", "_")
 
 
 def command_of(name: str) -> str:
-    """The command whose function has this name."""
-    with_space = name.replace("_", " ")  # which leaves studies alone, if it is one of the core's
+    """The command of a function name."""
+    with_space = name.replace("_", " ")  # imports no study, if it is a core command
     if with_space in COMMANDS:
         return with_space
     return {function_name(command): command for command in COMMANDS}[name]
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """The function of keywords that is called so: a command.
+    """The function of this name, which runs a command with its flags as keywords.
 
-    It returns what the command prints, which is what `result.json` holds of a run, and raises InputError where the
-    command would name a mistake.
+    It returns what the command prints, for a run the content of `result.json`, and raises
+    InputError as the command does.
     """
     command = COMMANDS[command_of(name)]
     settings = keywords_of(name)
@@ -80,12 +82,12 @@ def _own(name: str) -> dict[str, Any]:
 
 
 def _groups(name: str) -> list[str]:
-    """A command's settings of other commands, each of which is one keyword, and takes a mapping."""
+    """Prefixes of settings of other commands; each is one keyword that takes a mapping."""
     return [prefix for prefix in COMMANDS[command_of(name)].settings if not prefix.startswith("_")]
 
 
 def _group(value: object, prefix: str, where: str) -> dict[str, object]:
-    """Settings of one group; raises InputError if they are no mapping."""
+    """Settings of one group; raises InputError if they are not a mapping."""
     if not isinstance(value, Mapping):
         raise InputError(f"{where}: {prefix} = {value!r}, expected settings by name, as a dict")
     return {str(key): one for key, one in value.items()}
@@ -95,15 +97,15 @@ class FunctionKeyword(NamedTuple):
     """A keyword of a command's function."""
 
     doc: FieldDoc
-    """Its name, type and default as they are written, and its help."""
+    """Name, type, default and help as written."""
     kind: Any
-    """Its type."""
+    """Type."""
     default: object
-    """What it is if nobody says."""
+    """Default value."""
 
 
 def keywords_of(name: str) -> list[FunctionKeyword]:
-    """The settings of a command's function; `out`, if it has one, is the last."""
+    """The keywords of a command's function; `out`, if it has one, comes last."""
     command = COMMANDS[command_of(name)]
     found: list[FunctionKeyword] = []
     for config in _own(name).values():
@@ -114,7 +116,7 @@ def keywords_of(name: str) -> list[FunctionKeyword]:
             found.append(FunctionKeyword(told._replace(default=repr(default)), one.kind, default))
     for prefix in _groups(name):
         names = ", ".join(one.name for _, one in flatten_settings(command.settings[prefix]))
-        about = f"Settings by name, as the flags `--{prefix}.` have them: {names}."
+        about = f"Settings by name, like the flags `--{prefix}.NAME`: {names}."
         told = FieldDoc(prefix, "Mapping[str, Any]", "{}", about)
         found.append(FunctionKeyword(told, Mapping[str, Any], {}))
     if command.has_out:
@@ -128,16 +130,16 @@ def _explained(name: str, command: Command, told: Sequence[FieldDoc]) -> str:
     lines = [
         f"{command.summary[0].upper()}{command.summary[1:]}.",
         "",
-        f"The command `groundling {command_of(name)}`, with its flags as keywords. A setting of several texts takes",
-        "a lone one, too, and a path stands for its text.",
+        f"The command `groundling {command_of(name)}`, with its flags as keywords. A setting that takes",
+        "several texts also takes a single one, and paths are accepted for texts.",
         "",
         "Settings:",
         *format_fields(told),
         "",
         "Returns:",
-        "    What the command prints: of a run, what `result.json` in its folder holds.",
+        "    What the command prints; for a run, the content of `result.json` in its folder.",
         "",
         "Raises:",
-        "    InputError: A setting is unknown or does not fit, or what the command reads is not as it should be.",
+        "    InputError: A setting is unknown or not allowed, or an input is missing or malformed.",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The command line: finds the command, fills its settings from flags, runs it, and prints what comes of it.
+"""The command line: finds the command, parses its flags, runs it, and prints the result.
 
 Heavy imports wait until a command runs.
 """
@@ -18,39 +18,41 @@ from groundling.runs.progress import is_main_process, report_silence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; a mistake of the user's is one line on stderr and exit status 2."""
+    """Run one command; an InputError prints one line on stderr and exits with status 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = _command(words)
     try:
         status = _run(name, rest) if name else _no_command(words)
-        sys.stdout.flush()  # a closed pipe, as of `groundling --help | head`, is met here and not at the end
+        sys.stdout.flush()  # raise BrokenPipeError here, not at exit (`groundling --help | head`)
         return status
     except InputError as error:
         print(f"groundling: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        stopped = "stopped; nothing is written"
+        stopped = "stopped; nothing was written"
         if name and COMMANDS[name].has_out and not COMMANDS[name].file:
-            stopped = "stopped; the same command goes on from what it has saved"
+            stopped = "stopped; run the same command again to resume"
         print(f"groundling: {stopped}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # as of `groundling adapt --help | head`
-        # The interpreter flushes stdout once more at its end, which must not fail again.
+    except BrokenPipeError:  # `groundling adapt --help | head`
+        # The interpreter flushes stdout again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:  # beside the readers, which name their file themselves
+    except OSError as error:  # readers of files raise InputError themselves
         print(f"groundling: {describe_os_error(error)}", file=sys.stderr)
         return 2
 
 
 def _command(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The command that the words begin with, of one word or two, and the rest; an empty name if there is none."""
+    """The command that the words begin with, one word or two, and the remaining words; an empty
+    name if there is none.
+    """
     name = COMMANDS.first([" ".join(words[:count]) for count in (1, 2)])
     return (name, list(words[len(name.split()) :])) if name else ("", [])
 
 
 def _no_command(words: Sequence[str]) -> int:
-    """What to say where no command is named; help or the version, if that is what was asked for."""
+    """Print help or the version if asked for, else an error; returns the exit status."""
     if not words or words[0] in HELP:
         print(command_list(COMMANDS))
         return 0
@@ -87,7 +89,7 @@ def _run(name: str, arguments: list[str]) -> int:
 
 
 def _quiet() -> None:
-    """No progress bars or advice of a library that a command uses; those that do without are not slowed by it."""
+    """Silence transformers' progress bars and warnings, if it is loaded."""
     if "transformers" not in sys.modules:
         return
     from transformers.utils import logging as hf_logging

@@ -1,4 +1,4 @@
-"""What a data folder holds and what is wrong with it, told without any model."""
+"""Checks a data folder without any model: what it holds and its problems."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DATA_SETS = (
         below=True,
     ),
 )
-"""Of data sets in their official files, and of regions."""
+"""Layouts of data sets in their official files, and of regions."""
 GENERAL = (
     DataLayout("GLUE", "a root or a task's folder: train.tsv, dev.tsv", tasks.glue),
     DataLayout(
@@ -73,28 +73,30 @@ GENERAL = (
     DataLayout("plain text", "*.txt, *.raw, *.tokens", tasks.plain_text, last=True),
     DataLayout("images", "*.jpg, ... in folders of any name", images.images_anywhere, last=True),
 )
-"""Those that files of any name may fit."""
+"""Layouts with arbitrary file names."""
 
 
 def layouts() -> tuple[DataLayout, ...]:
-    """All layouts in the order in which they are looked for; what an earlier one takes, a later one leaves alone.
+    """All layouts in the order in which they are tried; a file belongs to the first layout that
+    takes it.
 
-    Those of studies are found by being there, in `studies/NAME/layouts.py`.
+    Layouts of studies are in `studies/NAME/layouts.py`.
     """
     return (*DATA_SETS, *registered("layouts", DataLayout).values(), *GENERAL)
 
 
 def known() -> str:
-    """The layouts in words; those that are also looked for in sub-folders come first."""
+    """All layouts in words; those that are also found in sub-folders come first."""
     below = [f"{layout.name} ({layout.files})" for layout in layouts() if layout.below]
     others = [f"{layout.name} ({layout.files})" for layout in layouts() if not layout.below]
     return f"{'; '.join(below)}, these also in sub-folders; {'; '.join(others)}"
 
 
 def check(folder: Path, flags: ColumnFlags | None = None) -> CheckReport:
-    """Counts, labels and faults of a folder in one or more of the `layouts`; never raises for bad data.
+    """Counts, labels and problems of a folder in one or more of the `layouts`; never raises for bad
+    data.
 
-    `flags`: which columns files of one's own have, where their names do not tell.
+    `flags`: columns of the user's own files, where their names are not recognised.
     """
     folder = Path(folder)
     report = CheckReport("unknown")
@@ -120,14 +122,14 @@ def check(folder: Path, flags: ColumnFlags | None = None) -> CheckReport:
     if not names:
         files = [path for path in folder.rglob("*") if path.is_file()]
         report.problems.append(
-            f"{folder}: no layout is recognised; it holds {kinds(files)}; expected {known()}"
+            f"{folder}: no known layout; the folder holds {kinds(files)}; expected {known()}"
         )
         return report
     return replace(report, layout=" + ".join(dict.fromkeys(names)))
 
 
 def _in_vain(root: CheckedFolder, names: Sequence[str]) -> list[str]:
-    """A line for columns that were told but that no file has."""
+    """A line for columns that flags name but no file has."""
     own = root.flags.own
     columns = root.flags.columns
     told = {
@@ -143,17 +145,17 @@ def _in_vain(root: CheckedFolder, names: Sequence[str]) -> list[str]:
 
 
 def _look(layout: DataLayout, place: CheckedFolder, report: CheckReport) -> list[str]:
-    """The names of what a place holds in a layout; none if it is in another one."""
+    """Names of the layouts found in a folder; empty if it is in another layout."""
     try:
         match = layout.look(place, report)
     except InputError as error:
         report.error(error)
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        what = f"{layout.name} with a field that is missing or of another type ({error!r})"
+        what = f"{layout.name} with a missing field or a field of the wrong type ({error!r})"
         report.problems.append(f"{place.folder}: {what}")
     else:
         if match is None:
             return []
         place.explained.update(match.images)
         return list(match.names or [layout.name])
-    return [layout.name]  # its files are there, but cannot be read
+    return [layout.name]  # its files exist, but cannot be read

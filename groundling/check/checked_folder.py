@@ -1,4 +1,4 @@
-"""A folder as the layouts see it: its files, what they begin with, its folders of images; and what is said of it."""
+"""A folder to check: its files, their first bytes, its image folders; and the report on it."""
 
 from __future__ import annotations
 
@@ -25,44 +25,47 @@ from groundling.data.images import is_image_file
 from groundling.settings.input_settings import CaptionColumns, TableTaskSettings
 
 IMAGE_FOLDER = re.compile(r"images.*|.*images|(train|val|test)20\d\d", re.IGNORECASE)
-"""Names of folders of images."""
+"""Names of image folders."""
 HEAD = 4096
-"""Bytes of a file by which its layout is told: region files have tens of gigabytes, too many to read them whole."""
+"""First bytes of a file that identify its layout; region files of tens of gigabytes are too large \
+to read."""
 WITH_HEAD = frozenset({".json", ".jsonl", ".tsv"})
-"""Endings of files whose heads are read; the ending may be followed by a number, as in `.tsv.0`."""
+"""Endings of files whose first bytes are read; a number may follow, as in `.tsv.0`."""
 
 
 @dataclass(frozen=True)
 class ColumnFlags:
-    """What a user says of files whose columns nobody can know."""
+    """Columns of the user's own files, as given by flags."""
 
     columns: CaptionColumns = field(default_factory=CaptionColumns)
-    """Of captions."""
+    """Caption files."""
     own: TableTaskSettings = field(default_factory=TableTaskSettings)
-    """Of a task's examples."""
+    """Task tables."""
 
 
 class CheckedFolder:
-    """A folder that is looked through: the one to check, or a folder in it."""
+    """The folder to check, or one of its sub-folders."""
 
     def __init__(
         self, folder: Path, root: CheckedFolder | None = None, flags: ColumnFlags | None = None
     ) -> None:
-        """`root`: the place of the folder to check; None if this is it. `flags`: what is told of one's own files."""
+        """`root`: the folder to check; None if this is it. `flags`: columns of the user's own
+        files.
+        """
         self.folder = folder
         self.root = root or self
         self.flags: ColumnFlags = self.root.flags if root else flags or ColumnFlags()
         self.explained: set[Path] = set()
-        """Files and folders that a layout has explained."""
+        """Files and folders that belong to a recognised layout."""
 
     @cached_property
     def files(self) -> list[Path]:
-        """The files directly in the folder, sorted, without hidden ones."""
+        """Files directly in the folder, sorted, without hidden ones."""
         return [path for path in self._visible() if path.is_file()]
 
     @cached_property
     def folders(self) -> list[Path]:
-        """The folders directly in the folder, sorted, without hidden ones."""
+        """Folders directly in the folder, sorted, without hidden ones."""
         return [path for path in self._visible() if path.is_dir()]
 
     def _visible(self) -> list[Path]:
@@ -70,7 +73,7 @@ class CheckedFolder:
 
     @cached_property
     def image_folders(self) -> list[Path]:
-        """Its folders of images."""
+        """Its image folders."""
         return [folder for folder in self.folders if IMAGE_FOLDER.fullmatch(folder.name)]
 
     @cached_property
@@ -80,13 +83,13 @@ class CheckedFolder:
 
     @property
     def imagefolders(self) -> list[Path]:
-        """Its folders of images that hold captions themselves, unless other captions speak of them."""
+        """Its image folders with captions inside, unless other captions name their images."""
         free = [folder for folder in self.image_folders if folder not in self.explained]
         return [folder for folder in free if any((folder / name).is_file() for name in METADATA)]
 
     @cached_property
     def image_names(self) -> set[str]:
-        """Names, without folder and ending, of all images in the folders of images."""
+        """Names, without folder and ending, of all images in the image folders."""
         names: set[str] = set()
         for folder in self.image_folders:
             names.update(path.stem for path in pictures_below(folder))
@@ -94,7 +97,7 @@ class CheckedFolder:
 
     @cached_property
     def heads(self) -> dict[Path, str]:
-        """What its JSON and TSV files begin with."""
+        """First bytes of its JSON and TSV files, as text."""
         heads = {}
         for path in self.files:
             if WITH_HEAD.isdisjoint(path.suffixes):
@@ -104,7 +107,9 @@ class CheckedFolder:
         return heads
 
     def fields_of_first(self, path: Path) -> list[str]:
-        """The fields of the first object in a list of JSON, if the file begins with the whole of it; else none."""
+        """Fields of the first object in a JSON list, if the first bytes contain all of it; else
+        empty.
+        """
         head = self.heads.get(path, "").lstrip("\ufeff \n\r\t")
         if not head.startswith("["):
             return []
@@ -115,7 +120,7 @@ class CheckedFolder:
         return list(first) if isinstance(first, dict) else []
 
     def with_fields(self, suffix: str, *names: str) -> list[Path]:
-        """Files that begin with JSON of these fields."""
+        """Files whose first bytes contain JSON with these fields."""
         matching = []
         for path, head in self.heads.items():
             if path.suffix == suffix and all(f'"{name}"' in head for name in names):
@@ -124,38 +129,39 @@ class CheckedFolder:
 
 
 def pictures_below(folder: Path) -> list[Path]:
-    """The image files in a folder and in the folders below it, sorted."""
+    """Image files in a folder and its sub-folders, sorted."""
     below = sorted(folder.rglob("*"))
     return [path for path in below if is_image_file(path.name) and not path.is_dir()]
 
 
 @dataclass(frozen=True)
 class LayoutMatch:
-    """That a place is in some layout."""
+    """A layout found in a folder."""
 
     images: Mapping[Path, Sequence[str]] = field(default_factory=dict)
-    """Files and folders that belong to the layout, each with the ids of the images that it asks for."""
+    """Files and folders of the layout, each with the ids of the images that it names."""
     names: tuple[str, ...] = ()
-    """What the report calls it; empty: the layout's own name."""
+    """Names in the report; empty: the layout's own name."""
 
 
 @dataclass(frozen=True)
 class DataLayout:
-    """A way to lay out data, which `groundling data check` knows."""
+    """A data layout that `groundling data check` recognises."""
 
     name: str
-    """What the report calls it."""
+    """Name in the report."""
     files: str
-    """What a user sees of it, for the list of all layouts."""
+    """Its files in words, for the list of all layouts."""
     look: Callable[[CheckedFolder, CheckReport], LayoutMatch | None]
-    """Reports on a place, or gives None if that is in another layout; may raise InputError, KeyError and the like."""
+    """Reports on a folder, or returns None if it is in another layout; may raise InputError, \
+KeyError and the like."""
     below: bool = False
-    """Whether it is also looked for in the sub-folders."""
+    """Whether sub-folders are searched too."""
     last: bool = False
-    """Whether it is only looked for where no other layout was seen."""
+    """Whether it is tried only if no other layout was found."""
 
 
-# -- what is said of it ------------------------------------------------------------------------------------------------
+# -- the report --------------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -163,36 +169,36 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The layout of a folder, and what was seen in it."""
+    """Layout and content of a folder."""
 
     layout: str
-    """The names of its layouts, joined by " + "; "unknown" if there is none."""
+    """Names of its layouts, joined by " + "; "unknown" if none was found."""
     lines: list[str] = field(default_factory=list)
-    """Facts, one a line."""
+    """Facts, one per line."""
     problems: list[str] = field(default_factory=list)
-    """One line per fault, with file, place and what is expected."""
+    """Problems, one per line, with file, place and what is expected."""
     seen: set[Path] = field(default_factory=set)
-    """Files that were looked at, and folders of which every file was."""
+    """Files that were checked, and folders of which every file was."""
     files: list[str] = field(default_factory=list)
-    """How many files of which kinds were looked at, and how many were not: two lines."""
+    """Numbers of checked and unchecked files by ending, in two lines."""
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
     def fact(self, file: Path | str, what: str) -> None:
-        """Add a line on a file, which was looked at, or on several in words."""
+        """Add a line on a file, which counts as checked, or on several in words."""
         self.lines.append(f"{file}: {what}")
         if isinstance(file, Path) and not file.is_dir():
             self.mark_seen(file)
 
     def mark_seen(self, *places: Path) -> None:
-        """Files, or folders with all that is in them, were looked at."""
+        """Count files, or folders with all their files, as checked."""
         self.seen.update(places)
 
     def count_files(self, folder: Path) -> None:
-        """Fill `files`; hidden ones are not counted."""
+        """Fill `files`, without hidden files."""
         seen: list[Path] = []
         unseen: list[Path] = []
         for place, folders, names in os.walk(folder):
@@ -203,13 +209,15 @@ class CheckReport:
                 path = here / name
                 if not name.startswith("."):
                     (seen if within or path in self.seen else unseen).append(path)
-        self.files.append(f"{folder}: looked at {kinds(seen)}")
+        self.files.append(f"{folder}: checked: {kinds(seen)}")
         if unseen:
             first = unseen[0].relative_to(folder)
-            self.files.append(f"{folder}: not looked at {kinds(unseen)}; the first is {first}")
+            self.files.append(f"{folder}: not checked: {kinds(unseen)}; the first is {first}")
 
     def problem(self, file: Path, what: str, places: Sequence[str]) -> None:
-        """Add one line for all places with the same fault: the first few, and how many there are; none for none."""
+        """Add one line for all places with the same fault: the first few, and their number; nothing
+        for no places.
+        """
         self.problems.extend(fault_lines(file, what, places))
 
     def repeated(self, file: Path, places: Sequence[str]) -> None:
@@ -217,18 +225,20 @@ class CheckReport:
         self.problem(file, TWICE, duplicates(places))
 
     def error(self, error: InputError) -> None:
-        """Add what a reader says, unless another split of the same file has said it."""
+        """Add a reader's error, unless another split of the same file has raised it."""
         if str(error) not in self.problems:
             self.problems.append(str(error))
 
     def add(self, other: CheckReport) -> None:
-        """Add what another report says of files."""
+        """Add the content of another report."""
         self.lines.extend(other.lines)
         self.problems.extend(other.problems)
         self.mark_seen(*other.seen)
 
     def errors(self, messages: Iterable[str]) -> None:
-        """Add one problem for messages that differ only in their place and in numbers: the first, and how many."""
+        """Add one problem per group of messages that differ only in place and numbers: the first,
+        and their number.
+        """
         alike: dict[str, list[str]] = {}
         for message in messages:
             _, _, what = message.partition(": ")
@@ -237,7 +247,7 @@ class CheckReport:
             self.problems.append(group[0] + count_suffix(group))
 
     def readable(self, reads: Iterable[Callable[[], T]]) -> list[T]:
-        """What can be read; adds a problem for each sort of fault in the rest."""
+        """The values that can be read; adds a problem for each kind of fault."""
         values: list[T] = []
         messages: list[str] = []
         for read in reads:
@@ -250,7 +260,7 @@ class CheckReport:
 
 
 def kinds(paths: Sequence[Path]) -> str:
-    """How many files there are, and of which endings."""
+    """Number of files, and their endings."""
     counts = Counter(path.suffix.lower() or "without ending" for path in paths)
     told = ", ".join(f"{count:,} {ending}" for ending, count in counts.most_common())
     total = f"{len(paths):,} file{'' if len(paths) == 1 else 's'}"

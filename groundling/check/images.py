@@ -1,4 +1,4 @@
-"""Layouts of captioned images, and the images themselves: whether they are there and decode; regions of images."""
+"""Layouts of captioned images, images and region files: whether the files exist and can be read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from groundling.data.tables import ROWS
 from groundling.runs.folder import read_json
 
 DECODED = 2000
-"""Images of a place that are decoded; of more, an evenly spaced sample."""
+"""Maximum number of images that are decoded; more are sampled evenly."""
 
 
 def try_images(
@@ -32,8 +32,8 @@ def try_images(
 ) -> None:
     """Count the images below some folders and try to decode them.
 
-    `wanted`: names below the folders that a file expects to be there, by that file. `captioned`: images that have a
-    caption; with it, those that have none are counted.
+    `wanted`: image names that a file expects below the folders, by file. `captioned`: images with a
+    caption; if given, images without one are counted.
     """
     place = ", ".join(map(str, folders))
     paths: list[Path] = []
@@ -52,11 +52,11 @@ def try_images(
     about = f"{len(paths):,} images"
     if captioned is not None:
         about += f"; {len(set(paths).difference(captioned)):,} have no caption"
-    report.fact(place, f"{about}; {len(sample):,} tried, evenly spaced")
+    report.fact(place, f"{about}; {len(sample):,} decoded, evenly spaced")
 
 
 def _decodes(path: Path) -> bool:
-    """Whether commands can read an image, asked of their own reader."""
+    """Whether the commands' own reader can read an image."""
     try:
         read_image(path, reduced=True)
     except InputError:
@@ -67,7 +67,9 @@ def _decodes(path: Path) -> bool:
 def check_images(
     place: CheckedFolder, wanted: Mapping[Path, Sequence[str]], report: CheckReport
 ) -> None:
-    """Look for images by the last part of their ids: in the place's own folders of images, else in the root's."""
+    """Look for images by the last part of their ids: in the folder's own image folders, else in the
+    root's.
+    """
     if not any(wanted.values()):
         return
     for holder in dict.fromkeys((place, place.root)):
@@ -80,14 +82,14 @@ def check_images(
                 if image_id.rpartition("/")[2] not in holder.image_names:
                     absent.append(f"image {image_id}")
             report.problem(file, f"not in {where}", absent)
-        if holder is not place.root:  # the root's images are a layout of their own
+        if holder is not place.root:  # the root's images have their own layout
             try_images(holder.image_folders, report)
         return
-    report.fact(place.folder, "no images, so none was looked for")
+    report.fact(place.folder, "no images, so none were checked")
 
 
 def image_folders(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """Folders of images, and images directly in the folder, that no captions speak of."""
+    """Image folders, and images directly in the folder, that no captions name."""
     looked_at = place.explained.union(place.imagefolders)
     folders = [folder for folder in place.image_folders if folder not in looked_at]
     loose = [path for path in place.files if is_image_file(path.name)]
@@ -100,7 +102,7 @@ def image_folders(place: CheckedFolder, report: CheckReport) -> LayoutMatch | No
 
 
 def images_anywhere(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """Images in folders of any name, of which nothing else is known."""
+    """Images in folders of any name."""
     if not pictures_below(place.folder):
         return None
     try_images([place.folder], report)
@@ -111,7 +113,8 @@ def images_anywhere(place: CheckedFolder, report: CheckReport) -> LayoutMatch | 
 
 
 ROW = re.compile(r"[^\t\n]+\t\d+\t\d+\t(\d+|[\w+/=]{16,})\t")
-"""What rows of bottom-up attention and LXMERT begin with: an id, two numbers, and a third, or base64."""
+"""Beginning of a row of bottom-up attention or LXMERT: an id, two numbers, and a third number or \
+base64."""
 HDF5 = frozenset({".h5", ".hdf5"})
 
 
@@ -139,7 +142,7 @@ def region_store(place: CheckedFolder, report: CheckReport) -> LayoutMatch | Non
 
 
 def region_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """Files of region features that `groundling regions` imports."""
+    """Region files that `groundling regions` can import."""
     sources: list[Path] = []
     for path, head in place.heads.items():
         if ".tsv" in path.suffixes and ROW.match(head):
@@ -160,7 +163,7 @@ def region_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | Non
 
 
 def _source(path: Path, report: CheckReport) -> None:
-    """Report on a file of regions, or a folder of such."""
+    """Report on a region file, or a folder of region files."""
     images: list[str] = []
     outside: list[str] = []
     faults: list[str] = []
@@ -190,32 +193,32 @@ def _source(path: Path, report: CheckReport) -> None:
     report.repeated(path, images)
     report.problem(path, OUTSIDE, outside)
     expected = min(forms, default="")
-    one_form = f"a store holds one kind of region, expected {expected}"
+    one_form = f"a store can hold only one kind of region, expected {expected}"
     report.problem(path, one_form, sorted(forms)[1:])
 
 
-# Layouts of captioned images, read as the commands read them, and COCO's boxes.
+# Layouts of captioned images, read like the commands do, and COCO's boxes.
 
 BOXES = "COCO boxes"
 Record = dict[str, Any]
-"""An object of a JSON file, of which nothing is certain."""
+"""An object of a JSON file, not yet checked."""
 WITHOUT_ANNOTATIONS = "image_info_*.json"
-"""COCO's lists of test images, which rightly have no annotations."""
+"""COCO's lists of test images, which have no annotations."""
 
 
 @dataclass
 class _CaptionContents:
-    """What the files of a folder say of images."""
+    """Captions and boxes in the files of a folder."""
 
     names: list[str] = field(default_factory=list)
-    """The layouts that were seen."""
+    """The layouts found."""
     captioned: dict[Path, CaptionCollection] = field(default_factory=dict)
-    """By file of captions, what it says."""
+    """Captions by file."""
     boxed: dict[Path, list[str]] = field(default_factory=dict)
-    """By file of boxes, the image files that it lists."""
+    """Image files listed by each file of boxes."""
 
     def of(self, blind: bool) -> _CaptionContents:
-        """The part of it that belongs to a rendered world's control images, or to the others."""
+        """The part that belongs to a rendered world's control images, or to the others."""
         return _CaptionContents(
             self.names,
             {p: told for p, told in self.captioned.items() if ("blind" in p.name) == blind},
@@ -224,7 +227,7 @@ class _CaptionContents:
 
 
 def captions(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """Captions and boxes by image file, and the images they are of."""
+    """Captions and boxes by image file, and their images."""
     contents = _CaptionContents()
     for path in _candidates(place):
         try:
@@ -239,13 +242,15 @@ def captions(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
 
 
 def _candidates(place: CheckedFolder) -> list[Path]:
-    """Files that may hold captions or boxes: the folder's own, JSON in COCO's `annotations`, the folder itself."""
+    """Files that may hold captions or boxes: the folder's own, JSON in COCO's `annotations`, the
+    folder itself.
+    """
     taken = place.explained | place.root.explained
     paths = [path for path in place.files if path not in taken]
     if place is place.root:
         paths += sorted((place.folder / "annotations").glob("*.json"))
     if not any(path.name in METADATA for path in paths) and place.root.folder not in taken:
-        paths.append(place.folder)  # captions may stand beside images
+        paths.append(place.folder)  # captions may be files beside the images
     return [path for path in paths if path not in taken]
 
 
@@ -255,7 +260,7 @@ def _file(
     """Report on one file, or the folder, if it is in one of the layouts."""
     content = read_json(path) if path.suffix == ".json" else None
     if isinstance(content, dict) and {"images", "annotations", "categories"} <= set(content):
-        if place is place.root:  # in other folders they belong to a data set
+        if place is place.root:  # in sub-folders they belong to a data set
             contents.names.append(BOXES)
             contents.boxed[path] = _boxes(path, content, report)
         return
@@ -269,7 +274,7 @@ def _file(
         if not _has_its_images(told, place):
             report.lines.extend(_not_taken(told, place))
             return
-        layout = told.reading.layout  # as commands that are given it read it
+        layout = told.reading.layout  # as the commands read it
     told = told or CaptionCollection(path, None, columns, content)
     contents.names.append(layout)
     contents.captioned[told.path] = told
@@ -284,7 +289,7 @@ def _file(
 
 
 def _boxes(path: Path, content: Record, report: CheckReport) -> list[str]:
-    """Report on COCO's boxes; gives the image files that are listed."""
+    """Report on COCO's boxes; returns the listed image files."""
     read = read_instances(path, content)
     for what, places in (*read.faults.items(), *read.remarks.items()):
         report.problem(path, what, places)
@@ -294,7 +299,7 @@ def _boxes(path: Path, content: Record, report: CheckReport) -> list[str]:
 
 
 def _has_its_images(told: CaptionCollection, place: CheckedFolder) -> bool:
-    """Whether a table whose columns were told by their values holds captions of images beside it."""
+    """Whether a table with columns detected by their values holds captions of images beside it."""
     folders = place.image_folders or _holder(place, inside_out=False)
     if told.faults or not folders:
         return False
@@ -305,10 +310,12 @@ def _has_its_images(told: CaptionCollection, place: CheckedFolder) -> bool:
 
 
 def _not_taken(told: CaptionCollection, place: CheckedFolder) -> list[str]:
-    """Why a table beside images is not taken for captions, and what the commands that would read it say of it."""
+    """Notes on why a table beside images is not taken for captions, and on the faults that commands
+    would report.
+    """
     if not told.reading.about:
         return [f"note: not taken for captions: {fault}" for fault in told.faults[:1]]
-    how = "--caption-column and --image-column say so"
+    how = "pass --caption-column and --image-column"
     lines = [f"{told.path}; if it holds {told.reading.about}, {how}", *told.faults, *told.notes]
     folders = place.image_folders or _holder(place, inside_out=False)
     if folders and not told.faults:
@@ -322,13 +329,13 @@ def _not_taken(told: CaptionCollection, place: CheckedFolder) -> list[str]:
 
 
 def _has_images(place: CheckedFolder) -> bool:
-    """Whether a place holds images that a table beside them may be about."""
+    """Whether a folder holds images that a table beside them may describe."""
     beside = any(is_image_file(path.name) for path in place.files)
     return beside or any(pictures_below(folder) for folder in place.folders)
 
 
 def _half(path: Path, content: object) -> str:
-    """COCO's captions, if this is their json without its annotations or its images; else empty."""
+    """COCO captions, if the JSON lacks its annotations or its images; else empty."""
     if not isinstance(content, dict) or path.match(WITHOUT_ANNOTATIONS):
         return ""
     whole = _has_entries(content, "images", "file_name")
@@ -336,7 +343,7 @@ def _half(path: Path, content: object) -> str:
 
 
 def _has_entries(content: Record, key: str, field_name: str) -> bool:
-    """Whether a list of objects with such a field stands under a key."""
+    """Whether a key holds a list of objects with such a field."""
     entries = content.get(key)
     if not isinstance(entries, list) or not entries:
         return False
@@ -351,9 +358,9 @@ def _images(place: CheckedFolder, contents: _CaptionContents, report: CheckRepor
     folders = [] if inside_out else place.image_folders
     folders = folders or _holder(place, inside_out)
     if not folders:
-        report.fact(place.folder, "no images*/ folder, so no image was looked for")
+        report.fact(place.folder, "no images*/ folder, so no images were checked")
         return
-    # A rendered world's control captions belong to its control images, which have the same names.
+    # A rendered world's control captions belong to its control images, whose names are the same.
     blind = [folder for folder in folders if folder.name == "images_blind"]
     if not blind:
         _try(place, folders, contents, report)
@@ -365,9 +372,10 @@ def _images(place: CheckedFolder, contents: _CaptionContents, report: CheckRepor
 
 
 def _holder(place: CheckedFolder, inside_out: bool) -> list[Path]:
-    """The folder with all images below a place, if there are any: the place's own, or the only one in it with some.
+    """The folder with all images below a place, if any: the place itself, or its only sub-folder
+    with images.
 
-    `inside_out`: captions call their images by paths from the place.
+    `inside_out`: captions name their images by paths from the place.
     """
     holders = [folder for folder in place.folders if pictures_below(folder)]
     if inside_out or any(is_image_file(path.name) for path in place.files):
@@ -376,14 +384,16 @@ def _holder(place: CheckedFolder, inside_out: bool) -> list[Path]:
 
 
 def _base(place: CheckedFolder, folders: Sequence[Path]) -> Path:
-    """From where captions call their images: their folder, or of several the place."""
+    """Folder from which captions name their images: the only folder, or with several the place."""
     return folders[0] if len(folders) == 1 else place.folder
 
 
 def _try(
     place: CheckedFolder, folders: list[Path], contents: _CaptionContents, report: CheckReport
 ) -> None:
-    """Look for the images in one folder, or in all of several, such as COCO's train2014 and val2014."""
+    """Look for the images in one folder, or in several together, such as COCO's train2014 and
+    val2014.
+    """
     base = _base(place, folders)
     there: set[Path] = set()
     for path, told in contents.captioned.items():

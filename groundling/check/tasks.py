@@ -1,4 +1,4 @@
-"""Layouts of tasks: data sets in their official files, and files of one's own."""
+"""Layouts of tasks: data sets in their official files, and the user's own files."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from groundling.tasks.readability import NAMES, READABILITY
 from groundling.tasks.swag import FULL, REGULAR
 from groundling.tasks.table import TableReader, table_notes
 
-# Files of one's own: tables that make a task, as `finetune --text --label` reads them, their photos; plain text.
+# The user's own files: task tables, as `finetune --text --label` reads them, their photos; plain text.
 
 LABELS = (
     *("label", "gold_label", "y", "answer", "class", "category"),
     *("target", "gold", "score", "rating"),
 )
-"""What people call a column of labels, the likeliest first."""
+"""Common names of label columns, the likeliest first."""
 TEXTS: tuple[tuple[str, ...], ...] = (
     *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("text1", "text2")),
     *(("question", "answer"), ("question",)),
     *(("text",), ("sentence",), ("hypothesis",), ("statement",), ("caption",), ("review",)),
 )
-"""What people call columns of one text or of two; the label's is none of them."""
+"""Common names of text columns, single or in pairs; the label column is excluded."""
 MOST_LABELS = 10
-"""So many classes are told one by one, the commonest."""
+"""Maximum number of classes listed, the most frequent."""
 PHOTOS = (*IMAGES, "image_id", "flickr30kid")
 
 
 def own_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """Tables with columns of texts and of labels: told by flags, or by what people call them."""
+    """Task tables: columns given by flags, or recognised by their names."""
     told = place.root.flags.own
     if place is not place.root and not told.label:
-        return None  # a data set's own files may have any columns
+        return None  # files of a data set may have any columns
     taken: dict[Path, Sequence[str]] = {}
     read_as: list[TableTaskSettings] = []
     others: dict[Path, list[str]] = {}
@@ -70,7 +70,7 @@ def own_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
         return None
     for path, header in others.items():
         if any(_lacks_the_label_alone(header, options) for options in read_as):
-            report.fact(path, "the same columns without the label, as `predict` reads them")
+            report.fact(path, "the same columns without labels, for `predict`")
             taken[path] = ()
     images = list(dict.fromkeys(image for ids in taken.values() for image in ids))
     folders = _photos(place, images, taken, report) if images else []
@@ -78,18 +78,20 @@ def own_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
 
 
 def _lacks_the_label_alone(header: Sequence[str], options: TableTaskSettings) -> bool:
-    """Whether a table has the columns of texts, and of images, of another one, and not its labels."""
+    """Whether a table has the text and image columns of another one, but not its label column."""
     read = {name.strip() for name in (*options.text.split(","), options.image) if name.strip()}
     return read <= set(header) and options.label not in header
 
 
 def _header(place: CheckedFolder, path: Path) -> list[str]:
-    """The names of a table's columns; of .json, of its first object if its beginning holds that whole."""
+    """Column names of a table; for .json, the fields of its first object if the first bytes contain
+    all of it.
+    """
     return header_of(path) if path.suffix != ".json" else place.fields_of_first(path)
 
 
 def columns_of(header: Sequence[str], told: TableTaskSettings) -> TableTaskSettings | None:
-    """The columns that make a task, those that were told among them; None if the header has not what it takes."""
+    """The columns that make a task, with those given by flags; None if the header lacks some."""
     if told.label or told.text:
         asked = [*told.text.split(","), told.label, told.image, told.group]
         return told if all(name.strip() in header for name in asked if name.strip()) else None
@@ -104,7 +106,7 @@ def columns_of(header: Sequence[str], told: TableTaskSettings) -> TableTaskSetti
 
 
 def _own_file(path: Path, options: TableTaskSettings, report: CheckReport) -> list[str]:
-    """Report on a file; gives the ids of the images that it names."""
+    """Report on a file; returns the ids of its images."""
     flags = f"--text {options.text} --label {options.label}"
     flags += f" --image {options.image}" if options.image else ""
     report.mark_seen(path)
@@ -124,7 +126,7 @@ def _own_file(path: Path, options: TableTaskSettings, report: CheckReport) -> li
 
 
 def _own_labels(reader: TableReader) -> str:
-    """How often there is each class, or which numbers there are."""
+    """Number of examples per class, or the range of numbers."""
     if isinstance(reader.form, Classification):
         counts = Counter(row.label for row in reader.rows)
         told = sorted(reader.form.labels, key=lambda name: -counts[name])[:MOST_LABELS]
@@ -141,7 +143,7 @@ def _photos(
     files: dict[Path, Sequence[str]],
     report: CheckReport,
 ) -> list[Path]:
-    """Look for photos in whichever folder has most of them; gives the folder, or none."""
+    """Look for photos in the folder that has most of them; returns the folder, or none."""
     holders = dict.fromkeys((place, place.root))
     folders = [folder for one in holders for folder in (*one.folders, one.folder)]
     best = place.folder
@@ -151,7 +153,7 @@ def _photos(
         if len(there.intersection(images)) > len(found):
             best, found = folder, there
     if not any(pictures_below(folder) for folder in folders):
-        report.fact(place.folder, "no images, so none was looked for")
+        report.fact(place.folder, "no images, so none were checked")
         return []
     for path, ids in files.items():
         absent = [image for image in dict.fromkeys(ids) if image not in found]
@@ -166,16 +168,16 @@ def _photos(
 
 
 PLAIN = frozenset({".txt", ".raw", ".tokens"})
-"""Endings of plain text."""
+"""Endings of plain text files."""
 
 
 def plain_text(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """Lines of text in files below the folder."""
+    """Text files below the folder."""
     return LayoutMatch() if count_lines(place.folder, report) else None
 
 
 def count_lines(folder: Path, report: CheckReport) -> int:
-    """Report the lines and words of the text files below a folder; returns the number of files."""
+    """Report lines and words of the text files below a folder; returns the number of files."""
     paths = [p for p in sorted(folder.rglob("*")) if p.suffix in PLAIN and p.is_file()]
     for path in paths:
         try:
@@ -192,34 +194,34 @@ def count_lines(folder: Path, report: CheckReport) -> int:
 
 
 LEAST = 100
-"""Fewest lines whose lengths are compared."""
+"""Minimum number of lines whose lengths are compared."""
 COMPARED = 2000
-"""Most of them."""
+"""Maximum number of lines whose lengths are compared."""
 
 
 def _by_length(lines: Sequence[str]) -> str:
-    """Whether two lines can be told to be different by their lengths alone, in words."""
+    """Whether lines can be told apart by length alone, in words."""
     some = thinned(lines, COMPARED)
     words = np.array([len(line.split()) for line in some])
     letters = np.array([len(line) for line in some])
-    # Every line beside itself, and beside the one that lies half the file away.
+    # Every line with itself, and with the line half a file away.
     others = np.roll(letters, len(some) // 2)
     same = np.repeat([True, False], len(some))
     area = length_auc(np.tile(words, 2), np.concatenate([letters, others]), same)
-    said = f"words of one line against letters of another tell different lines at an AUC of {area:.2f} (chance .5)"
+    said = f"lengths alone tell equal from different lines at an AUC of {area:.2f} (chance .5)"
     if area < TELLING:
         return said
-    return f"{said}; `adapt --arm xdbert` reads blocks, or with --text-layout lines wants --match-negatives length"
+    return f"{said}; `adapt --arm xdbert` reads blocks; with --text-layout lines use --match-negatives length"
 
 
 GLUE = tuple((task, task.read) for task in TASKS if isinstance(task.read, GlueLayout))
-"""GLUE's tasks, each with its reader."""
+"""GLUE tasks with their readers."""
 CSV = {"ending0": REGULAR, "gold-ending": FULL} | {excerpt: READABILITY for _, excerpt, _ in NAMES}
-"""The column by which a csv file tells its task."""
+"""Column that identifies the task of a csv file."""
 
 
 def examples_of(task: Task, folder: Path, split: str, report: CheckReport) -> list[Example] | None:
-    """A split, counted and looked through; None if it cannot be read."""
+    """Read and report on a split; None if it cannot be read."""
     try:
         examples, notes = task.with_notes(folder, split)
     except InputError as error:
@@ -232,7 +234,7 @@ def examples_of(task: Task, folder: Path, split: str, report: CheckReport) -> li
         report.problems.extend(task.identical_split_notes(folder))
     about = f"{len(examples):,} examples"
     if task.file(folder, task.train) == task.file(folder, task.dev[0]):
-        about += f" of {split}"  # one file holds them all
+        about += f" of {split}"  # one file holds all splits
     report.fact(path, f"{about}{_labels(task, examples)}")
     for note in notes:
         report.fact(path, note)
@@ -241,7 +243,7 @@ def examples_of(task: Task, folder: Path, split: str, report: CheckReport) -> li
 
 
 def _labels(task: Task, examples: list[Example]) -> str:
-    """How often there is each label, or which values they have; nothing for labels of other sorts."""
+    """Number of examples per label, or the range of values; empty for other labels."""
     labels = [e.label for e in examples if isinstance(e.label, int | float)]
     if not labels:
         return ""
@@ -255,7 +257,7 @@ def _labels(task: Task, examples: list[Example]) -> str:
 
 
 def glue(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """A GLUE root, or the folder of one of its tasks: that which it is called by, or else the first that fits."""
+    """A GLUE root, or the folder of one task: recognised by its name, or else the first that fits."""
     folder = place.folder
     tasks = [pair for pair in GLUE if any((folder / pair[1].folder).glob("*.tsv"))]
     read: dict[str, CheckReport] = {}
@@ -273,7 +275,9 @@ def glue(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
 
 
 def _fitting(folder: Path) -> tuple[list[tuple[Task, GlueLayout]], dict[str, CheckReport]]:
-    """The first task as which a folder's development split can be read, and what is to be said of the split."""
+    """The first task whose development split can be read from the folder, and the report on the
+    split.
+    """
     for task, reader in GLUE:
         tried = CheckReport("")
         if examples_of(task, folder, task.dev[0], tried) is not None:
@@ -282,7 +286,7 @@ def _fitting(folder: Path) -> tuple[list[tuple[Task, GlueLayout]], dict[str, Che
 
 
 def tables(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """The csv files of SWAG and of readability."""
+    """SWAG and readability csv files."""
     tasks: dict[str, Task] = {}
     columns: set[str] = set()
     for path in place.files:
@@ -299,19 +303,19 @@ def tables(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
 def _splits(
     task: Task, folder: Path, report: CheckReport, read: Mapping[str, CheckReport] | None = None
 ) -> None:
-    """Report on a task's splits; of those that were `read`, what is to be said."""
+    """Report on a task's splits; those in `read` have been read already."""
     for split in (task.train, *task.dev):
         if read and split in read:
             report.add(read[split])
         else:
             examples_of(task, folder, split, report)
     for split in task.test:
-        if task.file(folder, split).is_file():  # only a submission needs it
+        if task.file(folder, split).is_file():  # needed only for a submission
             examples_of(task, folder, split, report)
 
 
 def _all(place: CheckedFolder) -> dict[Path, list[str]]:
-    """All files of a place: what lies beside a text task's files is not looked at."""
+    """All files of a folder: further files beside a text task's own are not checked."""
     return {path: [] for path in place.files}
 
 
@@ -319,14 +323,14 @@ def _all(place: CheckedFolder) -> dict[Path, list[str]]:
 
 
 Wanted = dict[Path, list[str]]
-"""Files of a layout, each with the ids of the images that it asks for."""
+"""Files of a layout, each with the ids of its images."""
 
 LISTS = ("minival.json", "nominival.json")
-"""What no other layout calls its files."""
+"""File names that only LXMERT's VQA lists have."""
 
 
 def _matched(place: CheckedFolder, wanted: Wanted, report: CheckReport) -> LayoutMatch | None:
-    """A match if there are files of the layout, after a look at the images that they ask for."""
+    """A match if there are files of the layout, after a check of their images."""
     if not wanted:
         return None
     report.mark_seen(*(file for file in wanted if file.is_file()))
@@ -363,11 +367,11 @@ def _has_vqa(folder: Path, split: str) -> bool:
 
 
 def vcr_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """Lines of VCR, and the metadata of their images, if that is there."""
+    """VCR's jsonl files, and the metadata of their images, if present."""
     files = place.with_fields(".jsonl", "annot_id", "img_fn")  # not a log of `data shift`
     if not files:
         return None
-    for path in place.heads:  # a damaged one is not told by its fields
+    for path in place.heads:  # the fields of a damaged file are not recognised
         if path.name in {"train.jsonl", "val.jsonl", "test.jsonl"} and path not in files:
             files.append(path)
     wanted: Wanted = {}
@@ -391,10 +395,10 @@ def _vcr_metadata(
 
 
 def nlvr2_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """Lines of NLVR2, and its lists of subsets."""
+    """NLVR2's json files, and its lists of subsets."""
     wanted: Wanted = {}
     files = place.with_fields(".json", "identifier", "sentence")
-    if files:  # the other splits are NLVR2's, too, whatever they begin with
+    if files:  # the other splits belong to NLVR2, whatever their first bytes
         splits = (nlvr2.NLVR2.train, *nlvr2.NLVR2.dev)
         named = [place.folder / f"{split}.json" for split in splits]
         files += [file for file in named if file in place.heads and file not in files]
@@ -402,14 +406,14 @@ def nlvr2_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None
         examples = examples_of(nlvr2.NLVR2, place.folder, file.stem, report) or []
         wanted[file] = [image for example in examples for image in example.images]
         known = {example.official_id for example in examples if example.label is not None}
-        if known:  # of splits without labels no part is scored
+        if known:  # subsets of unlabelled splits are not scored
             report.readable([partial(nlvr2.parts_of, place.folder, file.stem, known)])
             report.mark_seen(*place.folder.glob("*_identifiers.txt"))
     return _matched(place, wanted, report)
 
 
 def snli_ve_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """Lines of SNLI-VE."""
+    """SNLI-VE's jsonl files."""
     wanted: Wanted = {}
     for file in place.heads:
         if not file.match("snli_ve_*.jsonl"):
@@ -442,7 +446,7 @@ def refcoco_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | No
 def _expressions(
     file: Path, objects: refcoco.InstanceTables | None, report: CheckReport
 ) -> list[str]:
-    """The images of all splits' expressions."""
+    """Images of the expressions of all splits."""
     every: list[refcoco.ReferringExpression] = []
     refs = refcoco.load_plain_pickle(file)
     splits = dict.fromkeys(ref["split"] for ref in refs)
@@ -461,7 +465,7 @@ def _expressions(
 
 
 def _detections(file: Path, objects: refcoco.InstanceTables | None, report: CheckReport) -> None:
-    """Report on detected boxes; empty ones are counted, others are looked for in their images."""
+    """Report on detected boxes: empty boxes are counted, others are checked against their images."""
     found = read_detections(file)
     full = [one for one in found if (one.corners[2:] > one.corners[:2]).all()]
     sizes = {} if objects is None else objects[0]
@@ -479,13 +483,13 @@ def _detections(file: Path, objects: refcoco.InstanceTables | None, report: Chec
 
 
 def _named(images: Sequence[int]) -> list[str]:
-    """What messages call RefCOCO's images of these numbers."""
+    """RefCOCO image numbers as named in messages."""
     called = (refcoco.COCO.format(subset="train2014", number=number) for number in images)
     return [f"image {name}" for name in dict.fromkeys(called)]
 
 
 def flickr30k_entities(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """Captions with marks, boxes, and lists of the splits' images."""
+    """Captions with phrase annotations, boxes, and lists of the splits' images."""
     folder = place.folder
     if not any((folder / name).is_dir() for name in ("Sentences", "Annotations")):
         return None
@@ -497,7 +501,7 @@ def flickr30k_entities(place: CheckedFolder, report: CheckReport) -> LayoutMatch
             wanted[file] = flickr_entities.read_image_ids(folder, split)
             _entities(folder, file, wanted[file], report)
     if not wanted:
-        expected = "expected lists of images train.txt, val.txt or test.txt, found none"
+        expected = "found no image list, expected train.txt, val.txt or test.txt"
         report.problems.append(f"{folder}: {expected}")
         return LayoutMatch()
     return _matched(place, wanted, report)

@@ -1,4 +1,4 @@
-"""What a command is: its settings, what is told of them before it begins, and the function behind it."""
+"""A command: its settings, the checks before it starts, and the function behind it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from groundling.settings.fields import Settings, flag_name, flatten_settings, re
 from groundling.settings.training import HubSettings
 
 TITLES = ("Train", "Use", "Judge", "Data")
-"""Of the core's commands, as help lists them."""
+"""Sections of the core's commands in help, in order."""
 
 
 @dataclass(frozen=True)
@@ -24,38 +24,42 @@ class Command:
     """One command of the table."""
 
     name: str
-    """As it is typed."""
+    """As typed."""
     summary: str
-    """What it does, in one line."""
+    """One-line description."""
     function_path: str
-    """MODULE:NAME of the function that takes the settings and, last, the `CommandContext` or `Run` to write and to tell with."""
+    """MODULE:NAME of its function, which takes the settings and, last, the `CommandContext` or `Run` for \
+output and notes."""
     settings: Mapping[str, Any]
-    """Its settings by prefix of their flags, with their defaults; the prefix of names that begin with _ is left out."""
+    """Default settings by flag prefix; a prefix that begins with _ is not shown."""
     title: str
-    """Under which title help lists it: Train, Use, Judge or Data; of a study, what it is about."""
+    """Section in help: Train, Use, Judge or Data; for a study, its topic."""
     example: str
-    """A whole command line."""
+    """A complete command line."""
     output: CommandOutput
-    """What it leaves behind, which opens it and hands its function what to write with."""
+    """The output that it writes; opens it and calls the function."""
     common_flags: str = ""
-    """The flags that most people use, which help shows first, without the dashes before them."""
+    """Most used flags, shown first in help, without the leading dashes."""
     positional: tuple[str, ...] = ()
-    """The flags that the first bare words mean, as in `groundling regions my_photos`."""
+    """Flags that the first bare words fill, as in `groundling regions my_photos`."""
     file: str = ""
-    """The file that it writes, if nobody says which; empty: a run folder."""
+    """Default output file; empty: the command writes a run folder."""
     out_help: str = ""
-    """What its `--out` is, in words, if neither a run folder nor a table."""
+    """Help of `--out`, if it is neither a run folder nor a table."""
     validate: Callable[..., object] | None = None
-    """Raises InputError for settings that do not go together, without loading torch; it takes them and `out`."""
+    """Raises InputError for settings that do not fit together, without loading torch; takes the \
+settings and `out`."""
     prints_output: bool = False
-    """It prints for itself, and may return an exit status; of other commands the result is printed."""
+    """It prints its own output and may return an exit status; for other commands the result is \
+printed."""
     default_models: Callable[..., Mapping[str, str]] | None = None
-    """Of its settings: by their flags, models that have a default and are read in some settings alone."""
+    """Given the settings: default models that are read only with some settings, by flag."""
     formatter: str = ""
-    """MODULE:NAME of what a result is printed as, for people: a function of the result; empty: nothing of the kind."""
+    """MODULE:NAME of a function that formats the result for people; empty: none."""
 
     def __call__(self, *values: Any) -> Any:
-        """Its result for its settings, but for where a saved model goes, and its `out`: checked, then run.
+        """Check the settings and run the command; `values` are its settings without `HubSettings`, and
+        its `out`.
 
         Raises InputError as `check` and `call`.
         """
@@ -69,32 +73,32 @@ class Command:
 
     @property
     def has_out(self) -> bool:
-        """Whether it has a run folder, or writes a file or folder."""
+        """Whether it writes a run folder, a file or a folder."""
         return not isinstance(self.output, NoOutput)
 
     @property
     def default_out(self) -> str:
-        """Where it writes if nobody says where."""
+        """Default `--out`."""
         return self.file or f"runs/{self.name.replace(' ', '-')}"
 
     @property
     def about_out(self) -> str:
-        """What its `--out` is, in words."""
+        """Help of `--out`."""
         if self.out_help:
             return self.out_help
         if self.file:
-            return "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
-        return "Run folder; the same command again goes on from what it has saved."
+            return "Output file; its ending decides between csv, tsv and jsonl."
+        return "Run folder; running the same command again resumes."
 
     def check(self, values: Sequence[Any]) -> None:
-        """What can be told before torch is loaded, which takes seconds; `values`: its settings and its `out`.
+        """Checks that need no torch, which takes seconds to load; `values`: the settings and `out`.
 
-        Raises InputError for settings that are missing or do not go together, and for files, folders, models and
-        columns that are not there.
+        Raises InputError for settings that are missing or do not fit together, and for files,
+        folders, models and columns that do not exist.
         """
         out = str(values[-1])
         if self.has_out and (not out or "\0" in out):
-            raise InputError(f"--out {out!r}: names no file or folder")
+            raise InputError(f"--out {out!r}: not the name of a file or folder")
         self.check_settings(values)
         for sharing in _shared(values):
             from groundling.models.hub import check_sharing
@@ -103,7 +107,7 @@ class Command:
         self.check_inputs_exist(values)
 
     def check_settings(self, values: Sequence[Any]) -> None:
-        """Raises InputError for settings that are missing, or do not go together."""
+        """Raises InputError for settings that are missing or do not fit together."""
         for group, one in flatten_settings(values[0]):
             if required in one.annotations and not vars(group)[one.name]:
                 raise InputError(f"{self.name} needs --{flag_name(one.name)}")
@@ -113,28 +117,29 @@ class Command:
     def check_inputs_exist(
         self, values: Sequence[Any], later: Callable[[str], bool] = lambda word: False
     ) -> None:
-        """Raises InputError for files, folders, models and columns that are not there.
+        """Raises InputError for files, folders, models and columns that do not exist.
 
-        `later` says of which words it is too early to ask.
+        `later` tells which words are not checked yet.
         """
         from groundling.command_line.input_checks import check_inputs, check_model_exists
 
         for prefix, settings in zip(self.settings, values, strict=False):
-            if isinstance(settings, Settings):  # an `out` comes last
+            if isinstance(settings, Settings):  # the last value is `out`
                 check_inputs(settings, flag_prefix(prefix), later)
         if self.default_models is not None:
             for flag, word in self.default_models(*_own(values)).items():
                 check_model_exists(flag, word)
 
     def function(self) -> Callable[..., Any]:
-        """The recipe itself; only now is what it needs imported."""
+        """The function, imported now together with what it needs."""
         return _imported(self.function_path)
 
     def call(self, values: Sequence[Any]) -> Any:
-        """What its function makes of its settings, or what it made of them earlier, which is then in its run folder.
+        """The function's result, or the result of an earlier run of the same folder; uploads the
+        saved model if asked.
 
-        What it saved goes to the hub, if it is to. Raises InputError where the function does, if the run folder holds
-        another run, or if what it saved cannot go to the hub.
+        Raises InputError as the function does, if the run folder holds another run, or if the
+        upload fails.
         """
         own = _own(values)
         result = self._made(own)
@@ -156,9 +161,9 @@ class Command:
 class Commands(Mapping[str, Command]):
     """Every command by name, the core's before each study's.
 
-    The core's are those in the modules of `groundling.commands`, each called as the first word of its commands; a
-    module is imported when a command of it is asked for by name: that imports no study. A study's commands are the
-    `COMMANDS` of its module `commands`.
+    The core's commands are in the modules of `groundling.commands`, one module per first word of
+    the name; a module is imported when its command is looked up, which imports no study. A study's
+    commands are the `COMMANDS` of its module `commands`.
     """
 
     def __init__(self) -> None:
@@ -169,12 +174,12 @@ class Commands(Mapping[str, Command]):
         return _of_studies()[name] if command is None else command
 
     def core_command(self, name: str) -> Command | None:
-        """A command of the core; None: there is none of that name."""
+        """A command of the core; None if the core has none of this name."""
         word = name.partition(" ")[0]
         return _in_module(self._core[word]).get(name) if word in self._core else None
 
     def first(self, names: Sequence[str]) -> str:
-        """The first of some names that is a command's, the studies' if it is none of the core's; empty: no one's."""
+        """The first of some names that is a command, the core's first; empty if none is."""
         core = next((name for name in names if self.core_command(name)), "")
         return core or next((name for name in names if name in self), "")
 
@@ -189,7 +194,7 @@ class Commands(Mapping[str, Command]):
 
 @cache
 def _in_module(module: str) -> dict[str, Command]:
-    """The commands of a module of the core, without those that it imports."""
+    """The commands defined in a module of the core, not those it imports."""
     word = module.rpartition(".")[2]
     every = vars(importlib.import_module(module)).values()
     commands = [one for one in every if isinstance(one, Command)]
@@ -205,7 +210,7 @@ def _of_studies() -> dict[str, Command]:
 
 
 def _inside(package: str) -> list[str]:
-    """The modules and packages in a package."""
+    """Modules and packages of a package."""
     return [
         one.name for one in iter_modules(importlib.import_module(package).__path__, f"{package}.")
     ]
@@ -216,7 +221,7 @@ COMMANDS = Commands()
 
 
 def flag_prefix(prefix: str) -> str:
-    """What stands before the flags of some of a command's settings."""
+    """The part of a flag before the setting's own name."""
     return "" if prefix.startswith("_") else f"{prefix}."
 
 
@@ -228,17 +233,17 @@ def _imported(place: str) -> Callable[..., Any]:
 
 
 def _own(values: Sequence[Any]) -> list[Any]:
-    """What a recipe takes: what is done with a saved model is no affair of its."""
+    """The values that the function takes: all but `HubSettings`."""
     return [value for value in values if not isinstance(value, HubSettings)]
 
 
 def _shared(values: Sequence[Any]) -> list[HubSettings]:
-    """Where the model goes, if it is to go anywhere and this process is the one that sends it."""
+    """Where to upload the model, if asked and if this is the main process."""
     shared = [one for one in values if isinstance(one, HubSettings) and one.push_to_hub]
     return shared if is_main_process() else []
 
 
 SHARED = {"_share": HubSettings()}
-"""Settings of commands that save a model."""
+"""Additional settings of commands that save a model."""
 SHARE = "groundling.commands.push:push_after_run"
-"""What sends a saved model to the hub, by its run folder and these settings."""
+"""Function that uploads a saved model, given its run folder and `HubSettings`."""

@@ -1,4 +1,6 @@
-"""A command's flags, parsed and explained: all of it is made from the fields of its settings. Imports nothing heavy."""
+"""Flags of a command: parsing and help, generated from the fields of its settings. Imports nothing
+heavy.
+"""
 
 from __future__ import annotations
 
@@ -27,31 +29,31 @@ from groundling.settings.fields import (
 HELP = frozenset({"-h", "--help"})
 OUT = "out"
 WIDTH = 120
-"""Most letters of a line of help."""
+"""Maximum line length of help."""
 INDENT = 26
-"""Letters before what a flag is for."""
+"""Column at which a flag's help text begins."""
 
 
 class Flag(NamedTuple):
     """A flag of a command."""
 
     prefix: str
-    """Which of the command's settings it is of, as `Command.settings` calls them."""
+    """Key of its settings in `Command.settings`."""
     setting: Setting
-    """What it sets."""
+    """The setting that it sets."""
     group: type[Any]
-    """The class of settings that it stands in."""
+    """The class that declares the setting."""
     default: object
-    """What it sets if it is not given."""
+    """Default value."""
 
     @property
     def name(self) -> str:
-        """How it is typed, without the dashes before it."""
+        """The flag without the leading dashes."""
         return flag_prefix(self.prefix) + flag_name(self.setting.name)
 
 
 def flags_of(command: Command) -> list[Flag]:
-    """Every flag of a command's settings; its `--out` is none."""
+    """Every flag of a command's settings, without `--out`."""
     return [
         Flag(prefix, one, type(group), vars(group)[one.name])
         for prefix, settings in command.settings.items()
@@ -63,9 +65,9 @@ def flags_of(command: Command) -> list[Flag]:
 
 
 def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
-    """The command's settings, filled from what was typed after its name, and its `out`, if it has one.
+    """The command's settings from the words typed after its name, and its `out`, if it has one.
 
-    Raises InputError for a flag that there is not, and for a value that does not fit.
+    Raises InputError for an unknown flag, and for a value that is not allowed.
     """
     flags = {one.name: one for one in flags_of(command)}
     parser = _parser(command, flags)
@@ -87,7 +89,7 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
 
 
 class _StoreOnce(argparse.Action):
-    """Keeps what a flag is given, and refuses the flag a second time: the last would count in silence."""
+    """Stores a flag's value and refuses the flag a second time."""
 
     def __call__(
         self,
@@ -97,12 +99,12 @@ class _StoreOnce(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         if hasattr(namespace, self.dest):
-            raise argparse.ArgumentError(self, "is there twice; leave one out")
+            raise argparse.ArgumentError(self, "is given twice; remove one")
         setattr(namespace, self.dest, values)
 
 
 def _parser(command: Command, flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
-    """What tells flags from their values; these stay the words that were typed. Of a switch the last word counts."""
+    """Separates flags from values, which stay text; for a switch given twice the last one counts."""
     parser = argparse.ArgumentParser(
         add_help=False,
         allow_abbrev=False,
@@ -123,7 +125,7 @@ def _parser(command: Command, flags: Mapping[str, Flag]) -> argparse.ArgumentPar
 
 
 def _number(word: str) -> str:
-    """A negative number behind a blank: argparse takes -1e-5 and -inf for flags otherwise."""
+    """A negative number with a blank before it; argparse takes -1e-5 and -inf for flags otherwise."""
     try:
         float(word)
     except ValueError:
@@ -132,14 +134,14 @@ def _number(word: str) -> str:
 
 
 def _typed(words: Any) -> Any:
-    """What was typed, without the blank of `_number`."""
+    """The typed words without the blank of `_number`."""
     if isinstance(words, list):
         return [_typed(word) for word in words]
     return words[1:] if isinstance(words, str) and words == _number(words[1:]) else words
 
 
 def _spelt(command: Command, words: Sequence[str]) -> list[str]:
-    """The words, with the flags before the first bare ones that these may do without, and `_` in flags as `-`."""
+    """The words with positional flags written out, and `_` in flags replaced by `-`."""
     rest = list(words)
     named = []
     for flag in command.positional:
@@ -155,13 +157,13 @@ def _dashed(word: str) -> str:
 
 
 def _negated(name: str) -> str:
-    """`--no-object-tags` of `tags`, `--adapt.no-masked-lm` of `adapt.masked-lm`."""
+    """`--no-object-tags` for `tags`, `--adapt.no-masked-lm` for `adapt.masked-lm`."""
     prefix, dot, last = name.rpartition(".")
     return f"--{prefix}{dot}no-{last}"
 
 
 def _value(flag: Flag, words: Any) -> object:
-    """What the words of a flag stand for."""
+    """The value of a flag's words."""
     try:
         return flag.setting.parse(words)
     except InvalidSettingError as error:
@@ -169,7 +171,7 @@ def _value(flag: Flag, words: Any) -> object:
 
 
 def _made(prefix: str, default: Any, values: Mapping[str, object]) -> Any:
-    """Settings with some values; what is wrong with them is told by the flags of their command."""
+    """Settings with some values; errors name the flags of the command."""
     try:
         return replace_settings(default, **values)
     except InvalidSettingError as error:
@@ -181,7 +183,7 @@ def _made(prefix: str, default: Any, values: Mapping[str, object]) -> Any:
 
 
 def _unknown(word: str, command: Command, flags: Mapping[str, Flag]) -> str:
-    """What to say of a word that is no flag of a command's, nor a flag's value."""
+    """Message for a word that is neither a flag of the command nor a value."""
     bare = word.partition("=")[0].lstrip("-").replace("_", "-")
     there = [*flags, *[OUT][: command.has_out]]
     same = [one for one in there if one.rpartition(".")[2] == bare]
@@ -196,7 +198,7 @@ def _unknown(word: str, command: Command, flags: Mapping[str, Flag]) -> str:
 
 
 def command_list(commands: Mapping[str, Command]) -> str:
-    """What `groundling --help` prints: commands under titles."""
+    """Output of `groundling --help`: commands by section."""
     titles: dict[str, list[Command]] = defaultdict(list)
     for one in commands.values():
         titles[one.title].append(one)
@@ -207,7 +209,7 @@ def command_list(commands: Mapping[str, Command]) -> str:
 
 
 def command_help(command: Command) -> str:
-    """What `--help` prints: usage, an example, the flags that most people use, and the rest in groups."""
+    """Output of `--help`: usage, an example, the most used flags, and the rest in groups."""
     bare = "".join(f" {_metavar(one)}" for one in _positional(command))
     parts = [
         f"usage: groundling {command.name}{bare} [FLAGS]",
@@ -217,9 +219,9 @@ def command_help(command: Command) -> str:
     flags = {one.name: one for one in flags_of(command)}
     common = [flags.pop(name) for name in command.common_flags.split()]
     out = [
-        _entry(f"--{OUT} PLACE", command.about_out, f"default: {command.default_out}")
+        _entry(f"--{OUT} PATH", command.about_out, f"default: {command.default_out}")
     ] * command.has_out
-    parts.append("\n".join(["the flags that most people use:", *map(_explained, common), *out]))
+    parts.append("\n".join(["most used flags:", *map(_explained, common), *out]))
     groups: dict[tuple[str, type[Any]], list[Flag]] = {
         (prefix, type(settings)): [] for prefix, settings in command.settings.items()
     }
@@ -237,17 +239,17 @@ def _positional(command: Command) -> Iterator[Setting]:
 
 
 def _title(prefix: str, group: type[Any]) -> str:
-    """What a group of flags is called: what the class of its settings says of itself."""
+    """Heading of a group of flags: the docstring of its class."""
     first = " ".join(summary_of(group).split("\n\n")[0].split()).rstrip(".")
     return f"{first} (--{flag_prefix(prefix)}NAME):" if flag_prefix(prefix) else f"{first}:"
 
 
 def _explained(flag: Flag) -> str:
-    """A flag with what it takes, its help, its range and its default."""
+    """A flag with its value, help, range and default."""
     (told,) = (one for one in field_docs(flag.group) if one.name == flag.setting.name)
     said = [str(flag.setting.range)] if flag.setting.range else []
     if required in flag.setting.annotations:
-        said.append("needed")
+        said.append("required")
     if flag.setting.kind is bool:
         said.append(f"default: {'on' if flag.default else 'off'}")
         return _entry(f"--{flag.name}/{_negated(flag.name)}", told.text, *said)
@@ -257,7 +259,7 @@ def _explained(flag: Flag) -> str:
 
 
 def _metavar(setting: Setting) -> str:
-    """What help shows in place of a value."""
+    """Placeholder for the value in help."""
     if setting.choices:
         return f"{{{','.join(map(str, setting.choices))}}}"
     plain = {int: "N", float: "NUMBER"}.get(setting.element_type, "TEXT")
@@ -266,7 +268,7 @@ def _metavar(setting: Setting) -> str:
 
 
 def _entry(flag: str, text: str, *said: str) -> str:
-    """A flag and, beside or below it, what it is for."""
+    """A flag with its help text beside or below it."""
     about = f"{text} ({'; '.join(said)})" if said else text
     lines = textwrap.wrap(
         about,

@@ -1,4 +1,6 @@
-"""Files, folders, models and columns that settings name: whether they are there. Imports nothing heavy."""
+"""Checks that the files, folders, models and columns that settings name exist. Imports nothing
+heavy.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,11 @@ from groundling.settings.input_settings import (
 )
 
 Check = Callable[[str, str], None]
-"""Of a flag and one word of its value."""
+"""Takes a flag and one word of its value."""
 
 
 def check_path_exists(flag: str, word: str) -> None:
-    """Raises InputError if there is neither such a file nor such a folder."""
+    """Raises InputError if there is no such file or folder."""
     if not Path(word).exists():
         raise InputError(f"{flag} {word}: no such file or folder")
 
@@ -66,13 +68,15 @@ def check_named_path(flag: str, word: str) -> None:
 
 
 def check_data_exists(flag: str, word: str) -> None:
-    """Raises InputError as `path`; `hub` is where GLUE comes from."""
+    """Raises InputError as `path`; `hub` is allowed and downloads GLUE."""
     if word != "hub" and not Path(word).exists():
         raise InputError(f"{flag} {word}: no such folder or file of data")
 
 
 def check_model_exists(flag: str, word: str) -> None:
-    """Raises InputError for a hub id or folder of no model; what MODULE:NAME means, only its import tells."""
+    """Raises InputError for a hub id or folder without a model; MODULE:NAME is checked only when it
+    is imported.
+    """
     if is_import_path(word):
         return
     try:
@@ -82,21 +86,23 @@ def check_model_exists(flag: str, word: str) -> None:
 
 
 def check_weights_exist(flag: str, word: str) -> None:
-    """Raises InputError as `model`, and for the folder of a run, which has its model inside."""
+    """Raises InputError as `model`, and for a run folder, which holds its model in a subfolder."""
     inside = Path(word) / "model"
     if (Path(word) / RESULT).is_file() and inside.is_dir():
-        raise InputError(f"{flag} {word}: a run's folder; its model is {inside}")
+        raise InputError(f"{flag} {word}: is a run folder; pass its model, {inside}")
     check_model_exists(flag, word)
 
 
 def check_model_or_random(flag: str, word: str) -> None:
-    """Raises InputError as `model`; `random` is none."""
+    """Raises InputError as `model`; `random` is allowed."""
     if word != "random":
         check_model_exists(flag, word)
 
 
 def check_own_object(flag: str, word: str) -> None:
-    """Raises InputError for what is no MODULE:NAME; whether it is there, only its import tells."""
+    """Raises InputError for a word that is not MODULE:NAME; the object is checked only when it is
+    imported.
+    """
     if not is_import_path(word):
         raise InputError(f"{flag} {word}: expected MODULE:NAME, an object of your own")
 
@@ -118,26 +124,26 @@ CHECKS: Mapping[InputKind | None, Check] = {
         "training.training_steps", "TrainingStepSpec", word
     ),
 }
-"""How to ask whether what a setting names is there."""
+"""Check of each kind of input."""
 
 
 NAMES = (InputKind.TASK, InputKind.DESIGN, InputKind.INNER)
-"""What is known by name, and no file."""
+"""Inputs that are names, not files."""
 
 
 def check_inputs(
     settings: object, prefix: str = "", later: Callable[[str], bool] = lambda word: False
 ) -> None:
-    """Raises InputError, which begins with the flag, for what settings name and what is not there.
+    """Raises InputError, which begins with the flag, for inputs that do not exist.
 
-    Files, folders, models, and columns of tables as far as their headers tell. `prefix` stands before a flag's name;
-    `later` says of which words it is too early to ask.
+    Checks files, folders, models, and table columns as far as headers show them. `prefix` stands
+    before a flag's name; `later` tells which words are not checked yet.
     """
-    # What is wrong with a name is told without a look at the disk.
+    # Names first: their check does not read the disk.
     for group, one in sorted(
         flatten_settings(settings), key=lambda pair: pair[1].input not in NAMES
     ):
-        # What a `ModelFormat` of your own loads may be anything.
+        # A user's own `ModelFormat` may load anything.
         is_model = one.input in (InputKind.MODEL, InputKind.WEIGHTS)
         if one.input not in CHECKS or (is_model and vars(group).get("model_format")):
             continue
@@ -156,7 +162,7 @@ def _words(value: object) -> list[str]:
 
 
 def _check_own(settings: object) -> None:
-    """Raises InputError if a file of one's own that makes a task lacks a column."""
+    """Raises InputError if a task table of the user's own lacks a column."""
     own, data = (vars(settings).get(name) for name in ("own", "data"))
     if isinstance(own, TableTaskSettings) and own.label and data:
         _, columns = user_columns(own)
@@ -165,9 +171,10 @@ def _check_own(settings: object) -> None:
 
 
 def _check_asked(settings: object) -> None:
-    """Raises InputError if a table that a saved model is asked about lacks a column, told or learned from.
+    """Raises InputError if a table for a saved model lacks a column, whether named by a flag or
+    taken from training.
 
-    Which of a run's seeds answers makes no difference: they learned from the same columns.
+    Any seed of the run will do: all were trained on the same columns.
     """
     held = vars(settings)
     saved, asking = held.get("saved"), held.get("asking")
@@ -189,11 +196,12 @@ def _check_asked(settings: object) -> None:
 
 
 TASK = "groundling_task.json"
-"""Beside a fine-tuned model: what it answers, see `groundling.prediction.model_description`."""
+"""File beside a fine-tuned model that describes its task, see \
+`groundling.prediction.model_description`."""
 
 
 def _check_captions(settings: object) -> None:
-    """Raises InputError if a table of captions lacks a column that was named."""
+    """Raises InputError if a caption table lacks a named column."""
     given = setting_values(settings)
     if "caption_column" not in given:
         return

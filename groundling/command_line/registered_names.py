@@ -1,4 +1,6 @@
-"""Arms, objectives, inner steps, designs and tasks by name, as the source of their modules tells them."""
+"""Arms, objectives, training steps, architectures and tasks by name, read from the source without
+an import.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,11 @@ TASKS = (
     *("refcocog", "refcocog/google", "refcocog/mattnet"),
     *("world/category", "world/odd", "world/order", "world/truth"),
 )
-"""A test compares them with what is there."""
+"""Names of all tasks; a test compares them with the registry."""
 
 TOLD = ("swag", "swag/full", "vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale")
-"""Those whose texts tell their labels in pre-training, being followed by what is right; a test compares these, too."""
+"""Tasks whose pre-training texts contain the right answer; a test compares them with the \
+registry."""
 
 ARMS = {
     "mlm": "mlm",
@@ -34,14 +37,15 @@ ARMS = {
     "l1": "mlm+l1",
     "contrastive": "mlm+contrastive",
 }
-"""Named arms; the control `mlm` is text, steps and seeds like the others, without a teacher."""
+"""Named arms; the control `mlm` uses the same text, steps and seeds, without a teacher."""
 
 
 @cache
 def declared_objects(folder: str, kind: str) -> dict[str, dict[str, Any]]:
-    """The objects of a kind (`ObjectiveSpec`, `Architecture`, ...) in the modules of a sub-package, without an import.
+    """The objects of a class (`ObjectiveSpec`, `Architecture`, ...) that the modules of a
+    sub-package define, without an import.
 
-    By name; each with what else its maker is given that is a plain value, such as `taught`.
+    By name; each with the plain keyword values of its constructor call, such as `taught`.
     """
     found: dict[str, dict[str, Any]] = {}
     root = Path(groundling.__file__).parent
@@ -62,7 +66,9 @@ def declared_objects(folder: str, kind: str) -> dict[str, dict[str, Any]]:
 
 
 def check_name(folder: str, kind: str, name: str) -> None:
-    """Raises InputError for a name that no module of a sub-package offers; an empty one, or MODULE:NAME, is let be."""
+    """Raises InputError for a name that no module of a sub-package defines; an empty name and
+    MODULE:NAME pass.
+    """
     if name and not is_import_path(name):
         _check_offered(folder, kind, name)
 
@@ -74,16 +80,18 @@ def _check_offered(folder: str, kind: str, name: str) -> None:
 
 @dataclass(frozen=True)
 class ObjectiveRequirements:
-    """What a command must know of an objective before it is made."""
+    """What a command must know about an objective before it is made."""
 
     needs_cross_modal: bool
-    """It reads states after the cross-modal encoder."""
+    """It reads states of the cross-modal encoder."""
     needs_teacher: bool
-    """It reads a teacher's features."""
+    """It reads teacher features."""
 
 
 def objective_requirements(name: str) -> ObjectiveRequirements:
-    """Of an objective by name, or of your own, MODULE:NAME, which is imported; raises InputError if there is none."""
+    """Facts of an objective by name, or of your own, MODULE:NAME, which is imported; raises
+    InputError if it does not exist.
+    """
     if is_import_path(name):
         from groundling.objectives import find_objective
 
@@ -96,22 +104,26 @@ def objective_requirements(name: str) -> ObjectiveRequirements:
 
 @dataclass(frozen=True)
 class Arm:
-    """What an arm is made of."""
+    """Objectives of an arm."""
 
     names: list[str]
-    """Objectives, each once."""
+    """Names of the objectives, without repetition."""
     joint: bool
-    """Some of them need the cross-modal encoder."""
+    """Whether any needs the cross-modal encoder."""
     taught: bool
-    """Some of them need a teacher's features."""
+    """Whether any needs teacher features."""
 
 
 def parse_arm(text: str, masked_lm: bool = True) -> Arm:
-    """What `--arm` asks for, without `mlm` if `masked_lm` is off; raises InputError for an unknown name."""
+    """The objectives of `--arm`, without `mlm` if `masked_lm` is off; raises InputError for an
+    unknown name.
+    """
     told = text.split("+")
     for part in told:
         if told.count(part) > 1:
-            raise InputError(f"--arm {text}: {part} is there twice, and would be trained once")
+            raise InputError(
+                f"--arm {text}: {part} is given twice but would be trained once; remove one"
+            )
     names = [name for part in told for name in ARMS.get(part, part).split("+")]
     names = list(dict.fromkeys(names))
     for name in names:
@@ -119,14 +131,16 @@ def parse_arm(text: str, masked_lm: bool = True) -> Arm:
             objective_requirements(name)
         except InputError as error:
             more = did_you_mean(name, ARMS) or f"; {error}"
-            raise InputError(f"--arm {text}: {name!r} is none of {', '.join(ARMS)}{more}") from None
+            raise InputError(
+                f"--arm {text}: unknown name {name!r}, expected {', '.join(ARMS)} or objectives{more}"
+            ) from None
     facts = [objective_requirements(name) for name in names]
     if {"mlm", "joint_mlm"} <= set(names):
-        names.remove("mlm")  # one masking per text: within XDBERT, MLM is joint
+        names.remove("mlm")  # one masking per text: XDBERT's MLM is the joint one
     if not masked_lm:
         if "mlm" not in names or len(names) == 1:
             raise InputError(
-                f"--no-masked-lm: --arm {text} is {'+'.join(names)}; expected masked LM and an objective beside it, as "
+                f"--no-masked-lm: --arm {text} is {'+'.join(names)}; expected masked LM and another objective, as "
                 "in l1 and contrastive"
             )
         names.remove("mlm")
@@ -137,41 +151,40 @@ def parse_arm(text: str, masked_lm: bool = True) -> Arm:
 
 
 def check_extra_objectives(extra: ExtraObjectiveSettings, inner: str, command: str) -> None:
-    """Raises InputError for an unknown objective, one without its teacher, or a teacher whose features nobody reads.
+    """Raises InputError for an unknown objective, one without its teacher, or a teacher that no
+    objective uses.
 
-    An inner step of one's own may read them.
+    A training step of the user's own may use the teacher.
     """
     taught = [name for name in extra.objectives if objective_requirements(name).needs_teacher]
     if taught and not extra.teacher:
         raise InputError(f"{command}: {taught[0]} needs --teacher FOLDER_OR_HUB_ID")
     if extra.teacher and not taught and not is_import_path(inner):
         raise InputError(
-            f"{command}: nothing reads --teacher {extra.teacher}; name an objective that does, such as --objectives "
+            f"{command}: no objective uses --teacher {extra.teacher}; name one that does, such as --objectives "
             "contrastive"
         )
 
 
 def check_training_step(name: str, options: AdversarialSettings) -> None:
-    """Raises InputError for options that nothing reads, since the inner step is another one or none."""
+    """Raises InputError for adversarial settings without `--training-step villa`."""
     if options != AdversarialSettings() and (not name or is_import_path(name)):
-        raise InputError(
-            "--adversarial-... are settings of --training-step villa, which is not chosen"
-        )
+        raise InputError("--adversarial-... settings need --training-step villa")
 
 
-# What papers report of their systems, to stand beside what is measured here: found in studies' `published`.
+# Scores that papers report, shown beside the measured ones: found in the studies' `published` modules.
 
 
 @dataclass(frozen=True)
 class PublishedScores:
-    """A paper's numbers of one system."""
+    """A paper's scores of one system."""
 
     name: str
-    """What the paper calls it."""
+    """The paper's name of the system."""
     scores: Mapping[str, float]
     """By task, in the metric's own units."""
 
 
 def published_scores() -> dict[str, Mapping[str, float]]:
-    """The numbers of every system that a paper reports, by its name, then by task."""
+    """Scores of every published system, by name, then by task."""
     return {name: one.scores for name, one in registered("published", PublishedScores).items()}

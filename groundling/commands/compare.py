@@ -1,4 +1,4 @@
-"""`groundling compare`: adapt and fine-tune several arms beside the control, and judge them."""
+"""`groundling compare`: adapt and fine-tune several arms and the control, and report verdicts."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareConfig(Settings):
-    """Arms side by side: each is adapted, then fine-tuned or probed; the control `mlm` always takes part."""
+    """Arms to compare: each is adapted, then fine-tuned; the control `mlm` is added."""
 
     arms: tuple[str, ...] = ("xdbert", "contrastive")
-    """Arms, as in `adapt --arm`; `mlm` is added in front."""
+    """Arms, as in `adapt --arm`; the control `mlm` is put first."""
     control: bool = True
     """Add the control `mlm` (same text, steps and seeds, no teacher)."""
     tasks: tuple[str, ...] = ()
     """Tasks to fine-tune on, e.g. glue/rte glue/cola."""
     data: Annotated[str, InputKind.DATA] = ""
-    """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json or jsonl file."""
+    """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json \
+or jsonl file."""
     own: TableTaskSettings = field(default_factory=TableTaskSettings)
     seeds: Annotated[int, at_least(1, below=10_000)] = 3
     """Fine-tuning runs per arm and task."""
     limit_train: Annotated[int, at_least(0)] = 0
-    """Use at most so many training examples per task; 0: all."""
+    """Maximum number of training examples per task, evenly spaced; 0: all."""
     max_length: Annotated[int, at_least(0)] = 128
-    """Pieces per input in fine-tuning."""
+    """Maximum tokens per input in fine-tuning."""
     processes: Annotated[int, at_least(1)] = 1
-    """Runs side by side, one thread each."""
+    """Parallel runs, one thread each."""
 
 
 CONTROL = "mlm"
@@ -59,7 +60,9 @@ def check(
     tuning: TrainConfig,
     out: str | Path,
 ) -> None:
-    """Raises InputError without data, for anything but tasks or a file of one's own, and for what no run could read."""
+    """Raises InputError without data, unless there are tasks or a task table, and for settings of
+    runs that are not allowed.
+    """
     from groundling.commands.sweep.run import check_runs
 
     check_one_task("compare", config.tasks, config.own, "--tasks")
@@ -68,7 +71,7 @@ def check(
 
 
 def _as_typed_here(command: str, message: str) -> str:
-    """A message about the flags of `adapt` or `finetune` by those of `compare`."""
+    """A message about flags of `adapt` or `finetune`, with the flags of `compare`."""
     if command == "adapt":
         flags = prefixed_flags("adapt.", AdaptConfig()) | prefixed_flags("train.", ADAPTING)
         return qualify_flags(message, {**flags, "arm": "arms"})
@@ -84,7 +87,7 @@ def compare(
 ) -> dict[str, Any]:
     """Adapt every arm, fine-tune each on every task, and judge the arms against the first one.
 
-    `training` is for adaptation, `tuning` for fine-tuning; finished parts are never done again.
+    `training` is for adaptation, `tuning` for fine-tuning; finished parts are not repeated.
     """
     from groundling.commands.sweep.run import run_all
     from groundling.commands.sweep.steps import steps_of
@@ -96,7 +99,7 @@ def compare(
 def _as_sweep(
     config: CompareConfig, adapting: AdaptConfig, training: TrainConfig, tuning: TrainConfig
 ) -> Sweep:
-    """The simplest sweep: arms side by side on the same text, steps and seeds."""
+    """The comparison as a sweep: all arms with the same text, steps and seeds."""
     from groundling.commands.sweep.schema import FineTuningTask, Sweep, Variant
 
     arms = dict.fromkeys([*([CONTROL] if config.control else []), *config.arms])
@@ -118,7 +121,7 @@ def _as_sweep(
 
 COMMAND = Command(
     "compare",
-    "adapt and fine-tune several arms beside the control, and judge them",
+    "adapt and fine-tune several arms and the control, and report verdicts",
     "groundling.commands.compare:compare",
     {"_own": CompareConfig(), "adapt": AdaptConfig(), "train": ADAPTING, "tune": TUNING},
     title="Judge",

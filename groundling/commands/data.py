@@ -1,4 +1,4 @@
-"""Commands on data: `data check`, `data show` and `data partition`."""
+"""Data commands: `data check`, `data show` and `data partition`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from groundling.settings.input_settings import CaptionColumns, TableTaskSettings
 
 @dataclass(frozen=True)
 class CheckConfig(Settings):
-    """Which folder is looked through."""
+    """Folder to check."""
 
     folder: Annotated[str, InputKind.FOLDER, required] = ""
-    """Folder of data in any layout that the library reads; nothing in it is changed. Exit status 1 if anything is \
-wrong with it."""
+    """Folder of data in any supported layout; nothing in it is changed. The exit status is 1 if \
+there are problems."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
     own: TableTaskSettings = field(default_factory=TableTaskSettings)
 
 
 def data_check(config: CheckConfig, work: CommandContext) -> int:
-    """Print what the folder holds and its faults; exit status 1 if there are any, else 0."""
+    """Print the folder's content and problems; exit status 1 if there are problems, else 0."""
     from groundling.check import check
     from groundling.check.checked_folder import ColumnFlags
 
     if config.own.label and not config.own.text:
-        raise InputError("data check: --text and --label are of one file; pass both or none")
+        raise InputError("data check: --text and --label belong together; pass both or neither")
     report = check(Path(config.folder), ColumnFlags(config.columns, config.own))
     print(f"{config.folder}: {report.layout}")
     for line in [*report.lines, *report.files]:
@@ -47,7 +47,7 @@ def data_check(config: CheckConfig, work: CommandContext) -> int:
 
 CHECK = Command(
     "data check",
-    "what is wrong with a folder of data, before any training",
+    "check a folder of data before training",
     "groundling.commands.data:data_check",
     {"_own": CheckConfig()},
     title="Data",
@@ -59,29 +59,30 @@ CHECK = Command(
 )
 
 
-# `groundling data show`: a photo with the boxes that a region store has of it.
+# `groundling data show`: a photo with its boxes from a region store.
 
 
 @dataclass(frozen=True)
 class ShowConfig(Settings):
-    """Which image of a region store is shown."""
+    """Image of a region store to show."""
 
     store: Annotated[str, InputKind.FOLDER, required] = ""
     """Region store: the folder that `groundling regions` wrote."""
     image: Annotated[str, required] = ""
-    """The image's id in the store, its file name, or its file."""
+    """The image's id in the store, its file name, or its path."""
     images: Annotated[str, InputKind.FOLDER] = ""
-    """Folder of the photos; empty: the one that the store was made of."""
+    """Folder of the photos; empty: the folder that the store was made from."""
 
 
 MARK = "groundling data show"
-"""What a picture of ours says of the software that made it."""
+"""Software entry in the PNG files that this command writes."""
 
 
 def data_show(config: ShowConfig, work: CommandContext) -> dict[str, Any]:
-    """Write the photo of an image with the boxes that a store has of it as a PNG; returns what each box is.
+    """Write a photo with its boxes from a store as a PNG; returns the regions.
 
-    Raises InputError for what cannot be read, and for a file in the way.
+    Raises InputError for an input that cannot be read, and if another file exists at the output
+    path.
     """
     from PIL.PngImagePlugin import PngInfo
 
@@ -102,7 +103,9 @@ def data_show(config: ShowConfig, work: CommandContext) -> dict[str, Any]:
 
 
 def _check_place(path: Path) -> None:
-    """Raises InputError for a file that is no PNG, or one that is there and was not written by this command."""
+    """Raises InputError for a path that is not a PNG, or an existing file that this command did not
+    write.
+    """
     from PIL import Image
 
     check_file(path, (".png", ".PNG"))
@@ -114,12 +117,14 @@ def _check_place(path: Path) -> None:
     except OSError:
         ours = False
     if not ours:
-        raise InputError(f"{path}: exists already, and is none of `{MARK}`; choose another --out")
+        raise InputError(
+            f"{path}: exists already and was not written by `{MARK}`; choose another --out"
+        )
 
 
 SHOW = Command(
     "data show",
-    "a photo with the boxes that a region store has of it",
+    "draw the boxes of a region store on a photo",
     "groundling.commands.data:data_show",
     {"_own": ShowConfig()},
     title="Data",
@@ -127,40 +132,40 @@ SHOW = Command(
     common_flags="store image images",
     positional=("--store", "--image"),
     file="regions.png",
-    out_help="PNG file to write; an older picture of this command is replaced, any other file is left alone.",
+    out_help="Output PNG file; an older output of this command is replaced, any other file is refused.",
     output=OutputFile(),
 )
 
 
-# `groundling data partition`: a few training examples of every stratum, as a hashed list that others reproduce.
+# `groundling data partition`: a few training examples of every stratum, as a reproducible list with a hash.
 
 
 @dataclass(frozen=True)
 class PartitionConfig(Settings):
-    """Which training examples a few-shot partition takes."""
+    """Training examples of a few-shot partition."""
 
     task: Annotated[str, InputKind.TASK, required] = ""
-    """Task by name, e.g. vcr/answer, or MODULE:NAME of your own."""
+    """Task name, e.g. vcr/answer, or MODULE:NAME of your own task."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
     per_stratum: Annotated[int, at_least(0), required] = 0
-    """Examples of each stratum."""
+    """Examples per stratum."""
     stratify_by: Literal["auto", "total", "label", "category", "question-type", "answer"] = "auto"
-    """Strata. auto: VCR's question category, a classification's label, otherwise the whole split as one (total); \
-question-type and answer are VQA's."""
+    """Strata. auto: VCR's question category, a classification's label, otherwise the whole split \
+(total). question-type and answer are for VQA."""
     seed: Annotated[int, at_least(0)] = 0
-    """Draws another partition; more examples of the same seed include the fewer."""
+    """Seed of the draw; with the same seed, a larger partition includes a smaller one."""
     allow_fewer: bool = False
-    """Take all of a stratum that has fewer."""
+    """Take all examples of a stratum that has fewer; otherwise it is an error."""
 
 
 def check_partition(config: PartitionConfig, out: str | Path) -> None:
-    """Raises InputError without a task, data or a number, for a task that there is not, and a folder in the way."""
+    """Raises InputError if the output is a folder."""
     check_file(out)
 
 
 def partition(config: PartitionConfig, work: CommandContext) -> str:
-    """Write the partition's manifest to the file `work.out`; returns a line for every stratum.
+    """Write the partition's manifest to the file `work.out`; returns a line per stratum.
 
     Raises:
         InputError: Settings are missing, a stratum is too small, or a file cannot be read or written.
@@ -185,7 +190,7 @@ def partition(config: PartitionConfig, work: CommandContext) -> str:
 
 PARTITION = Command(
     "data partition",
-    "a few training examples of every stratum, as a hashed list that others reproduce",
+    "draw a few training examples per stratum, as a reproducible list with a hash",
     "groundling.commands.data:partition",
     {"_own": PartitionConfig()},
     title="Data",

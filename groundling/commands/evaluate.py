@@ -1,4 +1,4 @@
-"""`groundling evaluate`: score a fine-tuned model on labelled data, without any training."""
+"""`groundling evaluate`: score a fine-tuned model on labelled data, without training."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from groundling.settings.input_settings import PredictionColumns, SavedModelSett
 
 @dataclass(frozen=True)
 class EvaluateConfig(Settings):
-    """What a fine-tuned model is scored on."""
+    """Labelled data on which a fine-tuned model is scored."""
 
     saved: SavedModelSettings = field(default_factory=SavedModelSettings)
     data: Annotated[str, InputKind.PATH, required] = ""
-    """A folder with the task's official files, or your own file with labels."""
+    """Folder with the task's official files, or your own file with labels."""
     split: str = ""
-    """Which split; empty: all that have labels, or all rows of your own file (`dev`: those that training held out)."""
+    """Split to score; empty: all labelled splits, or all rows of your own file (`dev`: the rows \
+that training held out)."""
     asking: PredictionColumns = field(default_factory=PredictionColumns)
     label: Annotated[str, InputKind.COLUMN] = ""
-    """A file of your own: column of the label; empty: as in the file that the model learned from."""
+    """Your own file: label column; empty: the column of the training file."""
 
 
 def evaluate(config: EvaluateConfig, work: CommandContext) -> dict[str, Any]:
-    """What `evaluate_on` says of the model that the settings name; nothing is written.
+    """Scores of the model that the settings name (`evaluate_on`); nothing is written.
 
-    Raises InputError as it does.
+    Raises InputError as `evaluate_on`.
     """
     from groundling.prediction.fine_tuned import evaluate_on, image_lookup, load_saved
 
@@ -44,7 +45,7 @@ def evaluate(config: EvaluateConfig, work: CommandContext) -> dict[str, Any]:
 
 COMMAND = Command(
     "evaluate",
-    "score a fine-tuned model on labelled data, without any training",
+    "score a fine-tuned model on labelled data, without training",
     "groundling.commands.evaluate:evaluate",
     {"_own": EvaluateConfig()},
     title="Judge",

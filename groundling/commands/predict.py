@@ -1,4 +1,4 @@
-"""`groundling predict`: what a fine-tuned model answers to new data: your own file with its answers, best first."""
+"""`groundling predict`: predict with a fine-tuned model; writes your file with answers added."""
 
 from __future__ import annotations
 
@@ -28,44 +28,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictConfig(Settings):
-    """What a fine-tuned model is asked, and how much of its answers is written."""
+    """Data to predict, and how many answers to write."""
 
     saved_model: SavedModelSettings = field(default_factory=SavedModelSettings)
     data: Annotated[str, InputKind.PATH, required] = ""
     """Your own csv, tsv, json or jsonl file, or a folder with the task's official files."""
     split: str = ""
-    """A folder of official files: which split; empty: the one without labels if the task has one, or the first with."""
+    """Folder of official files: split to predict; empty: the unlabelled split if the task has \
+one, else the first labelled one."""
     columns: PredictionColumns = field(default_factory=PredictionColumns)
     top_k: Annotated[int, at_least(1)] = 1
-    """Write so many of the most likely answers, best first."""
+    """Number of answers to write per row, most likely first."""
     skip_bad: bool = False
-    """Leave the answer empty where a row cannot be asked (a photo that is missing or broken, an empty text), and \
-count such rows; without it, the first one is an error."""
+    """Leave the answer of a bad row empty (a missing or broken photo, an empty text) and count \
+such rows; otherwise the first is an error."""
 
 
 def check(config: PredictConfig, out: str | Path) -> None:
-    """Raises InputError without a model or data, and for an `out` that is no table, or there already."""
+    """Raises InputError for an `out` that is not a table, exists already, or has no parent folder."""
     out = Path(out)
     check_file(out, ROWS)
     if out.exists():
         raise InputError(f"{out}: exists already; choose another --out, or remove it")
     if not out.parent.is_dir():
-        raise InputError(f"{out}: no folder {out.parent}; make it, or choose another --out")
+        raise InputError(f"{out}: no folder {out.parent}; create it, or choose another --out")
 
 
 BREAKS = re.compile(r"[\t\r\n]+")
-"""What no cell of a tab-separated file can hold; a space stands for it there."""
+"""Characters that a cell of a tab-separated file cannot hold; replaced by a space."""
 FIRST = 5
-"""So many of the rows that could not be asked are named in the result."""
+"""Number of skipped rows named in the result."""
 
 
 def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
-    """Write `config.data` with the model's answers beside it to the file `work.out`; returns how many there are.
+    """Write `config.data` with the model's answers to the file `work.out`; returns counts.
 
-    Rows keep their order and number, whatever cannot be asked. Columns are the data's own, then `answer`, `choice` (its
-    text, of a multiple choice), `x1`, `y1`, `x2`, `y2` (of a region, in pixels) and `probability`, and the same with
-    `_2`, `_3` for the next best; all of these begin with `predicted_` if the data has a column of such a name, and with
-    that twice if the data has these, too.
+    All rows are kept in order. Columns are the data's own, then `answer`, `choice` (its text, for
+    multiple choice), `x1`, `y1`, `x2`, `y2` (of a region, in pixels) and `probability`, and the
+    same with `_2`, `_3` for the next best; all get the prefix `predicted_`, repeated if necessary,
+    if the data has a column of one of these names.
 
     Raises:
         InputError: A setting or a row does not fit the model.
@@ -101,8 +102,8 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
 
 
 def _refuse(faults: Sequence[str]) -> None:
-    """Raises InputError for the first row that cannot be asked."""
-    raise_first(faults, "; mend it, or pass --skip-bad to leave its answer empty")
+    """Raises InputError for the first bad row."""
+    raise_first(faults, "; correct it, or pass --skip-bad to leave its answer empty")
 
 
 def _asked(
@@ -113,7 +114,7 @@ def _asked(
     sight: ImageLookup,
     skip_bad: bool,
 ) -> tuple[dict[int, Prediction], dict[int, str], int]:
-    """The answers by line, why the other lines have none, and how many pieces of texts were cut off."""
+    """Predictions by row, faults of the rows without one, and the number of truncated tokens."""
     faults = {number: line.fault for number, line in enumerate(lines) if line.example is None}
     examples = {n: line.example for n, line in enumerate(lines) if line.example is not None}
     numbers = list(examples)
@@ -140,7 +141,7 @@ def _written(
     names: Sequence[str],
     answers: Mapping[int, Prediction],
 ) -> str:
-    """The text of the file: every line's own columns, and its answer's."""
+    """The text of the file: every row's own columns, and its answers."""
     from groundling.prediction.predictions import prediction_cells
 
     prefix = ""
@@ -163,7 +164,7 @@ def _written(
 
 
 def _cell(value: object) -> str:
-    """A value as a table has it: nothing for none, JSON for what is neither text nor number."""
+    """A value as a table cell: empty for None, JSON for anything that is not text."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json_text(value, ensure_ascii=False)
@@ -171,7 +172,7 @@ def _cell(value: object) -> str:
 
 COMMAND = Command(
     "predict",
-    "what a fine-tuned model answers to new data: your own file with its answers, best first",
+    "predict with a fine-tuned model: writes your file with the answers added",
     "groundling.commands.predict:predict",
     {"_own": PredictConfig()},
     title="Use",

@@ -1,4 +1,4 @@
-"""`groundling push`: put what a run saved on Hugging Face's hub, with a card of how it was made."""
+"""`groundling push`: upload a run's model to the Hugging Face hub, with a model card."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from groundling.settings.training import HubSettings
 
 @dataclass(frozen=True)
 class PushConfig(Settings):
-    """Which run's model goes to Hugging Face's hub."""
+    """Run whose model is uploaded to the Hugging Face hub."""
 
     run: Annotated[str, InputKind.FOLDER, required] = ""
     """Run folder of `adapt`, `train-clip`, `pretrain` or `finetune`."""
     to: Annotated[str, required] = ""
-    """OWNER/NAME of the repository there; made if it is not there."""
+    """OWNER/NAME of the repository; created if it does not exist."""
     model_seed: Annotated[int, at_least(-1)] = -1
-    """Of a fine-tuning: which seed; -1: the best one on the development split."""
+    """Fine-tuning: which seed's model; -1: the seed with the best development score."""
     private: bool = False
-    """Make a new repository private; otherwise it is public, unless the owner's own default says otherwise."""
+    """Make a new repository private; otherwise the owner's default applies, usually public. An \
+existing repository keeps its visibility."""
 
 
 def push(config: PushConfig, work: CommandContext) -> dict[str, Any]:
-    """Upload a finished run's model to `config.to`; returns where it is."""
+    """Upload a finished run's model to `config.to`; returns its address."""
     return upload_run(config)
 
 
 def upload_run(config: PushConfig) -> dict[str, Any]:
-    """Upload a finished run's model to `config.to`; returns where it is.
+    """Upload a finished run's model to `config.to`; returns its address.
 
-    Raises InputError if the run has not finished, saved no model, or the hub refuses it.
+    Raises InputError if the run has not finished, saved no model, or the hub refuses the upload.
     """
     from groundling.prediction.predictions import choose_seed_models
 
@@ -50,7 +51,7 @@ def upload_run(config: PushConfig) -> dict[str, Any]:
     result = read_result(folder)
     if result is None:
         raise InputError(
-            f"{folder}: has not finished, there is no result.json; run its command to the end"
+            f"{folder}: the run has not finished (no result.json); run its command again to finish it"
         )
     text = _card(config.to, folder, model, run, result)
     url = _sent(model, text, config.to, config.private)
@@ -58,19 +59,21 @@ def upload_run(config: PushConfig) -> dict[str, Any]:
 
 
 def push_after_run(out: str, sharing: HubSettings) -> None:
-    """Upload what a finished run in `out` saved; raises InputError, which says how to do it later, if that fails."""
+    """Upload the model of a finished run in `out`; raises InputError, which tells how to retry, if
+    that fails.
+    """
     config = PushConfig(run=out, to=sharing.push_to_hub, private=sharing.private)
     try:
         upload_run(config)
     except InputError as error:
         raise InputError(
-            f"{out}: the run is finished and saved, but not pushed ({error}); try again with "
+            f"{out}: the run is finished and saved, but the upload failed ({error}); retry with "
             f"`groundling push {out} --to {sharing.push_to_hub}`"
         ) from None
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    """What a run folder says of its run; raises InputError if that is none that saves a model."""
+    """`config.json` of a run folder; raises InputError if it is not a run that saves a model."""
     run = read_json(folder / "config.json")
     there = [name for name, one in COMMANDS.items() if SHARED.keys() <= one.settings.keys()]
     is_run = isinstance(run, dict) and {"kind", "config", "inputs", "versions"} <= run.keys()
@@ -80,22 +83,24 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dict[str, Any]) -> str:
-    """The model's card; raises InputError if what the run's folder says of the run is no longer what was written."""
+    """The model card; raises InputError if config.json or result.json has been changed since the
+    run.
+    """
     from groundling.runs.model_card import card
 
     settings = COMMANDS[run["kind"]].settings
-    with convert_errors(f"{folder}: config.json or result.json is not as a run writes them"):
+    with convert_errors(f"{folder}: config.json or result.json is malformed"):
         return card(name, model, run, result, (settings["_own"], settings["_train"]))
 
 
 def _sent(model: Path, text: str, to: str, is_private: bool) -> str:
-    """The address of the model after its upload."""
+    """Upload the model; returns its address."""
     from huggingface_hub import HfApi
 
     api = HfApi()
-    # Of the HTTP client, which is another one from version to version.
-    with convert_errors(f"{to}: the hub did not take it", errors=Exception):
-        # Without a word about it, the owner's default holds, and a repository that is there stays as it is.
+    # The hub's HTTP client, and with it the exception, differs between versions.
+    with convert_errors(f"{to}: the hub refused the upload", errors=Exception):
+        # None: the owner's default applies, and an existing repository keeps its visibility.
         private = True if is_private else None
         url = api.create_repo(to, private=private, exist_ok=True)
         api.upload_folder(
@@ -108,14 +113,14 @@ def _sent(model: Path, text: str, to: str, is_private: bool) -> str:
             repo_id=to,
             path_or_fileobj=text.encode(),
             path_in_repo="README.md",
-            commit_message="How it was made",
+            commit_message="Add model card",
         )
     return str(url)
 
 
 COMMAND = Command(
     "push",
-    "put what a run saved on Hugging Face's hub, with a card of how it was made",
+    "upload a run's model to the Hugging Face hub, with a model card",
     "groundling.commands.push:push",
     {"_own": PushConfig()},
     title="Use",

@@ -1,4 +1,4 @@
-"""`groundling regions`: regions of your own images, or of others' region files, as a store."""
+"""`groundling regions`: make a region store of your own images, or of existing region files."""
 
 from __future__ import annotations
 
@@ -26,46 +26,48 @@ if TYPE_CHECKING:
     from groundling.runs.run import Run
 
 FIRST = 5
-"""So many of the images that were skipped are named."""
+"""Number of skipped images named in the result."""
 PATIENCE = timedelta(days=7)
-"""How long one process under torchrun waits for the shards of the others."""
+"""How long a process under torchrun waits for the shards of the others."""
 
 
 @dataclass(frozen=True)
 class RegionsConfig(Settings):
-    """Which images, boxes and features become a region store; or which existing files do."""
+    """Images, boxes and features of a region store, or existing region files."""
 
     extraction: ExtractionSettings = field(default_factory=ExtractionSettings)
     imports: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """Instead: TSVs of bottom-up-attention or LXMERT, HDF5, LMDB, or folders of UNITER's npz or VL-BERT's json, all \
-of one layout; or several region stores, whose regions of an image then stand one behind the other."""
+    """Instead of --images: existing region files, all of one layout: TSVs of bottom-up-attention \
+or LXMERT, HDF5, LMDB, or folders of UNITER's npz or VL-BERT's json; or several region stores, \
+whose regions of an image are concatenated."""
     ids: Annotated[tuple[str, ...], InputKind.FILE, may_repeat] = ()
-    """--imports of bottom-up-attention's HDF5: for each, a file of image ids by row, one a line, or json."""
+    """--imports of bottom-up-attention's HDF5: one file of image ids per import, by row, one per \
+line or json."""
     ids_as: Annotated[tuple[str, ...], may_repeat] = ()
-    """--imports: what to call the images instead: a pattern of the numbers that their ids end with and of the subset \
-(train2014) that the id or the file is named after, e.g. `COCO_{subset}_{number:012d}`; or COCO's json files, which \
-name the images of numbers; or VCR's jsonl, for UNITER's names of its stills."""
+    """--imports: rename the images: a pattern of the number at the end of their ids and of the \
+subset (train2014) in the id or file name, e.g. `COCO_{subset}_{number:012d}`; or COCO's json \
+files, which list names by number; or VCR's jsonl, for UNITER's names of its images."""
     processes: Annotated[int, at_least(1)] = 1
-    """Processes side by side, on as many GPUs as there are."""
+    """Parallel processes, spread over the available GPUs."""
 
 
 def check(config: RegionsConfig, out: str | Path) -> None:
-    """Raises InputError for settings that do not go together."""
+    """Raises InputError for settings that do not fit together."""
     reads = config.extraction
     if bool(reads.images) == bool(config.imports):
-        raise InputError("regions needs --images FOLDER or --imports FILE, one of them")
+        raise InputError("regions needs either --images FOLDER or --imports FILE")
     if not config.imports:
         names = {"--ids": config.ids, "--ids-as": config.ids_as}
-        refuse_settings(names, "names the images of --imports; leave it out")
+        refuse_settings(names, "applies only to --imports; leave it out")
     if bool(reads.boxes) and reads.detection.grid:
-        raise InputError("regions: --boxes and --grid both say where the boxes are; give one")
+        raise InputError("regions: --boxes and --grid both give the boxes; pass only one")
     if not reads.boxes:
         also = {"--add-detected-boxes": reads.add_detected_boxes}
-        refuse_settings(also, "adds to --boxes; without, leave it out")
+        refuse_settings(also, "needs --boxes; leave it out")
 
 
 def inputs(config: RegionsConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     extraction = config.extraction
     found: dict[str, str] = {"images": extraction.images}
     found |= _numbered("boxes", extraction.boxes)
@@ -74,19 +76,19 @@ def inputs(config: RegionsConfig) -> Inputs:
     if not config.imports:
         found["detector"] = extraction.detection.detector
         found["backbone"] = extraction.detection.backbone
-    # Tens of gigabytes are not worth hashing.
+    # Imported files have tens of gigabytes and are not hashed.
     return found | _numbered(
         "imports", [path for path in config.imports if not Path(path).is_file()]
     )
 
 
 def _numbered(name: str, paths: Sequence[str]) -> dict[str, str]:
-    """A run's inputs of one kind: the first by the kind's name, others with their number."""
+    """Inputs of one kind: the first by the name of the kind, further ones with their number."""
     return {f"{name}:{number}" if number else name: path for number, path in enumerate(paths)}
 
 
 def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
-    """What finds boxes and makes features."""
+    """Models for boxes and features."""
     if config.imports:
         return {}
     extraction, finding = config.extraction, config.extraction.detection
@@ -95,7 +97,7 @@ def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
 
 
 def identifying_settings(config: RegionsConfig) -> Mapping[str, object]:
-    """Settings on which results depend, and the bytes of files that are imported, in place of their hashes."""
+    """Settings that results depend on, and the sizes of imported files instead of hashes."""
     settings = setting_values(config)
     del settings["processes"], settings["cpu"]
     sizes = [Path(path).stat().st_size for path in config.imports if Path(path).is_file()]
@@ -103,7 +105,7 @@ def identifying_settings(config: RegionsConfig) -> Mapping[str, object]:
 
 
 def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
-    """Write a region store to the run's folder, resuming where a killed run stopped; returns its counts.
+    """Write a region store to the run folder, resuming a killed run; returns its counts.
 
     `RegionStore` reads it. Under torchrun every process writes its share of the shards.
     """
@@ -132,7 +134,7 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
             else ""
         )
         run.note(
-            f"{format_count(skipped, 'image')} skipped, of which the store has no regions: {named}{more}"
+            f"{format_count(skipped, 'image')} skipped (no regions in the store): {named}{more}"
         )
     return {"store": str(folder), **manifest["counts"], "skipped_first": first}
 
@@ -146,7 +148,7 @@ def _refuse_processes(config: RegionsConfig, part: ProcessRank) -> None:
 
 
 def _imported(config: RegionsConfig, folder: Path) -> dict[str, Any]:
-    """The manifest of a store made of others' region files."""
+    """Manifest of a store made of existing region files."""
     from groundling.data.regions.imports import import_several
     from groundling.data.regions.store import RegionWriter
 
@@ -163,7 +165,9 @@ def _extracted(
     part: ProcessRank,
     barrier: Callable[[], None],
 ) -> dict[str, Any]:
-    """The manifest of a store made of images, by this process, by others under torchrun, or by processes it starts."""
+    """Manifest of a store made of images, by this process, under torchrun, or by processes that it
+    starts.
+    """
     from groundling.data.regions.store import RegionWriter
     from groundling.data.shards import ProcessRank
     from groundling.runs.jobs import Job, run_jobs
@@ -183,7 +187,7 @@ def _extracted(
 
 COMMAND = Command(
     "regions",
-    "regions of your own images, or of others' region files, as a store",
+    "make a region store of your own images, or of existing region files",
     "groundling.commands.regions:regions",
     {"_own": RegionsConfig()},
     title="Use",

@@ -1,4 +1,6 @@
-"""`groundling verdict`: judge runs against a control's: intervals, permutation, one plain sentence each."""
+"""`groundling verdict`: compare runs with a control: intervals, permutation test, one sentence
+each.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,22 @@ from groundling.settings.input_settings import named_folder
 
 @dataclass(frozen=True)
 class VerdictConfig(Settings):
-    """Which runs are compared."""
+    """Runs to compare."""
 
     runs: Annotated[tuple[str, ...], InputKind.NAMED] = ()
-    """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished seeds."""
+    """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished \
+seeds."""
     published: tuple[str, ...] = ()
-    """NAME=SYSTEM: a system of the paper whose numbers stand beside that group's, e.g. XDBERT=XDBERT-b."""
+    """NAME=SYSTEM: show a published system's scores beside a group's, e.g. XDBERT=XDBERT-b."""
     trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
-    """MODULE:NAME of every task of your own whose metric is your own, too; of all others nothing is imported."""
+    """MODULE:NAME of each task of your own that has a metric of its own. Code named in a run is \
+imported only if it is listed here."""
 
 
 def check(config: VerdictConfig, out: str | Path) -> None:
-    """Raises InputError for fewer than two groups, two of one name, and an unknown published system or group."""
+    """Raises InputError for fewer than two groups, two of one name, and an unknown published system
+    or group.
+    """
     groups = groups_of(config.runs)
     if len(groups) < 2:
         raise InputError(
@@ -39,13 +45,13 @@ def check(config: VerdictConfig, out: str | Path) -> None:
     for text in config.published:
         name, _, system = text.partition("=")
         if named.count(name) > 1:
-            raise InputError(f"--published: {name} is there twice, and has one system's numbers")
+            raise InputError(f"--published: {name} is given twice; pass one system per group")
         require_known(system, published_scores(), f"--published {name}={system}: no such system")
         require_known(name, groups, f"--published {text}: no group is called {name!r}")
 
 
 def groups_of(runs: Sequence[str]) -> dict[str, str]:
-    """The run folders of a verdict by name; raises InputError for two of one name."""
+    """The run folders by group name; raises InputError for two of one name."""
     groups: dict[str, str] = {}
     for text in runs:
         name, folder = named_folder(text)
@@ -58,10 +64,10 @@ def groups_of(runs: Sequence[str]) -> dict[str, str]:
 
 
 def verdict(config: VerdictConfig, work: CommandContext) -> dict[str, Any]:
-    """Judge the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first.
+    """Compare the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first.
 
     Raises:
-        InputError: fewer than two groups, two of one name, an unknown published system, or one without numbers of the
+        InputError: fewer than two groups, two of one name, an unknown published system, or one without scores on the
             group's tasks, unreadable runs, or no task that the control and another group have in common.
     """
     from groundling.stats.verdict_report import are_comparable, collect_groups, write_verdict
@@ -72,22 +78,23 @@ def verdict(config: VerdictConfig, work: CommandContext) -> dict[str, Any]:
         name, _, system = text.partition("=")
         beside[name] = published_scores()[system]
     collected = collect_groups(groups, trust=config.trust)
-    # Before anything is written: a page of an earlier verdict is not to be lost.
+    # Before anything is written, so that an earlier verdict's page is kept.
     if not are_comparable(collected):
         raise InputError(
-            f"verdict: no task has finished runs of both {next(iter(groups))} and another group, so nothing is judged"
+            f"verdict: no task has finished runs of both {next(iter(groups))} and another group, so "
+            "there is nothing to compare"
         )
     for name, scores in beside.items():
         if scores.keys().isdisjoint(collected[name]):
             raise InputError(
-                f"--published {name}: the paper has no number of {', '.join(collected[name])}; leave it out"
+                f"--published {name}: the paper has no scores on {', '.join(collected[name])}; leave it out"
             )
     return write_verdict(collected, work.out, print, beside)
 
 
 COMMAND = Command(
     "verdict",
-    "judge runs against a control's: intervals, permutation, one plain sentence each",
+    "compare runs with a control: intervals, permutation test, one sentence each",
     "groundling.commands.verdict:verdict",
     {"_own": VerdictConfig()},
     title="Judge",

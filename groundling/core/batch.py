@@ -1,8 +1,9 @@
-"""What a model may see (`Batch`) and all that a model says (`EncoderOutput`).
+"""The inputs of a model (`Batch`) and its outputs (`EncoderOutput`).
 
-Sizes, everywhere: B samples, C choices of each (1 unless the task is multiple choice), N = B x C rows, T text pieces,
-K raw words, W windows of S pieces, V visual-side pieces, R regions, D/E widths. Inputs and features come by row, the
-choices of a sample one after the other; labels come by sample.
+Sizes, everywhere: B samples, C choices of each (1 unless the task is multiple choice), N = B x C
+rows, T text tokens, K raw words, W windows of S tokens, V visual-side tokens, R regions, D/E
+widths. Inputs and features have one entry per row, the choices of a sample one after the other;
+labels have one entry per sample.
 """
 
 from __future__ import annotations
@@ -22,21 +23,26 @@ IGNORE = -100
 """Label of a position that no loss may score (PyTorch's convention)."""
 
 Tags = tuple[tuple[int, int, int], ...]
-"""Places in a text: first character, the one after the last, and the number of the object or phrase they name."""
+"""Spans of a text: first character, last character + 1, and the number of the object or
+phrase that the span names.
+"""
 
 T = TypeVar("T")
 
 
 def require(value: T | None, name: str, who: str) -> T:
-    """The value itself; raises InputError if it is None, naming the field and `who` wanted it."""
+    """The value itself; raises InputError if it is None.
+
+    `name` is the field, `who` the object that needs it.
+    """
     if value is None:
-        raise InputError(f"{who} needs `{name}`, which this data or model does not provide")
+        raise InputError(f"{who} needs `{name}`, which this data or this model does not provide")
     return value
 
 
 @with_field_docs
 class GoldBoxes(NamedTuple):
-    """The boxes that answer an example, in pixels of its image."""
+    """The gold boxes of an example, in pixels of its image."""
 
     boxes: np.ndarray
     """(G, 4): x1, y1, x2, y2."""
@@ -47,40 +53,54 @@ class GoldBoxes(NamedTuple):
 @with_field_docs
 @dataclass(frozen=True)
 class Example:
-    """One item as its file tells it."""
+    """One example, as read from its file."""
 
     id: str
-    """Its own in a split; the key of all that is drawn for it."""
+    """Unique in its split; the seed key of every random choice for this example."""
     text: str
-    """What is read, or the first of two texts."""
+    """The text, or the first of two texts."""
     text_pair: str | None = None
-    """The second text, if there are two."""
+    """The second text, if there is one."""
     label: float | int | np.ndarray | None = None
-    """A class or a number, or soft targets: (K, 2) pairs of class and score, K the same all over a split."""
+    """A class, a number, or soft targets: (K, 2) pairs of class and score, with the same K
+    in all examples of a split.
+    """
     choices: tuple[str, ...] = ()
-    """Second texts of which one is right; each makes a row with `text`."""
+    """Second texts, one of which is right; each forms a row with `text`."""
     images: tuple[str, ...] = ()
-    """Ids of its images in a region store."""
+    """Ids of the images in a region store."""
     region_tags: Tags = ()
-    """What `text` names: objects of the image (VCR), or its own phrases (Flickr30k Entities)."""
+    """Spans of `text` that name objects of the image (VCR) or are phrases of a
+    caption (Flickr30k Entities).
+    """
     choice_region_tags: tuple[Tags, ...] = ()
-    """The same of every one of `choices`."""
+    """The tags of each of `choices`."""
     tag_lists: tuple[tuple[int, ...], ...] = ()
-    """Of `text`, then of each of `choices`: where tags begin that go on a list of several (VCR); empty: nobody says."""
+    """For `text` and then for each of `choices`: the first characters of tags that belong to a list
+    of several objects (VCR); empty if unknown.
+    """
     gold_boxes: GoldBoxes | None = None
-    """What it means, where the answer is a region."""
+    """The gold boxes, where the answer is a region."""
     official_id: str = ""
-    """What the data set's own files, scorer and server call it."""
+    """The example's id in the data set's own files, scorer and evaluation server."""
     object_count: int = 0
-    """Annotated objects of its image, which tags number from 0 in the order of the annotation; 0: none."""
+    """Number of annotated objects of the image (0: none).
+
+    Tags number them from 0 in annotation order.
+    """
     object_names: tuple[str, ...] = ()
-    """What each of these objects is; empty where nobody says."""
+    """The name of each annotated object; empty if unknown."""
     mentioned_objects: tuple[int, ...] = ()
-    """Those of them, in rising order, that texts of its whole item speak of (VCR); empty where nobody says."""
+    """The annotated objects that the question, answers or rationales of the item mention, in
+    ascending order (VCR); empty if unknown.
+    """
     part_starts: tuple[int, ...] = ()
-    """Characters at which a next part of `text` begins: the answer behind its question (VCR)."""
+    """Characters at which a new part of `text` begins, such as the answer after its question (VCR)."""
     prompt_suffix: str = ""
-    """What a head put at the end of it for the model alone, such as a [MASK]; teachers of images read it without."""
+    """Text that an objective's head appends for the model alone, such as a [MASK].
+
+    Image teachers read the text without it.
+    """
 
 
 @with_field_docs
@@ -93,20 +113,20 @@ class TextRow:
     special_tokens_mask: np.ndarray
     """(T,) bool: added by the tokenizer, not part of the text."""
     word_ids: np.ndarray
-    """(T,) int64: which raw word the piece belongs to, -1 for none."""
+    """(T,) int64: index of the raw word that the token belongs to, -1 for none."""
     token_type_ids: np.ndarray
     """(T,) int64: 0 first text, 1 second text."""
     pad_token_id: int
-    """Id that fills a batch up; never identifies padding (an attention mask does)."""
+    """Id of the padding token; the attention mask alone marks padding."""
     window_index: np.ndarray | None = None
-    """(T,) int64: which window of a CLIP text tower; None for a text encoder."""
+    """(T,) int64: index of the window in a CLIP text tower; None for a text encoder."""
     region_index: np.ndarray | None = None
-    """(T,) int64: the region a piece names (VCR's tags), -1 for none."""
+    """(T,) int64: the region that a token names (VCR's tags), -1 for none."""
     part_index: np.ndarray | None = None
-    """(T,) int64: which part of a text of several it belongs to (question 0, answer 1, rationale 2); None: no parts."""
+    """(T,) int64: index of the part (question 0, answer 1, rationale 2); None: no parts."""
 
     def take(self, places: np.ndarray) -> TextRow:
-        """Some of the pieces, by their numbers; every field is cut alike."""
+        """The tokens at these positions; all fields are indexed alike."""
         fields_of_pieces = {
             name: values for name, values in vars(self).items() if isinstance(values, np.ndarray)
         }
@@ -116,7 +136,7 @@ class TextRow:
 @with_field_docs
 @dataclass(frozen=True)
 class RegionRow:
-    """The regions of one row's images, best first; see `data/regions/store.py` for where they come from."""
+    """The regions of one row's images, most confident first; `data/regions/store.py` stores them."""
 
     features: np.ndarray
     """(R, D) float32."""
@@ -125,33 +145,38 @@ class RegionRow:
     confidence: np.ndarray
     """(R,) float32, 0..1; 1 for annotated boxes and the whole image."""
     image_index: np.ndarray
-    """(R,) int64: which of the row's images."""
+    """(R,) int64: index of the image among the row's images."""
     is_whole_image: np.ndarray
     """(R,) bool: True for a region that is the whole image."""
     classes: np.ndarray | None = None
     """(R, C) float32: the detector's distribution over classes."""
     masked: np.ndarray | None = None
-    """(R,) bool: features that are hidden from the model; a join puts its own there."""
+    """(R,) bool: regions whose features are hidden from the model, which
+    uses a learned vector there.
+    """
     segmentation: np.ndarray | None = None
-    """(R, 14, 14) bool: the cells of its box that an object fills (VCR's masks)."""
+    """(R, 14, 14) bool: the cells of the box that the object fills (VCR's segmentation masks)."""
 
     def __len__(self) -> int:
         return len(self.boxes)
 
     def take(self, places: np.ndarray | slice) -> RegionRow:
-        """Some of the regions, by numbers, a mask (R,) or a slice; every field is cut alike."""
+        """The regions at these positions, given as numbers, a mask (R,) or a slice.
+
+        All fields are indexed alike.
+        """
         return self._map_fields(lambda values: values[places])
 
     @staticmethod
     def concatenate(rows: Sequence[RegionRow]) -> RegionRow:
-        """The regions of several rows, one after the other; a field that the first row lacks is left out."""
+        """The regions of several rows, concatenated; a field that the first row lacks is omitted."""
         if len(rows) == 1:
             return rows[0]
         columns = {name: [row.fields()[name] for row in rows] for name in rows[0].fields()}
         return RegionRow(**{name: np.concatenate(values) for name, values in columns.items()})
 
     def fields(self) -> dict[str, np.ndarray]:
-        """Every field that is there, by name: arrays (R, ...)."""
+        """All fields that are not None, by name: arrays (R, ...)."""
         there = ((f.name, self.__dict__[f.name]) for f in fields(self))
         return {name: values for name, values in there if values is not None}
 
@@ -162,85 +187,91 @@ class RegionRow:
 @with_field_docs
 @dataclass(frozen=True)
 class Sample:
-    """One example, tokenised and decoded once; objectives rewrite copies of it."""
+    """One example, tokenised and decoded once; objectives modify copies of it."""
 
     id: str
-    """Its example's; the key of all that is drawn for it."""
+    """The id of its example; the seed key of every random choice for this sample."""
     text: TextRow | None = None
-    """What a text encoder reads."""
+    """Input of a text encoder."""
     clip: TextRow | None = None
-    """What the model's own CLIP text tower reads."""
+    """Input of the model's own CLIP text tower."""
     word_type_ids: np.ndarray | None = None
-    """(K,) int64: a number per raw word, equal for equal words."""
+    """(K,) int64: one number per raw word, equal for equal words."""
     pixels: np.ndarray | None = None
-    """(3, H, W) uint8; one picture for all choices."""
+    """(3, H, W) uint8; one image for all choices."""
     regions: RegionRow | None = None
-    """What a single-stream model reads beside the text."""
+    """Regions that a single-stream model reads together with the text."""
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """By name: () or (L,) of a sample; (T,) and (R, ...) of a row's pieces and regions."""
+    """By name: () or (L,) for a sample; (T,) and (R, ...) for a row's tokens and regions."""
     features: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """What frozen teachers said of this row, by name: (...)."""
+    """Features of this row from frozen teachers, by name: (...)."""
     teacher_inputs: Mapping[str, Sample] = field(default_factory=dict)
-    """What live teachers read of this row, by teacher; equal inputs have equal ids, and no objective changes them."""
+    """Inputs of teachers that run during training, by teacher.
+
+    Equal inputs have equal ids, and no objective changes them.
+    """
     truncated_tokens: int = 0
-    """Pieces of the text that did not fit and were cut off."""
+    """Number of truncated tokens of the text."""
     truncated_regions: int = 0
-    """Regions that did not fit beside the text and were left out."""
+    """Number of truncated regions: those that did not fit together with the text."""
     choices: tuple[Sample, ...] = ()
-    """The rows of a multiple-choice example, in place of its own; C of them in every sample of a data set."""
+    """The rows of a multiple-choice example, in place of its own.
+
+    All samples of a data set have C of them.
+    """
     example: Example | None = None
-    """What this row was made from."""
+    """The example that this row was made from."""
 
     @property
     def rows(self) -> tuple[Sample, ...]:
-        """The choices, or the sample itself where there are none."""
+        """The choices, or the sample itself if it has none."""
         return self.choices or (self,)
 
     def each_row(self, change: Callable[[Sample], Sample]) -> Sample:
-        """A copy with every row changed."""
+        """A copy with `change` applied to every row."""
         if not self.choices:
             return change(self)
         return replace(self, choices=tuple(change(choice) for choice in self.choices))
 
     def with_label(self, name: str, value: np.ndarray) -> Sample:
-        """A copy that also carries the label `name`: () or (L,) of a sample, (T,) or (R, ...) of a row."""
+        """A copy with the label `name` added: () or (L,) for a sample, (T,) or (R, ...) for a row."""
         return replace(self, labels={**self.labels, name: value})
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class Tokens:
-    """The text encoder's side of a batch."""
+    """Inputs of the text encoder in a batch."""
 
     input_ids: Tensor
     """(N, T) long."""
     attention_mask: Tensor
-    """(N, T) bool: True where there is a piece."""
+    """(N, T) bool: True at tokens, False at padding."""
     special_tokens_mask: Tensor
     """(N, T) bool: added by the tokenizer; True in padding."""
     word_ids: Tensor
-    """(N, T) long: the raw word a piece belongs to, -1 for none."""
+    """(N, T) long: the raw word that a token belongs to, -1 for none."""
     token_type_ids: Tensor
     """(N, T) long: 0 first text, 1 second text."""
     region_index: Tensor | None = None
-    """(N, T) long: the region a piece names, -1 for none."""
+    """(N, T) long: the region that a token names, -1 for none."""
     part_index: Tensor | None = None
-    """(N, T) long: which part of a text of several a piece belongs to; None for models that know none."""
+    """(N, T) long: the part of the text that a token belongs to; None for models without parts."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class Regions:
-    """The regions' side of a batch."""
+    """The regions of a batch."""
 
     features: Tensor
     """(N, R, D) float."""
     boxes: Tensor
     """(N, R, 4) float: x1, y1, x2, y2 as shares of width and height."""
     mask: Tensor
-    """(N, R) bool: True where there is a region."""
+    """(N, R) bool: True at regions, False at padding."""
     image_index: Tensor
-    """(N, R) long: which of the row's images."""
+    """(N, R) long: index of the image among the row's images."""
     is_whole_image: Tensor
     """(N, R) bool: True for a region that is the whole image."""
     confidence: Tensor
@@ -248,7 +279,7 @@ class Regions:
     classes: Tensor | None = None
     """(N, R, C) float."""
     masked: Tensor | None = None
-    """(N, R) bool: features are zero, a join puts its learned vector there."""
+    """(N, R) bool: features are zero, and the model uses its learned vector there."""
     segmentation: Tensor | None = None
     """(N, R, 14, 14) bool: the cells of a box that its object fills."""
 
@@ -256,18 +287,18 @@ class Regions:
 @with_field_docs
 @dataclass(frozen=True)
 class ClipWindows:
-    """A CLIP text tower's side of a batch: as many windows as each row needs, and no more."""
+    """Inputs of a CLIP text tower in a batch: each row has only as many windows as its text needs."""
 
     input_ids: Tensor
     """(W, S) long."""
     attention_mask: Tensor
     """(W, S) bool."""
     row_index: Tensor
-    """(W,) long: the row a window belongs to."""
+    """(W,) long: the row that a window belongs to."""
     flat_position: Tensor
-    """(W, S) long: place of a piece in the flat (N * V) layout; 0 where mask is False."""
+    """(W, S) long: position of a token in the flat (N * V) layout; 0 where mask is False."""
     eot_index: Tensor
-    """(W,) long: index of each window's last piece (its end token)."""
+    """(W,) long: index of each window's end token, its last token."""
     token_type_ids: Tensor
     """(W,) long: 0 first text, 1 second text."""
     key_mask: Tensor
@@ -279,13 +310,14 @@ class ClipWindows:
     flat_input_ids: Tensor
     """(N, V) long."""
     pad_token_id: int = 0
-    """The tokenizer's padding id, for towers that read padding (SigLIP)."""
+    """The tokenizer's padding id, for towers that attend to padding (SigLIP)."""
 
     def flatten_states(self, states: Tensor) -> Tensor:
-        """Per-window states (W, S, D) laid end to end per row: (N, V, D), zeros where there is no piece."""
+        """States per window (W, S, D), concatenated per row: (N, V, D), zeros at padding."""
         rows, pieces = self.key_mask.shape
         places = rows * pieces
-        # Padding goes to one place more, which is cut off: picking by a mask asks the device how many there are.
+        # Padding is written to one extra position, which is cut off: indexing by a mask would
+        # synchronise with the GPU to count its entries.
         slot = torch.where(self.attention_mask, self.flat_position, places)
         flat = states.new_zeros(places + 1, states.shape[-1])
         flat = flat.index_put((slot.flatten(),), states.flatten(0, 1))
@@ -295,23 +327,25 @@ class ClipWindows:
 @with_field_docs
 @dataclass(frozen=True)
 class Perturbation:
-    """What adversarial training adds to a model's input embeddings; see VILLA (Gan et al. 2020, Section 3.2)."""
+    """What adversarial training adds to a model's input embeddings (VILLA, Gan
+    et al. 2020, Section 3.2).
+    """
 
     text: Tensor | None = None
     """(N, T, E): added to the word embeddings alone, before positions, segments and LayerNorm."""
     regions: Tensor | None = None
-    """(N, R, D): added to the regions' features, after hidden ones got their vector and before they are embedded."""
+    """(N, R, D): added to the regions' features, after masked ones are replaced by the learned
+    vector and before they are embedded.
+    """
 
     @staticmethod
     def zeros(batch: Batch, sizes: OutputSizes) -> Perturbation:
-        """No change, in the shapes that a model of these sizes adds to this batch.
+        """A zero perturbation, in the shapes for a model of these sizes and this batch.
 
         Raises InputError if the batch has neither texts nor regions.
         """
         if batch.text is None and batch.regions is None:
-            raise InputError(
-                "a perturbation needs texts or regions, and this model reads neither of a batch"
-            )
+            raise InputError("a perturbation needs texts or regions, and this model reads neither")
         text = None
         regions = None
         if batch.text is not None:
@@ -328,18 +362,20 @@ class Perturbation:
 @with_field_docs
 @dataclass(frozen=True)
 class TeacherInput:
-    """What a live teacher reads: equal rows once, and where each row of the batch finds its own."""
+    """Input of a teacher that runs during training: equal rows once, and the index
+    of each row of the batch.
+    """
 
     batch: Batch
-    """U different rows."""
+    """The U distinct rows."""
     row_index: Tensor
-    """(N,) long: which of them each row of the outer batch is."""
+    """(N,) long: index of each row of the outer batch among the distinct rows."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class Batch:
-    """Everything a model may see of B samples; frozen, use `dataclasses.replace`."""
+    """All inputs of a model for B samples; frozen, use `dataclasses.replace`."""
 
     ids: tuple[str, ...]
     """B sample ids."""
@@ -350,40 +386,42 @@ class Batch:
     word_type_ids: Tensor | None = None
     """(N, K) long: equal numbers for equal raw words, -1 beyond a row's words."""
     pixels: Tensor | None = None
-    """(B, 3, H, W) uint8, zeros beyond a picture; the rows of a multiple choice share one."""
+    """(B, 3, H, W) uint8, zeros beyond an image; the rows of a multiple-choice sample share one."""
     image_sizes: Tensor | None = None
-    """(B, 2) long: width and height of each picture in `pixels`."""
+    """(B, 2) long: width and height of each image in `pixels`."""
     regions: Regions | None = None
     """Regions of the images, N rows."""
     labels: Mapping[str, Tensor] = field(default_factory=dict)
-    """By name: (B,) or (B, L) of samples, (N, T) and (N, R, ...) of rows; IGNORE where unlabelled."""
+    """By name: (B,) or (B, L) for samples, (N, T) and (N, R, ...) for rows; IGNORE where unlabelled."""
     features: Mapping[str, Tensor] = field(default_factory=dict)
-    """What frozen teachers said, by name: (N, ...)."""
+    """Features from frozen teachers, by name: (N, ...)."""
     teacher_inputs: Mapping[str, TeacherInput] = field(default_factory=dict)
-    """What live teachers read, by teacher."""
+    """Inputs of teachers that run during training, by teacher."""
     perturbation: Perturbation | None = None
-    """What an inner step adds to the input embeddings."""
+    """What an adversarial training step adds to the input embeddings."""
     truncated_tokens: int = 0
-    """Pieces of these texts that did not fit, counted for the report."""
+    """Number of truncated tokens in these texts, for the report."""
     truncated_regions: int = 0
-    """Regions that did not fit beside these texts, counted for the report."""
+    """Number of truncated regions of these rows, for the report."""
     cpu_batch: Batch | None = None
-    """The same batch as it was before it went to an accelerator; None where it did not. See `host`."""
+    """The batch before it was moved to an accelerator; None if it was not moved. See `host`."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def cpu_copy(self) -> Batch:
-        """The same batch in the computer's own memory, if it was there before: what is read of it waits for no device.
+        """The batch in CPU memory, if it was there before: reading it never
+        synchronises with the GPU.
 
-        What was added on the device is missing, but for what live teachers' objectives count by.
+        It lacks tensors added on the device, except teacher features by which
+        objectives count their examples.
         """
         return self if self.cpu_batch is None else self.cpu_batch
 
     @property
     def device(self) -> torch.device:
-        """Where its inputs are."""
+        """The device of its inputs."""
         for text in (self.text, self.clip):
             if text is not None:
                 return text.input_ids.device
@@ -408,44 +446,47 @@ class Batch:
         return self.rows // len(self.ids)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """The same batch on another device; on an accelerator it remembers where it came from, as `origin`."""
+        """The batch on another device; on an accelerator, `origin` refers to the CPU batch."""
         moved = _each_tensor(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
         left = _is_cpu(self.cpu_copy.device) and not _is_cpu(moved.device)
         return replace(moved, cpu_batch=self.cpu_copy if left else None)
 
     def pin_memory(self) -> Batch:
-        """The same batch in page-locked memory (called by `DataLoader`)."""
+        """The batch in page-locked memory (called by `DataLoader`)."""
         return _each_tensor(self, lambda tensor: tensor.pin_memory())
 
     def flat_indices(self, make_mask: Callable[[Batch], Tensor]) -> Tensor:
-        """Where a mask is true, as numbers (n,) long of its places laid end to end, on the batch's device.
+        """Flat indices (n,) long at which a mask is true, on the batch's device.
 
-        `chosen` makes the mask of a batch; it is asked about `host`, so that nothing waits for a device.
+        `chosen` computes the mask from a batch; it is called with `host`, so nothing
+        synchronises with the GPU.
         """
         found = make_mask(self.cpu_copy).flatten().nonzero().squeeze(1)
         return to_device(found, self.device)
 
     def require(self, needs: Sequence[str], who: str) -> None:
-        """Raise InputError naming the first of `needs` (fields, `labels.x`, `features.x`) that is missing."""
+        """Raise InputError naming the first of `needs` (fields, `labels.x`, `features.x`) that
+        is missing; `who` needs it.
+        """
         for need in needs:
             part, _, name = need.partition(".")
             value = self.__dict__.get(part)
             if value is None or (name and name not in value):
                 raise InputError(
-                    f"{who} needs `{need}` in the batch, which this data or model set-up does not provide"
+                    f"{who} needs `{need}` in the batch, which this data or this model does not provide"
                 )
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the computer's own memory on a device, without waiting for either."""
+    """A CPU tensor copied to a device, without synchronising."""
     if device.type == "cuda":
-        # From pageable memory the copy would wait for what is queued before it.
+        # A copy from pageable memory would wait for the work that is queued before it.
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 def select(values: Tensor, places: Tensor) -> Tensor:
-    """Rows (n, ...) of values (A, B, ...) at places (n,) long of A x B laid end to end; see `Batch.flat_indices`."""
+    """Rows (n, ...) of values (A, B, ...) at flat indices (n,) long into A x B; see `Batch.flat_indices`."""
     return values.flatten(0, 1).index_select(0, places)
 
 
@@ -454,7 +495,7 @@ def _is_cpu(device: torch.device) -> bool:
 
 
 def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
-    """The same value with every tensor in it changed, however deep."""
+    """The value with `change` applied to every tensor in it, at any depth."""
     changed: object = value
     if isinstance(value, Tensor):
         changed = change(value)
@@ -470,62 +511,70 @@ def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
 @with_field_docs
 @dataclass(frozen=True)
 class EncoderOutput:
-    """Everything a model says of a batch, by name; a field is None where the model has no such thing."""
+    """All outputs of a model for a batch; a field is None if the model has no such output."""
 
     text: Tensor | None = None
-    """(N, T, D): the text encoder alone, last layer; this is what gets exported."""
+    """(N, T, D): last layer of the text encoder alone, which is the part that is exported."""
     pooler_output: Tensor | None = None
     """(N, D): the text encoder's own pooler."""
     sentence_embedding: Tensor | None = None
-    """(N, S): the text encoder's states, pooled as its sentence-transformers folder says."""
+    """(N, S): the text encoder's states, pooled as its
+    sentence-transformers configuration specifies.
+    """
     visual: Tensor | None = None
-    """(N, V, Dv): CLIP pieces before they meet the text; regions (single stream) after it."""
+    """(N, V, Dv): CLIP tokens before the cross-modal encoder; regions (single stream) after it."""
     joint_text: Tensor | None = None
     """(N, T, D): the text side after the cross-modal encoder."""
     joint_visual: Tensor | None = None
     """(N, V, Dv): the visual side after the cross-modal encoder."""
     text_embeds: Tensor | None = None
-    """(N, E): two-tower models, unit length."""
+    """(N, E): text embeddings of two-tower models, unit length."""
     image_embeds: Tensor | None = None
-    """(B, E): two-tower models, unit length."""
+    """(B, E): image embeddings of two-tower models, unit length."""
     scale: Tensor | None = None
-    """(): two-tower models, inverse temperature."""
+    """(): inverse temperature of two-tower models."""
     input_embeddings: Tensor | None = None
     """(vocabulary, E): input embeddings of the text side, for tied heads."""
     clip_input_embeddings: Tensor | None = None
     """(vocabulary, Ev): input embeddings of the CLIP side, for tied heads."""
     region_embedding_weight: Tensor | None = None
-    """(D, features): weight that embeds a region's features, for tied heads."""
+    """(D, features): weight that projects a region's features, for tied heads."""
     heads: Mapping[str, Tensor] = field(default_factory=dict)
-    """What objectives' heads made of all this, by objective: `supervised` (B, outputs); see `Objective.compute_logits`."""
+    """Outputs of the objectives' heads, by objective: `supervised` (B, outputs).
+
+    See `Objective.compute_logits`.
+    """
 
 
 @with_field_docs
 class OutputSizes(NamedTuple):
-    """Widths of a model's outputs, from which heads are built; 0 where the model has no such output."""
+    """Widths of a model's outputs, from which heads are built; 0 if the model has no such output."""
 
     text: int = 0
-    """D of the text states."""
+    """D, the width of the text states."""
     input_embeddings: tuple[int, int] = (0, 0)
-    """Vocabulary and width of the text side's input embeddings."""
+    """Vocabulary size and width of the text side's input embeddings."""
     visual: int = 0
-    """Dv of the visual states."""
+    """Dv, the width of the visual states."""
     clip_input_embeddings: tuple[int, int] = (0, 0)
-    """Vocabulary and width of the CLIP side's input embeddings."""
+    """Vocabulary size and width of the CLIP side's input embeddings."""
     pooler_output: int = 0
     """Width of the model's own pooler."""
     sentence_embedding: int = 0
-    """S of the sentence vector that a sentence-transformers folder pools."""
+    """S, the width of the sentence embedding of a sentence-transformers model."""
     teacher: int = 0
-    """Width of the frozen teacher's features, if there is a teacher."""
+    """Width of the frozen teacher's features; 0 without a teacher."""
     teacher_image: int = 0
-    """Width of its features of images, if it reads images."""
+    """Width of the frozen teacher's image features; 0 if it reads no images."""
     regions: int = 0
-    """Width of a region's features, of a model that reads regions."""
+    """Width of a region's features; 0 if the model reads no regions."""
     classes: int = 0
-    """Classes, background included, that regions are described by."""
+    """Number of region classes, background included."""
     background: bool = True
-    """The first of these classes is none, background; False where all are something, as in a store of one's own."""
+    """Whether the first class is background.
+
+    False where every class is a thing, as in a store of your own.
+    """
     activation: str = "gelu"
     """Activation inside the masked-LM head of the text encoder's family."""
     epsilon: float = 1e-12
@@ -533,14 +582,14 @@ class OutputSizes(NamedTuple):
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Pad samples to what this batch needs, field by field.
+    """Pad samples to the longest of the batch, field by field.
 
-    Raises InputError if samples differ in the number of their choices.
+    Raises InputError if samples differ in their number of choices.
     """
     counts = {len(sample.rows) for sample in samples}
     if len(counts) > 1:
         raise InputError(
-            f"samples of {min(counts)} and of {max(counts)} choices cannot share a batch"
+            f"samples with {min(counts)} and with {max(counts)} choices cannot share a batch"
         )
     rows = [row for sample in samples for row in sample.rows]
     pictures = [sample.pixels for sample in samples if sample.pixels is not None]
@@ -576,7 +625,7 @@ def _labels(samples: Sequence[Sample]) -> dict[str, Tensor]:
 
 
 def _teacher_input(inputs: Sequence[Sample]) -> TeacherInput:
-    """Equal inputs, told by their ids, once."""
+    """Inputs with equal ids, once."""
     place: dict[str, int] = {}
     different: list[Sample] = []
     row = []
@@ -611,7 +660,7 @@ def _tokens(rows: Sequence[TextRow]) -> Tokens:
 
 
 REGION_FILLS = {"image": 0, "whole": False, "masked": False, "cover": False}
-"""What padding holds in fields of regions that are no numbers; 0 in all others."""
+"""Padding values of region fields that are no real numbers; 0 in all other fields."""
 
 
 def _regions(rows: Sequence[RegionRow]) -> Regions:
@@ -651,7 +700,7 @@ def _windows(rows: Sequence[TextRow]) -> ClipWindows:
 
 
 def _stack(values: Sequence[np.ndarray], fill: int) -> Tensor:
-    """(...) arrays that may differ in their first axis, padded with `fill` and stacked: (N, ...)."""
+    """Arrays (...) that may differ in their first axis, padded with `fill` and stacked: (N, ...)."""
     if values[0].ndim == 0:
         return torch.from_numpy(np.stack(values))
     longest = max(len(value) for value in values)
@@ -662,7 +711,7 @@ def _stack(values: Sequence[np.ndarray], fill: int) -> Tensor:
 
 
 def _pad_images(pixels: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """(3, H, W) arrays, each in the upper left of zeros: (B, 3, H, W); and their widths and heights (B, 2)."""
+    """Pads arrays (3, H, W) with zeros to (B, 3, H, W), and returns their widths and heights (B, 2)."""
     sizes = np.array([picture.shape[:0:-1] for picture in pixels])
     out = np.zeros((len(pixels), 3, sizes[:, 1].max(), sizes[:, 0].max()), np.uint8)
     for i, picture in enumerate(pixels):

@@ -1,4 +1,4 @@
-"""The one kind of error a user can mend."""
+"""`InputError`, the error for mistakes in the user's input, and helpers for its messages."""
 
 import re
 import struct
@@ -12,23 +12,23 @@ from zipfile import BadZipFile
 from safetensors import SafetensorError
 
 MOST_QUOTED = 160
-"""Characters of a library's own error that a message quotes."""
+"""Maximum number of characters that a message quotes from a library's own error."""
 
 
 class InputError(ValueError):
-    """Something given by the user is wrong: one line that names the file, line or field, and what was expected."""
+    """Error in the user's input: one line that names the file, line or field, and what was expected."""
 
     def __str__(self) -> str:
-        """The message; line ends and control characters of the names that it quotes are spaces."""
+        """The message, with spaces in place of line ends and control characters of quoted names."""
         return "".join(one if one.isprintable() else " " for one in super().__str__())
 
 
 FLAG = re.compile(
     r"(`groundling [^`]*`)|(?<![\w/.-])--([a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)?)(?: (?=([^\s]+)))?"
 )
-"""A command as one types it, which is left alone; or a flag, and the word that follows it."""
+"""A quoted command, which stays unchanged; or a flag, and the word after it."""
 VALUE = re.compile(r"-?[\d.]+\W*$|[A-Z]+\W*$|.*[/.:='\"\\]")
-"""What a word looks like that is a flag's value, and does not go on with the sentence."""
+"""A word that is a flag's value and not the next word of the sentence."""
 
 
 @contextmanager
@@ -37,14 +37,14 @@ def rename_flags_to_keywords(
     switches: Collection[str] = (),
     given: Mapping[str, object] | None = None,
 ) -> Iterator[None]:
-    """Inside, an InputError calls a setting by its keyword, as Python has it, where it named a command's flag.
+    """Context manager: an InputError that names a command's flag names the Python keyword instead.
 
-    A name that no file can have, and whatever else the system refuses, is an InputError as well.
+    An OSError, such as for an invalid file name, also becomes an InputError.
 
-    `settings` are the names of all keywords, `switches` those that are True or False: `--batch 8` becomes `batch=8`,
-    `--no-object-tags` becomes `tags=False`, and `--train.batch 8` becomes `train['batch']=8`. A flag of no such name stays as
-    it is, and so does what a quoted command has. `given` are keywords' values, by which a value is told from the next
-    word of the sentence.
+    `settings` are the names of all keywords, `switches` those that are True or False: `--batch 8`
+    becomes `batch=8`, `--no-object-tags` becomes `tags=False`, and `--train.batch 8` becomes
+    `train['batch']=8`. Other flags and quoted commands stay unchanged. `given` holds the keywords'
+    values, which distinguish a value from the next word of the sentence.
     """
 
     def is_value(name: str, word: str) -> bool:
@@ -78,7 +78,7 @@ def rename_flags_to_keywords(
         if told == str(error):
             raise
         raise InputError(told) from error.__cause__
-    except OSError as error:  # beside the readers, which name their file themselves
+    except OSError as error:  # the readers name their file themselves; this is for all others
         raise InputError(describe_os_error(error)) from error
 
 
@@ -92,14 +92,15 @@ STUMBLES = (
     UnicodeError,
     struct.error,
 )
-"""What readers of libraries raise over damaged or hostile files, beside an OSError."""
+"""Exceptions, besides OSError, that libraries raise for damaged or hostile files."""
 
 
 @contextmanager
 def convert_read_errors(path: str | PathLike[str], advice: str = "") -> Iterator[None]:
-    """Inside, what a missing, damaged or hostile file makes a reader stumble over is an InputError that names the file.
+    """Context manager: errors of reading a missing, damaged or hostile file become an
+    InputError that names it.
 
-    Stands around the lines that open and decode the file `path`; `advice` ends the message.
+    Wrap the lines that open and decode the file `path`; `advice` ends the message.
     """
     try:
         yield
@@ -115,7 +116,9 @@ def convert_read_errors(path: str | PathLike[str], advice: str = "") -> Iterator
 
 @contextmanager
 def prefix_errors(where: object) -> Iterator[None]:
-    """Inside, the message of an InputError begins with `where`: a file and line, an example, a flag."""
+    """Context manager: the message of an InputError begins with `where`: a file and
+    line, an example, a flag.
+    """
     try:
         yield
     except InputError as error:
@@ -133,7 +136,7 @@ MISSHAPEN = (
     TypeError,
     ValueError,
 )
-"""What readers raise over content of another shape than they expect, or over none."""
+"""Exceptions that readers raise for content of an unexpected shape, or for no content."""
 
 
 @contextmanager
@@ -142,9 +145,11 @@ def convert_errors(
     advice: str = "",
     errors: type[BaseException] | tuple[type[BaseException], ...] = MISSHAPEN,
 ) -> Iterator[None]:
-    """Inside, what a reader or a library stumbles over is an InputError: `what`, why in brackets, and `advice`.
+    """Context manager: an error of a reader or library becomes an InputError: `what`, the
+    reason in brackets, `advice`.
 
-    An InputError stays as it is. `errors`: what else may happen inside, where a library fails in ways of its own.
+    An InputError stays unchanged. `errors`: the exceptions to convert, for a
+    library that raises others.
     """
     try:
         yield
@@ -157,7 +162,9 @@ def convert_errors(
 
 
 def qualify_flags(message: str, flags: Mapping[str, str]) -> str:
-    """A message about some flags as their command has them: `--train.steps` for `--steps` if `flags` says so."""
+    """A message with flags as their command spells them: `--train.steps` for
+    `--steps` if `flags` maps it so.
+    """
 
     def typed(found: re.Match[str]) -> str:
         no, name = found.groups("")
@@ -168,55 +175,61 @@ def qualify_flags(message: str, flags: Mapping[str, str]) -> str:
 
 
 def describe_os_error(error: OSError) -> str:
-    """What an error of the system says of a file that no reader named."""
+    """A message for an OSError that no reader has converted: file and reason."""
     reason = error.strerror or first_line(error)
     return f"{error.filename or 'a file'}: cannot be read or written ({reason})"
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, at most 160 characters; its type's name if it says nothing."""
+    """The first line of an error's message, at most 160 characters.
+
+    For an empty message, the name of the error's type.
+    """
     lines = str(error).strip().splitlines()
     return lines[0][:MOST_QUOTED] if lines else type(error).__name__
 
 
 def flatten_message(error: BaseException) -> str:
-    """What an error says on all its lines, as one of at most 160 characters."""
+    """All lines of an error's message as one line of at most 160 characters."""
     return " ".join(str(error).split())[:MOST_QUOTED]
 
 
 def count_suffix(faults: Sized) -> str:
-    """What follows the first of several faults."""
+    """The number of faults, as a suffix after the first: ` (3 such)`; empty for one fault."""
     return f" ({len(faults):,} such)" if len(faults) > 1 else ""
 
 
 def raise_first(faults: Sequence[str], advice: str = "") -> None:
-    """Do nothing if there are no faults.
+    """Raise InputError for the first of some faults; do nothing if there are none.
 
     Args:
         faults: messages about faults of one kind.
-        advice: what ends the message.
+        advice: end of the message.
 
     Raises:
-        InputError: with the first fault, and how many there are if there are more.
+        InputError: with the first fault, and the number of faults if there are more.
     """
     if faults:
         raise InputError(f"{faults[0]}{count_suffix(faults)}{advice}")
 
 
 def require_nonempty(found: Sized, told: str) -> None:
-    """Raises InputError, as it is `told`, if nothing was found."""
+    """Raise InputError with the message `told` if `found` is empty."""
     if not len(found):
         raise InputError(told)
 
 
 NAMED = 5
-"""Places of one fault that a line names."""
+"""Maximum number of places that one line names for a fault."""
 EMPTY = "expected text, found none"
 TWICE = "expected only once, found again"
 
 
 def fault_lines(file: object, what: str, places: Sequence[str]) -> list[str]:
-    """One line for all places of a file with the same fault: the first few, and how many there are; none for none."""
+    """One line for all places of a file with the same fault: the first few, and their number.
+
+    An empty list if there are no places.
+    """
     if not places:
         return []
     named = ", ".join(list(dict.fromkeys(places))[:NAMED])
@@ -229,9 +242,12 @@ def duplicates(places: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, offered: Iterable[str]) -> str:
-    """`; did you mean glue/rte?` of a name that is not among those offered; empty if none is like it.
+    """The suffix `; did you mean glue/rte?` for a name that is not among `offered`.
 
-    A name whose last part it is (`rte`) counts before one that is spelt alike (`glue/rtee`).
+    Empty if none is similar.
+
+    A name whose last part matches (`rte`) takes precedence over one with
+    similar spelling (`glue/rtee`).
     """
     every = list(offered)
     wanted = name.lower()
@@ -245,7 +261,9 @@ def did_you_mean(name: str, offered: Iterable[str]) -> str:
 
 
 def require_known(name: str, offered: Iterable[str], told: str, advice: str = "") -> None:
-    """Raises InputError for a name that is not offered: what is `told` of it, then all that are, and the likeliest."""
+    """Raise InputError if `name` is not among `offered`: the message `told`, all names
+    offered, and the nearest one.
+    """
     every = list(offered)
     if name not in every:
         there = ", ".join(every) or "none"

@@ -1,6 +1,6 @@
-"""What `help()` says of a class's fields: the text that stands below each of them in its source. Imports nothing heavy.
+"""Adds the attribute docstrings of a class's fields to its `help()`. Imports nothing heavy.
 
-Python throws such texts away. Here they are read again from the source, and not before somebody asks.
+Python discards attribute docstrings; they are read from the source when `help()` asks for them.
 """
 
 from __future__ import annotations
@@ -18,42 +18,45 @@ Class = TypeVar("Class", bound=type[Any])
 
 
 class FieldDoc(NamedTuple):
-    """A field of a class, as its source tells it."""
+    """A field of a class, as written in its source."""
 
     name: str
-    """What it is called."""
+    """Its name."""
     kind: str
-    """Its type, as it is annotated."""
+    """Its type annotation."""
     default: str
-    """Its default, as it is written; empty if it has none."""
+    """Its default, as written; empty if it has none."""
     text: str
-    """What stands below it, on one line; of a group of fields without one, what its class says of itself."""
+    """Its docstring, on one line; for a field of a documented class without one,
+    the summary of that class.
+    """
 
 
 def with_field_docs(kind: Class) -> Class:
-    """The class itself, whose `__doc__`, and with it `help()`, lists its fields too, each with its own text.
+    """The class, with a `__doc__` (and so a `help()`) that also lists its
+    fields with their docstrings.
 
-    A decorator that stands above `@dataclass`, or above a class of any other kind with annotated fields.
+    A decorator, placed above `@dataclass` or above any other class with annotated fields.
     """
-    # mypy holds `__doc__` for a text; Python asks what is there for one whenever it is read.
+    # mypy expects `__doc__` to be a str; Python calls the descriptor whenever it is read.
     type.__setattr__(kind, "__doc__", _LazyDoc(inspect.cleandoc(kind.__doc__ or "")))
     return kind
 
 
 def field_docs(kind: type[Any]) -> list[FieldDoc]:
-    """The public fields of a class, inherited ones first; none if its source is not at hand."""
+    """The public fields of a class, inherited ones first; empty if its source is not available."""
     found: dict[str, FieldDoc] = {}
     package = kind.__module__.partition(".")[0]
     for one in reversed(kind.__mro__):
         if (
             one.__module__.partition(".")[0] == package
-        ):  # what a library's own classes have is its affair
+        ):  # fields of a library's own classes are not listed
             found |= _own_fields(one)
     return list(found.values())
 
 
 def format_fields(told: Iterable[FieldDoc]) -> list[str]:
-    """Lines of a docstring: each field with its type and default, and its text below it."""
+    """Docstring lines: each field with its type and default, and its docstring below."""
     lines = []
     for one in told:
         default = f" = {one.default}" if one.default else ""
@@ -62,7 +65,7 @@ def format_fields(told: Iterable[FieldDoc]) -> list[str]:
 
 
 def summary_of(kind: type[Any]) -> str:
-    """The class's docstring as it is written, without its fields."""
+    """The class's docstring as written, without its fields."""
     written = vars(kind).get("__doc__")
     return written.summary if isinstance(written, _LazyDoc) else inspect.cleandoc(written or "")
 
@@ -73,7 +76,7 @@ _WRAPPER = textwrap.TextWrapper(
 
 
 class _LazyDoc:
-    """A class's `__doc__` that is put together when it is read."""
+    """A class's `__doc__`, assembled when it is read."""
 
     def __init__(self, summary: str) -> None:
         self.summary = summary
@@ -81,7 +84,9 @@ class _LazyDoc:
     def __get__(self, instance: object, owner: type[Any]) -> str:
         has = vars(owner)
         if "__dataclass_fields__" in has and "__match_args__" not in has:
-            return self.summary  # `dataclass`, at work on the class, asks whether there is any
+            return (
+                self.summary
+            )  # `dataclass`, while it builds the class, asks whether there is a docstring
         told = field_docs(owner)
         return (
             "\n".join([self.summary, "", "Fields:", *format_fields(told)]) if told else self.summary
@@ -89,7 +94,7 @@ class _LazyDoc:
 
 
 def _own_fields(kind: type[Any]) -> dict[str, FieldDoc]:
-    """What the body of the class itself says, by field."""
+    """The fields in the class's own body, by name."""
     node = _classes(kind.__module__).get(kind.__qualname__)
     body = [] if node is None else node.body
     found: dict[str, FieldDoc] = {}
@@ -105,7 +110,7 @@ def _own_fields(kind: type[Any]) -> dict[str, FieldDoc]:
 
 @cache
 def _classes(module: str) -> dict[str, ast.ClassDef]:
-    """The classes in a module's source by name; none if it has no source, as a shell has none."""
+    """The classes in a module's source, by name; empty if it has no source, as in a shell."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (KeyError, OSError, TypeError):
@@ -114,7 +119,7 @@ def _classes(module: str) -> dict[str, ast.ClassDef]:
 
 
 def _plain(annotation: ast.expr) -> str:
-    """A type without what else `Annotated` says of it."""
+    """A type annotation without the metadata of `Annotated`."""
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
         inside = annotation.slice
         annotation = inside.elts[0] if isinstance(inside, ast.Tuple) else inside
@@ -122,7 +127,7 @@ def _plain(annotation: ast.expr) -> str:
 
 
 def _of_group(kind: type[Any], hint: str) -> str:
-    """What the class of a field says of itself, if it is a documented one and stands in the module of `kind`."""
+    """The summary of a field's class, if that class is documented and in the module of `kind`."""
     group = vars(sys.modules[kind.__module__]).get(hint)
     written = vars(group).get("__doc__") if isinstance(group, type) else None
     if not isinstance(written, _LazyDoc):
@@ -132,7 +137,7 @@ def _of_group(kind: type[Any], hint: str) -> str:
 
 
 def _default(value: ast.expr) -> str:
-    """A default as it is written; of `field(default_factory=dict)` what is made."""
+    """A default as written; for `field(default_factory=dict)`, the value that the factory makes."""
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
         given = {word.arg: ast.unparse(word.value) for word in value.keywords}
         made = given.get("default_factory")
@@ -141,7 +146,7 @@ def _default(value: ast.expr) -> str:
 
 
 def _text(below: ast.stmt | None) -> str:
-    """The text that a statement is, on one line; empty if it is something else."""
+    """The string of a docstring statement, on one line; empty for any other statement."""
     if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
         return " ".join(str(below.value.value).split())
     return ""

@@ -1,7 +1,7 @@
 """Metrics as the benchmarks define them.
 
-Each is a function of sums over examples, so that a bootstrap over examples is one matrix product. An answer that says
-nothing (a constant prediction) scores 0; a question that asks nothing (constant labels of a correlation) is NaN.
+A metric is a function of sums over examples, so a bootstrap over examples is one matrix product. A
+constant prediction scores 0; a correlation with constant labels is NaN.
 """
 
 from __future__ import annotations
@@ -17,62 +17,69 @@ from groundling.core.field_docs import with_field_docs
 Values = np.ndarray
 
 COLLAPSED = 0.99
-"""Share of equal predictions from which a run counts as collapsed to one answer, whatever the labels are."""
+"""Share of equal predictions from which a run counts as degenerate, for any labels."""
 NEARLY = 0.95
-"""The same where the labels are known, and their own most common one is rarer by `RARER` or more."""
+"""The same threshold where the labels' own majority class is rarer by `RARER` or more."""
 RARER = 0.05
-"""How much rarer."""
+"""Minimum difference between the shares of the majority prediction and the majority label."""
 
 ROUNDING = 1e-12
-"""A spread below this share of the sum of squares is what rounding leaves of a constant."""
+"""A sum of squared deviations below this share of the sum of squares is
+rounding error of a constant.
+"""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class Metric:
-    """A number computed from predictions (N,) and labels: `finish` of the sum of `terms` over examples."""
+    """A number computed from predictions (N,) and labels: `finish` of the sum
+    of `terms` over examples.
+    """
 
     name: str
-    """What people and `result.json` call it; unique among `METRICS`."""
+    """Its name in reports and in `result.json`; unique among `METRICS`."""
     example_terms: Callable[[Values, Values], Values]
-    """Predictions (N,) and labels (N,), or labels of `graded` metrics, to (N, k)."""
+    """Maps predictions (N,) and labels (N,), or labels of `graded` metrics, to (N, k)."""
     from_sums: Callable[[Values], Values]
-    """Sums (..., k) to the metric (...)."""
+    """Maps sums (..., k) to the metric (...)."""
     higher_is_better: bool = True
-    """False for errors."""
+    """False for error measures."""
     scale: float = 100.0
-    """What it is multiplied by in tables and sentences: 100 for points."""
+    """Factor for tables and sentences: 100 for points."""
     is_classification: bool = True
-    """Whether an answer is right or wrong, so that right answers and votes can be counted."""
+    """Whether answers are right or wrong, so that right answers and votes can be counted."""
     uses_scores: bool = False
-    """Computed from outputs (N, R), one per region, in place of predictions."""
+    """Whether it is computed from outputs (N, R), one per region, in place of predictions."""
     uses_example_scores: bool = False
-    """Labels say what each possible answer is worth: (N, R) by region, or pairs (N, K, 2) of class and score."""
+    """Whether labels hold the score of each possible answer: (N, R) per region, or pairs (N,
+    K, 2) of class and score.
+    """
 
     def compute(self, predictions: Values, labels: Values) -> float:
-        """The metric of these predictions (N,), or outputs (N, R) if it is `ranked`."""
+        """The metric of predictions (N,), or of outputs (N, R) if it is `ranked`."""
         return float(self.from_sums(self.example_terms(predictions, labels).sum(0)))
 
     @property
     def is_mean(self) -> bool:
-        """Whether it is a mean over examples of what each has gained."""
+        """Whether it is a mean over examples."""
         return self.from_sums is _mean
 
     def per_example(self, predictions: Values, labels: Values) -> Values:
-        """What each example added to a metric that is a mean over examples, (N,).
+        """The contribution of each example to a metric that is a mean over examples, (N,).
 
         Raises:
-            ValueError: the metric is no such mean.
+            ValueError: the metric is no mean over examples.
         """
         terms = self.example_terms(predictions, labels)
         if terms.shape[1] != 2 or not np.all(terms[:, 1] == 1):
-            raise ValueError(f"{self.name} is no mean over examples")
+            raise ValueError(f"{self.name} is not a mean over examples")
         return terms[:, 0]
 
     def from_per_example(self) -> Metric:
-        """The same metric of a `graded` task, computed from what each example gained in place of its prediction.
+        """The same metric of a `graded` task, computed from the examples'
+        contributions in place of predictions.
 
-        Runs whose regions or answers are numbered differently can be compared by their gains only.
+        Runs that number regions or answers differently can only be compared by these contributions.
         """
         return replace(
             self, example_terms=_example_scores, from_sums=_mean, uses_example_scores=False
@@ -80,17 +87,18 @@ class Metric:
 
 
 def most_common(values: Values) -> tuple[float, float]:
-    """The most common of values (N,), the first of equals, and its share."""
+    """The most common of values (N,) and its share; ties go to the first."""
     found, counts = np.unique(values, return_counts=True)
     best = int(counts.argmax())
     return float(found[best]), float(counts[best] / len(values))
 
 
 def is_degenerate(predictions: Values, labels: Values | None = None) -> bool:
-    """Whether predictions (N,) are nearly one answer: 99 % of them, or 95 % where labels are clearly more varied.
+    """Whether predictions (N,) are degenerate: 99 % are one answer, or 95 % where
+    labels are clearly more varied.
 
-    `labels` (N,), or (N, K, 2) pairs of class and score, whose most common class is the one that is credited most
-    often; of others nothing is said.
+    `labels` (N,), or (N, K, 2) pairs of class and score, of which the class with credit in most
+    examples is the most common; labels of any other shape are ignored.
     """
     _, share = most_common(predictions)
     if share >= COLLAPSED or labels is None or share < NEARLY:
@@ -143,7 +151,7 @@ def _region_is_right(predictions: Values, labels: Values) -> Values:
 
 def _right_region_among(count: int) -> Callable[[Values, Values], Values]:
     def terms(outputs: Values, labels: Values) -> Values:
-        # A stable order: equal outputs rank as the regions do.
+        # A stable order: ties keep the order of the regions.
         best = np.argsort(-outputs, axis=1, kind="stable")[:, :count]
         right = np.take_along_axis(labels, best, 1) == 1
         return _with_count(right.any(1))
@@ -164,7 +172,7 @@ def _score_of_prediction(predictions: Values, labels: Values) -> Values:
 
 
 def _class_one(predictions: Values, labels: Values) -> Values:
-    """(N, 2): twice the true positives; predicted positives and true ones."""
+    """(N, 2): twice the true positives; predicted positives plus true ones."""
     predicted = predictions == 1
     true = labels == 1
     return np.stack([2.0 * (predicted & true), predicted * 1.0 + true], axis=-1)
@@ -172,7 +180,7 @@ def _class_one(predictions: Values, labels: Values) -> Values:
 
 def _f1(sums: Values) -> Values:
     twice_right, positives = np.moveaxis(sums, -1, 0)
-    # Without any positive there is nothing right either: 0 / 1.
+    # Without any positive, nothing is right: 0 / 1.
     return twice_right / np.maximum(positives, 1)
 
 
@@ -185,7 +193,7 @@ def _moments(predictions: Values, labels: Values) -> Values:
 
 
 def _moments_of_ranks(predictions: Values, labels: Values) -> Values:
-    # Not for a bootstrap, in which ranks ought to be those of the resample; no verdict rests on it.
+    # Not for a bootstrap, which would need the ranks of the resample; no verdict uses it.
     return _moments(stats.rankdata(predictions), stats.rankdata(labels))
 
 
@@ -217,7 +225,9 @@ ACCURACY = Metric("accuracy", example_terms=_equal, from_sums=_mean)
 """Share of right answers."""
 
 F1 = Metric("f1", example_terms=_class_one, from_sums=_f1)
-"""Of class 1; 0 where no positive is predicted and none exists, as in scikit-learn, which GLUE's script calls."""
+"""F1 of class 1; 0 without predicted and true positives, as in scikit-learn,
+which GLUE's script calls.
+"""
 
 
 def _right_and_class_one(predictions: Values, labels: Values) -> Values:
@@ -231,10 +241,15 @@ def _mean_of_both(sums: Values) -> Values:
 ACCURACY_AND_F1 = Metric(
     "mean of accuracy and f1", example_terms=_right_and_class_one, from_sums=_mean_of_both
 )
-"""GLUE's score of a task with both. XDBERT's 89.51 on QQP fits it (`combined_score` in its release)."""
+"""GLUE's score for tasks with both metrics.
+
+XDBERT's 89.51 on QQP fits it (`combined_score` in its release).
+"""
 
 MATTHEWS = Metric("matthews", example_terms=_moments, from_sums=_matthews)
-"""Of two classes, 0 and 1; 0 where predictions or labels are constant, as in scikit-learn (GLUE's CoLA)."""
+"""Matthews correlation of classes 0 and 1; 0 where predictions or labels are constant, as in
+scikit-learn (GLUE's CoLA).
+"""
 
 PEARSON = Metric(
     "pearson",
@@ -242,10 +257,11 @@ PEARSON = Metric(
     from_sums=_correlation,
     is_classification=False,
 )
-"""0 for a constant prediction, NaN for constant labels.
+"""Pearson correlation; 0 for a constant prediction, NaN for constant labels.
 
-A constant prediction says nothing of the labels, which is what 0 means, and what Matthews makes of the same collapse.
-With NaN (SciPy) a collapsed seed would drop out of the median of its runs and leave only the good ones.
+A constant prediction has no information about the labels, which is 0, as for Matthews.
+With NaN (SciPy), a degenerate seed would be missing from the median of its runs, and only
+the good seeds would remain.
 """
 
 SPEARMAN = Metric(
@@ -254,7 +270,10 @@ SPEARMAN = Metric(
     from_sums=_correlation,
     is_classification=False,
 )
-"""Pearson's of the ranks, equal values sharing their mean rank; constants as for Pearson."""
+"""Spearman correlation: Pearson's of the ranks, ties having their mean rank.
+
+Constant values give the same result as for Pearson.
+"""
 
 MSE = Metric(
     "mse",
@@ -277,7 +296,7 @@ RMSE = Metric(
 """Root of the mean squared error."""
 
 PICKED = Metric("picked", example_terms=_region_is_right, from_sums=_mean, uses_example_scores=True)
-"""Share of examples whose predicted region is right: labels (N, R) are 1 where a region is."""
+"""Share of examples whose predicted region is right: labels (N, R) are 1 at right regions."""
 
 
 def _recall(count: int) -> Metric:
@@ -300,7 +319,7 @@ UPPER_BOUND = Metric(
     uses_scores=True,
     uses_example_scores=True,
 )
-"""Share of examples that have a right region at all."""
+"""Share of examples that have a right region."""
 
 SCORE = Metric(
     "score",
@@ -309,9 +328,10 @@ SCORE = Metric(
     is_classification=False,
     uses_example_scores=True,
 )
-"""Mean score of the predicted answer, for answers that are right to a degree: labels (N, K, 2) (`OpenAnswer`).
+"""Mean score of the predicted answer, for answers with partial credit: labels
+(N, K, 2) (`OpenAnswer`).
 
-What papers on VQA report as local accuracy, not quite the official one.
+VQA papers report it as local accuracy, which differs slightly from the official one.
 """
 
 METRICS: tuple[Metric, ...] = (
@@ -328,4 +348,4 @@ METRICS: tuple[Metric, ...] = (
     UPPER_BOUND,
     SCORE,
 )
-"""All of them, each with a name of its own, for runs whose task is not in the package (one's own files)."""
+"""All metrics, with unique names, for runs whose task is not in the package (the user's own files)."""

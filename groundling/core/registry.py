@@ -1,4 +1,6 @@
-"""A name is a module path: what the package offers is what its folders hold, and `MODULE:NAME` is yours."""
+"""Objects by name: a built-in name, whose folder holds its module, or
+`MODULE:NAME` of the user's own code.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,23 @@ from groundling.core.errors import (
     require_known,
 )
 
-# Modules of the user's own: where they lie and what they import, told by reading them; nothing is run for it.
+# The user's own modules: their files and imports, found by parsing the source; no code is run.
 
 PACKAGE = __name__.partition(".")[0]
-"""This one."""
+"""The name of this package."""
 INSTALLED = {"site-packages", "dist-packages"}
-"""Folders of installed libraries, which a run knows by their versions."""
+"""Folders of installed libraries, which a run records by version."""
 MAIN = "__main__"
-"""The program that runs, which Python knows without having found it."""
+"""The main program's module, which Python loads without a module finder."""
 
 
 def source_files(module: str) -> dict[str, Path]:
-    """The files of a module and of all of the user's own modules that it imports, and these import, by module.
+    """The files of a module and of the user's own modules that it imports, directly
+    or indirectly, by module.
 
-    Import statements count wherever they stand; what a module imports by a computed name is not known. Of installed
-    libraries only the package of `module` itself counts, and of groundling, whose version a run knows, the module
-    alone. Empty for a module without a file.
+    Import statements anywhere in a file count; imports by a computed name are not detected. From
+    installed libraries, only the package of `module` itself is included, and from groundling, whose
+    version is recorded, the module alone. Empty for a module without a file.
     """
     root = _root(module)
     if root == PACKAGE:
@@ -63,7 +66,9 @@ def source_files(module: str) -> dict[str, Path]:
 
 
 def is_user_module(package: str) -> bool:
-    """Whether a top-level package or module is the user's: neither Python's nor installed, nor this package."""
+    """Whether a top-level package or module is the user's: not Python's, not
+    installed, and not this package.
+    """
     if package in sys.stdlib_module_names or package == PACKAGE:
         return False
     spec = _find(package, None)
@@ -84,13 +89,15 @@ def _root(module: str) -> str:
 
 
 def _with_packages(module: str) -> list[str]:
-    """A module after the packages that it lies in, which are imported before it."""
+    """The packages that contain a module, then the module: the order in which they are imported."""
     parts = module.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _file_of(module: str) -> Path | None:
-    """The file of a module; None if there is none: a folder without `__init__.py`, an object, what is typed in."""
+    """The file of a module; None without one: a folder without `__init__.py`, an
+    object, code typed in a shell.
+    """
     if module == MAIN:
         file = vars(sys.modules[MAIN]).get("__file__")
         return Path(file) if file else None
@@ -108,7 +115,9 @@ def _file_of(module: str) -> Path | None:
 
 
 def _find(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """As Python would find a module in its packages' `path`, None for all; at last in the working directory."""
+    """The spec of a module in its packages' `path` (None for a top-level module), or
+    in the working directory.
+    """
     if not name.rpartition(".")[2].isidentifier():
         return None
     for finder in sys.meta_path:
@@ -121,13 +130,15 @@ def _find(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def _imported(file: Path, module: str, is_package: bool) -> set[str]:
-    """What the import statements of a file name: modules, and objects of modules, which might be modules."""
+    """The names in a file's import statements: modules, and objects of
+    modules, which may be modules.
+    """
     if file.suffix != ".py":
         return set()
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return set()  # to import it says what is wrong
+        return set()  # importing it reports the error
     package = module if is_package else module.rpartition(".")[0]
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -136,7 +147,7 @@ def _imported(file: Path, module: str, is_package: bool) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             try:
                 base = resolve_name("." * node.level + (node.module or ""), package)
-            except ImportError:  # out of its packages
+            except ImportError:  # more dots than it has packages
                 continue
             names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
     return names
@@ -146,9 +157,10 @@ def _imported(file: Path, module: str, is_package: bool) -> set[str]:
 
 
 class _WorkingDirectoryFinder:
-    """Finds those modules of a working directory that the user named, and what they import, and nothing else there.
+    """Finds modules in a working directory: only those that the user named, and their imports.
 
-    A library that looks whether another one is installed does not find a file of that name beside the data.
+    A library that checks whether another library is installed does not find a file of
+    that name beside the data.
     """
 
     def __init__(self) -> None:
@@ -158,7 +170,7 @@ class _WorkingDirectoryFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Of a top-level module that is known."""
+        """The spec of a top-level module that is known."""
         place = self.places.get(name)
         return PathFinder.find_spec(name, [place]) if place and path is None else None
 
@@ -167,14 +179,14 @@ _HERE = _WorkingDirectoryFinder()
 
 
 def allow_import(module: str) -> None:
-    """Let Python import a module that the user named, and what it imports, from the working directory.
+    """Let Python import a module that the user named, and its imports, from the working directory.
 
-    What is found elsewhere comes first: a file there must not stand in for a library.
+    Installed modules come first: a file in the working directory never replaces a library.
     """
     if _HERE not in sys.meta_path:
         sys.meta_path.append(_HERE)
     here = str(Path.cwd())
-    # A folder without `__init__.py` has no file, and is a package all the same.
+    # A folder without `__init__.py` has no file, but is a package.
     for name in {_root(module), *map(_root, source_files(module))}:
         if PathFinder.find_spec(name, [here]) is not None:
             _HERE.places[name] = here
@@ -186,15 +198,17 @@ OUTSIDE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name means an object of the user's own module, and not a file or a hub id."""
+    """Whether a name is MODULE:NAME of the user's own module, and not a file or a hub id."""
     return OUTSIDE.fullmatch(name) is not None and not Path(name).exists()
 
 
 @cache
 def public_modules(folder: str) -> tuple[ModuleType, ...]:
-    """Every public module of a sub-package, e.g. `modules("objectives")`, and of the studies' packages of its name.
+    """The public modules of a sub-package, e.g. `modules("objectives")`, and of the
+    studies' packages of that name.
 
-    A study may have a module of that name instead, and of what studies alone offer there is no sub-package.
+    A study may have a module of that name instead; objects that only studies
+    define have no sub-package.
     """
     root = __package__.partition(".")[0]
     package = importlib.import_module(root)
@@ -221,7 +235,7 @@ def _names(package: ModuleType) -> list[str]:
 
 
 def registered(folder: str, kind: type[T]) -> dict[str, T]:
-    """Every module-level object of a kind (or inside a module-level tuple), by its `name`."""
+    """All module-level objects of a kind, also inside module-level tuples, by their `name`."""
     offered: dict[str, T] = {}
     for module in public_modules(folder):
         for value in vars(module).values():
@@ -232,10 +246,11 @@ def registered(folder: str, kind: type[T]) -> dict[str, T]:
 
 
 def resolve(folder: str, kind: type[T], name: str) -> T:
-    """The object called `name` in a sub-package, or of your own module if it is written MODULE:NAME.
+    """The object called `name` in a sub-package, or the user's own object MODULE:NAME.
 
-    Only for names that the user gave: on a file's word, nothing is imported (`stock`, `check_trust`). Raises InputError
-    that lists what exists, or says what is wrong with the module.
+    Only for names that the user gave: names in a file import nothing (`stock`, `check_trust`).
+
+    Raises InputError that lists the names there are, or describes the fault of the module.
     """
     return (
         import_object(name, kind) if is_import_path(name) else resolve_builtin(folder, kind, name)
@@ -243,23 +258,26 @@ def resolve(folder: str, kind: type[T], name: str) -> T:
 
 
 def kind_name(folder: str) -> str:
-    """What messages call an object of a sub-package."""
+    """The word for an object of a sub-package in messages."""
     word = folder.rpartition(".")[2]
     return {"vision_language": "join"}.get(word, word.rstrip("s").replace("_", " "))
 
 
 def resolve_builtin(folder: str, kind: type[T], name: str) -> T:
-    """The object called `name` in a sub-package, and in no other module; raises InputError that lists what exists."""
+    """The object called `name` in a sub-package, never the user's own.
+
+    Raises InputError that lists the names there are.
+    """
     offered = registered(folder, kind)
     require_known(name, sorted(offered), f"no {kind_name(folder)} is called {name!r}")
     return offered[name]
 
 
 def import_object(name: str, kind: type[T]) -> T:
-    """The object NAME of an importable module, from `MODULE:NAME`; the working directory counts as importable.
+    """Import the object of `MODULE:NAME`; modules in the working directory can be imported too.
 
-    Raises InputError if there is no such module or object, if importing the module fails, or if the object is of
-    another kind.
+    Raises InputError if there is no such module or object, if the import fails, or if the
+    object is of another kind.
     """
     if OUTSIDE.fullmatch(name) is None:
         raise InputError(f"{name!r}: expected MODULE:NAME")
@@ -271,7 +289,7 @@ def import_object(name: str, kind: type[T]) -> T:
         raise InputError(
             f"{name}: the module {path!r} cannot be imported ({first_line(error)}); expected MODULE:NAME"
         ) from None
-    except (Exception, SystemExit) as error:  # a module of the user's can fail in any way
+    except (Exception, SystemExit) as error:  # a user's module can raise any exception
         raise InputError(
             f"{name}: importing {path!r} failed ({type(error).__name__}: {first_line(error)})"
         ) from None
@@ -289,42 +307,45 @@ def import_object(name: str, kind: type[T]) -> T:
 
 
 def files_of_object(name: str) -> dict[str, Path]:
-    """The files of the user's code behind MODULE:NAME, told without importing any: the module's, under this name, and
-    those of the user's own modules that it imports, under theirs.
+    """The files of the user's code for MODULE:NAME, by module, without importing any.
+
+    Includes the module's file, under `name`, and those of the user's own modules that it imports.
     """
     module = name.partition(":")[0]
     return {name if one == module else one: file for one, file in source_files(module).items()}
 
 
 def check_trust(asked: Sequence[str], trust: Collection[str], file: Path) -> None:
-    """Raises InputError, which begins with the file, if it asks for objects MODULE:NAME that the user did not name.
+    """Raises InputError, beginning with the file, if it names objects MODULE:NAME
+    that the user did not trust.
 
-    `asked` has what the file says, empty where it says nothing; `trust` what the user named.
+    `asked` are the names in the file, empty if it has none; `trust` are the
+    names that the user gave.
     """
     named_there = [name for name in asked if name]
     for name in named_there:
         if OUTSIDE.fullmatch(name) is None:
-            raise InputError(f"{file}: {name!r:.60}, expected MODULE:NAME; is it damaged?")
+            raise InputError(f"{file}: {name!r:.60}, expected MODULE:NAME; the file may be damaged")
     strange = [name for name in dict.fromkeys(named_there) if name not in trust]
     if strange:
         names = " ".join(strange)
         raise InputError(
-            f"{file}: asks for {names}, code that is no part of groundling and runs as soon as it is imported; if you "
+            f"{file}: needs {names}, which is not part of groundling and runs code when imported; if you "
             f"trust it, pass --trust {names}"
         )
 
 
 def instantiate(name: str, fits: Callable[[object], TypeGuard[T]], expected: str) -> T:
-    """What MODULE:NAME is, or makes: a class or a function is called without arguments.
+    """The object of MODULE:NAME; a class or function is called without arguments to make it.
 
-    Raises InputError as `outside`, if the call would need arguments, or if the outcome does not fit; `expected` names
-    what would have fitted.
+    Raises InputError as `outside`, if the call would need arguments, or if the result does not fit;
+    `expected` describes a result that fits.
     """
     value = import_object(name, object)
     is_maker = isinstance(value, type) or (callable(value) and not fits(value))
     if is_maker and callable(value):
         with convert_errors(
-            f"{name}: it cannot be made without arguments",
+            f"{name}: cannot be called without arguments",
             advice="; write MODULE:NAME of an object",
         ):
             inspect.signature(value).bind()
@@ -335,27 +356,31 @@ def instantiate(name: str, fits: Callable[[object], TypeGuard[T]], expected: str
 
 
 def _made(name: str, maker: Callable[[], object]) -> object:
-    """What a maker of the user's returns; InputError if it fails."""
-    # It can fail in any way.
+    """The result of calling the user's class or function; raises InputError if the call fails."""
+    # The user's code can raise any exception.
     with prefix_errors(name), convert_errors("making it failed", errors=(Exception, SystemExit)):
         return maker()
 
 
 def describe_value(value: object) -> str:
-    """What a message calls a value that does not fit: a class by its own name, anything else by its type's."""
+    """A value of the wrong kind, in words for a message: a class by its name,
+    anything else by its type's name.
+    """
     return (
         f"the class {value.__name__}" if isinstance(value, type) else kind_with_article(type(value))
     )
 
 
 def kind_with_article(kind: type) -> str:
-    """An object of a class, in words."""
+    """A kind with its article, e.g. "a Task"."""
     name = kind.__name__
     return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
 
 
 def require_kind(value: object, kind: type[T], told: str) -> T:
-    """The value, if it is of a kind; raises InputError, with what is `told` before what it is, if it is not."""
+    """The value, if it is of a kind; else raises InputError: `told`, the value in
+    words, and the kind expected.
+    """
     if not isinstance(value, kind):
         raise InputError(f"{told} {describe_value(value)}, expected {kind_with_article(kind)}")
     return value

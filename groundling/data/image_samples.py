@@ -1,4 +1,4 @@
-"""Samples whose model looks at the pictures themselves: of regions' photos, and of captioned images."""
+"""Samples with pixels: images of region models, and captioned images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset
 from groundling.data.text.words import replace_words
 from groundling.runs.progress import track
 
-# What is said of a picture, as it is true of its mirror image: left and right change places.
+# Texts about mirrored images: left and right are swapped.
 
 _SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
 _OTHER = {"left": "right", "right": "left", "Left": "Right", "Right": "Left"}
@@ -43,15 +43,20 @@ def _swap_sides(text: str, tags: Tags = ()) -> tuple[str, Tags]:
 
 
 class ExampleMirror:
-    """Examples as they are asked of mirrored pictures (jackroos/VL-BERT, vqa/data/datasets/vqa.py and refcoco.py)."""
+    """Mirrors examples: swaps left and right in texts (jackroos/VL-BERT,
+    vqa/data/datasets/vqa.py and refcoco.py).
+    """
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
-        """`labels`: the answers or classes of the task by number, where they are words."""
+        """`labels`: the task's answers or classes by number, if they are words."""
         place = {label: number for number, label in enumerate(labels)}
         self.other = np.array([place.get(_swap_sides(label)[0], -1) for label in labels], np.int64)
 
     def __call__(self, example: Example) -> Example:
-        """The example with other sides in its texts and its label; boxes and tags' numbers stay as they are."""
+        """The example with left and right swapped in texts and label.
+
+        Boxes and tag numbers stay unchanged.
+        """
         text, tags = _swap_sides(example.text, example.region_tags)
         of_choices = example.choice_region_tags or ((),) * len(example.choices)
         choices = [
@@ -68,11 +73,14 @@ class ExampleMirror:
             if example.choice_region_tags
             else (),
             label=self._label(example.label),
-            part_starts=(),  # no model that reads pixels reads parts, and these places no longer fit
+            part_starts=(),  # no model that reads pixels uses parts, and these positions are no longer valid
         )
 
     def _label(self, label: Any) -> Any:
-        """A class, or pairs (K, 2) of class and score, of which those without a counterpart count for nothing."""
+        """A class, or pairs (K, 2) of class and score.
+
+        Answers whose swapped text is no answer are ignored.
+        """
         if not len(self.other) or label is None or isinstance(label, float):
             return label
         if np.ndim(label) == 0:
@@ -88,9 +96,10 @@ class ExampleMirror:
 
 
 def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
-    """Regions of a picture of `width` pixels in its mirror image: x becomes W - 1 - x (VL-BERT's release).
+    """Regions of an image of `width` pixels after mirroring: x becomes W -
+    1 - x (VL-BERT's release).
 
-    The whole image stays where it is; what objects fill of their boxes turns, too.
+    The whole image stays unchanged; segmentations are mirrored too.
     """
     boxes = row.boxes.copy()
     boxes[:, [0, 2]] = (1 - 1 / width - row.boxes[:, [2, 0]]).clip(0)
@@ -100,7 +109,9 @@ def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
 
 
 class ImageDataset:
-    """Samples that also carry their picture as `pixels` (3, H, W), scaled whole (as VL-BERT's release does)."""
+    """Samples with their image as `pixels` (3, H, W), scaled without cropping
+    (as in VL-BERT's release).
+    """
 
     def __init__(
         self,
@@ -109,10 +120,12 @@ class ImageDataset:
         side: int,
         longest_edge: float = 0,
     ) -> None:
-        """Ids of images are paths below `folder` without ending, or its keys; every sample has exactly one.
+        """Image ids are paths below `folder` without ending, or keys of `folder`.
 
-        `side`: pixels of the short side; the long one has at most `longest_edge`, or 5/3 of the short one. Raises
-        InputError if a file is missing.
+        Every sample needs exactly one image.
+
+        `side`: pixels of the short side; the long side has at most `longest_edge`, or 5/3 of the short
+        one. Raises InputError if a file is missing.
         """
         self.samples = samples
         self.side = side
@@ -128,11 +141,11 @@ class ImageDataset:
 
     @property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3), as without the picture."""
+        """(len(self), 3), as without pixels."""
         return self.samples.sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples with `pixels`, in the order of `indices`; a multiple choice has them once."""
+        """Samples with `pixels`, in the order of `indices`; a multiple-choice sample has them once."""
         samples = self.samples.get(indices, rngs)
         return [
             replace(sample, pixels=self._pixels(self.files[index]))
@@ -149,14 +162,15 @@ class ImageDataset:
 
 
 class MirroredDataset:
-    """Samples with pictures, in half of the draws mirrored, with boxes and segments (VL-BERT's release, FLIP_PROB).
+    """Samples with pixels; each draw is mirrored with probability 1/2, with boxes and segmentations
+    (VL-BERT's release, FLIP_PROB).
 
-    A draw is keyed by the sample's own generator. For training alone, and for models that see the picture: boxes of
-    stored features must not turn, for the features do not (the release turns them).
+    The sample's own generator draws. Only for training, and for models that read pixels: boxes of
+    stored features must not be mirrored, because the features are not (the release mirrors them).
     """
 
     def __init__(self, samples: SampleDataset, mirror: SampleDataset) -> None:
-        """`mirror`: the same samples as they are asked of mirrored pictures, which are not mirrored yet."""
+        """`mirror`: the same samples with mirrored texts, and with images that are not mirrored yet."""
         self.samples = samples
         self.mirror = mirror
         self.ids = samples.ids
@@ -165,7 +179,7 @@ class MirroredDataset:
 
     @property
     def sizes(self) -> np.ndarray:
-        """As those of either way round, whichever is larger: "left" and "right" may have other pieces."""
+        """The maximum of both orientations: "left" and "right" may have different tokens."""
         if self.mirror is self.samples:
             return self.samples.sizes
         return np.maximum(self.samples.sizes, self.mirror.sizes)
@@ -187,12 +201,12 @@ class MirroredDataset:
 
 
 def _mirror_sample(sample: Sample) -> Sample:
-    """A sample with its picture, boxes and segments mirrored."""
-    pixels = require(sample.pixels, "pixels", "a mirrored picture")
+    """A sample with its image, boxes and segmentations mirrored."""
+    pixels = require(sample.pixels, "pixels", "a mirrored image")
     width = pixels.shape[2]
 
     def mirrored(row: Sample) -> Sample:
-        regions = require(row.regions, "regions", "a mirrored picture")
+        regions = require(row.regions, "regions", "a mirrored image")
         return replace(row, regions=mirrored_regions(regions, width))
 
     return replace(sample.each_row(mirrored), pixels=pixels[:, :, ::-1])
@@ -201,13 +215,14 @@ def _mirror_sample(sample: Sample) -> Sample:
 def image_files_by_id(
     samples: SampleDataset, folder: str | Path | Mapping[str, Picture], who: str
 ) -> dict[str, Picture]:
-    """Every image that samples name, by its id; ids are paths below `folder` without ending, or its keys.
+    """All images of samples, by id; ids are paths below `folder` without ending, or its keys.
 
-    Raises InputError if a sample has not exactly one image, as `who` needs, or if a file is missing.
+    Raises InputError if a sample does not have exactly one image, which `who`
+    needs, or if a file is missing.
     """
     for name, images in zip(samples.ids, samples.images, strict=True):
         if len(images) != 1:
-            raise InputError(f"{name} has {len(images)} images; {who} takes one a text")
+            raise InputError(f"{name} has {len(images)} images; {who} takes one per text")
     every = dict.fromkeys(image for (image,) in samples.images)
     if isinstance(folder, Mapping):
         return {image: folder[image] for image in every}
@@ -220,7 +235,7 @@ def image_files_by_id(
 
 
 def missing_images_message(folder: Path, missing: Sequence[str]) -> str:
-    """What is said of ids, one or more, that a folder has no image for."""
+    """The message for image ids that a folder lacks."""
     return (
         f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
         f"({', '.join(sorted(PICTURES))}); add them"
@@ -230,10 +245,10 @@ def missing_images_message(folder: Path, missing: Sequence[str]) -> str:
 def split_decodable(
     images: Sequence[CaptionedImage], folder: str | Path, skip: bool = False
 ) -> tuple[list[CaptionedImage], list[str]]:
-    """The images in `folder` that decode, and the files of those that do not.
+    """The images in `folder` that can be decoded, and the files of those that cannot.
 
     Raises:
-        InputError: one does not decode, unless `skip` is set.
+        InputError: an image cannot be decoded, unless `skip` is set.
     """
     kept = []
     bad = []
@@ -248,25 +263,28 @@ def split_decodable(
             kept.append(image)
     if bad and not skip:
         raise InputError(
-            f"{faults[0]} ({len(bad):,} of {len(images):,} captioned images); mend it, or pass --skip-bad to leave out "
-            "what does not decode"
+            f"{faults[0]} ({len(bad):,} of {len(images):,} captioned images); replace it, or pass --skip-bad to "
+            "leave out images that do not decode"
         )
     return kept, bad
 
 
 def single_file(files: Sequence[Path]) -> Path:
-    """The file of an image; raises InputError, without the folder, if several share its name."""
+    """The file of an image; raises InputError, without the folder, if several files share its name."""
     if len(files) > 1:
         names = " and ".join(file.name for file in files)
-        raise InputError(f"{names} differ in nothing but the ending; remove all but one")
+        raise InputError(f"{names} differ only in the ending; remove all but one")
     return files[0]
 
 
 def files_below(folder: Path) -> dict[str, list[Path]]:
-    """Every image below a folder by its path there without ending; several of one name are all there."""
+    """All images below a folder by their paths there without ending.
+
+    Files of the same name are all listed.
+    """
     check_image_folder(folder)
     found: dict[str, list[Path]] = {}
-    # Not with rglob, which takes seconds for the many thousands of images that a folder may have.
+    # rglob takes seconds for the many thousands of images that a folder may have.
     for place, _, names in os.walk(folder):
         below = Path(place).relative_to(folder)
         prefix = "" if below == Path() else f"{below.as_posix()}/"
@@ -277,17 +295,19 @@ def files_below(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-# Captioned images as samples: every image decoded once, one of its captions and a view of it drawn per epoch.
+# Captioned images as samples: every image is decoded once; each epoch draws one caption and one
+# view.
 
 Cut = Callable[[Image.Image], np.ndarray]
-"""An RGB image to the pixels (3, size, size) uint8 that a model sees of it."""
+"""Converts an RGB image to the pixels (3, size, size) uint8 that a model reads."""
 
 
 def decode_image(path: Path, size: int) -> np.ndarray:
-    """An image as (3, size, size) uint8 RGB: turned as its EXIF says, short side scaled to `size`, centre cut out.
+    """An image as (3, size, size) uint8 RGB: rotated by its EXIF orientation, short side scaled
+    to `size`, centre-cropped.
 
     Raises:
-        InputError: the file does not decode as an image.
+        InputError: the file cannot be decoded as an image.
 
     Source: CLIP's preprocessing (openai/CLIP, clip/clip.py, `_transform`).
     """
@@ -303,7 +323,7 @@ def _picture(path: Path) -> Image.Image:
 
 
 def _centre_crop(image: Image.Image, size: int) -> Image.Image:
-    """The middle square of an image, (size, size)."""
+    """The centre crop of an image, (size, size)."""
     scale = size / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
     scaled = image.resize((width, height), Image.Resampling.BICUBIC)
@@ -313,9 +333,10 @@ def _centre_crop(image: Image.Image, size: int) -> Image.Image:
 
 
 class CaptionedImageDataset:
-    """Captioned images as samples; with `augment`, a caption and a view of the image are drawn anew in every epoch.
+    """Captioned images as samples; with `augment`, each epoch draws a
+    caption and a view of the image.
 
-    Without `augment` the first caption and the image as it is are taken.
+    Without `augment`, the first caption and the unchanged image are used.
     """
 
     def __init__(
@@ -333,17 +354,17 @@ class CaptionedImageDataset:
         """Decodes all images.
 
         Args:
-            images: the images, whose files lie in `folder`.
-            folder: the folder of images.
-            size: side of the decoded images, pixels.
+            images: the images, whose files are in `folder`.
+            folder: the image folder.
+            size: side of the decoded images in pixels.
             captions: cuts captions into windows of the text tower.
             augment: draw captions and views; off for evaluation.
-            shift: largest move of the view, as a share of `size`.
+            shift: maximum translation of the view, as a share of `size`.
             flip: mirror half of the views.
-            cut: makes pixels of an image, where not as `decode` does.
+            cut: converts an image to pixels, in place of `decode`.
 
         Raises:
-            InputError: an image does not decode.
+            InputError: an image cannot be decoded.
         """
         self.captioned = images
         self.images = [(image.id,) for image in images]
@@ -360,7 +381,7 @@ class CaptionedImageDataset:
             for number, caption in enumerate(image.captions):
                 examples.append(Example(f"{place}-{number}", caption))
         self.texts = TextDataset(examples, None, captions)
-        # Where each image's captions begin in `texts`, and after the last one where they end; (images + 1,).
+        # The first of each image's captions in `texts`, and the end after the last; (images + 1,).
         self.first = np.cumsum([0] + [len(image.captions) for image in images])
         self.lengths = self.texts.lengths[self.first[:-1]]
 
@@ -369,20 +390,21 @@ class CaptionedImageDataset:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3): one row, no text encoder's pieces, the CLIP pieces of the longest caption."""
+        """(len(self), 3): one row, no text tokens, the CLIP tokens of the longest caption."""
         pieces = np.split(self.texts.sizes[:, 2], self.first[1:-1])
         return np.array([(1, 0, part.max()) for part in pieces], np.int64)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples with `clip`, `pixels` and the label `image` (its number, to tell false negatives).
+        """Samples with `clip`, `pixels` and the label `image` (its number, which
+        identifies false negatives).
 
         Args:
             indices: which images.
-            rngs: a generator for each; not read without `augment`.
+            rngs: a generator for each; unused without `augment`.
         """
         captions = [int(self.first[index]) for index in indices]
         if self.augment:
-            # The caption is drawn before the view, or a resumed run would draw otherwise.
+            # The caption is drawn before the view; resumed runs depend on this order.
             for place, index in enumerate(indices):
                 captions[place] += int(rngs[place].integers(len(self.captioned[index].captions)))
         samples = []
@@ -395,7 +417,10 @@ class CaptionedImageDataset:
         return samples
 
     def _view(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A mirrored and moved copy of an image (3, S, S); what leaves the frame is filled with the border's pixels."""
+        """A mirrored and translated copy of an image (3, S, S).
+
+        The border's pixels fill the uncovered part.
+        """
         if self.flip and rng.random() < 0.5:
             pixels = pixels[:, :, ::-1]
         if self.shift:

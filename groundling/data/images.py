@@ -1,4 +1,4 @@
-"""Image files: which endings are read here and which names mean the same file; and pictures, as Pillow reads them."""
+"""Image files: supported endings, and matching of names; and images as read by Pillow."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from groundling.core.errors import InputError, convert_errors
 from groundling.runs.hashing import sha256_of
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
-"""Endings of image files that are always read."""
+"""Endings of image files that are always supported."""
 HEIF = frozenset({".heic", ".heif"})
-"""Endings of what iPhones write, which takes one of `HEIF_READERS`."""
+"""Endings of iPhone photos, which need one of `HEIF_READERS`."""
 HEIF_READERS = ("pi_heif", "pillow_heif")
-"""Packages that teach Pillow to read it; the first holds no GPL code, so it is the one that is asked for."""
+"""Packages that add HEIF to Pillow; the first contains no GPL code, so messages recommend it."""
 HEIF_ADVICE = "pip install 'groundling[heic]'"
 OTHERS = frozenset({".tif", ".tiff", ".avif", ".jxl", ".jp2", ".psd", ".dng", ".cr2"})
 OTHERS |= frozenset({".cr3", ".nef", ".arw", ".orf", ".rw2"})
-"""Endings of images that a folder is not searched for."""
+"""Endings of images that are not searched for in folders."""
 SAME_SHAPE = 0.02
-"""Share by which width and height may grow apart when an image is scaled to whole pixels."""
+"""Tolerance for the ratio of width and height after scaling to whole pixels."""
 ON_ITS_SIDE = (5, 6, 7, 8)
-"""EXIF's orientations of a picture whose sides change places."""
+"""EXIF orientations that swap width and height."""
 Picture = Path | Image.Image
-"""A file, or a picture of Pillow's."""
+"""An image file, or a Pillow image."""
 
 
 def heif_reader() -> str:
@@ -41,7 +41,7 @@ def heif_reader() -> str:
 
 
 def is_image_file(name: str) -> bool:
-    """Whether a file's ending is that of an image that is read here; macOS's companions `._NAME` hold none."""
+    """Whether a file has a supported image ending; macOS's companion files `._NAME` are no images."""
     if name.startswith("._"):
         return False
     ending = os.path.splitext(name)[1].lower()
@@ -49,7 +49,10 @@ def is_image_file(name: str) -> bool:
 
 
 def register_heif(name: str) -> None:
-    """Make Pillow able to open a file, if its ending needs a package; raises InputError if that is not installed."""
+    """Register a HEIF reader with Pillow, if a file's ending needs it.
+
+    Raises InputError if none is installed.
+    """
     if os.path.splitext(name)[1].lower() not in HEIF:
         return
     reader = heif_reader()
@@ -59,9 +62,10 @@ def register_heif(name: str) -> None:
 
 
 def unread_images(folder: str | Path, wanted: Iterable[str] | None = None) -> list[str]:
-    """A line for each ending of images below a folder that are not read here: how many, and what to do.
+    """One line for each unsupported image ending below a folder: number of files, and what to do.
 
-    `wanted`: names that are looked for, with or without folders and endings; only what may be one of them is told.
+    `wanted`: names that are searched, with or without folders and endings; only files
+    that may match are counted.
     """
     asked = None if wanted is None else {_without_ending(name) for name in wanted}
     counts: Counter[str] = Counter()
@@ -80,44 +84,48 @@ def unread_images(folder: str | Path, wanted: Iterable[str] | None = None) -> li
 
 
 def _without_ending(name: str) -> str:
-    """The last part of a name, in small letters and without the ending of any image."""
+    """The last part of a name, in lower case and without the ending of any image."""
     last = _plain(name).rpartition("/")[2].casefold()
     base, ending = os.path.splitext(last)
     return base if ending in PICTURES | HEIF | OTHERS else last
 
 
 def is_outside_folder(name: str, folder: str | Path) -> bool:
-    """Whether a path of a file's leads out of the folder that it is relative to: by dots, or from the root."""
+    """Whether a path from a file leads out of its folder: through `..`, or as an absolute path."""
     top = os.path.abspath(folder)
     return os.path.commonpath([top, os.path.abspath(os.path.join(top, name))]) != top
 
 
 def normalize_unicode(name: str) -> str:
-    """A name in Unicode's composed form: macOS writes an accent as a character of its own, others do not."""
+    """A name in Unicode's composed form (NFC): macOS writes an accent as a character of its own."""
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
 def image_id(file: str) -> str:
-    """An image's id in a region store: its file without the ending of a picture; another dot is part of the name."""
+    """An image's id in a region store: its file without an image ending.
+
+    Other dots are part of the name.
+    """
     base, dot, ending = file.rpartition(".")
     is_ending = f"{dot}{ending}".lower() in PICTURES | HEIF
     return normalize_unicode(base if base and is_ending else file)
 
 
 class NameLookup:
-    """Names of files, or ids of a region store, among which others' spellings of them are found."""
+    """Finds file names, or ids of a region store, that match another spelling."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        """`names` as they are, with the folders they are in, separated by slashes."""
+        """`names` with their folders, separated by slashes."""
         self.by_last: dict[str, list[str]] = {}
         for name in names:
             self.by_last.setdefault(_key(name), []).append(name)
 
     def find(self, wanted: str) -> list[str]:
-        """The names that may be meant: in either Unicode form, with more or fewer of the folders in front.
+        """The names that match `wanted`: in either Unicode form, with more
+        or fewer leading folders.
 
-        What is asked for without the ending of a picture fits a name with any; capitals of endings do not count, for
-        cameras write .JPG, unless one is spelt as it is asked for.
+        A name without an image ending matches any ending; capitals of endings are ignored, because
+        cameras write .JPG, unless one name matches exactly.
         """
         wanted = _plain(wanted)
         near = self.by_last.get(_key(wanted), [])
@@ -128,18 +136,21 @@ class NameLookup:
         ]
 
     def differing_in_case(self, wanted: str) -> list[str]:
-        """The names that would be meant if capital letters did not count."""
+        """The names that would match if capitals were ignored."""
         wanted = _plain(wanted).casefold()
         near = self.by_last.get(_key(wanted), [])
         return [name for name in near if _means(wanted, normalize_unicode(name).casefold())]
 
     def case_note(self, missing: Sequence[str]) -> str:
-        """How many names would be found if capitals did not count, in words; empty if none would."""
+        """The number of names that differ from a file only in capitals, in words.
+
+        Empty if none does.
+        """
         alike = [(name, found[0]) for name in missing if (found := self.differing_in_case(name))]
         if not alike:
             return ""
         name, file = alike[0]
-        return f"{len(alike)} differ in capitals alone, such as {name} from {file}; "
+        return f"{len(alike)} differ only in capitals, such as {name} from {file}; "
 
 
 def _plain(wanted: str) -> str:
@@ -147,13 +158,13 @@ def _plain(wanted: str) -> str:
 
 
 def _small_ending(name: str) -> str:
-    """A name whose ending, if it is that of a picture, has no capitals."""
+    """A name with its image ending in lower case."""
     base = image_id(name)
     return base + name[len(base) :].lower()
 
 
 def differs_in_ending(name: str, file: str) -> bool:
-    """Whether a name is that of a file but for the capitals of its ending."""
+    """Whether a name differs from a file's only in the capitals of its ending."""
     ending = os.path.splitext(_plain(name))[1]
     other = os.path.splitext(file)[1]
     return ending != other and ending.lower() == other.lower()
@@ -170,20 +181,22 @@ def _means(wanted: str, name: str) -> bool:
     return wanted == name or wanted.endswith(f"/{name}") or name.endswith(f"/{wanted}")
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
+# -- images ------------------------------------------------------------------------------------------------------------
 
 
 def read_image(picture: Picture, reduced: bool = False) -> Image.Image:
-    """A picture as an RGB image, turned as its EXIF says; `coarse`: a JPEG in an eighth of its size, for it is quicker.
+    """An RGB image, rotated by its EXIF orientation.
+
+    `coarse`: a JPEG at an eighth of its size, which is faster.
 
     Raises InputError, without the file's name.
     """
-    # Pillow's readers raise whatever broken bytes make them stumble over.
+    # For damaged bytes, Pillow's readers raise many kinds of exceptions.
     with convert_errors("does not decode as an image", errors=Exception):
         if isinstance(picture, Image.Image):
             return _in_rgb(picture)
-        if picture.exists() and not picture.is_file():  # a pipe would never end
-            raise InputError("is no ordinary file")
+        if picture.exists() and not picture.is_file():  # reading a pipe would never end
+            raise InputError("is not a regular file")
         register_heif(picture.name)
         with Image.open(picture) as image:
             if reduced:
@@ -196,23 +209,24 @@ def _in_rgb(image: Image.Image) -> Image.Image:
 
 
 def shape_mismatch(size: tuple[int, int], picture: Picture) -> str:
-    """What is to be said of a picture whose shape is not that of the image of width and height `size`, from which
-    regions are; empty if it is, in whatever size, or if nobody knows, which is 0.
+    """A message if an image's shape differs from `size`, the width and
+    height of its regions' image.
 
-    Raises InputError, without the file's name, if the picture cannot be read.
+    Empty if the shape is the same at any scale, or if the size is unknown (0). Raises InputError,
+    without the file's name, if the image cannot be read.
     """
     width, height = size
     wide, high = _size_of(picture)
     if not width or not height or abs(wide * height - high * width) <= SAME_SHAPE * wide * height:
         return ""
-    return f"{wide} x {high} pixels, but its regions are of an image of {width} x {height}"
+    return f"{wide} x {high} pixels, but its regions are from an image of {width} x {height}"
 
 
 def _size_of(picture: Picture) -> tuple[int, int]:
-    """Width and height, turned as EXIF says; of a file its beginning tells."""
+    """Width and height after rotation by the EXIF orientation; for a file, from its header."""
     if isinstance(picture, Image.Image):
         return _in_rgb(picture).size
-    # As above.
+    # See `read_image`.
     with convert_errors("does not decode as an image", errors=Exception):
         register_heif(picture.name)
         with Image.open(picture) as image:
@@ -222,7 +236,7 @@ def _size_of(picture: Picture) -> tuple[int, int]:
 
 
 def image_digest(picture: Picture) -> str:
-    """A hash by which the same picture is known again: of its file, or of its pixels."""
+    """A hash that identifies an image: of its file, or of its pixels."""
     if isinstance(picture, Image.Image):
         pixels = _in_rgb(picture)
         return hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()
@@ -230,17 +244,19 @@ def image_digest(picture: Picture) -> str:
 
 
 def _in_bytes(image: Image.Image) -> Image.Image:
-    """A grey image of 16 bits as one of 8, which Pillow's own conversion would make white; any other as it is.
+    """A 16-bit grey image converted to 8 bits, which Pillow's own conversion would make white.
 
-    Raises ValueError for numbers of which nobody says what is white.
+    Other images stay unchanged.
+
+    Raises ValueError for numbers without a known white value.
     """
     if image.mode == "F":
-        raise ValueError("its pixels are fractions; save it with 8 bits a colour")
+        raise ValueError("its pixels are fractions; save it with 8 bits per channel")
     if not image.mode.startswith("I"):
         return image
     values = np.asarray(image)
     if values.min() < 0 or values.max() > 0xFFFF:
-        raise ValueError("its pixels have more than 16 bits; save it with 8 bits a colour")
+        raise ValueError("its pixels have more than 16 bits; save it with 8 bits per channel")
     return Image.fromarray((values >> 8).astype(np.uint8))
 
 

@@ -1,4 +1,6 @@
-"""Exact k-means on a line, which depends on no seed: an optimal cluster is an interval of the sorted values."""
+"""Exact one-dimensional k-means, without a seed: an optimal cluster is an
+interval of the sorted values.
+"""
 
 from __future__ import annotations
 
@@ -11,43 +13,50 @@ from groundling.core.errors import InputError
 
 
 class Clusters(NamedTuple):
-    """The clustering of N numbers with the least sum of squared distances to their centres."""
+    """The clustering of N numbers with the least sum of squared distances to the centres."""
 
     centres: np.ndarray
     """(k,), ascending."""
     labels: np.ndarray
     """(N,) int64: the cluster of each number."""
     variance: float
-    """Of the numbers around their centres, pooled over the clusters: that sum, divided by N."""
+    """Variance of the numbers around their centres, pooled over clusters: the sum divided by N."""
 
     def logits(self, values: np.ndarray) -> np.ndarray:
-        """How well numbers (N,) fit each cluster, (N, k) float64, the best one's centre being the nearest.
+        """Logits (N, k) float64 of numbers (N,) for each cluster.
 
-        Minus the squared distance to the centre, over twice the variance, which is that of one Gaussian per cluster.
+        The nearest centre has the highest.
+
+        Minus the squared distance to the centre over twice the variance: log densities of one
+        Gaussian per cluster, up to a constant.
         """
         gaps = np.asarray(values, np.float64)[:, None] - self.centres
         return np.asarray(-(gaps**2) / (2 * max(self.variance, 1e-12)))
 
 
 def kmeans_1d(values: np.ndarray, k: int) -> Clusters:
-    """The best k clusters of numbers (N,), by dynamic programming over their sorted order; O(k N log N).
+    """The best k clusters of numbers (N,), by dynamic programming over their sorted order.
 
-    Of equally good clusterings the one whose later clusters begin earlier. Raises InputError if there are fewer than k
-    different numbers, or one that is not finite.
+    Takes O(k N log N).
+
+    Ties go to the clustering whose later clusters begin earlier. Raises InputError if there are
+    fewer than k distinct numbers, or if one is NaN or infinite.
     """
     values = np.asarray(values, np.float64)
     different = len(np.unique(values))
     if not np.isfinite(values).all():
         raise InputError("k-means: a value is not a finite number")
     if different < k:
-        raise InputError(f"k-means: {different} different values cannot make {k} clusters")
+        raise InputError(f"k-means: {different} distinct values cannot form {k} clusters")
     order = np.argsort(values, kind="stable")
-    ordered = values[order] - values.mean()  # small numbers lose less where sums are subtracted
+    ordered = values[order] - values.mean()  # differences of smaller sums lose less precision
     sums = np.concatenate([[0.0], np.cumsum(ordered)])
     squares = np.concatenate([[0.0], np.cumsum(ordered**2)])
 
     def spread(start: np.ndarray, stop: np.ndarray) -> np.ndarray:
-        """Squared distances to the mean within the ordered values from `start` to `stop`, which is not empty."""
+        """Squared distances to the mean of the ordered values from `start` to
+        `stop`, which must not be empty.
+        """
         total = sums[stop] - sums[start]
         return squares[stop] - squares[start] - total**2 / (stop - start)
 
@@ -71,15 +80,18 @@ def kmeans_1d(values: np.ndarray, k: int) -> Clusters:
 def _add_cluster(
     cost: np.ndarray, spread: Callable[[np.ndarray, np.ndarray], np.ndarray], clusters: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The least cost (N + 1,) of the first values in one more cluster, and where the last one begins.
+    """The least cost (N + 1,) of the first values with one more cluster, and the
+    start of the last cluster.
 
-    `cost` is that of one cluster fewer. Where the last cluster begins never falls as values are added: the middle of a
-    range of ends bounds both halves, and all middles of one depth are looked at together.
+    `cost` is for one cluster fewer. The start of the last cluster never decreases as values
+    are added: the middle of a range of ends bounds both halves, and all middles of one
+    depth are computed together.
     """
     count = len(cost) - 1
     best = np.full(count + 1, np.inf)
     begin = np.zeros(count + 1, np.int64)
-    # Ranges of ends to be filled in, and the range in which their last clusters begin: first and last of each.
+    # Ranges of ends to compute, and the range in which their last clusters begin: first and last of
+    # each.
     first = np.array([clusters])
     last = np.array([count])
     low = np.array([clusters - 1])

@@ -1,4 +1,6 @@
-"""From examples (raw strings) to samples (tokenised once, kept), for any two fast tokenizers."""
+"""Converts examples (raw strings) to samples (tokenised once and cached),
+for any two fast tokenizers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Item = TypeVar("Item")
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
-    """At most `most` of the items, evenly spaced, the first and the last among them; 0: all."""
+    """At most `most` of the items, evenly spaced, with the first and the last; 0: all."""
     if not most or most >= len(items):
         return list(items)
     places = np.linspace(0, len(items) - 1, most).round().astype(int)
@@ -28,7 +30,7 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def without_region_tags(example: Example) -> Example:
-    """The example without the places in its texts that name objects of its image (VCR); words stay as they are."""
+    """The example without region tags (VCR); its words stay unchanged."""
     if not example.object_count:
         return example
     return replace(
@@ -42,9 +44,9 @@ def without_region_tags(example: Example) -> Example:
 
 
 def together(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
-    """The examples of several splits as one, in their order; raises InputError if two have the same id.
+    """The examples of several splits, concatenated; raises InputError if two have the same id.
 
-    Soft targets (K, 2) have the same K all over a split: shorter ones are padded with pairs of `IGNORE`.
+    Soft targets (K, 2) need the same K throughout: shorter ones are padded with pairs of `IGNORE`.
     """
     examples = [example for some in splits.values() for example in some]
     if len(splits) == 1:
@@ -54,7 +56,7 @@ def together(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
         if count > 1:
             raise InputError(
                 f"{' and '.join(splits)}: {count} examples are called {name!r}; the splits overlap, or the task's "
-                "reader does not tell their ids apart"
+                "reader gives different examples the same id"
             )
     most = max((len(e.label) for e in examples if isinstance(e.label, np.ndarray)), default=0)
     return [_padded(example, most) for example in examples]
@@ -69,40 +71,47 @@ def _padded(example: Example, most: int) -> Example:
 
 
 class SampleDataset(Protocol):
-    """What `train` and `evaluate` read; wrappers (regions, pixels, teachers) take one and are one, in any order."""
+    """The data set that `train` and `evaluate` read.
+
+    Wrappers (regions, pixels, teachers) take one and are one, in any order.
+    """
 
     @property
     def ids(self) -> Sequence[str]:
-        """Every sample's id."""
+        """The id of each sample."""
         ...
 
     @property
     def lengths(self) -> np.ndarray:
-        """Every sample's length, on any scale; (len(self),)."""
+        """The length of each sample, (len(self),), in any unit."""
         ...
 
     @property
     def sizes(self) -> np.ndarray:
-        """Room that every sample takes at most, (len(self), 3): its rows; of a row the text's pieces; its other inputs.
+        """Upper bounds of each sample's size, (len(self), 3): rows, text tokens of a row,
+        and other inputs of a row.
 
-        Those are regions and the pieces of a CLIP side. Read where batches are counted in tokens, and not before.
+        Other inputs are regions and CLIP tokens. Computed only where batches are counted in tokens.
         """
         ...
 
     @property
     def images(self) -> Sequence[Sequence[str]]:
-        """The ids of every sample's images; empty ones where there are none."""
+        """The image ids of each sample; empty for a sample without images."""
         ...
 
     def __len__(self) -> int: ...
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples in order; a data set that chooses (one of five captions) does so with the sample's own generator."""
+        """Samples in the order of `indices`.
+
+        Random choices (one of five captions) use the sample's own generator.
+        """
         ...
 
 
 class LazySequence(Sequence[Item], Generic[Item]):
-    """What a function says of every number, as a sequence that takes no memory."""
+    """A sequence whose items are computed on access, so it takes no memory."""
 
     def __init__(self, length: int, call: Callable[[int], Item]) -> None:
         self.length = length
@@ -123,7 +132,7 @@ class LazySequence(Sequence[Item], Generic[Item]):
 
 
 class Subset:
-    """Samples of others' that stand one behind the other, from `start` to before `stop`."""
+    """The samples of another data set from `start` up to, not including, `stop`."""
 
     def __init__(self, samples: SampleDataset, start: int, stop: int) -> None:
         self.samples = samples
@@ -155,7 +164,7 @@ class Subset:
 
 
 class MappedDataset:
-    """Samples that are changed as they are read, each by itself."""
+    """Samples that a function changes as they are read, one by one."""
 
     def __init__(self, samples: SampleDataset, change: Callable[[Sample], Sample]) -> None:
         self.samples = samples
@@ -169,7 +178,7 @@ class MappedDataset:
 
     @property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3), as before."""
+        """(len(self), 3), unchanged."""
         return self.samples.sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
@@ -178,10 +187,13 @@ class MappedDataset:
 
 
 def backend_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """The tokenizer's own copy of its Rust engine, without padding and truncation; slow tokenizers are refused."""
+    """A copy of the tokenizer's Rust engine without padding and truncation.
+
+    Raises InputError for a slow tokenizer.
+    """
     if not tokenizer.is_fast:
         raise InputError(
-            f"{tokenizer.name_or_path}: a fast tokenizer is needed (character offsets); this one is slow"
+            f"{tokenizer.name_or_path}: expected a fast tokenizer (for character offsets); this one is slow"
         )
     engine = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     engine.no_padding()
@@ -190,26 +202,32 @@ def backend_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def mask_id_of(tokenizer: PreTrainedTokenizerBase, why: str = "") -> int:
-    """The id of a tokenizer's mask token; raises InputError, which ends with `why` it is needed, if there is none."""
+    """The id of a tokenizer's mask token.
+
+    Raises InputError if it has none, with `why` at the end of the message.
+    """
     if tokenizer.mask_token_id is None:
         raise InputError(f"{tokenizer.name_or_path}: the tokenizer has no mask token{why}")
     return int(tokenizer.mask_token_id)
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, table: Sized) -> None:
-    """Raises InputError if a tokenizer knows more pieces than a model's word table (V, ...) embeds."""
+    """Raises InputError if a tokenizer has more tokens than a model's word
+    embeddings (V, ...) have rows.
+    """
     if len(tokenizer) > len(table):
         raise InputError(
-            f"{tokenizer.name_or_path}: the tokenizer knows {len(tokenizer)} pieces, the model {len(table)}"
+            f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, the model {len(table)}"
         )
 
 
 Pieces = tuple[np.ndarray, np.ndarray]
-"""Ids (P,) of some pieces and the raw words (P,) that they belong to, -1 for none; none of them is a special one."""
+"""Ids (P,) of tokens and the raw words (P,) that they belong to, -1 for none; no special tokens."""
 
 
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    # The value never matters (masks decide); a tokenizer without a padding token lends its first id.
+    # The value never matters (the attention mask does); a tokenizer without a padding token gets id
+    # 0.
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
 
 
@@ -219,7 +237,9 @@ def texts_of(example: Example) -> tuple[str, ...]:
 
 
 def _word_numbers(offsets: np.ndarray, words: np.ndarray, before: int) -> np.ndarray:
-    """The raw word of each piece (P,), counted on from `before` earlier words; -1 for none."""
+    """The raw word of each token (P,), numbered from `before`, the number of
+    earlier words; -1 for none.
+    """
     numbers_here = align_words(offsets, words)
     return np.where(numbers_here >= 0, numbers_here + before, -1)
 
@@ -229,12 +249,14 @@ def _offsets(encoding: Encoding) -> np.ndarray:
 
 
 class TextRowEncoder:
-    """Rows for a text encoder: special tokens, segment ids, truncation to what the encoder can read."""
+    """Makes rows for a text encoder: special tokens, token types, truncation to the
+    encoder's maximum length.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        """`max_length` in pieces, special tokens included.
+        """`max_length` in tokens, special tokens included.
 
-        Raises InputError for a tokenizer without pieces, or a length below 1.
+        Raises InputError for a tokenizer that makes no tokens, or a length below 1.
         """
         self.engine = backend_tokenizer(tokenizer)
         self.max_length = max_length
@@ -245,9 +267,9 @@ class TextRowEncoder:
         self.cutter.enable_truncation(max_length)
         probe = self.engine.encode("a")
         if len(probe.ids) < 1:
-            raise InputError(f"{tokenizer.name_or_path}: the tokenizer makes no pieces of 'a'")
+            raise InputError(f"{tokenizer.name_or_path}: the tokenizer makes no tokens of 'a'")
         inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
-        # What stands around the pieces of one text: their ids, and the segments.
+        # The special tokens around the tokens of one text: their ids and token types.
         edges = (inner[0], inner[-1] + 1) if inner else (len(probe.ids), len(probe.ids))
         self.start, self.end = probe.ids[: edges[0]], probe.ids[edges[1] :]
         self.types = (probe.type_ids[: edges[0]], probe.type_ids[edges[1] :])
@@ -255,7 +277,9 @@ class TextRowEncoder:
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
     ) -> list[tuple[TextRow, int]]:
-        """A row for each example and the number of pieces cut off its end; `words` (K, 2) are each text's spans.
+        """A row for each example, and its number of truncated tokens.
+
+        `words` (K, 2) are each text's word spans.
 
         Raises InputError for a text of which nothing would be left.
         """
@@ -271,7 +295,10 @@ class TextRowEncoder:
         return out
 
     def row_of(self, pieces: Pieces) -> tuple[TextRow, int]:
-        """The row of one text without tags, as `rows` makes it, from what `engine` makes; and how many are cut off."""
+        """The row of one text without tags, and its number of truncated tokens.
+
+        The row is as from `rows`; `pieces` are the tokens of `engine`.
+        """
         ids, word = pieces
         room = self.max_length - len(self.start) - len(self.end)
         dropped = max(0, len(ids) - room)
@@ -292,10 +319,10 @@ class TextRowEncoder:
 
     def _cut(self, parts: tuple[str, ...]) -> Encoding:
         kept = self.cutter.encode(parts[0], parts[1] if len(parts) == 2 else None)
-        # Without room for a piece beside the special ones, the engine may leave a text as long as it is.
+        # Without room for a token besides the special ones, the engine may not truncate the text.
         if len(kept.ids) > self.max_length or set(kept.sequence_ids) == {None}:
             raise InputError(
-                f"--max-length {self.max_length}: no room for {parts[0][:40]!r} beside special pieces; raise it"
+                f"--max-length {self.max_length}: no room for {parts[0][:40]!r} besides special tokens; raise it"
             )
         return kept
 
@@ -319,7 +346,7 @@ class TextRowEncoder:
 
 @dataclass
 class _WindowRow:
-    """The windows of one row, as they are filled."""
+    """The windows of one row, while it is filled."""
 
     ids: list[np.ndarray]
     special: list[np.ndarray]
@@ -329,18 +356,22 @@ class _WindowRow:
 
 
 class ClipRowEncoder:
-    """Rows for a CLIP text tower: each text in as many windows as it needs, each with its start and end tokens.
+    """Makes rows for a CLIP text tower: each text in as many windows as needed, each with
+    its start and end tokens.
 
-    Two texts of a pair never share a window (XDBERT, Appendix B). A window ends before a word it cannot hold whole, if
-    it can; XDBERT's released code cuts inside words.
+    The two texts of a pair never share a window (XDBERT, Appendix B). A window ends before a word
+    that does not fit whole, if possible; XDBERT's released code cuts inside words.
     """
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, limit: int, max_windows: int = 0
     ) -> None:
-        """`limit` in pieces per window, special ones included; at most `max_windows` per text (0: no bound).
+        """`limit` in tokens per window, special tokens included.
 
-        Raises InputError if the tokenizer adds no end token, or the limit leaves no room beside the special ones.
+        At most `max_windows` per text (0: no limit).
+
+        Raises InputError if the tokenizer adds no end token, or if the limit leaves no
+        room besides special tokens.
         """
         self.engine = backend_tokenizer(tokenizer)
         self.limit = limit
@@ -350,26 +381,29 @@ class ClipRowEncoder:
         inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
         if not inner or inner[-1] == len(probe.ids) - 1:
             raise InputError(
-                f"{tokenizer.name_or_path}: the tokenizer adds no end token, but CLIP-like text towers read it"
+                f"{tokenizer.name_or_path}: the tokenizer adds no end token, which CLIP-like text towers need"
             )
         self.start = probe.ids[: inner[0]]
         self.end = probe.ids[inner[-1] + 1 :]
         self.room = limit - len(self.start) - len(self.end)
         if self.room < 1:
             raise InputError(
-                f"a window of {limit} pieces leaves no room for text beside its special tokens"
+                f"a window of {limit} tokens leaves no room for text besides its special tokens"
             )
 
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
     ) -> list[tuple[TextRow, int]]:
-        """A row for each example and the number of pieces dropped because `max_windows` was reached."""
+        """A row for each example, and its number of tokens truncated because of `max_windows`."""
         every = [text for example in examples for text in texts_of(example)]
         encodings = iter(self.engine.encode_batch(every, add_special_tokens=False))
         return [self._row([next(encodings) for _ in parts], parts) for parts in words]
 
     def row_of(self, pieces: Pieces) -> tuple[TextRow, int]:
-        """The row of one text, as `rows` makes it, from the pieces of `engine`; and how many are dropped."""
+        """The row of one text, and its number of truncated tokens.
+
+        The row is as from `rows`; `pieces` are the tokens of `engine`.
+        """
         ids, word = pieces
         return self._of_parts([(ids.astype(np.int64), word.astype(np.int64))])
 
@@ -405,7 +439,7 @@ class ClipRowEncoder:
         return row, dropped
 
     def _add(self, windows: _WindowRow, pieces: np.ndarray, word: np.ndarray, text: int) -> None:
-        """One more window, of text number `text`."""
+        """Add a window of text number `text`."""
         edges = (len(self.start), len(self.end))
         ids = np.concatenate([self.start, pieces, self.end]).astype(np.int64)
         windows.window.append(np.full(len(ids), len(windows.ids), np.int64))
@@ -415,7 +449,7 @@ class ClipRowEncoder:
         windows.ids.append(ids)
 
     def _cuts(self, word: np.ndarray) -> list[tuple[int, int]]:
-        """First piece and the one after the last of each window."""
+        """First token and last token + 1 of each window."""
         cuts = []
         start = 0
         while True:
@@ -429,7 +463,10 @@ class ClipRowEncoder:
 
     @staticmethod
     def _before_word(word: np.ndarray, start: int, stop: int) -> int:
-        """The first piece of the word that `stop` would split; `stop` itself if the word fills the window."""
+        """The first token of the word that `stop` would split.
+
+        `stop` itself if the word fills the window.
+        """
         backwards = word[start:stop][::-1]
         first = stop - int(np.argmax(backwards != word[stop]))
         if first > start and word[start] != word[stop]:
@@ -438,7 +475,7 @@ class ClipRowEncoder:
 
 
 class TextDataset:
-    """Samples of texts; each text is converted once, however often it stands in the data, and kept."""
+    """Samples of texts; each distinct text is converted once and cached."""
 
     def __init__(
         self,
@@ -448,7 +485,10 @@ class TextDataset:
         *,
         keep: int = 500_000,
     ) -> None:
-        """`text` and `clip` say which sides are made; at most `keep` converted samples stay in memory."""
+        """`text` and `clip` select the sides to make.
+
+        At most `keep` converted samples stay in memory.
+        """
         self.examples = examples
         self.text = text
         self.clip = clip
@@ -472,7 +512,7 @@ class TextDataset:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3): rows, pieces of the text and of the CLIP side, counted by converting every text."""
+        """(len(self), 3): rows, text tokens and CLIP tokens, counted by converting every text."""
         counted: list[tuple[int, int, int]] = []
         for start in range(0, len(self), AT_ONCE):
             some = range(start, min(start + AT_ONCE, len(self)))
@@ -495,7 +535,7 @@ class TextDataset:
         return out
 
     def _convert(self, examples: Sequence[Example]) -> list[Sample]:
-        """A sample for each example; of a multiple choice, a row for each choice."""
+        """A sample for each example; for a multiple choice, a row for each choice."""
         rows = iter(self._rows([row for example in examples for row in rows_of(example)]))
         samples = []
         for example in examples:
@@ -536,25 +576,27 @@ class TextDataset:
 
 
 AT_ONCE = 1024
-"""Texts that are converted together when their sizes are counted."""
+"""Texts that are converted together while sizes are counted."""
 
 
 def size_of(sample: Sample) -> tuple[int, int, int]:
-    """Rows of a sample, and the most pieces of the text and of the CLIP side that one of them has."""
+    """Rows of a sample, and the most text tokens and CLIP tokens in one of them."""
     pieces = [0 if row.text is None else len(row.text.input_ids) for row in sample.rows]
     windows = [0 if row.clip is None else len(row.clip.input_ids) for row in sample.rows]
     return len(sample.rows), max(pieces), max(windows)
 
 
 class SampledTextDataset:
-    """Samples of texts that have several versions, of which one is drawn anew in every epoch."""
+    """Samples of texts that have several versions; each epoch draws one at random."""
 
     def __init__(
         self, versions: Sequence[Sequence[Example]], text: TextRowEncoder, judged: bool = False
     ) -> None:
-        """All versions of each text; the first gives the id. Of a multiple choice, one choice is drawn, too.
+        """All versions of each text; the first gives the id.
 
-        With `judged` the label `sentence_image` is 1 where what was drawn is right: the choice, or the statement.
+        For a multiple choice, one choice is drawn as well.
+
+        With `judged`, the label `sentence_image` is 1 if the drawn choice or statement is right.
         """
         self.versions = versions
         self.text = text
@@ -568,12 +610,14 @@ class SampledTextDataset:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """(len(self),) of the first version of each, see `lengths_of`."""
+        """(len(self),) of the first version of each text, see `lengths_of`."""
         return lengths_of([examples[0] for examples in self.versions], self.text.engine)
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3): one row, the pieces of the longest version with its longest choice, nothing else."""
+        """(len(self), 3): one row, the tokens of the longest version with its
+        longest choice, nothing else.
+        """
         every = [[one for example in some for one in _drawable(example)] for some in self.versions]
         return single_row_sizes(longest_versions(every, self.text))
 
@@ -601,14 +645,14 @@ class SampledTextDataset:
 
 
 def _drawable(example: Example) -> list[Example]:
-    """What may be drawn of a version: itself, or itself with each of its choices."""
+    """The candidates for one draw: the version itself, or the version with each of its choices."""
     if not example.choices:
         return [example]
     return [with_choice(example, number) for number in range(len(example.choices))]
 
 
 def longest_versions(versions: Sequence[Sequence[Example]], text: TextRowEncoder) -> np.ndarray:
-    """Pieces (len(versions),) of the longest of each text's versions."""
+    """Number of tokens (len(versions),) of the longest version of each text."""
     every = [example for examples in versions for example in examples]
     pieces = TextDataset(every, text, keep=0).sizes[:, 1]
     ends = np.cumsum([len(examples) for examples in versions])
@@ -616,15 +660,18 @@ def longest_versions(versions: Sequence[Sequence[Example]], text: TextRowEncoder
 
 
 def single_row_sizes(pieces: np.ndarray) -> np.ndarray:
-    """Sizes (N, 3) of samples of one row each, of so many pieces (N,) and nothing else."""
+    """Sizes (N, 3) of samples of one row with these numbers of tokens (N,) and no other inputs."""
     return np.stack([np.ones_like(pieces), pieces, np.zeros_like(pieces)], 1)
 
 
 def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndarray:
-    """Pieces (N,) that `engine` makes of every example's texts, characters where there is none; special ones left out.
+    """Number of tokens (N,) that `engine` makes of each example's texts, without special tokens.
 
-    Every choice is padded to the longest, which counts. Characters tell padding badly: batches of 32 that
-    are sorted by pieces are padded by .02 of RTE's and .01 of MRPC's pieces, by characters by .17 and .33.
+    Without an engine, the number of characters.
+
+    All choices are padded to the longest, so the longest counts. Characters predict padding
+    badly: in batches of 32 sorted by tokens, padding is .02 of RTE's and .01 of MRPC's tokens;
+    sorted by characters, .17 and .33.
     """
     counted: list[int] = []
     for start in range(0, len(examples), AT_ONCE):
@@ -639,13 +686,16 @@ def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndar
 
 
 def _encoded(texts: Sequence[str], engine: Tokenizer) -> list[Encoding]:
-    """Pieces without special ones, and without their places, which take long."""
+    """Encodings without special tokens, and without offsets, which are slow to compute."""
     encodings: list[Encoding] = engine.encode_batch_fast(texts, add_special_tokens=False)
     return encodings
 
 
 def _key(example: Example) -> object:
-    """What a converted text depends on."""
+    """The rows of a multiple-choice example, in place of its own.
+
+    All samples of a data set have C of them.
+    """
     marks = (
         example.region_tags,
         example.choice_region_tags,
@@ -656,7 +706,7 @@ def _key(example: Example) -> object:
 
 
 def _labelled(sample: Sample, example: Example) -> Sample:
-    """A converted sample as one of the examples it stands for."""
+    """A converted sample with the id and label of one of the examples that share it."""
     if sample.choices and sample.example is not example:
         rows = zip(sample.choices, rows_of(example), strict=True)
         sample = replace(sample, choices=tuple(replace(row, example=own) for row, own in rows))
@@ -665,7 +715,7 @@ def _labelled(sample: Sample, example: Example) -> Sample:
 
 
 def rows_of(example: Example) -> Iterator[Example]:
-    """An example of each row that a model reads: the example itself, or one for each of its choices."""
+    """One example per row that a model reads: the example itself, or one for each of its choices."""
     if not example.choices:
         yield example
         return
@@ -674,7 +724,7 @@ def rows_of(example: Example) -> Iterator[Example]:
 
 
 def with_choice(example: Example, number: int) -> Example:
-    """A multiple-choice example with one of its choices as second text, and no label."""
+    """A multiple-choice example with one of its choices as second text, and without a label."""
     return Example(
         example.id,
         example.text,
@@ -690,10 +740,13 @@ def with_choice(example: Example, number: int) -> Example:
 
 
 def _tagged(sample: Sample, words: Sequence[np.ndarray]) -> Sample:
-    """A copy whose text says which object or phrase each piece names; `words` are the spans of its texts."""
+    """A copy whose text holds the object or phrase that each token names.
+
+    `words` are the word spans of its texts.
+    """
     row = require(sample.text, "text", "a tagged text")
     example = require(sample.example, "example", "a tagged text")
-    # The last one is of pieces outside all words.
+    # The extra last entry is for tokens outside all words.
     named = np.full(sum(len(part) for part in words) + 1, -1, np.int64)
     before = 0
     for part, tags in zip(words, (example.region_tags, *example.choice_region_tags), strict=False):

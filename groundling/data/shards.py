@@ -1,8 +1,11 @@
-"""A ragged store on disk: records of named arrays in memory-mapped shards, readable at random; no pickles.
+"""A ragged store on disk: records of named arrays in memory-mapped shards with random access.
 
-A store is a folder. Shard K holds, for every array name, `NAME-K.npy`: the arrays of its records, one after the other
-along the first axis. `index-K.json`, written last, says whose rows are where, and the SHA-256 of every file.
-`manifest.json` ends the work. Text tokens, features of teachers and regions of images are stored so.
+It never uses pickles.
+
+A store is a folder. Shard K holds a file `NAME-K.npy` for every array name: the arrays of its
+records, concatenated along the first axis. `index-K.json`, written last, holds the rows of each
+record and the SHA-256 of every file. `manifest.json` completes the store. Text tokens, teacher
+features and image regions are stored in this format.
 """
 
 from __future__ import annotations
@@ -38,18 +41,21 @@ from groundling.runs.hashing import each_hash, sha256_of
 from groundling.runs.progress import Progress
 
 FORMAT = 2
-"""Of indices and manifests."""
+"""Version of the format of indices and manifests."""
 LOCK = "lock"
-"""File that a run holds while it adds records."""
+"""Name of the file that a run locks while it adds records."""
 OPEN_FILES = 512
-"""Memory-mapped files of a store kept open at once, at least; each costs one of the process's file handles."""
+"""Minimum number of memory-mapped files that a store keeps open.
+
+Each uses a file handle of the process.
+"""
 MOST_OPEN = 1 << 16
-"""File handles that a process asks the system for."""
+"""Number of file handles that a process requests from the system."""
 BLOCK = 1 << 22
-"""Values looked at in one go, so that a check of a large shard needs little memory."""
+"""Number of values checked at a time, which bounds the memory for a large shard."""
 
 Facts = Mapping[str, Any]
-"""What JSON can hold, by name."""
+"""JSON values, by name."""
 
 _ARRAY_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _INDEX_FILE = re.compile(r"index-(\d{5,})\.json")
@@ -62,56 +68,59 @@ class Record:
     id: str
     """Unique in its store."""
     arrays: Mapping[str, np.ndarray]
-    """By name: (L, ...), L differs from array to array and from record to record and may be 0; the rest may not."""
+    """Arrays by name: (L, ...).
+
+    L may be 0 and may differ between arrays and records; the other dimensions may not.
+    """
     facts: Facts = field(default_factory=dict)
-    """A few words of JSON about this record, kept in memory by whoever reads the store."""
+    """Small JSON facts about this record, which readers keep in memory."""
 
 
 @dataclass(frozen=True)
 class ColumnInfo:
-    """All rows of one named array in one shard."""
+    """Type, shape and rows of one named array in one shard."""
 
     dtype: str
-    """NumPy's name with byte order, e.g. `<f2`."""
+    """NumPy's type name with byte order, e.g. `<f2`."""
     shape: tuple[int, ...]
-    """Of one row."""
+    """Shape of one row."""
     rows: int
-    """How many rows the file holds."""
+    """Number of rows in the file."""
     sha256: str = ""
-    """Of the file; empty where it was not recorded."""
+    """SHA-256 of the file; empty if not recorded."""
 
     @property
     def form(self) -> str:
-        """What all shards of a store share, in words."""
+        """Type and shape of a row, in words; equal in all shards of a store."""
         return f"{np.dtype(self.dtype).name} {self.shape}"
 
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """What a shard holds, without its numbers."""
+    """The contents of a shard, without its numbers."""
 
     ids: list[str]
-    """Of its records, in their order."""
+    """Ids of its records, in order."""
     lengths: dict[str, list[int]]
-    """By array name: the first axis of each record's array."""
+    """By array name: the length of each record's array along the first axis."""
     columns: dict[str, ColumnInfo]
-    """By array name; empty if the shard has no records."""
+    """The columns by array name; empty if the shard has no records."""
     facts: list[dict[str, Any]]
-    """Of each record; empty if none has any."""
+    """Facts of each record; empty if no record has any."""
     skip_reasons: list[str]
-    """A reason for every record that was left out."""
+    """A reason for each record that was skipped."""
     key: dict[str, Any]
-    """What the contents depend on; see `ShardWriter`."""
+    """Everything that the contents depend on; see `ShardWriter`."""
 
 
 @dataclass(frozen=True)
 class ProcessRank:
-    """Which of several processes this is; shard N is written by the process N % world."""
+    """The rank of this process among several; process N % world writes shard N."""
 
     rank: int = 0
-    """This process's number, from 0."""
+    """Rank of this process, from 0."""
     world: int = 1
-    """How many processes there are."""
+    """Number of processes."""
 
     def shard_numbers(self, shards: int) -> range:
         """The numbers of this process's shards among `shards`."""
@@ -119,7 +128,7 @@ class ProcessRank:
 
 
 def shard_file(folder: Path, name: str, number: int) -> Path:
-    """Where a shard's array, or its `index`, lies."""
+    """The file of a shard's array, or of its `index`."""
     ending = "json" if name == "index" else "npy"
     return folder / f"{name}-{number:05}.{ending}"
 
@@ -128,9 +137,10 @@ def shard_file(folder: Path, name: str, number: int) -> Path:
 
 
 class ShardWriter:
-    """Writes a store shard by shard; a shard counts once its index is there, so a killed run loses one at most.
+    """Writes a store shard by shard; a shard is complete when its index exists, so a
+    killed run loses at most one.
 
-    Several processes may write one store at once, each its own shards.
+    Several processes may write to one store, each its own shards.
     """
 
     def __init__(
@@ -138,8 +148,9 @@ class ShardWriter:
     ) -> None:
         """Start a store in `folder`, or resume one.
 
-        `key` is what the contents depend on (checkpoint, preprocessing, hashes of inputs), as JSON. `part` says which
-        of several processes this is. Raises InputError if shards of another key are there already.
+        `key` is everything that the contents depend on (checkpoint, preprocessing, hashes
+        of inputs), as JSON. `part` is this process's rank. Raises InputError if the folder
+        has shards with another key.
         """
         self.folder = Path(folder)
         self.key: dict[str, Any] = json.loads(json_text(key or {}))
@@ -155,15 +166,15 @@ class ShardWriter:
         return shard_file(self.folder, "index", number).exists()
 
     def pending(self, shards: int) -> Iterator[int]:
-        """The numbers of this process's shards, among `shards`, that are not complete."""
+        """The numbers of this process's incomplete shards, among `shards`."""
         for number in self.part.shard_numbers(shards):
             if not self.is_complete(number):
                 yield number
 
     def write(self, number: int, records: Sequence[Record], skipped: Iterable[str] = ()) -> None:
-        """Write one shard, all or nothing; `skipped` gives a reason for each record that was left out.
+        """Write one shard atomically; `skipped` gives a reason for each skipped record.
 
-        Raises InputError if records have unlike arrays, or one id twice.
+        Raises InputError if records differ in their arrays, or if an id occurs twice.
         """
         forms = self._forms(records)
         columns = {}
@@ -195,15 +206,18 @@ class ShardWriter:
         summary: Callable[[Sequence[ShardIndex]], Facts] | None = None,
         barrier: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """Write the manifest, and return what it says.
+        """Write the manifest, and return its contents.
 
         Args:
-            facts: what the manifest says of how the records were made, as JSON.
-            skipped: reasons for records that no shard knows of.
-            summary: what else it says, from all shards' indices, e.g. other `counts`.
-            barrier: waits for all processes of `part`, each of which must call this; the first one writes.
+            facts: how the records were made, as JSON for the manifest.
+            skipped: reasons for skipped records that are in no shard.
+            summary: further entries of the manifest, computed from all shards'
+                indices, e.g. other `counts`.
+            barrier: waits for all processes of `part`, each of which must call
+                this; the first one writes.
 
-        Raises InputError if a shard is missing, of another key or of other arrays, or if an id occurs twice.
+        Raises InputError if a shard is missing, has another key or other arrays,
+        or if an id occurs twice.
         """
         if barrier is not None:
             barrier()
@@ -214,16 +228,18 @@ class ShardWriter:
         return read_object(self.folder / "manifest.json")
 
     def complete_shards(self) -> dict[int, ShardIndex]:
-        """What the shards that are complete hold, by number; raises InputError if one is of another key."""
+        """The indices of complete shards, by number; raises InputError if one has another key."""
         return {n: self._require_key(shard_file(self.folder, "index", n)) for n in self._numbers()}
 
     def indices(self) -> list[ShardIndex]:
-        """What all shards hold; raises InputError if one is missing or of another key."""
+        """The indices of all shards; raises InputError if one is missing or has another key."""
         numbers = self._numbers()
         for place, number in enumerate(numbers):
             if place != number:
                 path = shard_file(self.folder, "index", place)
-                raise InputError(f"{path}: this shard is missing; resume the run that writes it")
+                raise InputError(
+                    f"{path}: this shard is missing; resume the run that writes the store"
+                )
         return [self._require_key(shard_file(self.folder, "index", at)) for at in numbers]
 
     def _write_manifest(
@@ -263,17 +279,17 @@ class ShardWriter:
         return sorted(int(match[1]) for match in matches if match is not None)
 
     def _require_key(self, path: Path) -> ShardIndex:
-        """A shard's index; raises InputError if the shard was made of something else than this writer's key."""
+        """A shard's index; raises InputError if the shard's key differs from this writer's."""
         index = read_index(path)
         differing = difference(index.key, self.key, "key")
         if differing:
             raise InputError(
-                f"{self.folder}: holds a store of something else ({differing}); choose another folder"
+                f"{self.folder}: holds a store with other settings ({differing}); choose another folder"
             )
         return index
 
     def _forms(self, records: Sequence[Record]) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        """By array name: type and shape of a row, which all of a shard's records must share."""
+        """By array name: type and shape of a row, which must be equal for all records of a shard."""
         seen = set()
         forms: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         for record in records:
@@ -286,7 +302,7 @@ class ShardWriter:
             if theirs != forms:
                 raise InputError(
                     f"{self.folder}: records differ: {records[0].id!r} has {_words(forms)}, "
-                    f"{record.id!r} {_words(theirs)}; a store holds arrays of one form"
+                    f"{record.id!r} {_words(theirs)}; expected arrays of one type and shape"
                 )
         return forms
 
@@ -308,9 +324,10 @@ def _words(forms: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> str:
 
 
 def _write(path: Path, pieces: Iterable[memoryview]) -> str:
-    """Write a file so that it is either whole or not there; returns its SHA-256.
+    """Write a file atomically; returns its SHA-256.
 
-    The disk has it before its name does: after a power cut, what an index speaks of is there.
+    The data is flushed to disk before the rename, so after a power failure every file
+    that an index names exists.
     """
     digest = hashlib.sha256()
     partial = path.with_name(path.name + ".partial")
@@ -329,7 +346,10 @@ def _write(path: Path, pieces: Iterable[memoryview]) -> str:
 
 
 def read_index(path: Path) -> ShardIndex:
-    """A shard's index, every field checked; raises InputError if it is damaged or something else."""
+    """A shard's index, with every field checked.
+
+    Raises InputError if it is damaged or another kind of file.
+    """
     content = read_object(path)
     try:
         columns = {name: _column(about) for name, about in content["columns"].items()}
@@ -360,26 +380,28 @@ def _column(about: Mapping[str, Any]) -> ColumnInfo:
 
 def _count(value: object) -> int:
     if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
 def _check(index: ShardIndex) -> None:
-    """Raises ValueError or TypeError, with a reason, if parts of an index are mistyped or do not fit together."""
+    """Raises ValueError or TypeError, with a reason, if fields of an index
+    have wrong types or disagree.
+    """
     for name in ("ids", "facts", "skipped"):
         if not isinstance(getattr(index, name), list):
-            raise TypeError(f"{name} is no list")
+            raise TypeError(f"{name} is not a list")
     if not all(isinstance(text, str) for text in [*index.ids, *index.skip_reasons]):
-        raise TypeError("an id or a reason is no text")
+        raise TypeError("an id or a reason is not a text")
     if not isinstance(index.key, dict) or not all(isinstance(one, dict) for one in index.facts):
-        raise TypeError("key or facts are no objects")
+        raise TypeError("key or facts are not objects")
     if index.facts and len(index.facts) != len(index.ids):
         raise ValueError(f"{len(index.facts)} facts for {len(index.ids)} ids")
     if index.lengths.keys() != index.columns.keys():
         raise ValueError("lengths are not those of the columns")
     for name, lengths in index.lengths.items():
         if not _ARRAY_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of an array")
+            raise ValueError(f"{name!r} is not a name of an array")
         if len(lengths) != len(index.ids):
             raise ValueError(f"{len(lengths)} lengths of {name} for {len(index.ids)} ids")
         rows = sum(_count(length) for length in lengths)
@@ -388,7 +410,10 @@ def _check(index: ShardIndex) -> None:
 
 
 def total_rows(indices: Iterable[ShardIndex], folder: Path) -> dict[str, int]:
-    """Rows of each array over all shards; raises InputError if shards hold arrays of other forms."""
+    """Rows of each array over all shards.
+
+    Raises InputError if shards hold arrays of different types or shapes.
+    """
     forms: dict[str, str] = {}
     first = 0
     rows: Counter[str] = Counter()
@@ -402,16 +427,19 @@ def total_rows(indices: Iterable[ShardIndex], folder: Path) -> dict[str, int]:
         differing = difference(forms, theirs, "arrays")
         if differing:
             path = shard_file(folder, "index", number)
-            raise InputError(f"{path}: not of one form with shard {first} ({differing})")
+            raise InputError(f"{path}: type or shape differs from shard {first} ({differing})")
         rows.update({name: column.rows for name, column in index.columns.items()})
     return {name: rows[name] for name in forms}
 
 
 @contextmanager
 def lock_folder(folder: Path, doing: str) -> Iterator[None]:
-    """As the only run that writes shards into a folder: two would write some of the same numbers, one over the other.
+    """Context manager: only one run at a time writes shards into a folder.
 
-    Waits for another one, which is told to be `doing` something; the system lets go for a killed one.
+    Two runs would overwrite each other's shards.
+
+    Waits for another run, which a note says is `doing` something; the system releases
+    the lock of a killed run.
     """
     lock = None
     try:
@@ -420,10 +448,10 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"note: {folder}: another run is {doing}; waiting for it", file=sys.stderr)
+            print(f"note: {folder}: waiting for another run, which is {doing}", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError:
-        pass  # a folder that nobody can write to, or a disk without locks
+        pass  # a read-only folder, or a disk without locks
     try:
         yield
     finally:
@@ -432,9 +460,11 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
 
 
 def open_file_limit() -> int:
-    """How many files of a store may stay open, after the system was asked for as many as it gives to a process.
+    """How many files of a store may stay open, after the limit is raised as
+    far as the system allows.
 
-    By default it gives 1,024, of which each text of a gigabyte or more, tokenised, would keep some hundred.
+    The default is 1,024 for a process; a tokenised text of a gigabyte or more keeps
+    several hundred files open.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN)
@@ -447,7 +477,7 @@ def open_file_limit() -> int:
 
 
 def duplicate_ids(indices: Iterable[ShardIndex], folder: Path) -> list[str]:
-    """A line for each id that occurs in two shards."""
+    """One line for each id that occurs in two shards."""
     seen: dict[str, int] = {}
     faults = []
     for number, index in enumerate(indices):
@@ -459,7 +489,10 @@ def duplicate_ids(indices: Iterable[ShardIndex], folder: Path) -> list[str]:
 
 
 class ShardStore:
-    """`store[id]` gives a record; nothing is read before it is asked for. Worker processes map the files themselves."""
+    """`store[id]` gives a record; nothing is read before it is accessed.
+
+    Worker processes map the files themselves.
+    """
 
     def __init__(
         self,
@@ -469,8 +502,8 @@ class ShardStore:
     ) -> None:
         """A folder that a `ShardWriter` has closed.
 
-        `noun` is what messages call a record. `read` reads an index (and may ask more of it). Raises InputError if the
-        store is not finished, damaged or something else.
+        `noun` is the word for a record in messages. `read` reads an index (and may check more of
+        it). Raises InputError if the store is incomplete, damaged or another kind of folder.
         """
         self.folder = Path(folder)
         self.noun = noun
@@ -478,7 +511,7 @@ class ShardStore:
         path = self.folder / "manifest.json"
         if not path.is_file():
             raise InputError(
-                f"{folder}: no store, or one not finished; the command that writes it resumes it"
+                f"{folder}: not a complete store; the command that writes it resumes it"
             )
         self.manifest = read_object(path)
         shards = self.manifest.get("shards")
@@ -486,7 +519,8 @@ class ShardStore:
             raise InputError(f"{path}: not the manifest of a store (shards or counts are missing)")
         if self.manifest.get("format") != FORMAT:
             raise InputError(
-                f"{path}: format {self.manifest.get('format')!r}, expected {FORMAT}; a newer groundling wrote it"
+                f"{path}: format {self.manifest.get('format')!r}, expected {FORMAT}; "
+                "a newer version of groundling wrote it"
             )
         self.indices = [read(shard_file(self.folder, "index", at)) for at in range(shards)]
         self.rows = total_rows(self.indices, self.folder)
@@ -510,16 +544,16 @@ class ShardStore:
         return isinstance(record_id, str) and normalize_unicode(record_id) in self._numbers
 
     def __getitem__(self, record_id: str) -> Record:
-        """A record, its arrays copied into memory; raises InputError if there is none of this id."""
+        """A record, with its arrays copied into memory; raises InputError if no record has this id."""
         return self.record_at(self.index_of(record_id))
 
     def record_at(self, number: int) -> Record:
-        """The record of a number, counted over all shards in the order of `ids`."""
+        """The record at a position in `ids`."""
         arrays = {name: np.array(view) for name, view in self.array_views(number).items()}
         return Record(self.ids[number], arrays, self.facts(number))
 
     def index_of(self, record_id: str) -> int:
-        """The place of an id in `ids`; raises InputError if there is none such."""
+        """The position of an id in `ids`; raises InputError if it is not there."""
         number = self._numbers.get(normalize_unicode(record_id))
         if number is None:
             first = f"the first is {self.ids[0]!r}" if self.ids else "the store is empty"
@@ -529,7 +563,10 @@ class ShardStore:
         return number
 
     def array_views(self, number: int) -> dict[str, np.ndarray]:
-        """A record's arrays as read-only views of the mapped files: to be copied soon, for they keep files open."""
+        """A record's arrays as read-only views of the mapped files.
+
+        Copy them soon, because they keep files open.
+        """
         shard, place = self._locate(number)
         views = {}
         for name, array in self._arrays(shard).items():
@@ -544,28 +581,35 @@ class ShardStore:
         return facts[place] if facts else {}
 
     def length(self, number: int, name: str) -> int:
-        """The first axis of a record's array, from the index alone."""
+        """The length of a record's array along the first axis, from the index alone."""
         shard, place = self._locate(number)
         return self.indices[shard].lengths[name][place]
 
     def close_files(self) -> None:
-        """Unmap all files, whose pages count as this process's memory; what is asked for next maps its own again."""
+        """Unmap all files, whose pages count as this process's memory.
+
+        The next access maps them again.
+        """
         self._arrays.cache_clear()
 
     def shard_arrays(self, shard: int) -> dict[str, np.ndarray]:
-        """All rows of a shard by array name, mapped; raises InputError if a file is damaged or of another form."""
+        """All rows of a shard by array name, mapped.
+
+        Raises InputError if a file is damaged or has another type or shape.
+        """
         return self._arrays(shard)
 
     def record_of(self, shard: int, name: str, row: int) -> str:
-        """Whose row this is in a shard's array."""
+        """The id of the record that a row of a shard's array belongs to."""
         place = int(np.searchsorted(self._ends[shard][name], row, side="right")) - 1
         return self.indices[shard].ids[place]
 
     def faults(self, verify: bool = False) -> list[str]:
-        """A line for everything that is wrong with the files.
+        """One line for every fault of the files.
 
-        That is: shards that are damaged, lack rows or hold numbers that are not finite, counts that differ from the
-        manifest's, ids that occur twice; with `verify`, files whose SHA-256 is no longer the recorded one.
+        Faults are shards that are damaged, lack rows or hold NaN or infinity, counts that differ
+        from the manifest's, and ids that occur twice; with `verify`, also files whose SHA-256
+        differs from the recorded one.
         """
         faults = []
         for shard in range(len(self.indices)):
@@ -586,7 +630,10 @@ class ShardStore:
         return faults + duplicate_ids(self.indices, self.folder)[:1]
 
     def verify_hashes(self) -> None:
-        """Raises InputError if a file has another SHA-256 than was written; what stays as it is is read once."""
+        """Raises InputError if a file's SHA-256 differs from the recorded one.
+
+        An unchanged file is read only once.
+        """
         expected: dict[Path, str] = {}
         for shard, index in enumerate(self.indices):
             expected |= _recorded(self.folder, shard, index, self.manifest)
@@ -594,7 +641,7 @@ class ShardStore:
         if len(files) < len(expected):
             unknown = next(file for file, sha256 in expected.items() if not sha256)
             raise InputError(
-                f"{self.folder / 'manifest.json'}: lacks the SHA-256 of {unknown.name}; damaged, copy the store again"
+                f"{self.folder / 'manifest.json'}: lacks the SHA-256 of {unknown.name}; copy the store again"
             )
         progress = Progress(f"comparing the files of {self.folder}", len(files), "file")
         for file, sha256 in zip(files, each_hash(files), strict=True):
@@ -612,7 +659,7 @@ class ShardStore:
         }
 
     def _locate(self, number: int) -> tuple[int, int]:
-        """The shard of a record, and its place there."""
+        """The shard of a record, and the record's position in it."""
         if not 0 <= number < len(self.ids):
             raise IndexError(f"{self.folder}: no {self.noun} number {number} among {len(self)}")
         shard = int(self._starts.searchsorted(number, side="right")) - 1
@@ -622,7 +669,7 @@ class ShardStore:
         arrays = {}
         for name, column in self.indices[shard].columns.items():
             path = shard_file(self.folder, name, shard)
-            # NumPy reads a header as Python, which fails in many ways.
+            # NumPy parses a header as Python code, so many exceptions are possible.
             with convert_errors(
                 f"{path}: damaged or missing", advice="; make the store again", errors=Exception
             ):
@@ -635,7 +682,7 @@ class ShardStore:
                 raise InputError(
                     f"{path}: {mapped.dtype.name} {mapped.shape[1:]}, but the index says {column.form}"
                 )
-            arrays[name] = np.asarray(mapped)  # slices of a plain array cost half as much
+            arrays[name] = np.asarray(mapped)  # slicing a plain array takes half the time
         return arrays
 
     def _not_finite(self, shard: int) -> list[str]:
@@ -651,7 +698,9 @@ class ShardStore:
 
 
 def changed_files(folder: Path, shard: int, index: ShardIndex, manifest: Facts) -> list[str]:
-    """A line for every file of a shard that is gone, or whose SHA-256 is no longer the recorded one."""
+    """One line for each file of a shard that is missing, or whose SHA-256
+    differs from the recorded one.
+    """
     faults = []
     for path, sha256 in _recorded(folder, shard, index, manifest).items():
         try:
@@ -663,7 +712,7 @@ def changed_files(folder: Path, shard: int, index: ShardIndex, manifest: Facts) 
 
 
 def _recorded(folder: Path, shard: int, index: ShardIndex, manifest: Facts) -> dict[Path, str]:
-    """The SHA-256 of every file of a shard as it was written; empty where it was not recorded."""
+    """The recorded SHA-256 of every file of a shard; empty where none was recorded."""
     recorded = {
         shard_file(folder, name, shard): column.sha256 for name, column in index.columns.items()
     }
@@ -674,7 +723,7 @@ def _recorded(folder: Path, shard: int, index: ShardIndex, manifest: Facts) -> d
 
 
 def nonfinite_rows(array: np.ndarray) -> np.ndarray:
-    """The rows (K,) of an array (N, ...) in which a number is not finite."""
+    """The rows (K,) of an array (N, ...) that contain NaN or infinity."""
     if array.dtype.kind != "f" or not array.size:
         return np.zeros(0, np.int64)
     step = max(1, BLOCK * len(array) // array.size)
@@ -687,7 +736,10 @@ def nonfinite_rows(array: np.ndarray) -> np.ndarray:
 
 
 def _ends(lengths: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
-    """By array name: (records + 1,) where each record's rows begin, and the end; equal ones are kept once."""
+    """By array name: the first row of each record, and the end, (records + 1,).
+
+    Equal arrays are shared.
+    """
     made: dict[tuple[int, ...], np.ndarray] = {}
     ends = {}
     for name, counts in lengths.items():

@@ -1,4 +1,7 @@
-"""Tab- and comma-separated files, and json, read strictly: a row that lacks a field is an error that names its line."""
+"""Strict readers of tab- and comma-separated files and of JSON.
+
+A row that lacks a field is an error that names its line.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,20 @@ from groundling.settings.input_settings import TableTaskSettings
 TABLES = (".csv", ".tsv")
 """Endings of tables, whose first line names the columns."""
 ROWS = (*TABLES, ".jsonl")
-"""Endings of files of rows with named columns or fields, one a line."""
+"""Endings of files with one row of named columns or fields per line."""
 OWN = (*ROWS, ".json")
-"""The same, and of a list of such objects."""
+"""The same, and .json, which holds a list of such objects."""
 BLOCK = 1 << 20
-"""Bytes read at a time."""
-ZERO_BYTE = "a zero byte; damaged, or not a text in UTF-8"
+"""Number of bytes read at a time."""
+ZERO_BYTE = "a zero byte; the file is damaged, or not text in UTF-8"
 OLD_MAC = "lines end in carriage returns alone (old Mac); convert the file to newlines"
 
 
 def read_text(path: str | Path) -> str:
-    """A UTF-8 file (a byte-order mark is dropped).
+    """The text of a UTF-8 file, without a byte-order mark.
 
     Raises:
-        InputError: the file is missing, empty, not UTF-8, or has zero bytes, which no text has.
+        InputError: the file is missing, empty, not UTF-8, or contains zero bytes.
     """
     path = Path(path)
     with convert_read_errors(path):
@@ -42,7 +45,7 @@ def read_text(path: str | Path) -> str:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise describe_bad_utf8(path, raw, error.start) from None
-    if "\0" in text:  # UTF-16, a binary file, or what a file system leaves after the power failed
+    if "\0" in text:  # UTF-16, a binary file, or a file damaged by a power failure
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(f"{path}, line {line}: {ZERO_BYTE}")
     if not text.strip():
@@ -51,19 +54,23 @@ def read_text(path: str | Path) -> str:
 
 
 def describe_bad_utf8(path: Path, raw: bytes, place: int, before: int = 0) -> InputError:
-    """What is said of bytes that are not UTF-8 at a place; `before`: lines of the file that stand before them."""
+    """The message for a byte that is not UTF-8 at a position.
+
+    `before`: number of the file's lines before `raw`.
+    """
     line = before + raw.count(b"\n", 0, place) + 1
     return InputError(
-        f"{path}, line {line}: not UTF-8 (byte 0x{raw[place]:02x}); save it as UTF-8, or convert it, if it is "
-        "of Windows, with `iconv -f WINDOWS-1252 -t UTF-8`"
+        f"{path}, line {line}: not UTF-8 (byte 0x{raw[place]:02x}); save it as UTF-8, or convert a file "
+        "from Windows with `iconv -f WINDOWS-1252 -t UTF-8`"
     )
 
 
 def lines_of(path: str | Path) -> list[str]:
-    """Lines of a text file, split at newlines only (other separators occur inside real sentences).
+    """Lines of a text file, split at newlines only (other separators occur inside sentences).
 
     Raises:
-        InputError: as `read_text`, or lines end in a carriage return alone, which would make the file one line.
+        InputError: as `read_text`, or lines end in carriage returns alone, which
+            would make the file one line.
     """
     text = read_text(path)
     if "\n" not in text and "\r" in text.rstrip("\r"):
@@ -73,12 +80,14 @@ def lines_of(path: str | Path) -> list[str]:
 
 
 def text_lines(path: str | Path, newline: str = "\n") -> Iterator[str]:
-    """The lines of a UTF-8 file with their ends, one after the other, so that a large file fills no memory.
+    """Iterate over the lines of a UTF-8 file, with their ends, so that a large
+    file needs little memory.
 
-    `newline`: what `open` takes: lines end at newlines only, or, empty, at carriage returns, too.
+    `newline` is passed to `open`: lines end at newlines only or, if it is empty,
+    also at carriage returns.
 
     Raises:
-        InputError: as `read_text`, at the line that is wrong.
+        InputError: as `read_text`, at the faulty line.
     """
     path = Path(path)
     _refuse_blank(path)
@@ -93,7 +102,7 @@ def text_lines(path: str | Path, newline: str = "\n") -> Iterator[str]:
 
 
 def _refuse_blank(path: Path) -> None:
-    """Raises InputError for a file that is missing, cannot be read, or holds nothing but space."""
+    """Raises InputError for a file that is missing, cannot be read, or contains only white space."""
     with convert_read_errors(path), path.open("rb") as file:
         while block := file.read(BLOCK):
             if block.removeprefix(b"\xef\xbb\xbf").strip():
@@ -102,7 +111,7 @@ def _refuse_blank(path: Path) -> None:
 
 
 def _wrong_byte(path: Path) -> InputError:
-    """What is said of a file that is not UTF-8: the first line that is not, and its byte."""
+    """The message for a file that is not UTF-8: its first line that is not, and the byte."""
     with convert_read_errors(path), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -117,15 +126,15 @@ def _wrong_byte(path: Path) -> InputError:
 
 @dataclass(frozen=True)
 class TableDialect:
-    """How the columns of a table are told apart."""
+    """How the columns of a table are separated."""
 
     separator: str
-    """What stands between two values."""
+    """The character between two values."""
     quoted: bool
-    """Whether values may stand in quotes, as RFC 4180 has them; without, a quote is a character of a text."""
+    """Whether values may be quoted as in RFC 4180; otherwise a quote is part of the text."""
 
     def names(self, line: str) -> list[str]:
-        """The values of a line; of one that a csv does not hold, such as a name of 200,000 letters, none."""
+        """The values of a line; empty if a csv cannot hold them, such as a name of 200,000 letters."""
         if not self.quoted:
             return line.split(self.separator)
         try:
@@ -135,18 +144,18 @@ class TableDialect:
 
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
-"""What may stand between two values, and what messages call it."""
+"""Possible separators, and their names in messages."""
 TABS = TableDialect("\t", quoted=False)
-"""Of a .tsv file."""
+"""The dialect of a .tsv file."""
 COMMAS = TableDialect(",", quoted=True)
-"""Of a .csv file."""
+"""The dialect of a .csv file."""
 
 
 def detect_dialect(header: str, usual: TableDialect) -> TableDialect:
-    """How a table's columns are told apart, by its first line and what is usual for its ending.
+    """The dialect of a table, from its first line and the default for its ending.
 
-    A header that the usual separator leaves whole is split by another one, where there is one: Excel writes semicolons
-    where numbers have decimal commas.
+    If the default separator does not split the header, another one that does is used: Excel writes
+    semicolons where numbers have decimal commas.
     """
     if len(usual.names(header)) > 1:
         return usual
@@ -156,12 +165,12 @@ def detect_dialect(header: str, usual: TableDialect) -> TableDialect:
 
 
 def default_dialect(path: Path) -> TableDialect:
-    """How the columns of a file of this ending are told apart, unless its first line says otherwise."""
+    """The default dialect for a file's ending."""
     return TABS if path.suffix == ".tsv" else COMMAS
 
 
 def separator_note(path: Path) -> str:
-    """What is to be said of a table whose columns are not separated as is usual; empty for any other file.
+    """A note on a table whose separator is not the default; empty for any other file.
 
     Raises InputError as `read_text`.
     """
@@ -172,7 +181,7 @@ def separator_note(path: Path) -> str:
     if found == usual:
         return ""
     called = SEPARATORS[found.separator]
-    return f"{path}: its columns are separated by {called}, as its first line has them"
+    return f"{path}: its columns are separated by {called}, as its first line shows"
 
 
 def _first_line(path: Path) -> str:
@@ -192,14 +201,17 @@ def read_tsv(
 
     Args:
         path: the file.
-        columns: columns that must be there, once each; without a header, the names of all fields in order.
-        header: whether the first line names the columns; if not by tabs, it is read as `read_csv` does.
-        short: takes the lines of rows with too few fields, which are left out (the rule of every QQP reader); without
-            it, they are refused.
+        columns: required columns, each of which must occur once; without a header, the
+            names of all fields in order.
+        header: whether the first line names the columns; if it is not separated by tabs, the file
+            is read as by `read_csv`.
+        short: receives the lines of rows with too few fields, which are skipped (as in every QQP
+            reader); without it, such rows raise an error.
 
     Raises:
-        InputError: the file cannot be read, a column is missing or there twice, or a row has not as many fields as the
-            header: a tab too many or too few would shift its values into other columns.
+        InputError: the file cannot be read, a column is missing or occurs twice, or a row's
+            number of fields differs from the header's: a tab too many or too few would shift its
+            values into other columns.
     """
     path = Path(path)
     how = detect_dialect(_first_line(path), TABS) if header else TABS
@@ -207,14 +219,17 @@ def read_tsv(
 
 
 def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of an RFC-4180 CSV with a header, as (line number, {column: value}); also with semicolons or tabs.
+    """Rows of an RFC-4180 CSV with a header, as (line number, {column: value}).
+
+    Semicolons or tabs as separators are detected.
 
     Args:
         path: the file.
-        columns: columns that must be there, once each.
+        columns: required columns, each of which must occur once.
 
     Raises:
-        InputError: the file cannot be read, a column is missing or there twice, or a row is too short or long.
+        InputError: the file cannot be read, a column is missing or occurs twice, or a row
+            is too short or too long.
     """
     path = Path(path)
     return _by_name(columns, _values(path, columns, detect_dialect(_first_line(path), COMMAS)))
@@ -228,7 +243,9 @@ def _by_name(
 
 
 def table_values(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """As `read_tsv` of a .tsv file and `read_csv` of any other, but a row's values alone, in the order of `columns`."""
+    """Rows as from `read_tsv` for a .tsv file and `read_csv` for any other, as values
+    in the order of `columns`.
+    """
     return _values(path, columns, detect_dialect(_first_line(path), default_dialect(path)))
 
 
@@ -256,17 +273,17 @@ def _values(
 
 
 def _wrong_count(fields: int, names: Sequence[str], how: TableDialect) -> str:
-    """What is wrong with a row that has not as many fields as the header has names."""
+    """The message for a row whose number of fields differs from the header's."""
     if not how.quoted:
-        return f"{fields} fields, expected {len(names)}; tabs stand between columns, and in no text"
+        return f"{fields} fields, expected {len(names)}; a tab separates columns and cannot be part of a text"
     if fields < len(names):
-        return f"no value for column {names[fields]!r}; {fields} of {len(names)} are there"
+        return f"no value for column {names[fields]!r}; the row has {fields} of {len(names)} values"
     mark = SEPARATORS[how.separator].removesuffix("s")
     return f"{fields} values for {len(names)} columns; a {mark} inside a value needs quotes"
 
 
 def _rows(path: Path, how: TableDialect) -> Iterator[tuple[int, list[str]]]:
-    """All rows of a table, the header among them, each after its line."""
+    """All rows of a table, the header included, each with its line number."""
     if how.quoted:
         return _quoted_rows(path, how.separator)
     return _plain_rows(path, how.separator)
@@ -281,7 +298,7 @@ def _plain_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _quoted_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows of RFC 4180, each after its last line; empty lines are none."""
+    """Rows of RFC 4180, each with the number of its last line; empty lines are skipped."""
     reader = csv.reader(text_lines(path, ""), delimiter=separator, strict=True)
     first = 1
     try:
@@ -294,9 +311,11 @@ def _quoted_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _wrong_quotes(path: Path, separator: str, first: int, last: int, error: csv.Error) -> str:
-    """What is wrong with a row from line `first` to `train_metrics`: which quote in it nothing closes as it should.
+    """The message for a faulty row from line `first` to `train_metrics`: the quote
+    that is not closed correctly.
 
-    Behind a quote without its other half all belongs to one value, until a later quote is wrong or the value too long.
+    Everything after an unclosed quote belongs to one value, until a later quote is invalid
+    or the value is too long.
     """
     opened = 0
     inside = False
@@ -327,7 +346,7 @@ def _wrong_quotes(path: Path, separator: str, first: int, last: int, error: csv.
 
 
 def check_surrogates(where: str, parsed: object) -> None:
-    """Raises InputError if JSON that was read holds half of a surrogate pair, which is no character of any text."""
+    """Raises InputError if parsed JSON contains half of a surrogate pair, which is not a character."""
     try:
         json.dumps(parsed, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -338,7 +357,7 @@ def check_surrogates(where: str, parsed: object) -> None:
 
 
 def _require(path: str | Path, columns: Sequence[str], names: Sequence[str]) -> None:
-    """Raises InputError unless every column is among the header's names once."""
+    """Raises InputError unless every column occurs in the header once."""
     for column in columns:
         if column not in names:
             raise InputError(
@@ -351,7 +370,9 @@ def _require(path: str | Path, columns: Sequence[str], names: Sequence[str]) -> 
 
 
 def read_json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines, each after its file and line; each has a text in every field of `texts`.
+    """The objects of a JSON-lines file, each with its file and line.
+
+    Each has a text in every field of `texts`.
 
     Raises:
         InputError: A line is not JSON, not an object, or has no such text.
@@ -367,15 +388,17 @@ def read_json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dic
         yield where, row
 
 
-# -- rows by the names of their columns --------------------------------------------------------------------------------
+# -- rows by column name -----------------------------------------------------------------------------------------------
 
 
 class RowPosition(NamedTuple):
-    """Where a row stands; as a text, which is made when a message needs it, its file and line."""
+    """The position of a row; as a text, which is made only when a message
+    needs it, its file and line.
+    """
 
     path: Path
     unit: str
-    """What is counted: line, or entry of a list."""
+    """Unit of the number: line, or entry of a list."""
     number: int
 
     def __str__(self) -> str:
@@ -383,12 +406,14 @@ class RowPosition(NamedTuple):
 
 
 def row_position(path: Path, number: int) -> RowPosition:
-    """Where a row of a file stands, of those that `read_rows` numbers."""
+    """The position of a row from `read_rows`."""
     return RowPosition(path, "entry" if path.suffix == ".json" else "line", number)
 
 
 class TableRow(Mapping[str, str]):
-    """A row of a table by the names of its columns, which all rows share: a million rows need not hold them."""
+    """A row of a table, by column; all rows share the names of the columns, which saves
+    memory for a million rows.
+    """
 
     __slots__ = ("places", "values_in_order")
 
@@ -407,10 +432,12 @@ class TableRow(Mapping[str, str]):
 
 
 def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
-    """Rows as (number of the line or entry, texts of `columns`) of a .csv, .tsv, .json (a list) or .jsonl file.
+    """Rows as (number of the line or entry, texts of `columns`) of a .csv, .tsv,
+    .json (a list) or .jsonl file.
 
     Raises:
-        InputError: another suffix, a column that is missing or there twice, or a value that is neither text nor number.
+        InputError: another ending, a column that is missing or occurs twice, or a value that
+            is neither text nor number.
     """
     if path.suffix in TABLES:
         yield from table_values(path, columns)
@@ -424,16 +451,17 @@ def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[
 
 
 def user_columns(options: TableTaskSettings) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The columns of texts, one or two, and all columns that a task of one's own file reads, with what each holds.
+    """The one or two text columns, and all columns that a task from the user's own file
+    reads, with their contents.
 
-    Raises InputError for columns that do not go together.
+    Raises InputError for columns that conflict.
     """
     text_columns = tuple(name.strip() for name in options.text.split(",") if name.strip())
     if len(text_columns) not in (1, 2):
-        raise InputError("your own file needs --text COLUMN or --text FIRST,SECOND beside --label")
+        raise InputError("your own file needs --text COLUMN or --text FIRST,SECOND besides --label")
     if options.group and options.dev:
         raise InputError(
-            f"--group {options.group} says what is held out together, but --dev {options.dev} holds nothing out; "
+            f"--group {options.group} groups the held-out rows, but with --dev {options.dev} no rows are held out; "
             "leave one of them out"
         )
     check_no_label(text_columns, options.label, f"--text {options.text}")
@@ -442,49 +470,52 @@ def user_columns(options: TableTaskSettings) -> tuple[tuple[str, ...], dict[str,
     if options.image:
         expected[options.image] = "an image file"
     if options.group:
-        expected.setdefault(options.group, "a group")  # may be one of the others
+        expected.setdefault(options.group, "a group")  # may also be a text column
     return text_columns, expected
 
 
 def check_one_or_two(texts: Sequence[str], flag: str) -> None:
-    """Raises InputError unless a flag names one column of texts, or two."""
+    """Raises InputError unless a flag names one or two text columns."""
     if len(texts) not in (1, 2):
-        raise InputError(f"{flag}: expected one column, or two by comma")
+        raise InputError(f"{flag}: expected one column, or two separated by a comma")
 
 
 def check_no_label(texts: Sequence[str], label: str, flag: str) -> None:
-    """Raises InputError if a column of texts, which a flag names, is that of the label."""
+    """Raises InputError if a text column that a flag names is also the label column."""
     if label in texts:
         raise InputError(
-            f"{flag}: column {label!r} is the label, which no text may tell; leave it out"
+            f"{flag}: column {label!r} is the label, which must not be part of the input; leave it out"
         )
 
 
 def check_columns(path: Path, columns: Sequence[str]) -> None:
-    """Raises InputError as `read_rows` does, as far as a file's header or its first row tells."""
+    """Raises InputError as `read_rows`, as far as the file's header or first row shows the fault."""
     next(read_rows(path, tuple(columns)), None)
 
 
 def check_named_columns(
     path: Path, header: Sequence[str], columns: Mapping[str, str], mark: str
 ) -> None:
-    """Raises InputError for a column, or one of several by comma, that a header lacks, naming the setting that says it.
+    """Raises InputError if a setting names a column, or one of several separated by
+    commas, that the header lacks.
 
-    `columns`: what settings say, by the name of the setting, which `mark` stands before in messages.
+    `columns`: values of settings, by the name of the setting, which messages write after `mark`.
     """
     for setting, listed in columns.items():
         for name in filter(None, map(str.strip, listed.split(","))):
-            advice = f"; {mark}{setting} says which column it is"
+            advice = f"; name the column with {mark}{setting}"
             require_known(name, header, f"{path}: no column {name!r}", advice)
 
 
 def read_all_columns(
     path: Path, columns: Sequence[str]
 ) -> tuple[list[str], list[tuple[RowPosition, Mapping[str, Any]]]]:
-    """The names of all columns, and of each row its file and line and all it holds, of the same files as `read_rows`.
+    """The names of all columns, and each row with its file and line, from
+    the same files as `read_rows`.
 
-    Values are texts, but of json whatever the file has. Raises InputError as `read_rows` does, if no row has one of
-    `columns`, and for a file without rows; what a field of json holds is not looked at (see `texts_in`).
+    Values are texts; values from JSON keep their type. Raises InputError as `read_rows`, if no
+    row has one of `columns`, and for a file without rows; the types of JSON values are not
+    checked (see `texts_in`).
     """
     if path.suffix in TABLES:
         header = read_header(path)
@@ -505,7 +536,7 @@ def read_all_columns(
         if rows:
             _require_columns(path, columns, header)
     if not rows:
-        raise InputError(f"{path}: holds no rows")
+        raise InputError(f"{path}: the file has no rows")
     return header, rows
 
 
@@ -515,7 +546,7 @@ def _require_columns(path: Path, columns: Sequence[str], header: Sequence[str]) 
 
 
 def _objects(path: Path) -> Iterator[tuple[int, object]]:
-    """The entries of a .json or .jsonl file, each after its number."""
+    """The entries of a .json or .jsonl file, each with its number."""
     if path.suffix == ".json":
         return _entries(path)
     if path.suffix == ".jsonl":
@@ -552,7 +583,10 @@ def _parsed(where: object, text: str, line: bool = False) -> object:
 
 
 def row_texts(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
-    """Some fields of a row as a csv would have them; raises InputError, without the place, for others."""
+    """Some fields of a row, as texts as in a csv.
+
+    Raises InputError, without the place, for other types.
+    """
     return [_cell(name, row.get(name)) for name in columns]
 
 
@@ -561,7 +595,7 @@ def _cell(name: str, value: object) -> str:
         raise InputError(f"no field {name!r}")
     if isinstance(value, str):
         return value
-    # A bool is an int to Python.
+    # In Python, a bool is an int.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or (isinstance(value, float) and not math.isfinite(value)):
         what = json.dumps(value)[:40]

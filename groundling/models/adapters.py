@@ -1,4 +1,4 @@
-"""Adapters: a few layers over a frozen CLIP, which is asked once for each image and text (CLIP-TD, Table 11)."""
+"""Adapters: a few layers over a frozen CLIP, which encodes each image and text once (CLIP-TD, Table 11)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from groundling.settings.input_settings import AdapterSettings, check_adapter
 WEIGHTS = "adapter.safetensors"
 IMAGE = "clip_image"
 TEXT = "clip_text"
-"""What it reads of every row: CLIP's embeddings, of unit length, in CLIP's joint space."""
+"""Names of the features an adapter reads: unit-length CLIP embeddings in CLIP's joint space."""
 
 
 @dataclass(frozen=True)
 class AdapterBase:
-    """The frozen CLIP that an adapter stands on; no part of the model, so that nothing can train or save it."""
+    """The frozen CLIP below an adapter; not a submodule of it, so it is neither trained nor saved."""
 
     source: str
     """Hub id or folder."""
@@ -48,18 +48,18 @@ class AdapterBase:
 
     @property
     def weights(self) -> dict[str, str]:
-        """SHA-256 of both sides' weights."""
+        """SHA-256 of the weights of both towers."""
         return {"image": weights_sha256(self.image), "text": weights_sha256(self.text)}
 
 
 def load_adapter_base(source: str) -> AdapterBase:
-    """A CLIP-like model with both sides, frozen; raises InputError for one that lacks a side or its projection."""
+    """Load a frozen CLIP-like model with both towers; raises InputError if a tower or projection is missing."""
     image = load_clip_image_tower(source)
     text, tokenizer = load_clip_text_tower(source)
     if image.embed_dim != text.embed_dim:
         raise InputError(
-            f"{source}: its images have {image.embed_dim} numbers and its texts {text.embed_dim}, so they share no space; "
-            "expected a CLIP-like model with both projections"
+            f"{source}: image embeddings have width {image.embed_dim}, text embeddings {text.embed_dim}, so they share no "
+            "space; expected a CLIP-like model with both projections"
         )
     for side in (image, text):
         side.eval().requires_grad_(False)
@@ -67,16 +67,17 @@ def load_adapter_base(source: str) -> AdapterBase:
 
 
 class ClipAdapter(Encoder):
-    """Layers over CLIP's embeddings of each row's image and text, E numbers each; CLIP itself gets no gradient.
+    """Layers over CLIP's embeddings (N, E) of each row's image and text; CLIP itself gets no gradient.
 
-    `mlp` with `concat` reads both as one vector (2E), and its last Linear is the head's; with `cosine` each side has
-    an MLP of its own, and the answer is their cosine times a learned scale. With 3 layers an MLP is Linear, GELU,
-    Linear, GELU, Linear, as wide as an embedding. `attention` is one pre-LayerNorm encoder layer over a learned
-    position, the image and the text, read at the first. The paper gives no more than the names (Table 11).
+    `mlp` with `concat` reads both as one vector (2E), and its last Linear is in the head; with
+    `cosine` each embedding has its own MLP, and the output is the cosine of both times a learned
+    scale. An MLP of 3 layers is Linear, GELU, Linear, GELU, Linear, all of width E. `attention` is
+    one pre-LayerNorm encoder layer over a learned first position, the image and the text; the head
+    reads the first position. The paper gives only the names of these adapters (Table 11).
     """
 
     def __init__(self, base: AdapterBase, options: AdapterSettings) -> None:
-        """Raises InputError for settings that do not go together; see `check_adapter`."""
+        """Raises InputError for incompatible settings; see `check_adapter`."""
         super().__init__()
         check_adapter(options)
         self.base = base
@@ -101,7 +102,7 @@ class ClipAdapter(Encoder):
             self.mix = _layers(2 * width, width, options.adapter_layers - 1)
 
     def _output_width(self, width: int) -> int:
-        """Width of what the head reads."""
+        """Width of the vector the head reads."""
         if self.options.adapter == "attention":
             return width
         if self.options.fusion == "cosine":
@@ -109,11 +110,11 @@ class ClipAdapter(Encoder):
         return width if self.options.adapter_layers > 1 else 2 * width
 
     def inputs(self, max_length: int) -> tuple[None, None]:
-        """No texts of its own: a teacher beside the samples reads them for it."""
+        """None: CLIP reads the texts as a teacher, and the samples carry its features."""
         return None, None
 
     def word_embeddings(self) -> nn.Module:
-        """None of its own; CLIP's stay as they are."""
+        """An empty module: the adapter has no word embeddings, and CLIP's are frozen."""
         return nn.ModuleList()
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
@@ -133,7 +134,7 @@ class ClipAdapter(Encoder):
         return EncoderOutput(pooler_output=F.gelu(both) if len(self.mix) else both)
 
     def export(self, folder: Path) -> None:
-        """The adapter's weights, and which CLIP it stands on."""
+        """Write the adapter's weights, and the source and hashes of its CLIP."""
         folder.mkdir(parents=True, exist_ok=True)
         about = {
             "clip": self.base.source,
@@ -149,7 +150,7 @@ class ClipAdapter(Encoder):
 
 
 def _layers(width: int, out: int, layers: int) -> nn.Sequential:
-    """Linears with GELU between them; none for no layers."""
+    """`layers` Linears with GELU between them; empty for 0 layers."""
     parts: list[nn.Module] = []
     for number in range(layers):
         parts += [nn.GELU()] if number else []
@@ -158,16 +159,16 @@ def _layers(width: int, out: int, layers: int) -> nn.Sequential:
 
 
 class AdapterHead(TaskHead):
-    """The last Linear of an adapter, without dropout; of a cosine that is the one answer, nothing at all."""
+    """The last Linear of an adapter, without dropout; the identity if the cosine is the only output."""
 
     def __init__(self, context: HeadContext) -> None:
-        """Raises InputError where one cosine a row would have to tell thousands of answers apart."""
+        """Raises InputError for a cosine (one number a row) and a task of open answers."""
         super().__init__()
         width = context.sizes.pooler_output
         if width == 1 and isinstance(context.output_type, OpenAnswer):
             raise InputError(
-                f"--fusion cosine gives one number a row, and this task has {context.outputs} answers; pass --fusion "
-                "concat"
+                f"--fusion cosine gives one number per row, but this task has {context.outputs} answers; pass "
+                "--fusion concat"
             )
         is_answer = width == 1 and context.outputs == 1
         self.classify = nn.Identity() if is_answer else make_output_layer(width, context.outputs)
@@ -179,9 +180,9 @@ class AdapterHead(TaskHead):
 
 
 def load_adapter(source: str | Path) -> ClipAdapter:
-    """An exported adapter with its CLIP.
+    """Load an exported adapter and its CLIP.
 
-    Raises InputError if the folder is damaged, or the CLIP is not there or has other weights.
+    Raises InputError if the folder is damaged, or if the CLIP is missing or its weights changed.
     """
     path = Path(source) / ADAPTER
     about = read_json(path)
@@ -190,15 +191,17 @@ def load_adapter(source: str | Path) -> ClipAdapter:
     kinds = (("mlp", "attention"), (1, 3), ("concat", "cosine"))
     known = [value in kind for value, kind in zip(settings.values(), kinds, strict=True)]
     if not (all(known) and isinstance(fields.get("clip"), str)):
-        raise InputError(f"{path}: does not say what adapter it is, and of which CLIP; damaged")
+        raise InputError(
+            f"{path}: damaged; expected `clip`, `adapter`, `adapter_layers` and `fusion` of a known adapter"
+        )
     with prefix_errors(f"{path}: its CLIP cannot be loaded"):
         base = load_adapter_base(fields["clip"])
     if base.weights != fields.get("weights"):
         raise InputError(
-            f"{path}: the adapter was trained over another model than {base.source} is now; its weights differ"
+            f"{path}: the adapter was trained over other weights than {base.source} has now; give it the same CLIP"
         )
     model = ClipAdapter(base, AdapterSettings(**settings))  # type: ignore[arg-type]
-    with convert_errors(f"{Path(source) / WEIGHTS}: not the weights of this adapter"):
+    with convert_errors(f"{Path(source) / WEIGHTS}: its weights do not fit this adapter"):
         model.load_state_dict(load_file(Path(source) / WEIGHTS))
     return model
 

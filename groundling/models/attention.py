@@ -1,4 +1,4 @@
-"""Attention maps with their names: what a model's rows and columns are, told layer by layer so that nothing is held."""
+"""Attention maps and what their rows and columns are; passed on layer by layer, so none is kept in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from groundling.core.field_docs import with_field_docs
 
 
 class PositionKind(IntEnum):
-    """What a place of a sequence holds."""
+    """The type of a position in a sequence."""
 
     PADDING = 0
     PIECE = 1
@@ -26,24 +26,24 @@ class PositionKind(IntEnum):
     REGION = 3
     WHOLE_IMAGE = 4
     ADDED = 5
-    """What a join adds after the regions, such as VL-BERT's [END]."""
+    """What a `MultimodalEmbeddings` adds after the regions, such as VL-BERT's [END]."""
     IMAGE_CLASS = 6
-    """A class token in front of an image's patches: no patch, and no word."""
+    """The class token before an image's patches."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class SequencePositions:
-    """What the rows or columns of a map are."""
+    """What the rows or columns of an attention map are."""
 
     kinds: Tensor
-    """(N, S) long: a `PositionKind` each."""
+    """(N, S) long: the `PositionKind` of each position."""
     indices: Tensor
-    """(N, S) long: which piece of the text or which region it is, counted on its own side."""
+    """(N, S) long: index of the token in its text, or of the region in its image."""
 
     @staticmethod
     def concatenate(*parts: SequencePositions) -> SequencePositions:
-        """The places of several sides, one after the other."""
+        """Concatenate the positions of several sequences."""
         holds = torch.cat([part.kinds for part in parts], 1)
         return SequencePositions(holds, torch.cat([part.indices for part in parts], 1))
 
@@ -54,19 +54,19 @@ class AttentionMap:
     """The attention weights of one layer."""
 
     name: str
-    """Who reads whom: `self`, or `text over clip`, `clip over text`, ... of a cross-modal layer."""
+    """`self`, or in a cross-modal layer query and key side: `text over clip`, `clip over text`, ..."""
     layer: int
-    """Counted from 0 among the maps of this name."""
+    """Layer index, from 0, among the maps of this name."""
     weights: Tensor
     """(N, heads, rows, columns); each row sums to 1 over the columns that are not padding."""
     rows: SequencePositions
-    """What looks."""
+    """The queries."""
     columns: SequencePositions
-    """What is looked at."""
+    """The keys."""
 
 
 AttentionCallback = Callable[[AttentionMap], None]
-"""Is told every map as it is made; it must not keep the tensors if memory is to stay constant."""
+"""Called with each map as it is computed; to keep memory constant it must not keep the tensors."""
 
 
 def _with_indices(holds: Tensor) -> SequencePositions:
@@ -81,29 +81,29 @@ def _pieces(mask: Tensor, special: Tensor) -> SequencePositions:
 
 
 def text_positions(tokens: Tokens) -> SequencePositions:
-    """The T places of a text encoder's input."""
+    """The T positions of a text encoder's input."""
     return _pieces(tokens.attention_mask, tokens.special_tokens_mask)
 
 
 def clip_positions(windows: ClipWindows) -> SequencePositions:
-    """The V places of a CLIP side whose windows are laid end to end."""
+    """The V positions of CLIP's text side, with a text's windows concatenated."""
     return _pieces(windows.key_mask, windows.special_tokens_mask)
 
 
 def window_positions(windows: ClipWindows) -> SequencePositions:
-    """The S places of each of the W windows of a CLIP text tower."""
+    """The S positions of each of the W windows of a CLIP text tower."""
     return _pieces(
         windows.attention_mask, windows.special_tokens_mask.flatten()[windows.flat_position]
     )
 
 
 def region_positions(regions: Regions) -> SequencePositions:
-    """The R places of the regions."""
+    """The R positions of the regions."""
     return _image_positions(regions, PositionKind.WHOLE_IMAGE)
 
 
 def patch_positions(regions: Regions) -> SequencePositions:
-    """The R places of a photo's patches, of which a class token is the first."""
+    """The R positions of an image's class token and patches."""
     return _image_positions(regions, PositionKind.IMAGE_CLASS)
 
 
@@ -113,15 +113,16 @@ def _image_positions(regions: Regions, whole: PositionKind) -> SequencePositions
 
 
 def added_positions(rows: int, count: int, device: torch.device) -> SequencePositions:
-    """The places of what a join adds after the regions."""
+    """`count` positions that a `MultimodalEmbeddings` adds after the regions, in each of `rows` rows."""
     return _with_indices(torch.full((rows, count), int(PositionKind.ADDED), device=device))
 
 
 @contextmanager
 def capture_attention(encoder: Any, callback: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Inside, every self-attention of an HF encoder tells its number and its weights (N, heads, S, S).
+    """Within the context, call `tell(layer, weights)` with the weights (N, heads, S, S) of each self-attention.
 
-    Only eager attention has weights, so the encoder uses it meanwhile. Raises InputError if the encoder gave none.
+    Only eager attention returns weights, so the encoder uses it within the context. Raises
+    InputError if the encoder returned none.
     """
     before = encoder.config._attn_implementation
     latest: list[Tensor] = []
@@ -132,7 +133,7 @@ def capture_attention(encoder: Any, callback: Callable[[int, Tensor], None]) -> 
         weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
         if not isinstance(weights, Tensor) or weights.ndim != 4:
             return
-        # The same tensor climbs through the modules around the attention itself: it is told once.
+        # The modules around the attention return the same tensor: it is reported once.
         if latest and latest[0] is weights:
             return
         latest[:] = [weights]
@@ -141,7 +142,7 @@ def capture_attention(encoder: Any, callback: Callable[[int, Tensor], None]) -> 
 
     encoder.set_attn_implementation("eager")
     hooks = [module.register_forward_hook(hook) for module in encoder.modules()]
-    # A whole encoder that is asked for weights would collect those of all layers: only what is inside it is asked.
+    # With `output_attentions` the whole encoder would collect the weights of all layers: set it on its modules only.
     for module in list(encoder.modules())[1:]:
         if _takes_output_attentions(module):
             hooks.append(module.register_forward_pre_hook(_request_weights, with_kwargs=True))
@@ -152,15 +153,15 @@ def capture_attention(encoder: Any, callback: Callable[[int, Tensor], None]) -> 
         for registered in hooks:
             registered.remove()
     if count == 0:
-        raise InputError(f"a {encoder.config.model_type} model gives no attention maps")
+        raise InputError(f"a {encoder.config.model_type} model returns no attention weights")
 
 
 ON_REQUEST = "output_attentions"
-"""The argument by which some families' attention (DeBERTa's, MPNet's) is asked for its weights."""
+"""The argument that makes the attention of some families (DeBERTa, MPNet) return its weights."""
 
 
 def _takes_output_attentions(module: nn.Module) -> bool:
-    """Whether this very module, and none inside it, has to be asked for its weights."""
+    """Whether this module takes `output_attentions` and none of its submodules does."""
     takers = [
         part
         for part in module.modules()
@@ -172,7 +173,7 @@ def _takes_output_attentions(module: nn.Module) -> bool:
 def _request_weights(
     module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call, asking for the weights."""
+    """The same call with `output_attentions`."""
     call = inspect.signature(module.forward).bind(*inputs, **options)
     call.arguments[ON_REQUEST] = True
     return call.args, call.kwargs

@@ -1,4 +1,4 @@
-"""CLIP and its kin: the text tower alone, and the two towers together."""
+"""CLIP-like models: text tower, image tower, a frozen pair of both, and a trainable dual encoder."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ from groundling.models.loading import (
 
 
 class ClipTextTower(nn.Module):
-    """A CLIP-like text tower with its projection, and the (unused, but counted) logit scale of its model.
+    """A CLIP-like text tower with its projection, and its model's logit scale (unused, but counted as a parameter).
 
-    The projection is applied to every piece after the final LayerNorm, not to the end token only; at the end token
-    this equals CLIP's text feature (XDBERT, Section 2.2; so does its release, Splend1d/XDBERT).
+    The projection is applied to every token after the final LayerNorm, not only to the end token,
+    where it equals CLIP's text feature (XDBERT, Section 2.2, and its release, Splend1d/XDBERT).
     """
 
     def __init__(self, tower: Any, projection: Any, logit_scale: Tensor) -> None:
@@ -81,7 +81,7 @@ class ClipTextTower(nn.Module):
 
     @property
     def embed_dim(self) -> int:
-        """Width of a projected piece."""
+        """Width of a projected token."""
         return int(self.projection.out_features)
 
     @property
@@ -96,35 +96,35 @@ class ClipTextTower(nn.Module):
 
     @property
     def token_embedding(self) -> nn.Embedding:
-        """The module that embeds the tower's tokens."""
+        """The tower's token embedding module."""
         table: nn.Embedding = self.tower.get_input_embeddings()
         return table
 
     def forward(
         self, windows: ClipWindows, attention: AttentionCallback | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Projected piece states (W, S, E) and the text feature (W, E) of each window; neither is normalised.
+        """Projected token states (W, S, E) and the text feature (W, E) of each window; neither is normalised.
 
-        `attention` is told every layer's map over the places of a window, named `self`.
+        `attention` is called with every layer's map over the positions of a window, named `self`.
         """
         with nullcontext() if attention is None else self._capture_attention(windows, attention):
             states = self._states(windows)
         return self._with_ends(self.projection(states), windows)
 
     def unprojected(self, windows: ClipWindows) -> tuple[Tensor, Tensor]:
-        """The same before the projection: piece states (W, S, D) and the state (W, D) at each window's end."""
+        """As `forward`, without the projection: token states (W, S, D) and each window's end state (W, D)."""
         return self._with_ends(self._states(windows), windows)
 
     def _with_ends(self, states: Tensor, windows: ClipWindows) -> tuple[Tensor, Tensor]:
-        """States of the real pieces, and those of the places where the tower pools."""
+        """States without the padding that SigLIP reads, and the states at the positions where the tower pools."""
         if self.fixed_length:
             return states[:, : windows.input_ids.shape[1]], states[:, -1]
-        # The end token's own place is known; HF would look for its id, and silently take position 0 if it is absent.
+        # The end token's position is known; HF searches for its id and silently takes position 0 without one.
         number = torch.arange(len(windows.input_ids), device=windows.input_ids.device)
         return states, states[number, windows.eot_index]
 
     def _states(self, windows: ClipWindows) -> Tensor:
-        """The tower's last states (W, S, D), or (W, full length, D) of SigLIP."""
+        """The tower's last states (W, S, D); for SigLIP (W, full length, D)."""
         if not self.fixed_length:
             mask = windows.attention_mask.long()
             states: Tensor = self.tower(
@@ -143,7 +143,7 @@ class ClipTextTower(nn.Module):
         pieces = windows.input_ids.shape[1]
 
         def tell(layer: int, weights: Tensor) -> None:
-            # SigLIP reads its padding too; what falls on it is not among the columns.
+            # SigLIP attends to its padding too, which is left out of rows and columns.
             inside = weights[:, :, :pieces, :pieces]
             attention(AttentionMap("self", layer, inside, places, places))
 
@@ -151,18 +151,18 @@ class ClipTextTower(nn.Module):
 
 
 def last_token_positions(word: Tensor, words: int) -> Tensor:
-    """Where the last piece of each raw word stands: (N, K), -1 where a word has none, from the words (N, V) of pieces.
+    """Position (N, K) of the last token of each raw word, -1 for a word without tokens, from `word` (N, V).
 
-    A causal tower has seen the whole word only there.
+    A causal tower has read the whole word only at its last token.
     """
     place = torch.arange(word.shape[1], device=word.device).expand(len(word), -1)
     last = torch.full((len(word), words + 1), -1, device=word.device)
-    # Several writes to one word: the largest place wins.
+    # Of several tokens of one word the largest position is kept.
     return last.scatter_reduce(1, word + 1, place, "amax")[:, 1:]
 
 
 def make_clip_text_tower(model: Any) -> ClipTextTower:
-    """The text tower of a loaded HF model: CLIPModel, CLIPTextModelWithProjection, SiglipModel or SiglipTextModel.
+    """The text tower of a CLIPModel, CLIPTextModelWithProjection, SiglipModel or SiglipTextModel.
 
     Raises InputError for a model without a text projection.
     """
@@ -177,14 +177,14 @@ def make_clip_text_tower(model: Any) -> ClipTextTower:
 
 
 def load_clip_text_tower(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokenizerBase]:
-    """A frozen-able text tower and its tokenizer from a hub id or folder; the vision tower is dropped.
+    """Load a text tower and its tokenizer from a hub id or folder, without the image tower.
 
     Raises InputError if it is no CLIP-like model.
     """
     config = load_config(source)
     if config.model_type not in CLIP_LIKE:
         raise InputError(
-            f"{source}: a {config.model_type} model is no CLIP-like teacher; expected {sorted(CLIP_LIKE)}"
+            f"{source}: a {config.model_type} model has no CLIP-like text tower; expected {sorted(CLIP_LIKE)}"
         )
     tokenizer = load_tokenizer(source)
     return make_clip_text_tower(load_weights(CLIP_LIKE[config.model_type], source)), tokenizer
@@ -198,17 +198,17 @@ CLIP_LIKE: dict[str, Any] = {
     "siglip_text_model": SiglipTextModel,
     "siglip2_text_model": Siglip2TextModel,
 }
-"""Which HF class loads a folder of each CLIP-like model type."""
+"""The HF class that loads the text tower of each CLIP-like model type."""
 
 
 class ClipImageTower(nn.Module):
-    """A CLIP-like image tower with its projection; SigLIP's has none, its pooler ends in the joint space."""
+    """A CLIP-like image tower with its projection, which is the identity for SigLIP."""
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, tower: Any, projection: nn.Module, processor: Any) -> None:
-        """`tower`: HF's vision model; `processor`: its image processor, which says how pictures are prepared."""
+        """`tower`: HF's vision model; `processor`: its image processor."""
         super().__init__()
         self.tower = tower
         self.projection = projection
@@ -231,9 +231,9 @@ class ClipImageTower(nn.Module):
         return self.pooled_width
 
     def preprocess(self, image: Image.Image) -> np.ndarray:
-        """An RGB image as the tower's processor scales and cuts it: (3, S, S) uint8, not yet normalised.
+        """An RGB image resized and cropped by the tower's processor: (3, S, S) uint8, not normalised.
 
-        Raises InputError if the processor makes something else of it.
+        Raises InputError if the processor returns another shape or type.
         """
         made = self.processor(
             images=image, do_rescale=False, do_normalize=False, return_tensors="np"
@@ -242,27 +242,27 @@ class ClipImageTower(nn.Module):
         side = int(self.tower.config.image_size)
         if pixels.shape != (3, side, side) or pixels.dtype != np.uint8:
             raise InputError(
-                f"the image processor makes {pixels.dtype} {pixels.shape} of a picture, but the tower reads "
-                f"(3, {side}, {side}); mend preprocessor_config.json"
+                f"the image processor returns {pixels.dtype} {pixels.shape}, but the tower reads uint8 "
+                f"(3, {side}, {side}); correct preprocessor_config.json"
             )
         return pixels
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Pooled features (B, D) of pixels (B, 3, S, S) uint8; `projection` takes them to the joint space (B, E)."""
+        """Pooled features (B, D) of pixels (B, 3, S, S) uint8; `projection` maps them to the joint space (B, E)."""
         normal = (pixels.float() * self.scale - self.mean) / self.std
         pooled: Tensor = self.tower(pixel_values=normal).pooler_output
         return pooled
 
 
 def load_clip_image_tower(source: str | Path) -> ClipImageTower:
-    """A frozen-able image tower and its image processor from a hub id or folder; the text tower is dropped.
+    """Load an image tower and its image processor from a hub id or folder, without the text tower.
 
-    Raises InputError if it is no CLIP-like model with an image side, or has no image processor.
+    Raises InputError if it has no CLIP-like image tower, or no image processor.
     """
     config = load_config(source)
     if config.model_type not in SEEING:
         raise InputError(
-            f"{source}: a {config.model_type} model has no CLIP-like image side; expected {sorted(SEEING)}"
+            f"{source}: a {config.model_type} model has no CLIP-like image tower; expected {sorted(SEEING)}"
         )
     model = load_weights(SEEING[config.model_type], source)
     tower = model.vision_model if hasattr(model, "vision_model") else model
@@ -277,11 +277,11 @@ SEEING: dict[str, Any] = {
     "clip_vision_model": CLIPVisionModelWithProjection,
     "siglip_vision_model": SiglipVisionModel,
 }
-"""Which HF class loads a folder of each CLIP-like model type for its image side."""
+"""The HF class that loads the image tower of each CLIP-like model type."""
 
 
 class FrozenClip:
-    """A CLIP-like image side and text side, frozen; either may be absent, or come from a model of its own."""
+    """A frozen CLIP-like image tower and text tower; one may be absent, and they may come from two models."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class FrozenClip:
         tokenizer: PreTrainedTokenizerBase | None = None,
         joined: bool = True,
     ) -> None:
-        """The tokenizer is the text side's own. `joined`: both sides are of one model, so that they share a space."""
+        """`tokenizer`: the text tower's; `joined`: both towers are of one model and share a space."""
         for side in (image, text):
             if side is not None:
                 side.eval().requires_grad_(False)
@@ -303,23 +303,23 @@ class FrozenClip:
             self.windows = ClipRowEncoder(own, text.context_length, max_windows=1)
 
     def to(self, device: torch.device | str) -> None:
-        """Move both sides."""
+        """Move both towers to a device."""
         for side in (self.image, self.text):
             if side is not None:
                 side.to(device)
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the towers."""
         side = self.text if self.text is not None else require(self.image, "image", "a teacher")
         return next(side.parameters()).device
 
     def encode_images(self, batch: Batch, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Of each row's picture the pooled feature (U, D), and its embedding in the joint space (U, E).
+        """Pooled features (U, D) of each row's image, and embeddings (U, E) in the joint space.
 
-        `names` (U,) tell pictures apart; each is looked at once.
+        `names` (U,) identify the images; rows of one image share one forward pass.
         """
-        side = require(self.image, "image", "what is asked of this teacher")
+        side = require(self.image, "image", "this teacher")
         first = {name: place for place, name in reversed(list(enumerate(names)))}
         order = {name: number for number, name in enumerate(first)}
         pixels = require(batch.pixels, "pixels", "a teacher of images")
@@ -327,23 +327,23 @@ class FrozenClip:
         return pooled, side.projection(pooled)
 
     def encode_texts(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Of each row's text the states of its pieces (U, V, D), and the one at its end (U, D); not projected."""
-        side = require(self.text, "text", "what is asked of this teacher")
+        """Token states (U, V, D) of each row's text, and the state (U, D) at its end, before the projection."""
+        side = require(self.text, "text", "this teacher")
         windows = require(batch.clip, "clip", "a teacher of texts")
         states, ends = side.unprojected(windows)
         return windows.flatten_states(states), ends
 
     def tokenize(self, texts: Sequence[str]) -> list[tuple[TextRow, int]]:
-        """Each text in one window, and how many pieces were cut off its end."""
-        windows = require(self.windows, "text", "what is asked of this teacher")
+        """Each text in one window, and its number of truncated tokens."""
+        windows = require(self.windows, "text", "this teacher")
         examples = [Example(str(number), text) for number, text in enumerate(texts)]
         return windows.rows(examples, [(word_spans(text),) for text in texts])
 
     @torch.no_grad()
     def embed_texts(self, rows: Sequence[TextRow], batch: int = 64) -> Tensor:
-        """The embeddings (len(rows), E), of unit length, in the joint space of texts as `rows` makes them.
+        """Unit-length embeddings (len(rows), E) in the joint space, of texts that `rows` tokenized.
 
-        Read so many at a time, on the towers' device.
+        Encodes `batch` texts at a time, on the towers' device.
         """
         side = require(self.text, "text", "a text's embedding")
         embedded = []
@@ -355,7 +355,7 @@ class FrozenClip:
         return torch.cat(embedded)
 
     def tokenize_words(self, text: str) -> TextRow:
-        """Each raw word of a text as a text by itself, in a window of its own; an empty text has one window."""
+        """Each raw word of a text in a window of its own, as if it were a text; an empty text has one window."""
         words = [text[start:stop] for start, stop in word_spans(text)]
         rows = [row for row, _ in self.tokenize(words or [""])]
         window = [np.full(len(row.input_ids), number, np.int64) for number, row in enumerate(rows)]
@@ -370,16 +370,16 @@ class FrozenClip:
 
     @cached_property
     def image_key(self) -> dict[str, Any]:
-        """Weights and preprocessing of the image side, as JSON."""
-        side = require(self.image, "image", "what is asked of this teacher")
+        """Hash of the image tower's weights, and its preprocessing, as JSON."""
+        side = require(self.image, "image", "this teacher")
         preprocessing = json.loads(json.dumps(side.processor.to_dict(), default=str))
         return {"weights": weights_sha256(side), "preprocessing": preprocessing}
 
     @cached_property
     def text_key(self) -> dict[str, Any]:
-        """Weights and tokenizer of the text side, as JSON."""
-        side = require(self.text, "text", "what is asked of this teacher")
-        windows = require(self.windows, "text", "what is asked of this teacher")
+        """Hashes of the text tower's weights and tokenizer, and its context length, as JSON."""
+        side = require(self.text, "text", "this teacher")
+        windows = require(self.windows, "text", "this teacher")
         tokenizer = hashlib.sha256(windows.engine.to_str().encode()).hexdigest()
         return {
             "weights": weights_sha256(side),
@@ -389,26 +389,26 @@ class FrozenClip:
 
 
 def load_frozen_clip(source: str | Path) -> FrozenClip:
-    """Both sides of a CLIP-like model from a hub id or folder; raises InputError if it lacks one."""
+    """Load both towers of a CLIP-like model from a hub id or folder; raises InputError if one is missing."""
     return FrozenClip(load_clip_image_tower(source), *load_clip_text_tower(source))
 
 
 class ClipTextEncoder(Encoder):
-    """A CLIP-like text tower as a text encoder by itself (XDBERT Table 1, first row).
+    """A CLIP-like text tower used as a text encoder (XDBERT Table 1, first row).
 
-    The paper does not say how it reads pairs. Here the mean text feature of the first text's windows stands beside that
-    of the second's; for a single text the second half is zero.
+    The paper does not define how it reads sentence pairs. Here the output concatenates the mean text
+    features of the first text's windows and of the second's; for a single text the second half is 0.
     """
 
     def __init__(self, clip: ClipTextTower, tokenizer: PreTrainedTokenizerBase) -> None:
-        """The tokenizer is the tower's own."""
+        """`tokenizer`: the tower's."""
         super().__init__()
         self.clip = clip
         self.tokenizer = tokenizer
         self.sizes = OutputSizes(pooler_output=2 * clip.embed_dim)
 
     def inputs(self, max_length: int) -> tuple[None, ClipRowEncoder]:
-        """Two windows per text at most (XDBERT Appendix B); longer texts are cut and counted."""
+        """At most two windows per text (XDBERT Appendix B); truncated tokens are counted."""
         return None, ClipRowEncoder(self.tokenizer, self.clip.context_length, TUNING_WINDOWS)
 
     def word_embeddings(self) -> nn.Embedding:
@@ -416,7 +416,7 @@ class ClipTextEncoder(Encoder):
         return self.clip.token_embedding
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """`pooled` (N, 2E), from the windows' text features (W, E); `attention` as in `ClipTextTower`."""
+        """`pooled` (N, 2E), the mean of the windows' text features (W, E); `attention` as in `ClipTextTower`."""
         windows = require(batch.clip, "clip", "a CLIP text tower")
         _, features = self.clip(windows, attention)
         place = windows.row_index * 2 + windows.token_type_ids
@@ -426,17 +426,17 @@ class ClipTextEncoder(Encoder):
         return EncoderOutput(pooler_output=(total / number).view(-1, 2 * features.shape[1]))
 
     def export(self, folder: Path) -> None:
-        """Write the tower as `save_clip_text` does, with its tokenizer."""
+        """Write the tower and its tokenizer with `save_clip_text`."""
         save_clip_text(self.clip, self.tokenizer, folder)
 
 
 TUNING_WINDOWS = 2
-"""Most CLIP windows per text in fine-tuning (XDBERT Appendix B)."""
+"""Maximum number of CLIP windows per text in fine-tuning (XDBERT Appendix B)."""
 
 
 def save_clip_text(clip: ClipTextTower, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a stock HF text tower with its projection; `load_clip_text_tower` and transformers read it."""
-    config = deepcopy(clip.tower.config)  # a tower that goes on training keeps its own
+    config = deepcopy(clip.tower.config)  # the tower may be trained further with its own
     config.projection_dim = config.projection_size = clip.embed_dim
     model = CLIP_LIKE[config.model_type](config)
     tower = model.text_model if hasattr(model, "text_model") else model
@@ -448,7 +448,7 @@ def save_clip_text(clip: ClipTextTower, tokenizer: PreTrainedTokenizerBase, fold
 
 
 class ClipDualEncoder(nn.Module):
-    """An HF `CLIPModel` that sees one window of text and one image per sample."""
+    """A trainable HF `CLIPModel` with one window of text and one image per sample."""
 
     mean: Tensor
     std: Tensor
@@ -456,7 +456,7 @@ class ClipDualEncoder(nn.Module):
     def __init__(
         self, clip: Any, tokenizer: PreTrainedTokenizerBase, processor: Any = None
     ) -> None:
-        """`clip`: HF's `CLIPModel`, with its tokenizer and image processor; without one, CLIP's published."""
+        """`clip`: HF's `CLIPModel`; `tokenizer`: its own; `processor`: its image processor, by default CLIP's."""
         super().__init__()
         self.clip = clip
         self.tokenizer = tokenizer
@@ -467,7 +467,7 @@ class ClipDualEncoder(nn.Module):
         self.sizes = OutputSizes()
 
     def forward(self, batch: Batch) -> EncoderOutput:
-        """Unit-length embeddings of both sides and CLIP's learned scale; either side may be absent.
+        """Unit-length embeddings of texts and images (either may be absent), and CLIP's learned scale.
 
         Raises InputError if a caption has more than one window.
         """
@@ -502,13 +502,15 @@ class ClipDualEncoder(nn.Module):
 def load_clip_dual_encoder(
     source: str | Path,
 ) -> tuple[ClipDualEncoder, Callable[[Image.Image], np.ndarray]]:
-    """A whole CLIP from a hub id or folder, to be trained on, and how its processor cuts pictures.
+    """Load a trainable CLIP from a hub id or folder, and the function that prepares its images.
 
-    Raises InputError if it is no CLIP; SigLIP's sigmoid loss is not the one that is trained here.
+    Raises InputError if it is no CLIP; SigLIP is refused, because its sigmoid loss is not implemented.
     """
     kind = load_config(source).model_type
     if kind != "clip":
-        raise InputError(f"{source}: a {kind} model; expected a CLIP with both towers")
+        raise InputError(
+            f"{source}: a {kind} model; expected a CLIP with an image and a text tower"
+        )
     clip = load_weights(AutoModel, source)
     processor = load_processor(source)
     towers = ClipDualEncoder(clip, load_tokenizer(source), processor)
@@ -516,7 +518,7 @@ def load_clip_dual_encoder(
 
 
 def _published_processor(side: int) -> CLIPImageProcessorPil:
-    """CLIP's preprocessing for images of a side, in pixels."""
+    """CLIP's published preprocessing, for square images of `side` pixels."""
     return CLIPImageProcessorPil(
         size={"shortest_edge": side},
         crop_size={"height": side, "width": side},
@@ -526,7 +528,7 @@ def _published_processor(side: int) -> CLIPImageProcessorPil:
 
 
 def _normalization(processor: Any) -> tuple[Tensor, Tensor, float]:
-    """Means and deviations (1, 3, 1, 1) by which a processor makes pixels normal, and which number it takes for 1."""
+    """A processor's mean and standard deviation (1, 3, 1, 1), and the pixel value that it scales to 1."""
     normal = bool(processor.do_normalize)
     mean = torch.tensor(processor.image_mean if normal else [0.0, 0.0, 0.0])
     std = torch.tensor(processor.image_std if normal else [1.0, 1.0, 1.0])
@@ -544,4 +546,4 @@ TOWER = ModelFormat(
 
 IMAGE_MEAN = [0.48145466, 0.4578275, 0.40821073]
 IMAGE_STD = [0.26862954, 0.26130258, 0.27577711]
-"""Per-channel statistics of CLIP's published preprocessing (RGB, 0..1)."""
+"""Mean and standard deviation per channel of CLIP's published preprocessing (RGB, 0..1)."""

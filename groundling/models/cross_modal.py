@@ -1,4 +1,4 @@
-"""XDBERT: a text encoder and CLIP's text tower, joined by a cross-modal encoder."""
+"""XDBERT: a text encoder and CLIP's text tower under a cross-modal encoder."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from groundling.models.text_encoder import TextEncoder, load_text_encoder
 
 
 class CrossAttentionBlock(nn.Module):
-    """Post-LN multi-head attention of one stream over another (or itself), with residual and LayerNorm."""
+    """Post-LN multi-head attention from one sequence to another (or itself), with residual and LayerNorm."""
 
     def __init__(self, width: int, over: int, heads: int, dropout: float) -> None:
-        """Queries from states `width` wide, keys and values from states `over` wide."""
+        """`width` of the query states, `over` of the key and value states."""
         super().__init__()
         self.heads = heads
         self.dropout = dropout
@@ -46,12 +46,12 @@ class CrossAttentionBlock(nn.Module):
         self.norm = nn.LayerNorm(width, eps=1e-12)
 
     def _split(self, projected: Tensor) -> Tensor:
-        """(N, T, D) by head: (N, heads, T, D / heads)."""
+        """Split (N, T, D) by head: (N, heads, T, D / heads)."""
         by_head: Tensor = projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         return by_head
 
     def weights(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
-        """Attention weights (N, heads, T, V) of the same call; rows sum to 1 over the places of `key_mask`."""
+        """Attention weights (N, heads, T, V) of `forward`; each row sums to 1 over the positions in `key_mask`."""
         query = self._split(self.query(states))
         key = self._split(self.key(over))
         scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
@@ -84,23 +84,23 @@ class FeedForwardBlock(nn.Module):
         self.norm = nn.LayerNorm(width, eps=1e-12)
 
     def forward(self, states: Tensor) -> Tensor:
-        """States (N, T, D), transformed."""
+        """Updated states (N, T, D)."""
         update = self.down(F.gelu(self.up(states)))
         normed: Tensor = self.norm(states + self.dropout(update))
         return normed
 
 
 class CrossModalLayer(nn.Module):
-    """One cross-modal layer: both cross-attentions read the old states, then self-attention, then feed-forward.
+    """One cross-modal layer: cross-attention in both directions at once, then self-attention, then feed-forward.
 
-    LXMERT-like, but with separate cross-attentions per side, because the widths differ; the CLIP side's feed-forward
-    is as wide as the *text encoder's* (XDBERT Table 6, whose parameter counts tell; so does its release).
+    As LXMERT's, but with a cross-attention per side, because their widths differ. The CLIP side's
+    feed-forward is as wide as the *text encoder's* (parameter counts of XDBERT Table 6; its release).
     """
 
     def __init__(
         self, text: int, text_heads: int, clip: int, clip_heads: int, inner: int, dropout: float
     ) -> None:
-        """`text` and `clip`: widths of the two sides; `inner`: of both feed-forward blocks."""
+        """`text`, `clip`: widths of the two sides; `inner`: hidden width of both feed-forward blocks."""
         super().__init__()
         self.text_cross = CrossAttentionBlock(text, clip, text_heads, dropout)
         self.clip_cross = CrossAttentionBlock(clip, text, clip_heads, dropout)
@@ -112,7 +112,7 @@ class CrossModalLayer(nn.Module):
     def forward(
         self, text: Tensor, clip: Tensor, text_mask: Tensor, clip_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Both streams, updated: text (N, T, D) and CLIP (N, V, E)."""
+        """Updated states of the text (N, T, D) and of CLIP (N, V, E)."""
         crossed_text = self.text_cross(text, clip, clip_mask)
         crossed_clip = self.clip_cross(clip, text, text_mask)
         text = self.text_self(crossed_text, crossed_text, text_mask)
@@ -122,7 +122,7 @@ class CrossModalLayer(nn.Module):
     def attention_weights(
         self, text: Tensor, clip: Tensor, text_mask: Tensor, clip_mask: Tensor
     ) -> dict[tuple[str, str], Tensor]:
-        """The weights (N, heads, rows, columns) of the layer's four attentions, by reader and what is read."""
+        """Weights (N, heads, rows, columns) of the layer's four attentions, by query side and key side."""
         crossed_text = self.text_cross(text, clip, clip_mask)
         crossed_clip = self.clip_cross(clip, text, text_mask)
         return {
@@ -134,21 +134,22 @@ class CrossModalLayer(nn.Module):
 
 
 INNER = ("intermediate_size", "hidden_dim", "d_inner", "ffn_dim")
-"""What families call the width inside their feed-forward blocks; DistilBERT's is the second."""
+"""Configuration names of the feed-forward width, by model family (DistilBERT: `hidden_dim`)."""
 DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout")
-"""What they call the dropout of their states; ModernBERT names several, and this is none of them."""
+"""Configuration names of the hidden states' dropout; ModernBERT has none of these."""
 
 
 def make_cross_modal_layers(
     config: PreTrainedConfig, clip: ClipTextTower, layers: int
 ) -> nn.ModuleList:
-    """The cross-modal encoder between a text encoder of this configuration and a CLIP-like text tower.
+    """Make the cross-modal layers between a text encoder of this configuration and a CLIP-like text tower.
 
-    What the configuration does not name is as in BERT. Raises InputError for an encoder without attention heads.
+    Settings missing from the configuration are BERT's. Raises InputError for an encoder without
+    attention heads.
     """
     if not hasattr(config, "num_attention_heads"):
         raise InputError(
-            f"a {config.model_type} model has no attention heads, after which those of a cross-modal encoder are made"
+            f"a {config.model_type} model has no `num_attention_heads`, which a cross-modal encoder needs"
         )
     settings = config.to_dict()
     told = [settings[name] for name in INNER if settings.get(name)]
@@ -158,7 +159,7 @@ def make_cross_modal_layers(
             text=config.hidden_size,
             text_heads=config.num_attention_heads,
             clip=clip.embed_dim,
-            # CLIP's own head width; the tower's head count need not divide the projection.
+            # 64 is CLIP's head width; the tower's number of heads may not divide the projection's width.
             clip_heads=max(1, clip.embed_dim // 64),
             inner=told[0] if told else 4 * config.hidden_size,
             dropout=dropouts[0] if dropouts else 0.1,
@@ -168,9 +169,9 @@ def make_cross_modal_layers(
 
 
 class CrossModalEncoder(Encoder):
-    """XDBERT during adaptation (Section 2.1): any text encoder, any CLIP-like text tower, `layers` cross-modal layers.
+    """XDBERT during adaptation (Section 2.1): a text encoder, a CLIP-like text tower, `layers` cross-modal layers.
 
-    New weights keep PyTorch's default initialisation, as in the release (Splend1d/XDBERT, utils_model.py).
+    New weights have PyTorch's default initialisation, as in the release (Splend1d/XDBERT, utils_model.py).
     """
 
     def __init__(
@@ -180,22 +181,22 @@ class CrossModalEncoder(Encoder):
         layers: int = 2,
         clip_tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
-        """Without `clip_tokenizer` the whole model can be trained, but neither saved nor given text."""
+        """Without `clip_tokenizer` the model can be trained, but not saved, and it cannot tokenize texts."""
         super().__init__()
         self.text = text
         self.clip = clip
         self.clip_tokenizer = clip_tokenizer
         self.cross = make_cross_modal_layers(text.encoder.config, clip, layers)
         vocabulary, width = clip.token_embedding_weight.shape
-        # No pooler: the text encoder's own has not seen the CLIP side.
+        # No pooler: the text encoder's pooler was not trained on states that include CLIP.
         self.sizes = text.sizes._replace(
             visual=clip.embed_dim, clip_input_embeddings=(vocabulary, width), pooler_output=0
         )
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """Both sides alone (`text`, `visual`) and after meeting (`joint_text`, `joint_visual`).
+        """States before (`text`, `visual`) and after the cross-modal layers (`joint_text`, `joint_visual`).
 
-        `attention` is told the four maps of every cross-modal layer, named by who reads whom.
+        `attention` is called with the four maps of every cross-modal layer, e.g. `text over clip`.
         """
         tokens = require(batch.text, "text", "a cross-modal model")
         windows = require(batch.clip, "clip", "a cross-modal model")
@@ -219,7 +220,10 @@ class CrossModalEncoder(Encoder):
         )
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder, ClipRowEncoder]:
-        """The text encoder's input, and at most two CLIP windows per text (XDBERT Appendix B)."""
+        """The text encoder's input, and at most two CLIP windows per text (XDBERT Appendix B).
+
+        Raises InputError without a `clip_tokenizer`.
+        """
         tokenizer = require(self.clip_tokenizer, "clip_tokenizer", "a cross-modal model given text")
         windows = ClipRowEncoder(tokenizer, self.clip.context_length, TUNING_WINDOWS)
         return self.text.inputs(max_length)[0], windows
@@ -229,7 +233,7 @@ class CrossModalEncoder(Encoder):
         return self.text.word_embeddings()
 
     def export(self, folder: Path) -> None:
-        """Write the whole model: `text` and `clip` as stock HF folders, the cross-modal layers beside them."""
+        """Write `text` and `clip` as stock HF folders, and the cross-modal layers beside them."""
         tokenizer = require(
             self.clip_tokenizer, "clip_tokenizer", "a cross-modal model to be saved"
         )
@@ -250,18 +254,18 @@ def _report_maps(
 
 
 LAYERS = "cross_layers.safetensors"
-"""Marks a folder of a whole cross-modal model."""
+"""The file that identifies the folder of a cross-modal model."""
 
 
 def load_cross_modal_encoder(folder: str | Path) -> CrossModalEncoder:
-    """A whole cross-modal model from a folder written by its `export`; raises InputError if its parts do not fit."""
+    """Load a cross-modal model from a folder written by its `export`; raises InputError if its parts do not fit."""
     folder = Path(folder)
     with convert_read_errors(folder / LAYERS):
         weights = load_file(folder / LAYERS)
     clip, tokenizer = load_clip_text_tower(folder / "clip")
     layers = len({name.partition(".")[0] for name in weights})
     model = CrossModalEncoder(load_text_encoder(folder / "text"), clip, layers, tokenizer)
-    with convert_errors(f"{folder / LAYERS}: does not fit the encoders beside it"):
+    with convert_errors(f"{folder / LAYERS}: does not fit the encoders in `text` and `clip`"):
         model.cross.load_state_dict(weights)
     return model
 

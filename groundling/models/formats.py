@@ -1,4 +1,4 @@
-"""What fine-tuning needs of a model, and how a kind of model folder is told and loaded."""
+"""The interface of models that can be fine-tuned, and how a format of model folders is recognised and loaded."""
 
 from __future__ import annotations
 
@@ -18,80 +18,80 @@ from groundling.models.attention import AttentionCallback
 
 @with_field_docs
 class Encoder(nn.Module):
-    """A model with a text-only path: every task on text can be put to it. Abstract."""
+    """A model that can read text alone, so that every text task can be run on it. Abstract."""
 
     sizes: OutputSizes
-    """Widths of what it says."""
+    """Widths of its outputs."""
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder | None, ClipRowEncoder | None]:
-        """How texts of at most `max_length` pieces become its input: for a text encoder, for a CLIP text tower."""
+        """How texts become its input, at most `max_length` tokens: for a text encoder, for a CLIP text tower."""
         raise NotImplementedError
 
     def word_embeddings(self) -> nn.Module:
-        """The table of its input words."""
+        """Its input embeddings."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """What it says of a batch that was made by its own `inputs`; `attention` is told its maps, if it has any."""
+        """Outputs for a batch made by its own `inputs`; `attention` is called with each attention map."""
         raise NotImplementedError
 
     def export(self, folder: Path) -> None:
-        """Write a folder from which its `ModelFormat` loads the model again."""
+        """Write a folder that its `ModelFormat` can load."""
         raise NotImplementedError
 
 
 @with_field_docs
 class RegionEncoder(Encoder):
-    """A model that reads regions beside the text, or has patches in their place. Abstract."""
+    """A model that reads text and regions, or text and patches. Abstract."""
 
     region_source: Source = "features"
-    """Where the looks of its regions are from."""
+    """Where the features of its regions come from."""
     reads_whole_image: bool
-    """Whether a region of the whole image comes first."""
+    """Whether the first region is the whole image."""
     has_inclusive_boxes: bool
-    """Whether boxes end at their last pixel."""
+    """Whether box coordinates include the last pixel."""
     reads_tagged_regions: bool = True
-    """Whether a word that names an object takes something of that object's region."""
+    """Whether a word that names an object also reads the region of that object."""
     regions_provenance: Mapping[str, Any]
-    """What made the regions that it learned from; empty where nobody says."""
+    """Detector or annotations of the regions it was trained on; empty if unknown."""
 
     @property
     def image_sides(self) -> tuple[int, float]:
-        """Pixels of a picture's short side, and most of its long one; 0 of a model that reads no pixels."""
+        """Length of an image's short side and maximum of its long side, in pixels; 0 if it reads no pixels."""
         return 0, 0
 
     @property
     def architecture_name(self) -> str:
-        """What results call its design."""
+        """Name of its architecture in results."""
         raise NotImplementedError
 
     @property
     def special_ids(self) -> list[int]:
-        """Ids of its tokenizer's special pieces."""
+        """Ids of its tokenizer's special tokens."""
         raise NotImplementedError
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class ModelFormat:
-    """A kind of model folder that is not a plain Hugging Face text encoder."""
+    """A format of model folders other than a plain Hugging Face text encoder."""
 
     name: str
-    """What messages call it."""
+    """Its name in messages."""
     matches: Callable[[str], bool]
-    """Whether a hub id or folder holds one."""
+    """Whether a hub id or folder has this format."""
     load: Callable[[str], Encoder]
-    """The model of that hub id or folder."""
+    """Load the model from that hub id or folder."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class InspectionFormat:
-    """A kind of model folder that `groundling visualize` shows otherwise than a `ModelFormat` loads it."""
+    """A format of model folders that `groundling visualize` loads differently than fine-tuning does."""
 
     name: str
-    """What messages call it."""
+    """Its name in messages."""
     fits: Callable[[str], bool]
-    """Whether a hub id or folder holds one."""
+    """Whether a hub id or folder has this format."""
     load: Callable[[str], Encoder]
-    """What is shown of that hub id or folder."""
+    """Load the model to show from that hub id or folder."""

@@ -1,4 +1,4 @@
-"""Heads of pre-training objectives, which several models share: made, saved beside an encoder, and read again."""
+"""Heads of pre-training objectives: masked-LM head, pooler, and how heads are saved and loaded with an encoder."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from groundling.runs.folder import disk_errors, read_json
 
 
 class LMHeadNames(NamedTuple):
-    """What checkpoints call the parts of a masked-LM head."""
+    """Names of a masked-LM head's weights in checkpoints."""
 
     dense: str
     """The Linear before the output."""
     norm: str
-    """Its LayerNorm."""
+    """The LayerNorm after it."""
     bias: tuple[str, ...]
-    """The output bias, the first that is there; where a file has both, transformers adds the first alone."""
+    """The output bias: the first name found; where a file has both, transformers uses the first only."""
     table: str = ""
-    """The output embeddings; empty where the head always reads the input embeddings."""
+    """The output embeddings; empty if they are always tied to the input embeddings."""
 
 
 BERT = LMHeadNames(
@@ -69,7 +69,7 @@ LM_HEADS = {
             "vocab_projector.weight",
         ),
     ),
-    # Transformers calls the first one legacy; DeBERTa's own code, and its v3 checkpoints, have the second.
+    # The first is transformers' `legacy` head; DeBERTa's own code and its v3 checkpoints have the second.
     "deberta-v2": (
         BERT,
         LMHeadNames(
@@ -79,9 +79,9 @@ LM_HEADS = {
         ),
     ),
 }
-"""How each family's checkpoints may call the language-modelling head; what is exported has the first names."""
+"""Possible names of the masked-LM head in each family's checkpoints; exports use the first."""
 INPUT_TABLES = (".word_embeddings.weight", ".tok_embeddings.weight")
-"""Ends of the names of the input embeddings."""
+"""Suffixes of the input embeddings' names."""
 
 ACTIVATIONS = {
     "bert": "hidden_act",
@@ -89,32 +89,32 @@ ACTIVATIONS = {
     "distilbert": "activation",
     "modernbert": "classifier_activation",
 }
-"""Which setting names the activation inside a family's head; RoBERTa's, MPNet's and ELECTRA's are exact GELU always."""
+"""Configuration name of the head's activation by family; RoBERTa, MPNet and ELECTRA always use exact GELU."""
 
 
 def lm_head_style(config: Any) -> tuple[str, float]:
-    """Activation and LayerNorm epsilon of the masked-LM head that belongs to an HF configuration's family.
+    """Activation and LayerNorm epsilon of the masked-LM head for an HF configuration.
 
     Raises InputError for an activation that transformers does not have.
     """
     settings = config.to_dict()
     activation = settings.get(ACTIVATIONS.get(config.model_type, ""), "gelu")
     epsilon = settings.get("layer_norm_eps", settings.get("norm_eps", 1e-12))
-    if config.model_type == "distilbert":  # its configuration has no epsilon, its code has
+    if config.model_type == "distilbert":  # its code has an epsilon, its configuration has none
         epsilon = 1e-12
     if activation not in ACT2FN:
         where = f"{config.name_or_path}: " if config.name_or_path else ""
         raise InputError(
-            f"{where}a {config.model_type} model with the unknown activation {activation!r}"
+            f"{where}unknown activation {activation!r} of a {config.model_type} model; expected one of transformers'"
         )
     return str(activation), float(epsilon)
 
 
 class LMHead(nn.Module):
-    """BERT's masked-language-modelling head: Linear, activation, LayerNorm, then the input embedding table.
+    """BERT's masked-LM head: Linear, activation, LayerNorm, then the input embeddings as output layer.
 
-    A head whose checkpoint does not tie the two (`tie_word_embeddings`) has output embeddings of its own, `table`
-    (vocabulary, E), which are trained with it.
+    If the checkpoint does not tie them (`tie_word_embeddings`), the head has its own trainable output
+    embeddings, `table` (vocabulary, E).
     """
 
     def __init__(
@@ -124,9 +124,9 @@ class LMHead(nn.Module):
         activation: str = "gelu",
         epsilon: float = 1e-12,
     ) -> None:
-        """`width` of the states; `table` = (vocabulary, embedding width), which may be narrower (ELECTRA).
+        """`width` of the states; `table` = (vocabulary, embedding width), possibly narrower (ELECTRA).
 
-        `activation` and `epsilon` as `lm_head_style` gives them.
+        `activation` and `epsilon` as returned by `lm_head_style`.
         """
         super().__init__()
         vocabulary, embedding = table
@@ -138,22 +138,22 @@ class LMHead(nn.Module):
         nn.Module.register_load_state_dict_pre_hook(self, _tie_as_stored)
 
     def forward(self, states: Tensor, table: Tensor) -> Tensor:
-        """Logits (n, vocabulary) of states (n, D) against `table` (vocabulary, E), or the head's own if it has one."""
+        """Logits (n, vocabulary) of states (n, D) with `table` (vocabulary, E), or with the head's own table."""
         own = self.table
         transformed = self.norm(self.activation(self.dense(states)))
         return F.linear(transformed, table if own is None else own, self.bias)
 
     def load(self, folder: Path, family: str) -> bool:
-        """Fill from a checkpoint folder that holds the family's head; False (and nothing changed) if it has none."""
+        """Load the family's head from a checkpoint folder; False, without a change, if it has none."""
         weights = self.match_weights(lm_head_weights(folder, family))
         if weights:
             self.load_state_dict(weights)
         return bool(weights)
 
     def match_weights(self, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Stored weights (...) of such a head, as long as this one's; none if one is missing or has another shape.
+        """Stored weights (...) extended to this head's vocabulary; empty if one is missing or has another shape.
 
-        Biases of the LayerNorm and of the Linear may be missing, which are zero then; so may a table.
+        Missing biases of the LayerNorm and of the Linear are zero; a table may be missing.
         """
         made = {name: value for name, value in self.state_dict().items() if name != "table"}
         if not {"dense.weight", "norm.weight", "bias"} <= stored.keys():
@@ -171,7 +171,7 @@ class LMHead(nn.Module):
 
 
 def _tie_as_stored(head: LMHead, stored: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before weights are loaded: a head gets a table of its own if these have one, and loses it if they have none."""
+    """Before weights are loaded: add the head's own table if they contain one, else remove it."""
     table = stored.get(f"{prefix}table")
     if table is None:
         head.table = None
@@ -180,9 +180,9 @@ def _tie_as_stored(head: LMHead, stored: Mapping[str, Tensor], prefix: str, *_: 
 
 
 def extend_vector(stored: Tensor, made: Tensor) -> Tensor:
-    """A stored vector (n,) as long as the `made` one, whose last places it lacks: biases of words added since.
+    """Extend a stored vector (n,) with the last values of the longer `made`: biases of words added since.
 
-    Anything but a vector that has become longer is what it is.
+    Any other tensor is returned unchanged.
     """
     if stored.ndim != 1 or made.ndim != 1 or len(stored) >= len(made):
         return stored
@@ -190,15 +190,15 @@ def extend_vector(stored: Tensor, made: Tensor) -> Tensor:
 
 
 def lm_head_weights(folder: Path, family: str) -> dict[str, Tensor]:
-    """Weights (...) of the family's head in a checkpoint folder, by their names in `LMHead`; none if it has no head.
+    """Weights (...) of the family's head in a checkpoint folder, named as in `LMHead`; empty without a head.
 
-    There is a `table` if the checkpoint does not tie the output embeddings: if its configuration says so, or, as in
-    transformers, if the file holds other numbers for these than for the input embeddings.
+    They include `table` if the output embeddings are untied: by the configuration, or, as in
+    transformers, if their values differ from the input embeddings' in the file.
     """
     files = _files_of(folder)
     config = _config_of(folder)
     spellings = LM_HEADS.get(family, ())
-    if config.get("legacy", True) is False:  # DeBERTa's own head counts, where a file has both
+    if config.get("legacy", True) is False:  # where a file has both, DeBERTa's own head is read
         spellings = spellings[::-1]
     for spelling in spellings:
         names = _stored_names(spelling, files.keys())
@@ -213,7 +213,7 @@ def lm_head_weights(folder: Path, family: str) -> dict[str, Tensor]:
 
 
 def _is_tied(files: Mapping[str, Path], table: str, config: Mapping[str, Any]) -> bool:
-    """Whether the output embeddings, which the file may hold as `table`, are the input embeddings."""
+    """Whether the output embeddings, named `table` if they are in the file, equal the input embeddings."""
     if config.get("tie_word_embeddings", True) is False:
         return False
     inputs = [name for name in files if name.endswith(INPUT_TABLES)]
@@ -223,7 +223,7 @@ def _is_tied(files: Mapping[str, Path], table: str, config: Mapping[str, Any]) -
 
 
 def _files_of(folder: Path) -> dict[str, Path]:
-    """The file of every weight in a checkpoint folder, by its name there; none without safetensors."""
+    """The file of each weight in a checkpoint folder, by the weight's name; empty without safetensors."""
     whole = folder / "model.safetensors"
     index = folder / "model.safetensors.index.json"
     if whole.exists():
@@ -234,7 +234,7 @@ def _files_of(folder: Path) -> dict[str, Path]:
     content = read_json(index)
     parts = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(parts, dict):
-        raise InputError(f"{index}: expected an object with weight_map, the file of every weight")
+        raise InputError(f"{index}: expected an object with `weight_map`, from weights to files")
     return {str(name): folder / str(file) for name, file in parts.items()}
 
 
@@ -251,8 +251,8 @@ def _read_tensor(files: Mapping[str, Path], name: str) -> Tensor:
 
 
 def _stored_names(spelling: LMHeadNames, keys: Collection[str]) -> dict[str, str] | None:
-    """What a checkpoint with these keys calls each weight of the head but its table; None if it lacks one."""
-    # BERT's first checkpoints, bert-base-uncased among them, call a LayerNorm's weights gamma and beta.
+    """The checkpoint's name of each weight of the head except `table`; None if one is missing from `keys`."""
+    # Early BERT checkpoints, such as bert-base-uncased, call a LayerNorm's weights gamma and beta.
     wanted = {
         "dense.weight": (f"{spelling.dense}.weight",),
         "norm.weight": (f"{spelling.norm}.weight", f"{spelling.norm}.gamma"),
@@ -273,7 +273,7 @@ def _stored_names(spelling: LMHeadNames, keys: Collection[str]) -> dict[str, str
 
 
 class Pooler(nn.Module):
-    """BERT's pooler on the first position: Linear, tanh (Devlin et al. 2019)."""
+    """BERT's pooler: Linear and tanh on the first position (Devlin et al. 2019)."""
 
     def __init__(self, width: int) -> None:
         """`width` of the states and of the pooled vector."""
@@ -285,14 +285,14 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(states[:, 0]))
 
 
-# A text encoder and its masked-LM head as one stock Hugging Face model: `AutoModelForMaskedLM` fills its masks.
+# A text encoder and its masked-LM head as one stock Hugging Face model, for `AutoModelForMaskedLM`.
 
 
 def save_with_lm_head(folder: Path, encoder: Any, head: LMHead) -> bool:
-    """Write an encoder and its head as the family's own masked-LM model; False (and nothing written) if it is unknown.
+    """Write an encoder and its head as the family's masked-LM model; False, without a file, for an unknown family.
 
-    What the encoder's own export wrote there is replaced: `AutoModel` finds the same encoder, with its pooler if it has
-    one, and `AutoModelForMaskedLM` gives the head's logits.
+    Replaces the encoder's own export: `AutoModel` loads the same encoder, with its pooler if it has
+    one, and `AutoModelForMaskedLM` loads the encoder with the head.
     """
     family = encoder.config.model_type
     if family not in LM_HEADS:
@@ -301,7 +301,7 @@ def save_with_lm_head(folder: Path, encoder: Any, head: LMHead) -> bool:
     config = deepcopy(encoder.config)
     config.tie_word_embeddings = "table" not in weights
     if family == "deberta-v2":
-        # The other of its two heads has no table of its own, nor one of another width than the states.
+        # The non-legacy head supports neither an untied table nor an embedding width other than the states'.
         config.legacy = True
     if family == "modernbert":
         config.classifier_bias = True
@@ -309,7 +309,7 @@ def save_with_lm_head(folder: Path, encoder: Any, head: LMHead) -> bool:
         if not config.norm_bias:
             inputs = encoder.get_input_embeddings().weight
             weights = _without_norm_bias(weights, weights.get("table", inputs))
-    with torch.device("meta"):  # nothing is drawn, nothing is kept: all of it is put in below
+    with torch.device("meta"):  # no weights are initialised: all are assigned below
         whole = AutoModelForMaskedLM.from_config(config)
     setattr(whole, whole.base_model_prefix, encoder)
     whole.load_state_dict(_checkpoint_weights(family, weights), strict=False, assign=True)
@@ -319,9 +319,9 @@ def save_with_lm_head(folder: Path, encoder: Any, head: LMHead) -> bool:
 
 
 def _without_norm_bias(weights: dict[str, Tensor], table: Tensor) -> dict[str, Tensor]:
-    """The same head without its LayerNorm's bias, for which ModernBERT has no place.
+    """The same head without its LayerNorm's bias, which ModernBERT lacks.
 
-    The bias reaches the logits through the `table` (vocabulary, E) alone, so that the output bias can hold all of it.
+    That bias adds a constant to the logits, through the `table` (vocabulary, E): it is moved into the output bias.
     """
     rest = {name: value for name, value in weights.items() if name != "norm.bias"}
     through_table = table.detach().double() @ weights["norm.bias"].double()
@@ -330,7 +330,7 @@ def _without_norm_bias(weights: dict[str, Tensor], table: Tensor) -> dict[str, T
 
 
 def _checkpoint_weights(family: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The head's weights by the names of the family's model."""
+    """The head's weights, named as in the family's model."""
     names = LM_HEADS[family][0]
     places = {"dense": names.dense, "norm": names.norm}
     named = {}
@@ -340,23 +340,23 @@ def _checkpoint_weights(family: str, weights: dict[str, Tensor]) -> dict[str, Te
             named[f"{places[layer]}.{kind}"] = value
     if "table" in weights:
         named[names.table] = weights["table"]
-    for name in names.bias:  # without ties, each is a weight by itself
+    for name in names.bias:  # untied, each is a separate weight
         named[name] = weights["bias"].clone()
     return named
 
 
-# Heads of objectives, kept beside an exported encoder, from which a next run may start.
+# Heads of objectives, saved beside an exported encoder so that a later run can start from them.
 
 HEADS = "groundling_heads.safetensors"
 """The file of the heads; transformers ignores it."""
 LM_HEAD = "masked_lm.head"
-"""What the masked-LM head of the text encoder itself is called there."""
+"""The name in that file of the text encoder's masked-LM head."""
 JOINT_LM_HEAD = "joint_masked_lm.head"
-"""What XDBERT's is called, which reads the text after the cross-modal encoder and says nothing of the encoder alone."""
+"""The name of XDBERT's masked-LM head, which reads the text states after the cross-modal encoder."""
 
 
 def save_heads(folder: Path, heads: Mapping[str, nn.Module]) -> None:
-    """Write heads, by what each is called, beside an exported model."""
+    """Write heads, by name, beside an exported model."""
     weights: dict[str, Tensor] = {}
     for name, head in heads.items():
         for key, value in head.state_dict().items():
@@ -368,9 +368,9 @@ def save_heads(folder: Path, heads: Mapping[str, nn.Module]) -> None:
 def init_lm_head(
     head: LMHead, source: str | Path, family: str, names: Sequence[str] = (LM_HEAD,)
 ) -> str:
-    """Fill a masked-LM head from a hub id or folder; whose it is: `an earlier run's`, `the checkpoint's`, or `new`.
+    """Load a masked-LM head from a hub id or folder; returns `an earlier run's`, `the checkpoint's`, or `new`.
 
-    `names` are what an earlier run may have called it, the first that is there is taken.
+    `names`: possible names in an earlier run's heads; the first found is loaded.
     """
     folder = _weights_folder(source)
     if any(load_head(folder, head, name) for name in names):
@@ -379,10 +379,10 @@ def init_lm_head(
 
 
 def init_layer(layer: nn.Module, source: str | Path, name: str, family: str) -> bool:
-    """Fill a layer from a hub id or folder, where an earlier run called it `name`; False if there is none that fits.
+    """Load a layer called `name` in an earlier run's heads, from a hub id or folder; False if none fits.
 
-    Layers of a masked-LM head come from the checkpoint's own if no earlier run left one, as VL-BERT's VQA head does
-    (jackroos/VL-BERT, vqa/modules/resnet_vlbert_for_vqa.py).
+    Without such heads, layers of a masked-LM head come from the checkpoint's own head, as in VL-BERT's
+    VQA head (jackroos/VL-BERT, vqa/modules/resnet_vlbert_for_vqa.py).
     """
     folder = _weights_folder(source)
     if load_head(folder, layer, name):
@@ -401,7 +401,7 @@ def init_layer(layer: nn.Module, source: str | Path, name: str, family: str) -> 
 
 
 def _weights_folder(source: str | Path) -> Path:
-    """Where the weights of a hub id or folder lie on this machine."""
+    """The local folder of the weights of a hub id or folder."""
     for name in ("model.safetensors", "model.safetensors.index.json"):
         weights = cached_file(
             str(source),
@@ -416,7 +416,7 @@ def _weights_folder(source: str | Path) -> Path:
 
 
 def load_head(folder: Path, head: nn.Module, name: str) -> bool:
-    """Fill a head from a folder written by `save_heads`, where it is called `name`; False if none there fits.
+    """Load the head called `name` from a folder written by `save_heads`; False if none fits.
 
     Raises InputError if the file is damaged.
     """
@@ -437,7 +437,7 @@ def load_head(folder: Path, head: nn.Module, name: str) -> bool:
 
 
 def _match_weights(head: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Stored weights (...) of a head, as long as its own; none if one is missing or of another shape."""
+    """Stored weights (...) extended to the head's vocabulary; empty if one is missing or has another shape."""
     before = head.state_dict()
     if not before.keys() <= stored.keys():
         return {}

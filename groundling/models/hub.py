@@ -1,4 +1,4 @@
-"""Hugging Face's hub and folders of models: whether a model is there, told without loading it. No torch."""
+"""Hugging Face's hub and model folders: whether a model exists, without loading it. Does not import torch."""
 
 from __future__ import annotations
 
@@ -19,53 +19,51 @@ from groundling.settings.training import HubSettings
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """OWNER/NAME."""
 WAIT = 2.0
-"""Seconds for an answer."""
+"""Seconds to wait for an answer."""
 ADVICE = ". If you were trying to load it from"
-"""With which transformers goes on to speak of folders that nobody has meant."""
+"""Where transformers' messages begin to discuss local folders, which the user did not mean."""
 
 
 @cache  # once for a process
 def is_hub_reachable() -> bool:
-    """Whether the hub answers; not asked where `HF_HUB_OFFLINE` forbids it."""
+    """Whether the hub answers; False, without a request, if `HF_HUB_OFFLINE` is set."""
     if is_offline_mode():
         return False
     try:
         get_session().head(constants.ENDPOINT, timeout=WAIT)
-    except Exception:  # of the HTTP client, which is another one from version to version
+    except Exception:  # the HTTP client, and so its errors, differ between versions
         return False
     return True
 
 
 def local_only(source: str | Path) -> dict[str, Any]:
-    """Options of a `from_pretrained`: a hub id that nobody answers for is looked for in the cache alone."""
+    """Options for `from_pretrained`: only the cache is searched if the hub does not answer."""
     if Path(source).exists() or is_hub_reachable():
         return {}
     return {"local_files_only": True}
 
 
 def describe_load_error(source: str | Path, error: BaseException) -> str:
-    """Why a hub id or folder could not be loaded, in a few words."""
+    """A short reason why a hub id or folder could not be loaded."""
     if not local_only(source):
         return first_line(error).partition(ADVICE)[0]
-    reason = (
-        "HF_HUB_OFFLINE forbids asking the hub" if is_offline_mode() else "the hub does not answer"
-    )
+    reason = "HF_HUB_OFFLINE forbids requests" if is_offline_mode() else "the hub does not answer"
     return f"no such folder, not in the hub's cache, and {reason}"
 
 
 def check_sharing(sharing: HubSettings, settings: Sequence[object]) -> None:
-    """Raises InputError, before a run of some settings begins, for what would only be seen after hours."""
+    """Raises InputError before a run if pushing its model would fail at the end."""
     check_repository(sharing.push_to_hub)
     if not all(vars(one).get("save_model", True) for one in settings if isinstance(one, Settings)):
         raise InputError("--push-to-hub: --no-save-model leaves nothing to push")
     if not is_hub_reachable():
         raise InputError(
-            "--push-to-hub: the hub does not answer, or HF_HUB_OFFLINE is set; leave it out and use "
+            "--push-to-hub: the hub does not answer, or HF_HUB_OFFLINE is set; omit the flag and run "
             "`groundling push` later"
         )
-    # Of the HTTP client, which is another one from version to version.
+    # The HTTP client, and so its errors, differ between versions.
     with convert_errors(
-        "--push-to-hub: the hub does not know you",
+        "--push-to-hub: you are not logged in to the hub",
         advice="; log in with `hf auth login`",
         errors=Exception,
     ):
@@ -73,19 +71,19 @@ def check_sharing(sharing: HubSettings, settings: Sequence[object]) -> None:
 
 
 def check_repository(name: str) -> None:
-    """Raises InputError for what is no OWNER/NAME."""
+    """Raises InputError unless a name has the form OWNER/NAME."""
     if not NAME.fullmatch(name):
         raise InputError(
-            f"{name}: no name on the hub; expected OWNER/NAME of letters, digits, - _ ."
+            f"{name}: not a valid hub name; expected OWNER/NAME of letters, digits, - _ ."
         )
 
 
-# Whether a hub id or a folder of a model is there, told by names of files alone. Imports nothing heavy.
+# Whether a hub id or a model folder exists, decided by file names alone.
 
 ADAPTER = "adapter.json"
-"""In the folder of an adapter over a CLIP."""
+"""Settings file in the folder of an adapter over CLIP."""
 CNN = "cnn"
-"""In the folder of a vision-language model that reads pixels, the folder of its CNN."""
+"""Subfolder of the CNN in the folder of a vision-language model that reads pixels."""
 HUB_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 """NAME or OWNER/NAME."""
 
@@ -96,46 +94,43 @@ def is_adapter(source: str) -> bool:
 
 
 def has_cnn(source: str) -> bool:
-    """Whether a folder holds a vision-language model that reads pixels by a CNN of its own."""
+    """Whether a folder holds a vision-language model that reads pixels with its own CNN."""
     return (Path(source) / CNN).is_dir()
 
 
 def check_model(source: str) -> None:
-    """Raises InputError if a source is no folder with a model's settings, and no model of the hub, nor of its cache."""
+    """Raises InputError if a source is no model folder, and no model on the hub or in its cache."""
     folder = Path(source)
     if folder.is_file():
-        raise InputError(f"{source}: is a file; expected a model's folder, or its id on the hub")
+        raise InputError(f"{source}: is a file; expected a model folder or a hub id")
     if folder.is_dir():
-        # A whole cross-modal model (`adapt --save-joint`) has its parts in folders of their own.
+        # A cross-modal model (`adapt --save-joint`) has its parts in subfolders.
         if not any(folder.glob("*.json")) and not any(folder.glob("*/*.json")):
             raise InputError(f"{source}: not a model folder, config.json is missing")
         return
     if HUB_ID.fullmatch(source) is None:
-        raise InputError(f"{source}: no model found there (no such folder)")
+        raise InputError(f"{source}: no model found (no such folder)")
     if is_hub_reachable():
         if _is_unknown(source):
             raise InputError(
-                f"{source}: no model found there (no such folder, and the hub knows no model of this name, or none "
-                "that you may see)"
+                f"{source}: no model found (no such folder, and the hub has no model of this name that you can access)"
             )
     elif not _is_cached(source):
-        raise InputError(
-            f"{source}: no model found there ({describe_load_error(source, OSError())})"
-        )
+        raise InputError(f"{source}: no model found ({describe_load_error(source, OSError())})")
 
 
 def _is_cached(source: str) -> bool:
-    """Whether the hub's cache on this machine has something of a model."""
+    """Whether the local hub cache has any snapshot of a model."""
     name = repo_folder_name(repo_id=source, repo_type="model")
     return any((Path(constants.HF_HUB_CACHE) / name / "snapshots").glob("*"))
 
 
 def _is_unknown(source: str) -> bool:
-    """Whether the hub says that it has no such model, and the cache has none."""
+    """Whether neither the hub nor the local cache has a model."""
     try:
         HfApi().model_info(source, timeout=WAIT)
     except RepositoryNotFoundError:
         return not _is_cached(source)
-    except Exception:  # of the HTTP client: whoever loads the model will say more
+    except Exception:  # of the HTTP client: loading the model gives a better message
         return False
     return False

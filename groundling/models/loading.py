@@ -1,4 +1,4 @@
-"""Configurations, tokenizers, weights and image processors from a hub id or a folder; what is wrong is one line."""
+"""Load configurations, tokenizers, weights and image processors; every error is an InputError of one line."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from groundling.models.sentence_modules import encoder_folder
 from groundling.runs.folder import read_object
 from groundling.runs.hashing import sha256_of
 
-# Which weights a model has, whatever folder or hub it came from.
+# Hashes that identify a model's weights, wherever they were loaded from.
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """A hash of all of a model's numbers; not of their names, which a library may change between its releases."""
+    """A hash of all of a model's weights, without their names, which libraries change between releases."""
     digests = []
     for tensor in model.state_dict().values():
         numbers = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -39,58 +39,58 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def saved_sha256(source: str | Path) -> str:
-    """A hash of the weights below a folder, wherever it lies; empty if there are none, as of a hub id."""
+    """A hash of the safetensors files below a folder; empty if there are none, or for a hub id."""
     files = Path(source).rglob("*.safetensors")
     digests = sorted(sha256_of(path) for path in files)
     return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else ""
 
 
 MOST_LAYERS = 1000
-"""Layers, or heads, of any model's configuration."""
+"""Maximum number of layers, or of heads, in a configuration."""
 MOST_NUMBER = 2**31 - 1
-"""Any other number there."""
+"""Maximum of any other number in a configuration."""
 SHARDS = "model.safetensors.index.json"
-"""Says in which of several files each weight is."""
+"""Maps each weight to its file."""
 HALF = ("bfloat16", "float16")
-"""What configurations call the two half precisions."""
+"""Names of the half precisions in configurations."""
 NO_CODE = {"trust_remote_code": False}
-"""Of every `from_pretrained`: nothing that a folder brings along is run; unsaid, transformers asks at a terminal."""
+"""Option of every `from_pretrained`, so that no code of a model folder runs; without it transformers may prompt."""
 
 IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
-"""Settings of a configuration that may name code on the hub in place of one of transformers' own ways."""
+"""Configuration settings that may name a kernel on the hub, which transformers would download and run."""
 NO_KERNELS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm")
-"""Those of transformers' own ways that torch itself can go."""
+"""Their values that need no code beyond torch and transformers."""
 
 
 @contextmanager
 def library_errors(source: str | Path, what: str) -> Iterator[None]:
-    """Inside, whatever transformers, tokenizers and huggingface_hub stumble over is an InputError of one line."""
+    """Within the context, turn any error of transformers, tokenizers and huggingface_hub into an InputError."""
     try:
         yield
-    except Exception as error:  # they fail in many ways
+    except Exception as error:  # the libraries raise many types
         raise InputError(f"{source}: {what} ({describe_load_error(source, error)})") from None
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
-    """A tokenizer by hub id or folder; raises InputError in one line where there is none."""
+    """Load a tokenizer from a hub id or folder; raises InputError if there is none."""
     expected = "expected tokenizer.json or the family's vocabulary files beside the weights"
     with library_errors(source, f"no tokenizer could be loaded; {expected}"):
         tokenizer = AutoTokenizer.from_pretrained(
             encoder_folder(source), **NO_CODE, **local_only(source)
         )
-        tokenizer("a")  # some damage shows only here
+        tokenizer("a")  # some damaged files fail only here
         own = len(tokenizer) - len(set(tokenizer.all_special_ids))
-    if own < 1:  # transformers makes an empty one where files are missing
-        raise InputError(f"{source}: no tokenizer there; {expected}")
+    if own < 1:  # transformers makes an empty tokenizer if files are missing
+        raise InputError(f"{source}: no tokenizer found; {expected}")
     return tokenizer
 
 
 def load_config(source: str | Path) -> Any:
-    """A model's configuration by hub id or folder; raises InputError in one line where there is none."""
+    """Load a model's configuration from a hub id or folder; raises InputError if there is none."""
     place = encoder_folder(source)
     if Path(place).is_dir() and not (Path(place) / "config.json").exists():
         raise InputError(f"{source}: not a model folder, config.json is missing")
-    with library_errors(source, "no model found there"):
+    with library_errors(source, "no model found"):
         config = AutoConfig.from_pretrained(place, **NO_CODE, **local_only(source))
     _refuse_giants(source, config.to_dict())
     _refuse_kernels(source, config)
@@ -98,38 +98,38 @@ def load_config(source: str | Path) -> Any:
 
 
 def _refuse_kernels(source: str | Path, config: Any) -> None:
-    """Raises InputError if a configuration, or one inside it, names a kernel: transformers would fetch and run it."""
+    """Raises InputError if a configuration, or one inside it, names a kernel that transformers would run."""
     for part in (config, *filter(_is_config, vars(config).values())):
         for name in IMPLEMENTATIONS:
             asked = vars(part).get(f"_{name}_internal")
             if asked not in NO_KERNELS:
                 raise InputError(
-                    f"{source}: config.json asks for {name} = {asked!r:.60}, code that is no part of transformers; "
-                    "remove it there"
+                    f"{source}: config.json sets {name} = {asked!r:.60}, code that is not part of transformers; "
+                    "remove this setting"
                 )
 
 
 def _is_config(value: object) -> bool:
-    """Whether a value is a configuration, such as that of one side of a model."""
+    """Whether a value is a configuration, e.g. of one tower of a model."""
     return isinstance(value, PreTrainedConfig)
 
 
 def _refuse_giants(source: str | Path, values: dict[Any, Any]) -> None:
-    """Raises InputError for sizes that no model has: to build one would take hours, or all memory there is."""
+    """Raises InputError for impossible sizes: building the model would take hours, or all memory."""
     for name, value in values.items():
         if isinstance(value, dict):
             _refuse_giants(source, value)
         most = MOST_LAYERS if str(name).endswith(("_layers", "_heads")) else MOST_NUMBER
         if isinstance(value, int) and value > most:
             raise InputError(
-                f"{source}: config.json says {name} = {str(value)[:20]}, expected at most {most:,}; is it damaged?"
+                f"{source}: config.json sets {name} = {str(value)[:20]}, expected at most {most:,}; is it damaged?"
             )
 
 
 def model_type(source: str | Path) -> str:
-    """What transformers calls the architecture of a hub id or folder; empty for a folder that is no model of its own.
+    """The `model_type` of transformers for a hub id or folder; empty for a folder without config.json.
 
-    Raises InputError where there is none.
+    Raises InputError if there is no model.
     """
     if Path(source).is_dir() and not (Path(source) / "config.json").exists():
         return ""
@@ -137,9 +137,9 @@ def model_type(source: str | Path) -> str:
 
 
 def precision_note(source: str | Path) -> list[str]:
-    """What is to be said where weights are stored in half precision: training and what it saves are in float32.
+    """A note if a model's weights are stored in half precision; training and saved models are in float32.
 
-    Rounding what was trained would undo small changes, and a saved model would answer otherwise than it was scored.
+    Rounding trained weights would undo small updates, and the saved model would differ from the evaluated one.
     """
     if Path(source).is_dir() and not (Path(encoder_folder(source)) / "config.json").exists():
         return []
@@ -147,15 +147,15 @@ def precision_note(source: str | Path) -> list[str]:
     if stored not in HALF:
         return []
     return [
-        f"{source}: its weights are {stored}; they are trained and saved in float32, twice the size, so that nothing "
-        f"learned is lost to rounding; `from_pretrained(FOLDER, dtype={stored!r})` reads what is saved as before"
+        f"{source}: its weights are {stored}; they are trained and saved in float32, twice the size, so that no update "
+        f"is lost to rounding; `from_pretrained(FOLDER, dtype={stored!r})` loads the saved model as {stored}"
     ]
 
 
 def load_weights(model_class: Any, source: str | Path) -> Any:
-    """`kind.from_pretrained(source)` in fp32; missing weights are refused in one line, a missing pooler is left out.
+    """`kind.from_pretrained(source)` in fp32; a missing pooler becomes None, other missing weights an InputError.
 
-    Pickled ones are never opened.
+    Pickled weights are never opened.
     """
     load_config(source)
     place = encoder_folder(source)
@@ -176,58 +176,58 @@ def load_weights(model_class: Any, source: str | Path) -> Any:
         )
     _check_finite(model, source)
     if report["missing_keys"]:
-        model.pooler = None  # a made-up one would be new in every process; the task makes its own, from the run's seed
+        model.pooler = None  # transformers' random one would differ by process; the task makes one from the seed
     return model.float()
 
 
 def _check_finite(model: Any, source: str | Path) -> None:
-    """Raises InputError for weights that are no numbers: later, the rate of learning would be blamed."""
+    """Raises InputError for NaN or infinite weights, before the learning rate is blamed for them."""
     for name, value in model.named_parameters():
         if not bool(value.isfinite().all()):
             raise InputError(
-                f"{source}: weights of {name} are no numbers (NaN or infinite), so the file is damaged or its training "
-                "diverged; take another copy"
+                f"{source}: weights of {name} are NaN or infinite, so the file is damaged or its training diverged; "
+                "use another copy"
             )
 
 
 def _refuse_pickles(folder: Path) -> None:
-    """Raises InputError for a folder whose weights are only there as pickles, by their name."""
+    """Raises InputError for a folder whose only weights are pickles."""
     pickled = sorted(folder.glob("pytorch_model*.bin"))
     if pickled and not any(folder.glob("*.safetensors")):
         raise InputError(
-            f"{pickled[0]}: a pickle, which is never opened; load it once with transformers where you trust it, and "
+            f"{pickled[0]}: a pickle, which is never opened; if you trust it, load it once with transformers, and "
             "`save_pretrained` writes safetensors"
         )
 
 
 def _check_shards(folder: Path) -> None:
-    """Raises InputError unless each file that an index of weights names is there, in the folder itself."""
+    """Raises InputError unless each file named in a weight index exists in the folder itself."""
     index = folder / SHARDS
     if not index.is_file() or (folder / "model.safetensors").is_file():
         return
     listed = read_object(index).get("weight_map")
     if not isinstance(listed, dict) or not listed:
-        raise InputError(f"{index}: no `weight_map` of weights to files; take another copy")
+        raise InputError(f"{index}: no `weight_map` of weights to files; use another copy")
     for name in dict.fromkeys(listed.values()):
         if not isinstance(name, str) or Path(name).name != name:
             raise InputError(
-                f"{index}: `weight_map` names {str(name)[:80]!r}, expected a file of this folder; take another copy"
+                f"{index}: `weight_map` names {str(name)[:80]!r}, expected a file in this folder; use another copy"
             )
         if not (folder / name).is_file():
-            raise InputError(f"{index}: `weight_map` names {name!r}, which is not there")
+            raise InputError(f"{index}: `weight_map` names {name!r}, which does not exist")
 
 
 def load_processor(source: str | Path) -> Any:
-    """The image processor beside a model's weights, always on Pillow: torchvision would give other pixels.
+    """Load a model's image processor, always with Pillow: torchvision returns other pixels.
 
     Raises InputError if there is none.
     """
-    what = "no image processor there, preprocessor_config.json is missing or damaged"
+    what = "no image processor found: preprocessor_config.json is missing or damaged"
     with library_errors(source, what):
         processor = AutoImageProcessor.from_pretrained(
             source, backend="pil", **NO_CODE, **local_only(source)
         )
-        processor(Image.new("RGB", (8, 8)))  # some damage shows only here
+        processor(Image.new("RGB", (8, 8)))  # some damaged files fail only here
         if (
             processor.do_normalize
             and not len(processor.image_mean) == len(processor.image_std) == 3

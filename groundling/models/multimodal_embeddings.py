@@ -1,9 +1,9 @@
-"""What every join of text and regions promises: one sequence for a BERT encoder.
+"""The interface of multimodal embeddings: text and regions as one input sequence of a BERT encoder.
 
-Everything in which VisualBERT, VL-BERT and UNITER differ before their heads is in their joins (`vision_language/`).
-The order is text (with its padding, which the mask hides), regions, and what a join adds after them; positions are
-those of a sequence without padding. A join owns what BERT lacks and reads BERT's own embeddings, so that BERT stays a
-stock model.
+VisualBERT, VL-BERT and UNITER differ, up to their heads, only in their `MultimodalEmbeddings`
+(`vision_language/`). The sequence is text (its padding is masked), regions, and positions that the
+embeddings add, such as VL-BERT's [END]; position ids do not count padding. A `MultimodalEmbeddings`
+has the layers that BERT lacks and uses BERT's own embeddings, so that BERT stays a stock model.
 """
 
 from __future__ import annotations
@@ -25,68 +25,68 @@ from groundling.models.text_encoder import embed_words
 
 @with_field_docs
 class EmbeddedSequence(NamedTuple):
-    """One sequence of both modalities, embedded: S places."""
+    """The embedded sequence of text and regions, S positions."""
 
     states: Tensor
     """(N, S, H)."""
     mask: Tensor
     """(N, S) bool."""
     text: slice
-    """The T places of the text."""
+    """The T positions of the text."""
     regions: slice
-    """The R places of the regions."""
+    """The R positions of the regions."""
 
 
 @with_field_docs
 class RegionPooling(NamedTuple):
-    """How a paper's CNN sees a region in the pixels."""
+    """How a paper's CNN computes a region's features from pixels."""
 
     bins: int
-    """RoIAlign's bins a side, which the CNN's last stage reads, with stride 1."""
+    """RoIAlign's bins per side, the input of the CNN's last stage, which has stride 1."""
     dilation: int
-    """Of that stage's 3 x 3 convolutions."""
+    """Dilation of that stage's 3 x 3 convolutions."""
 
 
 @with_field_docs
 class MultimodalEmbeddings(nn.Module):
-    """From BERT's embedding module and a batch to one sequence; without regions, to the text's alone."""
+    """Embeds text and regions of a batch as one sequence, or the text alone, with BERT's embedding module."""
 
     kind: ClassVar[str]
-    """The name that is written beside the weights."""
+    """Its architecture's name, saved with the weights."""
     added_position_count: ClassVar[int] = 0
-    """Positions that are needed after the text's."""
+    """Number of position ids it uses after those of the text."""
     reads_whole_image: bool = False
     """Whether it reads the whole image as a region."""
     reads_tagged_regions: ClassVar[bool] = True
-    """Whether a word that names an object of the image (VCR) takes something of that object's region."""
+    """Whether a word that names an object of the image (VCR) also reads that object's region."""
     has_inclusive_boxes: ClassVar[bool] = False
-    """Whether boxes end at their last pixel, so that the whole image is W - 1 by H - 1 pixels."""
+    """Whether box coordinates include the last pixel, so that the whole image is W - 1 by H - 1 pixels."""
     region_pooling: ClassVar[RegionPooling | None] = None
-    """How its paper sees regions in pixels; None: stored features alone."""
+    """How its paper computes features from pixels; None: stored features only."""
 
     def __init__(self, width: int, **options: Any) -> None:
-        """`width` of a region's features; it and `options` are written beside the weights."""
+        """`width` of a region's features; `width` and `options` are saved with the weights."""
         super().__init__()
         self.width = width
         self.options = {"width": width, **options}
 
     def feature_projection_weight(self) -> Tensor | None:
-        """The weight (H, D) that embeds features, if a head is tied to it."""
+        """The feature projection's weight (H, D) if a head is tied to it, else None."""
         return None
 
     def add_images(self, images: int, bert: BertModel) -> None:
-        """Make room for samples of several images, in the join and in its BERT; most joins have it."""
+        """Prepare itself and its BERT for samples of several images; by default nothing is needed."""
 
     def make_text_input(
         self, tokenizer: PreTrainedTokenizerBase, max_length: int
     ) -> TextRowEncoder:
-        """How texts of at most `max_length` pieces become its input; for most joins as for BERT."""
+        """How texts become its input, at most `max_length` tokens; by default as for BERT."""
         return TextRowEncoder(tokenizer, max_length)
 
     def forward(self, embeddings: Any, batch: Batch) -> EmbeddedSequence:
-        """Text and regions of a batch through `embeddings`, BERT's own module, and the join.
+        """Embed text and regions of a batch; `embeddings` is BERT's embedding module.
 
-        Raises InputError if the regions' features have another width than the join reads.
+        Raises InputError if the regions' features do not have the expected width.
         """
         tokens = require(batch.text, "text", f"a {self.kind} model")
         regions = batch.regions
@@ -108,10 +108,10 @@ class MultimodalEmbeddings(nn.Module):
         )
 
     def _parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What `parts` returns; raises InputError if that is something else than the two, or of other lengths."""
+        """The result of `parts`; raises InputError unless it is a pair of tensors of the expected shapes."""
         found: object = self.embed_parts(embeddings, words, batch)
         least = 0 if batch.regions is None else batch.regions.mask.shape[1]
-        what = f"expected text {tuple(words.shape[:2])} x H and, of {least} regions or more, {len(words)} x R x H"
+        what = f"expected text {tuple(words.shape[:2])} x H and regions {len(words)} x R x H with R >= {least}"
         if not isinstance(found, tuple) or len(found) != 2:
             raise InputError(f"{self.kind}: `parts` returns no pair of tensors; {what}")
         text, rest = found
@@ -122,24 +122,24 @@ class MultimodalEmbeddings(nn.Module):
         return text, rest
 
     def prepare_last_stage(self, states: Tensor, cover: Tensor) -> Tensor:
-        """What a CNN's last stage reads of regions (R, C, bins, bins) whose objects fill `cover` (R, 14, 14)."""
+        """Input of the CNN's last stage, from regions (R, C, bins, bins) and their object masks `cover` (R, 14, 14)."""
         return states
 
     def mask_last_stage(self, states: Tensor, cover: Tensor) -> Tensor:
-        """What counts of that stage's output (R, D, bins, bins) for regions whose objects fill `cover` (R, 14, 14)."""
+        """Output (R, D, bins, bins) of the CNN's last stage, masked by the object masks `cover` (R, 14, 14)."""
         return states
 
     def embed_parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Embedded text (N, T, H) and, after it, regions with what else a join adds (N, R + more, H).
+        """Embedded text (N, T, H), and the regions followed by any added positions (N, R + added, H).
 
-        `words` (N, T, E) are the word embeddings alone. Abstract.
+        `words` (N, T, E) are the word embeddings without positions and segments. Abstract.
         """
         raise NotImplementedError
 
     def masked_features(
         self, batch: Batch, regions: Regions, hidden: Tensor | None = None
     ) -> Tensor:
-        """What the regions look like (N, R, D): `hidden` (1, D) or (D,) in place of masked ones, then perturbed."""
+        """Features (N, R, D) of the regions: masked ones replaced by `hidden` (1, D) or (D,), then perturbed."""
         features = regions.features
         if hidden is not None and regions.masked is not None:
             features = torch.where(regions.masked[..., None], hidden, features)
@@ -147,22 +147,22 @@ class MultimodalEmbeddings(nn.Module):
             features = features + batch.perturbation.regions
         return features
 
-    # It asks what the batch holds, on which no compiled pass may depend.
+    # Its result depends on the batch's values, which `torch.compile` does not support.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def segment_ids(self, batch: Batch, rows: Sequence[int]) -> Tensor:
-        """Segment row (N, R) of each region, by the number of its image; raises InputError for too many images."""
+        """Segment id (N, R) of each region, from `rows` by its image; raises InputError for too many images."""
         on_host = require(batch.cpu_copy.regions, "regions", f"a {self.kind} model")
         most = int(on_host.image_index.max()) + 1
         if most > len(rows):
             raise InputError(
-                f"a sample has {most} images; this {self.kind} model has segments for {len(rows)}"
+                f"a sample has {most} images, but this {self.kind} model has segments for {len(rows)}"
             )
         image = require(batch.regions, "regions", f"a {self.kind} model").image_index
         return to_device(torch.tensor(rows), image.device)[image]
 
 
 def init_linears(module: nn.Module) -> None:
-    """Initialise new Linears as BERT does: N(0, 0.02), biases zero."""
+    """Initialise all Linears of a module as BERT does: weights N(0, 0.02), biases zero."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.normal_(part.weight, std=0.02)
@@ -170,7 +170,7 @@ def init_linears(module: nn.Module) -> None:
 
 
 def add_token_types(bert: BertModel, copies: Sequence[int | None]) -> None:
-    """Append rows to BERT's segment table, in place: copies of the given rows, None for a random one."""
+    """Append token type embeddings to a BERT, in place: copies of the given rows, random for None."""
     table = bert.embeddings.token_type_embeddings
     old = table.weight.detach()
     rows = [torch.randn_like(old[0]) * 0.02 if row is None else old[row] for row in copies]
@@ -180,17 +180,17 @@ def add_token_types(bert: BertModel, copies: Sequence[int | None]) -> None:
 
 
 def check_segments(bert: BertModel, last: int) -> None:
-    """Raises InputError if a BERT has no segment of this number."""
+    """Raises InputError if a BERT has no token type embedding of index `train_metrics`."""
     segments = bert.config.type_vocab_size
     if last >= segments:
         raise InputError(
-            f"segments 0 to {last} are read, this BERT has {segments}; `add_token_types` appends some"
+            f"this model needs segments 0 to {last}, but the BERT has {segments}; `add_token_types` appends some"
         )
 
 
 def check_width(features: Tensor, width: int, who: str) -> None:
-    """Raises InputError if regions' features (..., F) are not as wide as the model that reads them, which is `who`."""
+    """Raises InputError unless region features (..., F) have the width that the model `who` reads."""
     if features.shape[-1] != width:
         raise InputError(
-            f"regions have features of width {features.shape[-1]}; this {who} reads {width}"
+            f"the regions' features have width {features.shape[-1]}, but this {who} reads {width}"
         )

@@ -1,8 +1,8 @@
-"""Sentence encoders in sentence-transformers' layout: what stands around the encoder is read, applied and written back.
+"""Sentence encoders in sentence-transformers' format: read, apply and write the modules after the encoder.
 
-The layout is that of sentence-transformers 2 to 6: `modules.json` lists the encoder and what follows it, each with a
-folder of its own. An encoder in a folder, too (`0_Transformer/`), is written back beside `modules.json`, where
-newer versions have it. Nothing is unpickled, and sentence-transformers itself is not needed.
+The format is that of sentence-transformers 2 to 6: `modules.json` lists the encoder and the modules
+after it, each with its own folder. An encoder in a subfolder (`0_Transformer/`) is written back beside
+`modules.json`, as newer versions do. Nothing is unpickled, and sentence-transformers is not required.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from groundling.models.hub import local_only
 from groundling.runs.folder import json_text
 
 MODULES = "modules.json"
-"""Marks a sentence-transformers folder, and lists its modules in order."""
+"""The file that identifies a sentence-transformers folder and lists its modules in order."""
 ABOUT = "config_sentence_transformers.json"
 """Prompts and the similarity function."""
 ENCODER = (
@@ -36,14 +36,14 @@ ENCODER = (
         for family in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
     ),
 )
-"""What the settings of the encoder module are called: the first by all versions, the others by old ones."""
+"""Possible names of the encoder module's settings file; the first in all versions, the others in old ones."""
 ENCODER_KIND = "Transformer"
-"""What the encoder is called as a module."""
+"""Type of the encoder module."""
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 PACKAGE = "sentence_transformers."
 OLD_TYPES = "sentence_transformers.models."
-"""How types were spelt up to version 5; later versions read them too."""
+"""Prefix of module types up to version 5, which later versions read too."""
 
 LEGACY = {
     "pooling_mode_cls_token": "cls",
@@ -53,7 +53,7 @@ LEGACY = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Pooling's settings up to version 5, in the order in which several are joined, and what version 6 calls them."""
+"""Pooling settings up to version 5, in the order of concatenation, and their names in version 6."""
 
 Pool = Callable[[Tensor, Tensor], Tensor]
 
@@ -95,18 +95,18 @@ POOLS: dict[str, Pool] = {
     "weightedmean": _pool_weighted_mean,
     "lasttoken": _pool_last,
 }
-"""Every pooling of sentence-transformers, of states (N, T, D) under a mask (N, T) that holds special pieces too."""
+"""All poolings of sentence-transformers, of states (N, T, D) and a mask (N, T) that includes special tokens."""
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """One vector of a text's states: one or several ways of pooling, side by side."""
+    """Pools a text's states to one vector, in one way or in several, which are concatenated."""
 
     modes: tuple[str, ...] = ("mean",)
     """Names in `POOLS`."""
 
     def __call__(self, states: Tensor, mask: Tensor) -> Tensor:
-        """(N, modes * D) from states (N, T, D) and a mask (N, T) bool, True at every piece, special ones too."""
+        """(N, modes * D) from states (N, T, D) and a mask (N, T) bool, True at every token, special ones included."""
         return torch.cat([POOLS[mode](states, mask) for mode in self.modes], -1)
 
 
@@ -118,13 +118,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "torch.nn.modules.activation.SiLU": F.silu,
     "torch.nn.modules.activation.Sigmoid": torch.sigmoid,
 }
-"""Activations of Dense, by the name in its settings."""
+"""Activations of a Dense module, by their names in its settings."""
 IDENTITY = "torch.nn.modules.linear.Identity"
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A Linear and an activation, as they are: frozen."""
+    """sentence-transformers' Dense module, frozen: a Linear and an activation."""
 
     weight: Tensor
     """(E, D)."""
@@ -140,35 +140,35 @@ class Dense:
 
 
 def unit_length(vectors: Tensor) -> Tensor:
-    """Vectors (N, D) of unit length."""
+    """Vectors (N, D) scaled to unit length."""
     return F.normalize(vectors, dim=-1)
 
 
 @dataclass(frozen=True, eq=False)
 class SentenceModules:
-    """What makes one vector of an encoder's states, and the files that say so to sentence-transformers."""
+    """The modules that turn an encoder's states into a sentence vector, and their files for sentence-transformers."""
 
     pooling: Pooling
     post_pooling: tuple[Callable[[Tensor], Tensor], ...] = ()
-    """What follows: `Dense`, `normalized`."""
+    """Modules after pooling: `Dense`, `normalized`."""
     max_length: int = 0
-    """Most pieces of a text, special ones included; 0: as many as the encoder takes."""
+    """Maximum number of tokens, special ones included; 0: the encoder's own maximum."""
     prompt: str = ""
-    """What stands before every text by default."""
+    """Default prompt, before every text."""
     modules: tuple[Mapping[str, Any], ...] = ()
-    """`modules.json`."""
+    """Content of `modules.json`."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Every other file, by its place in the folder."""
+    """Every other file, by its path in the folder."""
 
     def vectors(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Sentence vectors (N, E) of states (N, T, D) under a mask (N, T), as sentence-transformers encodes them."""
+        """Sentence vectors (N, E) of states (N, T, D) and a mask (N, T), as sentence-transformers computes them."""
         vectors = self.pooling(states, mask)
         for step in self.post_pooling:
             vectors = step(vectors)
         return vectors
 
     def with_projection(self, projection: nn.Linear) -> SentenceModules:
-        """The same pooling with `projection` and unit length in place of what follows it."""
+        """The same pooling, followed by `projection` and normalisation instead of the modules after it."""
         weights = {
             f"linear.{name}": value.detach().cpu().clone()
             for name, value in projection.state_dict().items()
@@ -197,7 +197,7 @@ class SentenceModules:
         return PurePosixPath(name).parent in folders
 
     def write(self, folder: Path) -> None:
-        """Write the modules beside the encoder's own files."""
+        """Write `modules.json` and the modules' files beside the encoder's own files."""
         for name, content in self.files.items():
             place = folder / name
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,7 @@ class SentenceModules:
 
 
 def make_sentence_modules(mode: str, width: int, max_length: int) -> SentenceModules:
-    """A sentence encoder of a plain one: pooling alone, of states `width` wide and at most `max_length` pieces."""
+    """Make a plain encoder a sentence encoder: pooling only, of states of `width`, at most `max_length` tokens."""
     pooling = {"word_embedding_dimension": width}
     pooling |= {name: mode == one for name, one in LEGACY.items()}
     files = {
@@ -231,9 +231,9 @@ def _json(value: object) -> bytes:
 
 
 def encoder_folder(source: str | Path) -> str | Path:
-    """Where a model's own files lie: the folder that `modules.json` names for the encoder, or `source` as it is.
+    """The folder of the encoder's own files: the one that `modules.json` names, else `source` unchanged.
 
-    What is wrong with `modules.json` is for `load_sentence_modules` to say. A hub id stays as it is.
+    A damaged `modules.json` is reported by `load_sentence_modules`. A hub id is returned unchanged.
     """
     folder = Path(source)
     if not (folder / MODULES).is_file():
@@ -251,10 +251,10 @@ def encoder_folder(source: str | Path) -> str | Path:
 
 
 def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModules | None, bool]:
-    """What a hub id or folder says of sentences, None if nothing, and whether texts are to be lower-cased.
+    """Load the sentence modules of a hub id or folder (None without), and whether texts are lower-cased.
 
-    `width` of the encoder's states. Raises InputError, naming the file, for a module that is not known here, or one
-    that does not fit.
+    `width` of the encoder's states. Raises InputError, naming the file, for an unsupported module, or
+    one that does not fit.
     """
     folder = _SentenceFolder(source)
     if not folder.has(MODULES):
@@ -271,7 +271,7 @@ def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModul
             dense = _dense(folder, path, width)
             width = len(dense.weight)
             after.append(dense)
-    # An encoder in a folder of its own has its settings there.
+    # An encoder in a subfolder has its settings there.
     place = f"{modules[0]['path']}/" if modules[0]["path"] else ""
     name = next((place + name for name in ENCODER if folder.keep(place + name)), "")
     settings = folder.settings(name) if name else {}
@@ -279,7 +279,7 @@ def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModul
     prompt = _prompt(folder, about)
     if prompt and not folder.settings(f"{modules[1]['path']}/{CONFIG}").get("include_prompt", True):
         raise InputError(
-            f"{folder.name(ABOUT)}: a default prompt that pooling leaves out (include_prompt: false) is not supported"
+            f"{folder.name(ABOUT)}: a default prompt that pooling excludes (include_prompt: false) is not supported"
         )
     sentence = SentenceModules(
         pooling,
@@ -293,7 +293,7 @@ def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModul
 
 
 def _prompt(folder: _SentenceFolder, about: Mapping[str, Any]) -> str:
-    """What stands before every text by default; raises InputError if that is no text."""
+    """The default prompt, empty if there is none; raises InputError if it is no text."""
     name = about.get("default_prompt_name")
     if not name:
         return ""
@@ -301,23 +301,23 @@ def _prompt(folder: _SentenceFolder, about: Mapping[str, Any]) -> str:
     prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
     if not isinstance(prompt, str):
         raise InputError(
-            f"{folder.name(ABOUT)}: default_prompt_name is {name!r:.40}, but `prompts` has no text of this name"
+            f"{folder.name(ABOUT)}: default_prompt_name is {name!r:.40}, but `prompts` has no text with this name"
         )
     return prompt
 
 
 def _max_length(file: str, settings: Mapping[str, Any]) -> int:
-    """Most pieces of a text, 0 where nothing is said; raises InputError for what is no number of pieces."""
+    """Maximum number of tokens of a text, 0 if not set; raises InputError unless it is a positive integer."""
     said = settings.get("max_seq_length")
     if said is None:
         return 0
     if type(said) is not int or said < 1:
-        raise InputError(f"{file}: max_seq_length is {said!r:.40}, expected a whole number above 0")
+        raise InputError(f"{file}: max_seq_length is {said!r:.40}, expected an integer above 0")
     return said
 
 
 def add_lowercase(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Let a tokenizer lower-case its texts, as sentence-transformers does where a folder says `do_lower_case`."""
+    """Make a tokenizer lower-case its texts, as sentence-transformers does for `do_lower_case`."""
     engine = tokenizer.backend_tokenizer
     steps = [normalizers.Lowercase()]
     if engine.normalizer is not None:
@@ -326,7 +326,7 @@ def add_lowercase(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 class _SentenceFolder:
-    """The files of a hub id or folder, those of which are kept that a module needs."""
+    """The files of a hub id or folder; those that a module needs are read and kept."""
 
     def __init__(self, source: str | Path) -> None:
         self.source = source
@@ -346,11 +346,11 @@ class _SentenceFolder:
         return Path(found) if found else None
 
     def has(self, file: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return self._path(file) is not None
 
     def keep(self, file: str) -> bool:
-        """Take a file along; False if there is none."""
+        """Read and keep a file; False if it does not exist."""
         path = self._path(file)
         if path is None:
             return False
@@ -359,7 +359,7 @@ class _SentenceFolder:
         return True
 
     def settings(self, file: str) -> dict[str, Any]:
-        """A JSON object that is kept; raises InputError if there is none."""
+        """A kept file's JSON object; raises InputError if the file is missing or holds something else."""
         value = self._json(file)
         if not isinstance(value, dict):
             raise InputError(f"{self.name(file)}: expected a JSON object")
@@ -367,14 +367,12 @@ class _SentenceFolder:
 
     def _json(self, file: str) -> Any:
         if file not in self.files and not self.keep(file):
-            raise InputError(
-                f"{self.name(file)}: no such file, although {MODULES} names its folder"
-            )
+            raise InputError(f"{self.name(file)}: no such file, but {MODULES} names its folder")
         with convert_errors(f"{self.name(file)}: not valid JSON"):
             return json.loads(self.files[file])
 
     def modules(self) -> list[dict[str, Any]]:
-        """The modules in order: the encoder, pooling, and what follows; raises InputError for any other list."""
+        """The modules in order: encoder, pooling, and those after it; raises InputError for any other list."""
         listed = self._json(MODULES)
         del self.files[MODULES]
         where = self.name(MODULES)
@@ -385,20 +383,20 @@ class _SentenceFolder:
             expected = allowed[min(place, 2)]
             if _kind(module) not in expected:
                 raise InputError(
-                    f"{where}: module {place} is {module['type']}, expected {' or '.join(expected)}; for the encoder "
-                    f"by itself, take a copy of the folder without {MODULES}"
+                    f"{where}: module {place} is {module['type']}, expected {' or '.join(expected)}; to use the "
+                    f"encoder alone, copy the folder without {MODULES}"
                 )
         if len(listed) < 2:
-            raise InputError(f"{where}: expected a Transformer and a Pooling at least")
+            raise InputError(f"{where}: expected at least a Transformer and a Pooling")
         if listed[0]["path"] and encoder_folder(self.source) == self.source:
             raise InputError(
-                f"{where}: the encoder lies in {listed[0]['path']!r}, but there is no {CONFIG} in such a folder"
+                f"{where}: the encoder's folder is {listed[0]['path']!r}, but it has no {CONFIG}"
             )
         return listed
 
 
 def _is_module(module: object) -> bool:
-    """Whether an entry has a type, and a path that stays in the folder."""
+    """Whether an entry has a type, and a path inside the folder."""
     if not isinstance(module, dict):
         return False
     path = module.get("path")
@@ -408,13 +406,13 @@ def _is_module(module: object) -> bool:
 
 
 def _kind(module: Mapping[str, Any]) -> str:
-    """What sentence-transformers calls the module; the whole type if it is another package's."""
+    """The module's class name in sentence-transformers; the full type if it is from another package."""
     kind = str(module["type"])
     return kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind
 
 
 def _pooling(folder: _SentenceFolder, path: str, width: int) -> tuple[Pooling, int]:
-    """The pooling of a module's folder over states of this width, and the width of what it makes."""
+    """The pooling in a module's folder, for states of `width`, and the width of the pooled vector."""
     file = f"{path}/{CONFIG}"
     settings = folder.settings(file)
     said = settings.get("pooling_mode", settings)
@@ -422,25 +420,25 @@ def _pooling(folder: _SentenceFolder, path: str, width: int) -> tuple[Pooling, i
         switched = [key for key, on in settings.items() if key.startswith("pooling_mode_") and on]
         unknown = [key for key in switched if key not in LEGACY]
         named = unknown or [mode for key, mode in LEGACY.items() if key in switched]
-        # With all of them off sentence-transformers takes the mean; of an empty `pooling_mode` it makes nothing.
+        # With all of them off sentence-transformers pools the mean; an empty `pooling_mode` is an error.
         modes: Sequence[Any] = named or ["mean"]
     else:
         modes = [said] if isinstance(said, str) else said
     if not isinstance(modes, Sequence) or not modes or any(m not in list(POOLS) for m in modes):
         raise InputError(
-            f"{folder.name(file)}: pooling {modes!r} is not known here; expected some of {', '.join(POOLS)}"
+            f"{folder.name(file)}: pooling {modes!r} is not supported; expected some of {', '.join(POOLS)}"
         )
     stated = settings.get("embedding_dimension", settings.get("word_embedding_dimension", width))
     if stated != width:
         raise InputError(
-            f"{folder.name(file)}: pools states {stated} wide, the encoder's are {width}"
+            f"{folder.name(file)}: expects states of width {stated}, but the encoder's have width {width}"
         )
     pooling = Pooling(tuple(modes))
     return pooling, width * len(pooling.modes)
 
 
 def _dense(folder: _SentenceFolder, path: str, width: int) -> Dense:
-    """The Dense of a module's folder, over vectors of this width."""
+    """The Dense module in a folder, for vectors of `width`."""
     file = f"{path}/{CONFIG}"
     settings = folder.settings(file)
     activation = str(settings.get("activation_function", "torch.nn.modules.activation.Tanh"))
@@ -450,14 +448,15 @@ def _dense(folder: _SentenceFolder, path: str, width: int) -> Dense:
     odd += [] if activation in ACTIVATIONS else ["activation_function"]
     if odd:
         raise InputError(
-            f"{folder.name(file)}: {odd[0]} = {settings[odd[0]]!r} is not known here; a Dense has one of "
-            f"{', '.join(name.rpartition('.')[2] for name in ACTIVATIONS)}, and reads the sentence vector alone"
+            f"{folder.name(file)}: {odd[0]} = {settings[odd[0]]!r} is not supported; expected a Dense that reads the "
+            "sentence vector only, with one of the activations "
+            f"{', '.join(name.rpartition('.')[2] for name in ACTIVATIONS)}"
         )
     file = f"{path}/{WEIGHTS}"
     if not folder.keep(file):
         raise InputError(
-            f"{folder.name(file)}: no such file; weights are not unpickled: load and save the folder once with "
-            "sentence-transformers"
+            f"{folder.name(file)}: no such file, and pickled weights are not opened; load and save the folder once "
+            "with sentence-transformers"
         )
     with convert_read_errors(folder.name(file)):
         weights = load(folder.files[file])

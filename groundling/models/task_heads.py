@@ -1,4 +1,4 @@
-"""Heads that answer a task: plain ones, and what the papers' own (in `groundling/vision_language/`) are made of."""
+"""Task heads: the plain ones, and building blocks of the papers' heads (in `groundling/vision_language/`)."""
 
 from __future__ import annotations
 
@@ -18,69 +18,69 @@ from groundling.models.heads import Pooler
 from groundling.models.multimodal_embeddings import init_linears
 
 HEAD = 64
-"""Width of an attention head of every BERT."""
+"""Width of an attention head in every BERT."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class HeadContext:
-    """What a head may know of the task it answers and of the model it reads."""
+    """The task and the model that a head is made for."""
 
     sizes: OutputSizes
     """Widths of the model's outputs."""
     output_type: OutputType
-    """The shape of the task's answer."""
+    """The task's output type."""
     tokenizer: PreTrainedTokenizerBase | None = None
-    """The text encoder's; None if the head asks nothing of its own."""
+    """The text encoder's tokenizer; None for a plain head outside a single-stream model."""
     input_embeddings: Tensor | None = None
-    """(vocabulary, E): the text encoder's input embeddings, from which a head may start."""
+    """(vocabulary, E): the text encoder's input embeddings, which may initialise a head."""
 
     @property
     def outputs(self) -> int:
-        """Width of the answer, per row."""
+        """Number of outputs per row."""
         return self.output_type.head_width
 
 
 @with_field_docs
 class TaskHead(nn.Module):
-    """From what a model says to a task's outputs; takes a `HeadContext` and keyword options."""
+    """Computes a task's outputs from a model's `EncoderOutput`; made from a `HeadContext` and keyword options."""
 
     loss: ClassVar[str] = ""
-    """Kind of the form's loss that the paper trains this head with; empty: the form's own."""
+    """The `OutputType` loss that the paper trains this head with; empty: the output type's default."""
     separates_images: ClassVar[bool] = False
-    """Whether each image of an example is read by itself, in a row of its own."""
+    """Whether each image of an example is a row of its own."""
     swaps_left_right: ClassVar[bool] = True
-    """Whether left and right change places in the texts and answers of a mirrored picture."""
+    """Whether "left" and "right" are swapped in the texts and answers of a mirrored image."""
     uses_segments: ClassVar[bool] = False
-    """Whether its paper sees of each region only what its object fills."""
+    """Whether its paper masks each region outside its object."""
 
     @classmethod
     def output_type_for(cls, form: OutputType) -> OutputType:
-        """The task's form with the loss of this head's paper, which may want other outputs."""
+        """The task's output type with the loss of this head's paper, which may change the number of outputs."""
         return replace(form, kind=cls.loss) if cls.loss else form  # type: ignore[type-var]
 
     def prepare_example(self, example: Example) -> Example:
-        """The example as this head wants it put, such as with a [MASK] behind the text, which is its `cue` then."""
+        """The example prepared for this head, e.g. with a [MASK] after the text, which becomes its `cue`."""
         return example
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
-        """Layers that an earlier run may have trained, and what its file of heads calls them."""
+        """Layers that an earlier run may have trained, with their names in its file of heads."""
         return []
 
     def count_loss_items(self, labels: Tensor, choices: int, form: OutputType) -> int:
-        """Over how many items the mean of the loss is taken, of labels (B, ...) of so many choices each: samples.
+        """Number of items that the loss is averaged over, by default samples; labels (B, ...), `choices` each.
 
-        `form` is the one that it is trained with.
+        `form`: the output type the head is trained with.
         """
         return len(labels)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """Outputs (N, outputs) by row, or (N, R) where regions are scored. Abstract."""
+        """Outputs (N, outputs) by row, or (N, R) if regions are scored. Abstract."""
         raise NotImplementedError
 
 
 def make_output_layer(width: int, outputs: int) -> nn.Linear:
-    """The last Linear of a head, initialised as BERT does: N(0, 0.02), bias zero."""
+    """The last Linear of a head, initialised as in BERT: N(0, 0.02), bias zero."""
     linear = nn.Linear(width, outputs)
     init_linears(linear)
     return linear
@@ -89,7 +89,7 @@ def make_output_layer(width: int, outputs: int) -> nn.Linear:
 def make_transform(
     width: int, inner: int, activation: nn.Module, norm: bool = True
 ) -> nn.Sequential:
-    """Linear, activation and, with `norm`, LayerNorm: what papers put before the last Linear."""
+    """Linear, activation and, with `norm`, LayerNorm: the transform before a paper's last Linear."""
     parts = [nn.Linear(width, inner), activation]
     if norm:
         parts.append(nn.LayerNorm(inner, eps=1e-12))
@@ -99,10 +99,10 @@ def make_transform(
 
 
 class PooledClsHead(TaskHead):
-    """The plain head: the encoder's pooler if it has one, else a new one, dropout, one Linear (Devlin et al. 2019).
+    """The plain head: the encoder's pooler (or a new one), dropout, one Linear (Devlin et al. 2019).
 
-    A cross-modal model is read after its last cross-modal layer (XDBERT Appendix C.3). XDBERT's Section 2.4 says that
-    fine-tuning follows BERT's; its released script does not, see `UnpooledClsHead`.
+    For a cross-modal model it reads the states after the last cross-modal layer (XDBERT Appendix C.3).
+    XDBERT's Section 2.4 fine-tunes as BERT does; its released script does not, see `UnpooledClsHead`.
     """
 
     def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
@@ -114,7 +114,7 @@ class PooledClsHead(TaskHead):
         self.classify = make_output_layer(sizes.pooler_output or sizes.text, reading.outputs)
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
-        """A cross-modal model's pooler, which `SameSentencePrediction` trained."""
+        """The new pooler, which `SameSentencePrediction` may have trained."""
         return [] if self.pooler is None else [(self.pooler, "match.pooler")]
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
@@ -131,14 +131,14 @@ class PooledClsHead(TaskHead):
 
 
 class UnpooledClsHead(TaskHead):
-    """One Linear on the encoder's own first position, without pooler or dropout (Splend1d/XDBERT, its GLUE script)."""
+    """One Linear on the encoder's first position, without pooler or dropout (Splend1d/XDBERT, its GLUE script)."""
 
     def __init__(self, reading: HeadContext) -> None:
-        """Raises InputError for a form that is not read at the first position."""
+        """Raises InputError for an output type that is not predicted from the first position."""
         super().__init__()
         if reading.output_type.head_input != "first":
             raise InputError(
-                "--cls-without-pooler: this task's answers are not read at the first position"
+                "--cls-without-pooler: this task is not predicted from the first position; omit it"
             )
         self.classify = make_output_layer(reading.sizes.text, reading.outputs)
 
@@ -150,7 +150,7 @@ class UnpooledClsHead(TaskHead):
 
 
 class RegionScoreHead(TaskHead):
-    """One score for every region: dropout, one Linear on its last state."""
+    """One score per region: dropout, one Linear on its last state."""
 
     def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the last Linear."""
@@ -161,7 +161,7 @@ class RegionScoreHead(TaskHead):
         )
 
     def transform(self, regions: Tensor) -> Tensor:
-        """What the last Linear reads of the regions' states (N, R, H)."""
+        """Transform the regions' states (N, R, H) before dropout and the last Linear; here unchanged."""
         return regions
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
@@ -173,33 +173,33 @@ class RegionScoreHead(TaskHead):
 
 @with_field_docs
 class TransformedRegionScoreHead(RegionScoreHead):
-    """One score for every region, through the first layer of the head that masked regions were pre-trained with."""
+    """One score per region, after the first layer of the masked-region head from pre-training."""
 
     norm: ClassVar[bool]
-    """Whether LayerNorm follows that layer, as it does in the model's pre-training."""
+    """Whether a LayerNorm follows that layer, as in the model's pre-training."""
 
     def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the last Linear."""
         width = reading.sizes.pooler_output or reading.sizes.text
-        # Made before the last Linear, so that both are drawn in the order in which they are read.
+        # Made before the last Linear, so that both are initialised in the order of the forward pass.
         between = make_transform(width, width, nn.GELU(), self.norm)
         super().__init__(reading, dropout)
         self.between = between
 
     def transform(self, regions: Tensor) -> Tensor:
-        """The states (N, R, H) after that layer."""
+        """States (N, R, H) after that layer."""
         states: Tensor = self.between(regions)
         return states
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
-        """The layer that masked regions trained, by soft or by hard labels."""
+        """The layer that `MaskedRegionModeling` trained, with soft or with hard labels."""
         return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
 
 
 class PhraseGroundingHead(TaskHead):
-    """One score for every region, from the last piece of a phrase: one attention head of 64 dimensions.
+    """One score per region for a phrase's last token: the weights of one attention head of 64 dimensions.
 
-    VisualBERT Appendix B.4; release (uclanlp/visualbert): the weights of one attention head, whose values are unused.
+    VisualBERT Appendix B.4; release (uclanlp/visualbert): an attention head whose values are unused.
     """
 
     def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
@@ -226,13 +226,14 @@ def _mask_scores(scores: Tensor, batch: Batch) -> Tensor:
 
 
 class PairPooler(nn.Module):
-    """Two sequences read each other and are pooled to one vector each (ChenRocks/UNITER, model/nlvr2.py).
+    """Cross-attention between two sequences, each then pooled to one vector (ChenRocks/UNITER, model/nlvr2.py).
 
-    Linears start as BERT's do, the attentions' input projections as PyTorch's (release: what `init_weights` reaches).
+    Linears are initialised as in BERT, the attentions' input projections as in PyTorch (release: its
+    `init_weights` does not reach them).
     """
 
     def __init__(self, width: int, dropout: float = 0.1) -> None:
-        """`width` of the states; attention heads of 64, as BERT's; `dropout` in all, on pooling weights too."""
+        """`width` of the states, in attention heads of 64; `dropout` everywhere, on pooling weights too."""
         super().__init__()
         heads = max(1, width // HEAD)
         self.read = nn.ModuleList(
@@ -244,7 +245,7 @@ class PairPooler(nn.Module):
         init_linears(self)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """(B, 2H) from states (2B, S, H), a sample's two sequences one after the other, and their mask (2B, S)."""
+        """(B, 2H) from states (2B, S, H), in which a sample's two sequences are adjacent, and their mask (2B, S)."""
         pooled = []
         for this, other in ((0, 1), (1, 0)):
             mine = states[this::2]
@@ -260,12 +261,12 @@ class PairPooler(nn.Module):
 
 
 class ImagePairHead(TaskHead):
-    """Two images, each read with the text by itself; the two sequences then read each other (UNITER's NLVR2)."""
+    """Two images, each encoded with the text in its own row, then cross-attention of both rows (UNITER's NLVR2)."""
 
     separates_images = True
 
     def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
-        """`dropout` inside the pooling; before the last Linear there is none (release)."""
+        """`dropout` inside the pooling; none before the last Linear (release)."""
         super().__init__()
         width = reading.sizes.text
         self.pair = PairPooler(width, dropout)
@@ -284,28 +285,28 @@ class ImagePairHead(TaskHead):
 
 
 class MaskTokenHead(TaskHead):
-    """What heads share that read their answer at the last [MASK] of the text."""
+    """Base of heads that predict the answer at the last [MASK] of the text."""
 
     def __init__(self, reading: HeadContext) -> None:
         """Raises InputError if the tokenizer has no mask token."""
         super().__init__()
         tokenizer = require(reading.tokenizer, "tokenizer", "a head that reads a [MASK]")
-        self.mask_id = mask_id_of(tokenizer, ", where the answer is read")
+        self.mask_id = mask_id_of(tokenizer, ", which this head needs to predict the answer")
         self.mask = str(tokenizer.mask_token)
 
     def at_mask(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """States (N, H) at each row's last [MASK]; raises InputError if a text was cut before it."""
+        """States (N, H) at each row's last [MASK]; raises InputError if a text was truncated before it."""
         text = require(encoded.text, "text", "a head that reads a [MASK]")
         if not self._masked(batch.cpu_copy).any(1).all():
             raise InputError(
-                "a text was cut before its [MASK], where the answer is read; raise --max-length"
+                "a text was truncated before its [MASK], where the answer is predicted; raise --max-length"
             )
         masked = self._masked(batch)
         last = masked.shape[1] - 1 - masked.flip(1).int().argmax(1)
         return text[torch.arange(len(last), device=last.device), last]
 
     def _masked(self, batch: Batch) -> Tensor:
-        """Which pieces (N, T) are a [MASK]."""
+        """Which tokens (N, T) are a [MASK]."""
         return require(batch.text, "text", "a head that reads a [MASK]").input_ids == self.mask_id
 
 
@@ -314,9 +315,9 @@ PLAIN: dict[str, type[TaskHead]] = {
     "regions": RegionScoreHead,
     "phrase": PhraseGroundingHead,
 }
-"""The plain head of each way to read a form."""
+"""The plain head by `OutputType.head_input`."""
 
 
 def make_plain_head(reading: HeadContext) -> TaskHead:
-    """The plain head of the task's form."""
+    """The plain head for the task's output type."""
     return PLAIN[reading.output_type.head_input](reading)

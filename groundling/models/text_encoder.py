@@ -1,4 +1,4 @@
-"""Any Hugging Face text encoder, as it is; with cheaper attention masks and gradient checkpointing."""
+"""Any stock Hugging Face text encoder, with cheaper attention masks and gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from groundling.models.heads import lm_head_style
 from groundling.models.loading import load_config, load_tokenizer, load_weights
 from groundling.models.sentence_modules import SentenceModules, add_lowercase, load_sentence_modules
 
-# Masks of attention on an accelerator: transformers asks each of them whether it masks anything, and waits.
+# Attention masks on an accelerator: transformers checks each for padding, which synchronises with the GPU.
 
 ASKED = ("sdpa", "eager")
-"""Kinds of attention whose masks are asked: PyTorch's fused one, and transformers' own."""
+"""Attention implementations whose masks are checked: PyTorch's fused one, and transformers' eager one."""
 
 
 @contextmanager
 def skip_mask_checks() -> Iterator[None]:
-    """Inside, a mask that is given to attention on an accelerator is used as it is.
+    """Within the context, attention on an accelerator uses its mask without a check for padding.
 
-    transformers leaves out a mask without padding, for which it reads the mask from the device in every pass.
-    `make_attention_mask` leaves it out before it gets there. Attention is the same with or without such a mask.
+    transformers omits a mask without padding, and reads the mask from the device in every pass to find
+    out. `make_attention_mask` omits it earlier, without that read. Attention is the same with or without such a mask.
     """
     before = {name: ALL_MASK_ATTENTION_FUNCTIONS[name] for name in ASKED}
     for name, make in before.items():
@@ -55,7 +55,7 @@ def skip_mask_checks() -> Iterator[None]:
 def _skip_check(
     make: Callable[..., Tensor | None], *arguments: Any, **options: Any
 ) -> Tensor | None:
-    """What `make` makes of a mask, into which it is not to look on an accelerator."""
+    """Call `make` without its check of the mask's values if the mask is on an accelerator."""
     mask = options.get("attention_mask")
     if mask is not None and mask.device.type != "cpu":
         options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
@@ -63,40 +63,40 @@ def _skip_check(
 
 
 def make_attention_mask(tokens: Tokens, batch: Batch) -> Tensor | None:
-    """What an encoder is told of texts' padding: (N, T) long, None on an accelerator if there is none."""
+    """The attention mask (N, T) long of texts; None on an accelerator if no text is padded."""
     before = None if batch.cpu_batch is None else batch.cpu_batch.text
     if before is not None and _is_full(before):
         return None
     return tokens.attention_mask.long()
 
 
-# It asks what the batch holds, on which no compiled pass may depend.
+# Its result depends on the batch's values, which `torch.compile` does not support.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _is_full(tokens: Tokens) -> bool:
     """Whether no text is padded."""
     return bool(tokens.attention_mask.all())
 
 
-# Gradient checkpointing: layers' activations are computed again in the backward pass instead of being kept.
+# Gradient checkpointing: activations are recomputed in the backward pass instead of stored.
 
 
 @contextmanager
 def gradient_checkpointing(model: nn.Module) -> Iterator[None]:
-    """Every Hugging Face encoder inside a model keeps only what enters its layers; off again afterwards.
+    """Within the context, every Hugging Face encoder inside a model uses gradient checkpointing.
 
-    Random numbers are drawn again as they were, so losses and gradients stay the same. Raises InputError if no part of
-    the model can do it.
+    Dropout masks are reproduced, so losses and gradients stay the same. Raises InputError if no part of
+    the model supports it.
     """
     parts = _checkpointable_models(model)
     if not parts:
         raise InputError(
-            f"--gradient-checkpointing: no part of this {type(model).__name__} supports it; leave it out"
+            f"--gradient-checkpointing: no part of this {type(model).__name__} supports it; omit it"
         )
     with warnings.catch_warnings():
-        # The name that later versions prefer is not in the earliest one that is supported.
+        # The newer name is missing from the oldest supported version.
         warnings.simplefilter("ignore", FutureWarning)
         for part in parts:
-            # Reentrant ones want inputs with gradients, and do not go together with DDP's unused parameters.
+            # Reentrant checkpoints need inputs with gradients and conflict with DDP's unused parameters.
             part.gradient_checkpointing_enable({"use_reentrant": False})
     try:
         yield
@@ -108,7 +108,7 @@ def gradient_checkpointing(model: nn.Module) -> Iterator[None]:
 
 
 def _checkpointable_models(model: nn.Module) -> list[PreTrainedModel]:
-    """The outermost Hugging Face models inside a model that support it."""
+    """The outermost Hugging Face models inside a model that support gradient checkpointing."""
     found: list[PreTrainedModel] = []
     inside: set[nn.Module] = set()
     for module in model.modules():
@@ -121,9 +121,10 @@ def _checkpointable_models(model: nn.Module) -> list[PreTrainedModel]:
 
 
 def embed_words(table: nn.Module, batch: Batch, who: str) -> Tensor:
-    """Word embeddings (N, T, E) of a batch's texts, without positions or segments; the one place that looks them up.
+    """Word embeddings (N, T, E) of a batch's texts, without positions or segments; every model calls this.
 
-    An inner step's perturbation is added here (VILLA: to the word embedding alone). Raises InputError without texts.
+    Adds the training step's perturbation, if any (VILLA perturbs word embeddings only). Raises InputError
+    without texts.
     """
     words: Tensor = table(require(batch.text, "text", who).input_ids)
     if batch.perturbation is not None and batch.perturbation.text is not None:
@@ -132,10 +133,10 @@ def embed_words(table: nn.Module, batch: Batch, who: str) -> Tensor:
 
 
 class TextEncoder(Encoder):
-    """A stock HF encoder and its tokenizer; `encoder` *is* the HF module, which is what gets exported."""
+    """A stock HF encoder and its tokenizer; `encoder` is the HF module itself, which is exported."""
 
     def __init__(self, encoder: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raises InputError if the tokenizer knows more pieces than the encoder embeds."""
+        """Raises InputError if the tokenizer has more tokens than the encoder's input embeddings."""
         super().__init__()
         self.encoder = encoder
         self.tokenizer = tokenizer
@@ -155,24 +156,24 @@ class TextEncoder(Encoder):
         self.sentence: SentenceModules | None = None
 
     def set_sentence_modules(self, sentence: SentenceModules) -> None:
-        """Let it say sentence vectors, pooled thus, and write what makes them beside itself (sentence-transformers)."""
+        """Add sentence modules: outputs include sentence vectors, and exports are in sentence-transformers' format."""
         self.sentence = sentence
         width = self.sizes.text * len(sentence.pooling.modes)
         self.sizes = self.sizes._replace(sentence_embedding=width)
 
     @property
     def max_length(self) -> int:
-        """Most pieces the encoder and its tokenizer can take, special ones included."""
+        """Maximum number of tokens of the encoder and its tokenizer, special ones included."""
         limit = getattr(self.encoder.config, "max_position_embeddings", None) or 512
         for name, module in self.encoder.named_modules():
-            # RoBERTa-like tables spend their first rows on padding: positions start at padding_idx + 1.
+            # RoBERTa-like models reserve the first rows: positions start at padding_idx + 1.
             if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
                 spent = 0 if module.padding_idx is None else module.padding_idx + 1
                 limit = module.num_embeddings - spent
         return min(limit, self.tokenizer.model_max_length)
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """Encode `batch.text`; `attention` is told every layer's map, named `self`."""
+        """Encode `batch.text`; `attention` is called with every layer's map, named `self`."""
         tokens = require(batch.text, "text", "a text encoder")
 
         def tell(layer: int, weights: Tensor) -> None:
@@ -190,17 +191,17 @@ class TextEncoder(Encoder):
         )
 
     def _pooled(self, states: Tensor, mask: Tensor) -> Tensor | None:
-        """A sentence encoder's pooled states (N, S), of states (N, T, D) under a mask (N, T)."""
+        """A sentence encoder's pooled vectors (N, S), of states (N, T, D) and a mask (N, T); else None."""
         return None if self.sentence is None else self.sentence.pooling(states, mask)
 
     def hidden_states(self, batch: Batch) -> tuple[Tensor, ...]:
-        """What the embeddings and then each layer put out for `batch.text`, (N, T, D) each."""
+        """Outputs (N, T, D) of the embeddings and of each layer for `batch.text`."""
         out = self.encoder(**self._encoder_arguments(batch), output_hidden_states=True)
         states: tuple[Tensor, ...] = out.hidden_states
         return states
 
     def _encoder_arguments(self, batch: Batch) -> dict[str, Any]:
-        """What Hugging Face's module reads of a batch."""
+        """Arguments of the Hugging Face module for a batch."""
         tokens = require(batch.text, "text", "a text encoder")
         arguments: dict[str, Any] = {"attention_mask": make_attention_mask(tokens, batch)}
         if batch.perturbation is None:
@@ -213,7 +214,7 @@ class TextEncoder(Encoder):
         return arguments
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder, None]:
-        """Texts of at most `max_length` pieces, or what the encoder can take."""
+        """Texts of at most `max_length` tokens, or the encoder's own maximum if it is lower."""
         return TextRowEncoder(self.tokenizer, min(max_length, self.max_length)), None
 
     def word_embeddings(self) -> nn.Embedding:
@@ -222,9 +223,9 @@ class TextEncoder(Encoder):
         return table
 
     def export(self, folder: Path) -> None:
-        """Write a stock HF folder: `AutoModel.from_pretrained(folder)` needs nothing of groundling.
+        """Write a stock HF folder: `AutoModel.from_pretrained(folder)` works without groundling.
 
-        A sentence encoder's is a sentence-transformers folder, too.
+        A sentence encoder's folder also has sentence-transformers' format.
         """
         self.encoder.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
@@ -233,12 +234,12 @@ class TextEncoder(Encoder):
 
 
 def load_text_encoder(source: str | Path) -> TextEncoder:
-    """A text encoder with its tokenizer from a hub id or a folder; raises InputError if it holds something else."""
+    """Load a text encoder and its tokenizer from a hub id or folder; raises InputError for another model."""
     config = load_config(source)
-    # CLIP has two encoders, and an image encoder has no vocabulary.
+    # Two encoders (CLIP) have no `hidden_size`, an image encoder no `vocab_size`.
     one_text_encoder = hasattr(config, "hidden_size") and hasattr(config, "vocab_size")
     if not one_text_encoder or config.is_encoder_decoder:
-        raise InputError(f"{source}: a {config.model_type} model is no text encoder")
+        raise InputError(f"{source}: a {config.model_type} model is not a text encoder")
     tokenizer = load_tokenizer(source)
     sentence, lower = load_sentence_modules(source, config.hidden_size)
     if lower:

@@ -1,4 +1,4 @@
-"""An objective corrupts a sample, owns its head, and scores what a model said; a run makes them from their names."""
+"""An objective corrupts samples, has a head, and computes its loss from a model's outputs; made by name."""
 
 from __future__ import annotations
 
@@ -32,106 +32,107 @@ from groundling.settings.training import TrainConfig
 
 
 class NegativeSampler(Protocol):
-    """Draws another sample of the same data, with the objective's own generator."""
+    """Draws another sample of the same data, with the objective's random generator."""
 
     def __call__(self, similar_length: bool = False) -> Sample:
-        """Any sample, or with `near` one about as long as the sample that is corrupted; it may be that one itself."""
+        """A random sample, with `near` of about the same length; it may be the corrupted sample itself."""
         ...
 
 
 @with_field_docs
 class Objective(nn.Module):
-    """Corrupt + head + loss.
+    """A training objective: corruption, head and loss.
 
-    `forward` returns *sums* by term name and `count` how many items each sum covers, both from one micro-batch; the
-    loop divides by the count of the whole step, over accumulation and processes, so that splitting a batch changes
-    nothing, but for in-batch negatives. A term that has no items in a step, or none that is counted, is divided by 1.
-    Sub-classes take `OutputSizes` first and keyword options after it.
+    For one micro-batch, `forward` returns the *sum* of each loss term by name, and `count` the number of
+    items in each sum. The loop divides by the count of the whole step, over accumulation and processes,
+    so that splitting a batch changes nothing, except for in-batch negatives. A term without a count, or
+    with a count of 0, is divided by 1. Sub-classes take `OutputSizes` first and keyword options after it.
     """
 
     name: str = ""
-    """Prefix of the terms in the log, and the key of the objective's own random stream; every objective needs one."""
+    """Prefix of its terms in the log, and key of its random generator; required."""
     required_fields: Sequence[str] = ()
-    """Fields of the batch that must be there, e.g. `text` or `features.sentence`."""
+    """Required batch fields, e.g. `text` or `features.sentence`."""
     monitored_terms: Sequence[str] = ()
-    """Terms that are logged and not trained on, such as how often a gate is open."""
+    """Terms that are logged but have weight 0 in the loss, such as how often a gate is open."""
     in_batch_negatives: bool = False
-    """True if an item's loss depends on the others of its micro-batch, which accumulation makes smaller: a run says so.
+    """True if an item's loss depends on the rest of its micro-batch, which accumulation makes smaller; a run notes it.
 
-    Those of other processes are there only if the objective gathers them, as the package's own do.
+    Items of other processes are included only if the objective gathers them, as the package's own do.
     """
     swaps_inputs: ClassVar[bool] = False
-    """True if `corrupt` exchanges whole inputs; such objectives go before those that mask inside them."""
+    """True if `corrupt` exchanges whole inputs; such objectives run before those that mask tokens or regions."""
 
     def __init__(self, sizes: OutputSizes, *, weight: float = 1.0, warmup: int = 0) -> None:
-        """`weight` of the terms in the total; it grows linearly from 0 over the first `warmup` optimizer steps."""
+        """`weight` of its terms in the loss, warmed up linearly over the first `warmup` optimizer steps."""
         super().__init__()
         self.sizes = sizes
         self.weight = weight
         self.warmup = warmup
 
     def weight_at(self, step: int) -> float:
-        """Weight of this objective's terms at an optimizer step (0-based)."""
+        """Weight of its terms at an optimizer step (0-based)."""
         if not self.warmup:
             return self.weight
         return self.weight * min(1.0, (step + 1) / self.warmup)
 
     def weight_of(self, term: str, step: int) -> float:
-        """Weight of one of its terms at an optimizer step: 0 of one that is only watched."""
+        """Weight of one of its terms at an optimizer step (0-based); 0 for a `watched` term."""
         return 0.0 if term in self.monitored_terms else self.weight_at(step)
 
     def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
-        """What a user should know of its watched terms, a line each, after a run.
+        """Notes on its `watched` terms after a run, one line each.
 
-        `means` holds the mean of every watched term in each epoch; terms that were never logged are missing.
+        `means`: mean of every watched term in each epoch; terms that were never logged are missing.
         """
         return []
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
-        """Layers that an earlier run may have trained, and what its file of heads calls them, for `finetune`."""
+        """Layers that an earlier run may have trained, with their names in its file of heads, for `finetune`."""
         return []
 
     def saved_modules(self) -> dict[str, nn.Module]:
-        """What is kept beside an exported model for a next run to start from, by name."""
+        """Modules saved beside an exported model, by name, from which a later run can start."""
         return {self.name: self}
 
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
     ) -> Sample:
-        """A copy with inputs changed and labels set; `other()` draws another sample of the same data with `rng`."""
+        """A copy with corrupted inputs and with labels; `other()` draws another sample of the same data with `rng`."""
         return sample
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """How many items each term of `forward` sums over, from the batch alone; 0 where it has none. Abstract."""
+        """Number of items in each term of `forward`, computed from the batch alone; 0 for none. Abstract."""
         raise InputError(f"{type(self).__name__}: this objective has no method `count`")
 
     def loss_targets(self, batch: Batch) -> Mapping[str, LossTargets]:
-        """What its terms are scored against, from the batch alone: of those for which one can guess.
+        """Targets of its terms, computed from the batch alone, for terms that have a constant baseline.
 
-        By it, a run tells whether a term has left guessing.
+        A run uses them to check whether a term is better than that baseline.
         """
         return {}
 
     def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor | None:
-        """What the head makes of it, such as logits (B, outputs), which others find in `encoded.heads[self.name]`.
+        """Outputs of the head, such as logits (B, outputs); the loop stores them in `encoded.heads[self.name]`.
 
-        All active objectives read before any of them scores: a gate or a divergence finds the task's logits there.
+        The loop calls `read` of all active objectives before any `forward`, so that a gate or a
+        divergence can use the task's logits.
         """
         return None
 
     def cached_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """What `read` gave in this pass, or gives now if nobody asked; for an objective that implements it."""
+        """Outputs of `read` in this pass, computed now if they are missing; needs an implementation of `read`."""
         answer = encoded.heads.get(self.name)
         return require(
             self.compute_logits(encoded, batch) if answer is None else answer, "read", self.name
         )
 
     def count_logits(self, batch: Batch) -> int:
-        """How many items `read` answers for, from the batch alone: as many as the first term sums over."""
+        """Number of items in the outputs of `read`, computed from the batch alone: the first term's count."""
         return next(iter(self.count(batch).values()), 0)
 
     def comparison_logits(self, answer: Tensor) -> Tensor:
-        """What `read` gave as logits (..., K) of one softmax each, by which an inner step compares two passes."""
+        """The outputs of `read` as logits (..., K) of a softmax, by which a training step compares two passes."""
         return answer
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Mapping[str, Tensor]:
@@ -141,27 +142,27 @@ class Objective(nn.Module):
 
 @with_field_docs
 class LossTargets(NamedTuple):
-    """What a term's items are scored against, where its loss is a cross-entropy or a squared error."""
+    """Targets of a term whose loss is a cross-entropy or a squared error."""
 
     kind: Literal["class", "share", "number"]
-    """How `values` are to be read."""
+    """Type of `values`."""
     values: Tensor
-    """(n,) classes; (n, K) shares of classes; (n, D) numbers."""
+    """(n,) class ids; (n, K) class probabilities; (n, D) numbers."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class MaskingVocabulary:
-    """What masking needs to know of a tokenizer."""
+    """The token ids that masking needs."""
 
     mask_id: int
-    """Id of its mask token."""
+    """Id of the mask token."""
     replacement_ids: Sequence[int]
-    """Ids that may stand in for a masked piece: all but special tokens."""
+    """Ids that may replace a masked token: all except special tokens."""
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> MaskingVocabulary:
-        """That of a tokenizer; raises InputError if it has no mask token."""
+        """The ids of a tokenizer; raises InputError if it has no mask token."""
         mask_id = mask_id_of(tokenizer, ", so masked LM is not possible")
         special = set(tokenizer.all_special_ids)
         ordinary = [number for number in range(len(tokenizer)) if number not in special]
@@ -171,39 +172,39 @@ class MaskingVocabulary:
 @with_field_docs
 @dataclass(frozen=True)
 class ObjectiveContext:
-    """What a run knows when it makes its objectives."""
+    """The model, settings and task that a run's objectives are made for."""
 
     sizes: OutputSizes
     vocabulary: MaskingVocabulary | None = None
-    """The text encoder's; None where nothing is masked."""
+    """The text encoder's token ids; None if no text is masked."""
     settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     cross_modal: CrossModalSettings = field(default_factory=CrossModalSettings)
     output_type: OutputType | None = None
-    """The form of the task's answers, as its head is trained; None where there is no task."""
+    """The task's output type, with the loss of its head; None without a task."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class ObjectiveSpec:
-    """An objective by the name it has in `--arm` and `--objectives`, and how a run makes it."""
+    """An objective's name in `--arm` and `--objectives`, and how a run makes it."""
 
     name: str
-    """What commands call it."""
+    """Its name in commands."""
     make: Callable[[ObjectiveContext], Objective]
-    """From what a run knows to a new objective."""
+    """Makes a new objective."""
     needs_cross_modal: bool = False
-    """It reads states after the cross-modal encoder."""
+    """Whether it reads states after the cross-modal encoder."""
     needs_teacher: bool = False
-    """It reads a teacher's features."""
+    """Whether it reads a teacher's features."""
     settings_groups: tuple[type[Settings], ...] = ()
-    """The groups of settings that it reads, of `ObjectiveContext`: a run says of others that nothing reads them."""
+    """The groups of settings it reads; a run notes settings that no objective reads."""
 
 
 def find_objective(name: str) -> ObjectiveSpec:
-    """The part called `name`: one of this package's, or `MODULE:NAME`, a `ObjectiveSpec` or `Objective` of yours.
+    """The objective called `name`: one of the package's, or `MODULE:NAME` of your own `ObjectiveSpec` or `Objective`.
 
-    An objective class is made from the sizes alone; its `needs` tell whether it wants a teacher. Raises InputError if
-    there is no such part.
+    An objective class is called with the sizes alone, and gets a teacher if its `needs` include features.
+    Raises InputError if there is no such objective.
     """
     if not is_import_path(name):
         return resolve("objectives", ObjectiveSpec, name)
@@ -220,15 +221,15 @@ def find_objective(name: str) -> ObjectiveSpec:
 
 
 def order_for_corruption(objectives: Sequence[Objective]) -> list[Objective]:
-    """Objectives in the order their `corrupt` must run: whole-input swaps first."""
+    """Objectives in the order in which their `corrupt` runs: those that swap whole inputs first."""
     return sorted(objectives, key=lambda objective: not objective.swaps_inputs)
 
 
-# How a run makes its objectives from their names, and what it must know of them.
+# How a run makes its objectives by name, and checks them.
 
 
 def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) -> list[Objective]:
-    """Objectives by name; each one's head is drawn by its own key, so it is the same in every run that has it."""
+    """Make objectives by name; a head's initialisation depends on the seed and its name, not on other objectives."""
     objectives = []
     for name in names:
         torch.manual_seed(derive_seed(seed, "init", name))
@@ -240,24 +241,24 @@ def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) 
 
 
 def check_saved_modules(objective: Objective) -> None:
-    """Raises InputError now for what could not be saved when all is trained."""
+    """Raises InputError before training if `saved` does not return modules by name."""
     saved: object = objective.saved_modules()
     sound = isinstance(saved, Mapping) and all(
         isinstance(name, str) and isinstance(head, nn.Module) for name, head in saved.items()
     )
     if not sound:
-        raise InputError(f"{objective.name}: `saved` returns no modules by name, expected a dict")
+        raise InputError(f"{objective.name}: `saved` must return a dict from names to modules")
 
 
 def save_objective_heads(folder: Path, objectives: Sequence[Objective]) -> None:
-    """Write what objectives keep for a next run beside an exported model."""
+    """Write the objectives' `saved` modules beside an exported model."""
     heads = {name: head for one in objectives for name, head in one.saved_modules().items()}
     save_heads(folder, heads)
 
 
 def required_features(names: Sequence[str], context: ObjectiveContext) -> frozenset[str]:
-    """Names of the features that objectives read of teachers."""
-    # What an objective needs may follow from its settings, so that it must be made to be asked; any width will do.
+    """Names of the teacher features that objectives read."""
+    # `needs` may depend on the settings, so the objectives are made, with any width.
     sizes = context.sizes._replace(teacher=1, teacher_image=1)
     taught = [name for name in names if find_objective(name).needs_teacher]
     made = make_objectives(taught, replace(context, sizes=sizes), seed=0)
@@ -266,7 +267,7 @@ def required_features(names: Sequence[str], context: ObjectiveContext) -> frozen
 
 
 def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConfig) -> list[str]:
-    """What is to be said where accumulation leaves objectives fewer in-batch negatives than the batch has samples."""
+    """A note if gradient accumulation leaves objectives fewer in-batch negatives than the batch size."""
     names = [one.name for one in objectives if one.in_batch_negatives]
     if not names or training.gradient_accumulation_steps == 1:
         return []
@@ -275,12 +276,12 @@ def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConf
         size = f"one of a step's {training.gradient_accumulation_steps} on each process"
     return [
         f"--gradient-accumulation-steps {training.gradient_accumulation_steps}: {', '.join(names)} takes its negatives from one micro-batch ({size}), so "
-        "that the loss is another one than of the whole batch at once"
+        "the loss differs from that of the whole batch"
     ]
 
 
 SILENT = frozenset({"cache_gb", "teacher_cache"})
-"""Settings that say where something is kept, which need no reader."""
+"""Settings of the cache, which no objective has to read."""
 
 
 def unused_settings_note(
@@ -289,15 +290,15 @@ def unused_settings_note(
     training_step: str,
     cross_modal: CrossModalSettings | None = None,
 ) -> list[str]:
-    """A line if settings were given that none of the objectives `names` reads.
+    """A note if settings were given that none of the objectives `names` reads.
 
-    `crossing` are those of the cross-modal encoder, in a command that may train one.
+    `crossing`: settings of the cross-modal encoder, in a command that may train one.
     """
     if any(is_import_path(name) for name in (*names, training_step)):
-        return []  # which may read any of them
+        return []  # the user's own objective may read any setting
     parts = [find_objective(name) for name in names]
     read = {group for part in parts for group in part.settings_groups}
-    # A cross-modal model reads as many windows as a teacher would.
+    # A cross-modal model reads `max_windows` too.
     silent = SILENT | ({"max_windows"} if CrossModalSettings in read else set())
     flags = [
         f"--{flag_name(one.name)}"
@@ -308,4 +309,4 @@ def unused_settings_note(
     if not flags:
         return []
     trained = " and ".join(names) or "the task's own loss"
-    return [f"nothing here reads {', '.join(flags)}: what is trained is {trained}"]
+    return [f"{', '.join(flags)} has no effect: this run trains {trained}"]

@@ -1,4 +1,4 @@
-"""Contrast between two sets of features: CLIP's own objective, and the pieces that distillation shares with it."""
+"""CLIP's contrastive loss, and the functions that feature distillation shares with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from groundling.objectives import Objective
 
 
 class _GatherRows(torch.autograd.Function):
-    """All ranks' rows, with gradients summed back to the rank that owns them."""
+    """Gathers the rows of all ranks; in backward, sums each row's gradients at its own rank."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, most: int) -> Tensor:
@@ -32,7 +32,7 @@ class _GatherRows(torch.autograd.Function):
 
 
 def _gather_padded(rows: Tensor, most: int) -> Tensor:
-    """Every rank's rows (n, D), each padded to `most`, in rank order: (ranks * most, D)."""
+    """Rows (n, D) of all ranks, padded to `most` each, in rank order: (ranks * most, D)."""
     padded = F.pad(rows, (0, 0, 0, most - len(rows)))
     parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, padded.contiguous())
@@ -40,7 +40,7 @@ def _gather_padded(rows: Tensor, most: int) -> Tensor:
 
 
 def gather_across_processes(rows: Tensor) -> tuple[Tensor, int]:
-    """Rows (n, D) or (n,) of every process in rank order, differentiably, and where this process's own rows start."""
+    """Gather rows (n, D) or (n,) of all processes, differentiably; returns them and the offset of the own rows."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return rows, 0
     sizes = [
@@ -60,9 +60,9 @@ def gather_across_processes(rows: Tensor) -> tuple[Tensor, int]:
 def info_nce(
     anchors: Tensor, others: Tensor, same: Tensor, start: int, scale: Tensor | float
 ) -> Tensor:
-    """InfoNCE of unit-length anchors (n, E), whose positives are `others[start : start + n]` (m, E), summed.
+    """Summed InfoNCE of unit-length anchors (n, E), whose positives are `others[start : start + n]` (m, E).
 
-    `same` (n, m) marks pairs that are not true negatives (the same word or text); all but the positive are left out.
+    `same` (n, m) marks false negatives (the same word, text or image), which are masked out.
     """
     number = torch.arange(len(anchors), device=anchors.device)
     logits = scale * anchors @ others.T
@@ -76,8 +76,8 @@ def info_nce(
 class ClipContrastiveLoss(Objective):
     """CLIP's symmetric contrastive loss between captions and images of a batch (Radford et al. 2021, Figure 3).
 
-    Negatives come from all processes but from one micro-batch only: accumulation does not enlarge them. Two captions
-    of one image in a batch are not each other's negatives.
+    Negatives are the micro-batch's of all processes: gradient accumulation does not add any. Captions of
+    the same image are not negatives.
     """
 
     name = "contrast"
@@ -87,16 +87,16 @@ class ClipContrastiveLoss(Objective):
     def __init__(
         self, sizes: OutputSizes, *, max_scale: float = 100.0, weight: float = 1.0, warmup: int = 0
     ) -> None:
-        """`max_scale`: CLIP's bound on the learned inverse temperature."""
+        """`max_scale`: CLIP's upper bound of the learned inverse temperature."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.max_scale = max_scale
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """Pairs."""
+        """Image-text pairs."""
         return {"clip": len(batch)}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """Mean of both directions' cross-entropy, summed over pairs to (), as `clip`."""
+        """Mean of both directions' cross-entropy, summed over image-text pairs to (), as `clip`."""
         text = require(encoded.text_embeds, "text_embeds", self.name)
         image = require(encoded.image_embeds, "image_embeds", self.name)
         scale = require(encoded.scale, "scale", self.name).clamp(max=self.max_scale)

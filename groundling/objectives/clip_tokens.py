@@ -16,16 +16,17 @@ from groundling.objectives import Objective, ObjectiveSpec
 from groundling.settings.objectives import CrossModalSettings
 
 RELEASED_SLOTS = 9 * 77
-"""Nine windows of 77, to which the authors' code pads every text of adaptation, and whose padding it then scores."""
+"""Nine windows of 77 tokens, to which the authors' code pads every text, and whose padding it scores."""
 
 
 class ClipTokenClassification(Objective):
-    """Recover CLIP pieces from their own states after the cross-modal encoder (XDBERT's CLIPTC, Section 2.3.3).
+    """CLIP token classification: predict CLIP tokens from their states after the cross-modal encoder (CLIPTC).
 
-    CLIP has no mask token, so nothing is hidden; 15 % of the pieces are scored. Targets "real" leaves out start, end
-    and padding, as the paper says; "released" draws from every slot, as the authors' code does (Splend1d/XDBERT: it
-    tests the wrong tensor): start and end tokens are scored, and so is the padding of 9 x 77 slots, whose label is 0.
-    Padding is never stored here: its share is drawn as so many more positions, of label 0, on the end token's state.
+    XDBERT Section 2.3.3. CLIP has no mask token, so no input is masked; 15 % of the tokens are scored.
+    `targets="real"` excludes start, end and padding, as in the paper. `targets="released"` scores any
+    position, as in the authors' code (Splend1d/XDBERT, which tests the wrong tensor): start and end
+    tokens too, and the padding of 9 x 77 positions, with label 0. Padding is not stored here: its number
+    of scored positions is drawn, and each is scored with label 0 on the end token's state.
     """
 
     name = "clip_tokens"
@@ -40,7 +41,7 @@ class ClipTokenClassification(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`rate`: share of the pieces that is scored."""
+        """`rate`: share of tokens that are scored."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.rate = rate
         self.targets = targets
@@ -49,7 +50,7 @@ class ClipTokenClassification(Objective):
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
     ) -> Sample:
-        """Choose the pieces to score; the input stays as it is."""
+        """Choose the tokens to score; the input is not changed."""
         row = require(sample.clip, "clip", self.name)
         allowed = (
             ~row.special_tokens_mask
@@ -67,18 +68,18 @@ class ClipTokenClassification(Objective):
         return sample.with_label("clip_padding", np.array(rng.binomial(padding, self.rate)))
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """Scored pieces."""
+        """Scored tokens."""
         pieces = int(self._scored(batch).sum())
         if "clip_padding" in batch.labels:
             pieces += int(batch.labels["clip_padding"].sum())
         return {"clip_tokens": pieces}
 
     def _scored(self, batch: Batch) -> Tensor:
-        """Which pieces (N, V) were chosen."""
+        """Mask (N, V) of the scored tokens."""
         return batch.labels[self.name] != IGNORE
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy () summed over scored pieces, as `clip_tokens`."""
+        """Cross-entropy () summed over scored tokens, as `clip_tokens`."""
         states = require(encoded.joint_visual, "joint_visual", self.name)
         table = require(encoded.clip_input_embeddings, "clip_input_embeddings", self.name)
         places = batch.flat_indices(self._scored)
@@ -86,7 +87,7 @@ class ClipTokenClassification(Objective):
         logits = self.head(select(states, places), table).float()
         loss = F.cross_entropy(logits, labels, reduction="sum")
         if "clip_padding" in batch.labels:
-            # The last end token of each sample stands for its padding.
+            # Scored padding uses the state of each sample's last end token.
             ends = require(batch.clip, "clip", self.name).key_mask.sum(1) - 1
             number = torch.arange(len(ends), device=ends.device)
             padding = self.head(states[number, ends], table).float()

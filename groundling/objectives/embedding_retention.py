@@ -1,4 +1,4 @@
-"""What keeps a sentence encoder where it was while it learns something else."""
+"""Keeps a sentence encoder's embeddings close to those before training."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from groundling.objectives import Objective
 
 
 class EmbeddingRetention(Objective):
-    """Keep a sentence encoder's vectors: 1 - cosine with what it said of the same text before training.
+    """Sentence vectors stay close to those before training: 1 - cosine of both, for the same text.
 
-    The student as it was is its own teacher (`teachers/itself.py`), as in Learning without Forgetting (Li and Hoiem
-    2016), but on features. A text may be masked; what it was compared with never is. Our own.
+    The teacher is a frozen copy of the student (`FrozenCopy`), as in Learning without Forgetting (Li and
+    Hoiem 2016), but on features. The student's text may be masked; the copy's is not. Not from a paper.
     """
 
     name = "retain"
@@ -24,7 +24,7 @@ class EmbeddingRetention(Objective):
         return {self.name: batch.rows}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """The summed distance () of the student's pooled vectors (N, S) from those that it had (N, S)."""
+        """Summed cosine distance () between the student's pooled vectors (N, S) and the frozen copy's (N, S)."""
         now = require(encoded.sentence_embedding, "sentence_embedding", self.name)
         before = batch.features["as_it_was"].to(now.dtype)
         return {self.name: (1 - F.cosine_similarity(now, before, dim=-1)).sum()}

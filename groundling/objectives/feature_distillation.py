@@ -15,15 +15,16 @@ from groundling.settings.objectives import DistillationSettings
 
 
 class FeatureDistillation(Objective):
-    """Bring the text encoder's own states close to a frozen teacher's features, through throw-away projections.
+    """Distil a frozen teacher's features into the text encoder's states, through projections that are not saved.
 
-    Needs a teacher (`TeacherDataset`) whose features are `sentence` (N, E) and `words` (N, K, E). Kinds: "l1" is
-    CLIP-TD's naive text term (Eq. 3-4: summed over dimensions, averaged over items; both sides of unit length with
-    `targets="unit"`, or the teacher's standardised features as they are); "contrastive" is InfoNCE against the
-    teacher's features of the other sentences and words of the micro-batch in all processes, equal words not being
-    negatives. The student's sentence feature is its first position, the mean, or with `pool="own"` what its own
-    sentence-transformers folder pools, if it has one; its word feature the mean of the word's pieces. Words with a
-    masked piece take no part, nor do special positions, unless a folder pools them.
+    Needs a teacher (`TeacherDataset`) with features `sentence` (N, E) and `words` (N, K, E). Kind "l1" is
+    CLIP-TD's naive text term (Eq. 3-4): summed over dimensions, averaged over items, either of unit-length
+    features of both (`targets="unit"`), or with the teacher's standardised features. Kind "contrastive"
+    is InfoNCE against the teacher's features of other sentences and words in the micro-batch of all
+    processes; equal words are not negatives. The student's sentence feature is its first position, the
+    mean, or with `pool="own"` its own sentence-transformers pooling, if it has one; its word feature is
+    the mean of the word's tokens. Words with a masked token are excluded, and so are special tokens,
+    unless the student's own pooling includes them.
     """
 
     name = "distill"
@@ -42,9 +43,9 @@ class FeatureDistillation(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`sentence` and `word` weigh the two terms against each other; `temperature` of the contrastive kind."""
+        """`sentence`, `word`: weights of the two terms; `temperature` of the contrastive kind."""
         super().__init__(sizes, weight=weight, warmup=warmup)
-        self.name = kind  # two of them in one run have two heads
+        self.name = kind  # both kinds in one run have different names
         self.kind = kind
         self.in_batch_negatives = kind == "contrastive"
         self.part_weights = {"sentence": sentence, "word": word}
@@ -59,7 +60,7 @@ class FeatureDistillation(Objective):
         )
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """Sentences and words that take part."""
+        """Sentences and words in the loss."""
         counts = {"sentence": batch.rows, "word": int(self._distilled_words(batch).sum())}
         return {
             f"{self.kind}_{part}": counts[part]
@@ -68,7 +69,7 @@ class FeatureDistillation(Objective):
         }
 
     def _distilled_words(self, batch: Batch) -> Tensor:
-        """(N, K) bool: words with a teacher feature and all of whose pieces the student sees unmasked."""
+        """(N, K) bool: words with a teacher feature that the student reads without a masked token."""
         word = require(batch.text, "text", self.name).word_ids
         words = require(batch.word_type_ids, "word_type_ids", self.name)
         width = words.shape[1]
@@ -79,7 +80,7 @@ class FeatureDistillation(Objective):
         return (seen > 0) & (masked == 0) & batch.features["has"].bool() & (words >= 0)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """The summed loss () of each part, as `contrastive_sentence`, `contrastive_word`, `l1_sentence`, `l1_word`."""
+        """The summed losses () `contrastive_sentence` and `contrastive_word`, or `l1_sentence` and `l1_word`."""
         states = require(encoded.text, "text", self.name)
         numbers = require(batch.word_type_ids, "word_type_ids", self.name)
         terms = {}
@@ -108,14 +109,14 @@ class FeatureDistillation(Objective):
         return (states * inside).sum(1) / inside.sum(1).clamp(min=1)
 
     def _words(self, states: Tensor, batch: Batch, width: int) -> Tensor:
-        """The student's feature (N, K, D) of each word: the mean of its pieces."""
+        """The student's feature (N, K, D) of each word: the mean of its tokens."""
         word = require(batch.text, "text", self.name).word_ids
         places = F.one_hot(word + 1, width + 1)[..., 1:].to(states.dtype)  # (N, T, K)
         pieces = places.sum(1).clamp(min=1).unsqueeze(-1)
         return places.transpose(1, 2) @ states / pieces
 
     def _compare(self, part: str, student: Tensor, teacher: Tensor, number: Tensor) -> Tensor:
-        """Summed loss of student (n, D) against teacher (n, E) features; equal `number` (n,) means the same item."""
+        """Summed loss between student (n, D) and teacher (n, E) features; items of equal `number` (n,) are the same."""
         student = self.project[part](student)
         if self.kind == "contrastive":
             keys, start = gather_across_processes(F.normalize(teacher, dim=-1))
@@ -130,13 +131,13 @@ class FeatureDistillation(Objective):
 
 
 def _count_per_word(flags: Tensor, word: Tensor, width: int) -> Tensor:
-    """How many flagged pieces (N, T) each word has: (N, K)."""
+    """Number of flagged tokens (N, T) per word: (N, K)."""
     counts = torch.zeros(len(flags), width + 1, dtype=torch.long, device=flags.device)
     return counts.scatter_add(1, word + 1, flags.long())[:, 1:]
 
 
 def _hash_texts(words: Tensor) -> Tensor:
-    """A number per text, equal for equal texts: their words' numbers (N, K), hashed to (N,)."""
+    """Hash (N,) of each text from the numbers of its words (N, K); equal for equal texts."""
     place = torch.arange(1, words.shape[1] + 1, device=words.device)
     mixed = (words + 1) * (place * 0x9E3779B1 % 0x7FFFFFFF)  # padding is -1, so it adds 0
     return mixed.sum(1)

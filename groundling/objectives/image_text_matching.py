@@ -1,4 +1,4 @@
-"""Does the text belong to the image?"""
+"""Image-text matching: does the text belong to the image?"""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from groundling.models.task_heads import make_output_layer
 from groundling.objectives import LossTargets, Objective
 
 ATTEMPTS = 20
-"""Draws for a negative; a sample that finds no other image in so many stays a match."""
+"""Draws for a negative; without another image after these the sample stays a positive."""
 
 
 class ImageTextMatching(Objective):
-    """Two-way classification of the first position; label 1 = they belong together.
+    """Binary classification of the first position; label 1 = image and text belong together.
 
-    With `swap` the image of a sample is exchanged for another one in half of the cases, its regions and its pixels:
-    UNITER's image-text matching, and VL-BERT's sentence-image relationship (Task 1 of its first version; its release
-    trains without it). A negative never is another text on the same image. Without `swap` the label comes with the
-    data: VisualBERT, whose second caption is another one of the image or of a random one. `alignment` > 0 adds
-    UNITER's word-region alignment by optimal transport, whose distance is drawn down for matching pairs and up for
-    others (ChenRocks/UNITER, model/pretrain.py).
+    With `swap`, a sample's image (regions and pixels) is replaced by another one in half of the cases:
+    UNITER's image-text matching, and VL-BERT's sentence-image relationship (Task 1 of its first version;
+    its release trains without it). A negative is never another text of the same image. Without `swap`, the
+    label comes with the data: VisualBERT, whose second caption is of the same image or of a random one.
+    `alignment` > 0 adds UNITER's word-region alignment by optimal transport: it minimises the distance of
+    matching pairs and maximises that of others (ChenRocks/UNITER, model/pretrain.py).
     """
 
     name = "sentence_image"
@@ -44,11 +44,13 @@ class ImageTextMatching(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`negatives`: share of exchanged samples; `alignment`: weight of the transport term (UNITER: 0.1)."""
+        """`negatives`: share of swapped samples; `alignment`: weight of word-region alignment (UNITER: 0.1)."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.swap = swap_images
         if not swap_images:
-            self.required_fields = (f"labels.{self.name}",)  # texts alone can be told apart, too
+            self.required_fields = (
+                f"labels.{self.name}",
+            )  # captions can be compared without regions
         self.negatives = negatives
         self.alignment = alignment
         self.pooler = None if sizes.pooler_output else Pooler(sizes.text)
@@ -57,7 +59,7 @@ class ImageTextMatching(Objective):
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
     ) -> Sample:
-        """Exchange the image of some samples."""
+        """Swap the image of some samples."""
         if not self.swap:
             return sample
         if rng.random() < self.negatives:
@@ -76,11 +78,11 @@ class ImageTextMatching(Objective):
         return counts
 
     def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
-        """Which samples belong together."""
+        """The labels: 1 for matching pairs."""
         return {self.name: LossTargets("class", batch.labels[self.name])}
 
     def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """Logits (N, 2): apart, together."""
+        """Logits (N, 2): no match, match."""
         text = require(encoded.text, "text", self.name)
         if self.pooler is None:
             pooled = require(encoded.pooler_output, "pooler_output", self.name)
@@ -123,9 +125,10 @@ def transport_distance(
 ) -> Tensor:
     """Optimal-transport distance (N,) between words (N, T, D) and regions (N, R, D) under cosine cost.
 
-    The plan comes from the inexact proximal point method (Xie et al. 2019; UNITER: beta 0.5, 50 rounds, one inner step)
-    between uniform distributions, without gradient, from the side UNITER starts from (model/ot.py); the cost carries
-    the gradient. All in fp32, inside autocast too: half precision is off by 1e-3.
+    The plan is computed with the inexact proximal point method (Xie et al. 2019; UNITER: beta 0.5, 50
+    rounds, one inner iteration) between uniform distributions, without gradient, in UNITER's order
+    (model/ot.py); the gradient flows through the cost. In fp32, under autocast too: half precision has
+    errors of 1e-3.
     """
     with torch.autocast(words.device.type, enabled=False):
         words = F.normalize(words.float(), dim=-1)
@@ -145,7 +148,7 @@ def _transport_plan(
     beta: float,
     rounds: int,
 ) -> Tensor:
-    """How much of each word (N, T, R) goes to each region."""
+    """Transport plan (N, T, R): mass from each word to each region."""
     words_share = words_mask / words_mask.sum(1, keepdim=True)  # (N, T)
     regions_share = regions_mask / regions_mask.sum(1, keepdim=True).clamp(min=1)  # (N, R)
     kernel = torch.exp(-cost / beta) * inside

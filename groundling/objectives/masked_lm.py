@@ -1,4 +1,4 @@
-"""Masked language modelling, alone or through the cross-modal encoder."""
+"""Masked language modelling, on the text encoder's states or after the cross-modal encoder."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from groundling.settings.objectives import CrossModalSettings, MaskingSettings
 
 
 class MaskedLM(Objective):
-    """Recover masked pieces of the text (BERT; XDBERT Section 2.3.1 with `joint`); only masked positions are scored.
+    """Predict masked tokens (BERT; with `joint` XDBERT Section 2.3.1); only masked positions are scored.
 
-    With `joint`, predictions are made from the text states after the cross-modal encoder, which has read the whole,
-    unmasked CLIP side; without it, from the text encoder alone. Scheme "bert" masks 80 %, replaces 10 % and keeps
-    10 % of the chosen pieces; "released" is what XDBERT's code does (81 / 9 / 10). With `whole_word` all pieces of a
-    word are chosen, masked, replaced (each by a piece of its own) or kept together, and a text in which no word was
-    drawn has none (jackroos/VL-BERT, pretrain/data/datasets/conceptual_captions.py). Otherwise a text has a masked
-    piece, and of several parts each has one (UNITER's second stage on VCR: ChenRocks/UNITER, data/pretrain_vcr.py).
+    With `joint`, predictions use the text states after the cross-modal encoder, which reads the unmasked
+    text on the CLIP side; without it, the text encoder's states. Scheme "bert" masks 80 %, replaces 10 %
+    and keeps 10 % of the chosen tokens; "released" is XDBERT's code (81 / 9 / 10). With `whole_word`, all
+    tokens of a word are chosen, masked, replaced (each by its own random token) or kept together, and a
+    text may have no chosen word (jackroos/VL-BERT, pretrain/data/datasets/conceptual_captions.py).
+    Otherwise every text has at least one chosen token, and if it has several parts, every part has one
+    (UNITER's second stage on VCR: ChenRocks/UNITER, data/pretrain_vcr.py).
     """
 
     name = "masked_lm"
@@ -53,13 +54,13 @@ class MaskedLM(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`mask_id` and `replacements` (ids that may stand in, all by default) belong to the text's tokenizer.
+        """`mask_id` and `replacements` (ids of random tokens, by default all) are those of the text's tokenizer.
 
-        Raises InputError for a `rate` that is no share.
+        Raises InputError unless `rate` lies between 0 and 1.
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not 0 < rate < 1:
-            raise InputError(f"rate={rate}: the share of masked pieces must lie between 0 and 1")
+            raise InputError(f"rate={rate}: the share of masked tokens must lie between 0 and 1")
         self.mask_id = mask_id
         self.rate = rate
         self.scheme = scheme
@@ -71,12 +72,12 @@ class MaskedLM(Objective):
 
     @property
     def saved_name(self) -> str:
-        """What its head is called beside an exported model: a joint head says nothing of the encoder alone."""
+        """Name of its head in the file of heads; a joint head has its own, as it does not fit the encoder alone."""
         return JOINT_LM_HEAD if self.joint else LM_HEAD
 
     @property
     def pretrained_names(self) -> tuple[str, ...]:
-        """What an earlier run may have called a head that it can start from: a joint one also from the encoder's."""
+        """Names of heads it can start from; a joint head can also start from the encoder's."""
         return (JOINT_LM_HEAD, LM_HEAD) if self.joint else (LM_HEAD,)
 
     def saved_modules(self) -> dict[str, nn.Module]:
@@ -86,11 +87,11 @@ class MaskedLM(Objective):
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
     ) -> Sample:
-        """Mask pieces of every row's text; every text, or every part of it, has at least one, but for whole words."""
+        """Mask tokens of every row's text; at least one in every text or part, except with `whole_word`."""
         return sample.each_row(lambda row: self._mask_row(row, rng))
 
     def _mask_row(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """A row with masked pieces, whose label (T,) says what stood there."""
+        """A row with masked tokens, and the original ids as labels (T,)."""
         row = require(sample.text, "text", self.name)
         chosen = self._choose(row, rng)
         labels = np.where(chosen, row.input_ids, IGNORE)
@@ -98,7 +99,7 @@ class MaskedLM(Objective):
         fate = self._random_numbers(row, rng)
         random_share = 0.1 if self.scheme == "bert" else 0.09
         stand_in = rng.choice(self.replacements, len(ids))
-        hidden = chosen & (fate >= 0.1)  # the rest is kept as it is
+        hidden = chosen & (fate >= 0.1)  # the rest is kept
         ids[hidden] = self.mask_id
         swapped = hidden & (fate < 0.1 + random_share)
         ids[swapped] = stand_in[swapped]
@@ -106,7 +107,7 @@ class MaskedLM(Objective):
         return masked.with_label(self.name, labels)
 
     def _choose(self, row: TextRow, rng: np.random.Generator) -> np.ndarray:
-        """Which pieces (T,) are scored."""
+        """Mask (T,) of the scored tokens."""
         ordinary = ~row.special_tokens_mask
         if not ordinary.any():
             return np.zeros(len(row.input_ids), bool)
@@ -120,7 +121,7 @@ class MaskedLM(Objective):
         return chosen
 
     def _random_numbers(self, row: TextRow, rng: np.random.Generator) -> np.ndarray:
-        """A number (T,) from 0 to 1 for every piece; of a whole word every piece has its first one's."""
+        """A random number (T,) in 0..1 per token; with `whole_word`, one per word."""
         draw = rng.random(len(row.input_ids))
         if not self.whole_word:
             return draw
@@ -128,11 +129,11 @@ class MaskedLM(Objective):
         return np.where(row.word_ids >= 0, draw[first[word]], draw)
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """Masked pieces."""
+        """Masked tokens."""
         return {"mlm": int(self._scored(batch).sum())}
 
     def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """Logits (masked pieces, vocabulary), in the order of rows and pieces."""
+        """Logits (masked tokens, vocabulary), ordered by row and token."""
         if self.joint:
             states = require(encoded.joint_text, "joint_text", self.name)
         else:
@@ -142,11 +143,11 @@ class MaskedLM(Objective):
         return logits
 
     def _scored(self, batch: Batch) -> Tensor:
-        """Which pieces (N, T) were masked."""
+        """Mask (N, T) of the scored tokens."""
         return batch.labels[self.name] != IGNORE
 
     def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
-        """All ordinary pieces as they stand in the texts, of which any may be masked."""
+        """The original ids of all non-special tokens, any of which may be masked."""
         text = require(batch.text, "text", self.name)
         labels = batch.labels[self.name]
         pieces = labels.where(labels != IGNORE, text.input_ids)
@@ -155,14 +156,14 @@ class MaskedLM(Objective):
         }
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy () summed over masked pieces, as `mlm`."""
+        """Cross-entropy () summed over masked tokens, as `mlm`."""
         labels = select(batch.labels[self.name], batch.flat_indices(self._scored))
         logits = self.cached_logits(encoded, batch).float()
         return {"mlm": F.cross_entropy(logits, labels, reduction="sum")}
 
 
 def _part_masks(row: TextRow, ordinary: np.ndarray) -> list[np.ndarray]:
-    """The ordinary pieces (T,) of each part of a text; of a text without parts, all of them."""
+    """Mask (T,) of the non-special tokens in each part of a text; one mask for a text without parts."""
     if row.part_index is None:
         return [ordinary]
     return [ordinary & (row.part_index == number) for number in np.unique(row.part_index[ordinary])]
@@ -171,7 +172,7 @@ def _part_masks(row: TextRow, ordinary: np.ndarray) -> list[np.ndarray]:
 def masked_lm(
     given: ObjectiveContext, joint: bool = False, whole_word: bool | None = None
 ) -> MaskedLM:
-    """Masked LM as a run's settings have it; `whole_word` overrides them. Raises InputError without a mask token."""
+    """Make masked LM from a run's settings; `whole_word` overrides them. Raises InputError without a vocabulary."""
     vocabulary = require(given.vocabulary, "vocabulary", "masked_lm")
     masking = given.settings.masking
     return MaskedLM(

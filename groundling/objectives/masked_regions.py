@@ -1,4 +1,4 @@
-"""Masked region modelling: what is in a box whose features are hidden?"""
+"""Masked region modelling: predict classes or features of masked regions."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from groundling.objectives import LossTargets, Objective
 
 
 class MaskedRegionModeling(Objective):
-    """Recover hidden regions from the text and the other regions.
+    """Predict masked regions from the text and the other regions.
 
-    Kinds: "soft" is cross-entropy against the detector's distribution over classes, background included (VL-BERT's
-    release; up to a constant UNITER's MRC-KL, whose release averages over classes, too); "hard" is cross-entropy over
-    all classes with the most likely one that is not background (UNITER's MRC, model/pretrain.py; the hard label of
-    VL-BERT's paper, Section 3.3); "regress" is the squared error of the features themselves (UNITER's MRFR, summed over
-    dimensions). 15 % of the boxes are chosen, never the whole image; of these a share `keep` stays visible but is
-    scored all the same (VL-BERT: 0.1; UNITER: 0). With `least` = 1 every sample has a chosen box (UNITER).
+    Kind "soft" is cross-entropy with the detector's class distribution, background included (VL-BERT's
+    release; up to a constant UNITER's MRC-KL, whose release also averages over classes). Kind "hard" is
+    cross-entropy with the most likely class that is not background (UNITER's MRC, model/pretrain.py; the
+    hard label of VL-BERT's paper, Section 3.3). Kind "regress" is the squared error of the features, summed
+    over dimensions (UNITER's MRFR). 15 % of the boxes are chosen, never the whole image; of these a share
+    `keep` is scored without being masked (VL-BERT: 0.1; UNITER: 0). With `least` = 1 every sample has at
+    least one chosen box (UNITER).
     """
 
     name = "masked_regions"
@@ -55,22 +56,22 @@ class MaskedRegionModeling(Objective):
     ) -> None:
         """`norm`: a LayerNorm in the head (UNITER); VL-BERT's head is Linear, GELU, Linear.
 
-        `tied`: the last Linear is the transpose of the one that embeds features, with its own bias (UNITER, regress).
-        Raises InputError for shares that are none.
+        `tied`: the last Linear is the transpose of the feature projection, with its own bias (UNITER, regress).
+        Raises InputError unless 0 < rate < 1 and 0 <= keep < 1.
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not 0 < rate < 1 or not 0 <= keep_ratio < 1:
             raise InputError(
-                f"rate={rate}, keep={keep_ratio}: shares of regions lie between 0 and 1"
+                f"rate={rate}, keep={keep_ratio}: shares of regions must lie between 0 and 1"
             )
-        if kind != "soft":  # two kinds in one run have two heads
+        if kind != "soft":  # two kinds in one run have different names
             self.name = f"{kind}_regions"
         self.required_fields = ("regions", f"labels.{self.name}", f"labels.{self.name}_targets")
         self.kind = kind
         self.rate = rate
         self.keep = keep_ratio
         self.least = min_masked
-        self.first = int(sizes.background)  # the first class that is something
+        self.first = int(sizes.background)  # the first class that is not background
         outputs = sizes.regions if kind == "regress" else sizes.classes
         width = sizes.visual or sizes.text
         layers: list[nn.Module] = [nn.Linear(width, width), nn.GELU()]
@@ -85,11 +86,11 @@ class MaskedRegionModeling(Objective):
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
     ) -> Sample:
-        """Hide the features of chosen regions; labels are 1 where a region is scored."""
+        """Mask the features of chosen regions; labels are 1 where a region is scored."""
         return sample.each_row(lambda row: self._mask_row(row, rng))
 
     def _mask_row(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """A row with hidden regions, and their labels (R,) and targets (R, ...)."""
+        """A row with masked regions, their labels (R,) and targets (R, ...)."""
         row = require(sample.regions, "regions", self.name)
         parts = ~row.is_whole_image
         draw = rng.random(len(row))
@@ -103,11 +104,13 @@ class MaskedRegionModeling(Objective):
         return replace(sample, regions=regions)
 
     def _targets(self, row: RegionRow, sample: str) -> np.ndarray:
-        """(R, D) features, or (R, C) classes; raises InputError if there are none."""
+        """Features (R, D) or class distributions (R, C); raises InputError without class distributions."""
         if self.kind == "regress":
             return row.features.astype(np.float32)
         if row.classes is None:
-            raise InputError(f"{sample}: its regions have no class distribution; use kind regress")
+            raise InputError(
+                f"{sample}: its regions have no class distribution; use kind `regress`"
+            )
         return row.classes.astype(np.float32)
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -115,15 +118,15 @@ class MaskedRegionModeling(Objective):
         return {self.name: int(self._scored(batch).sum())}
 
     def _scored(self, batch: Batch) -> Tensor:
-        """Which regions (N, R) were hidden."""
+        """Mask (N, R) of the scored regions."""
         return batch.labels[self.name] == 1
 
     def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor | None:
-        """Logits (scored regions, classes), in the order of rows and regions; None where features are regressed."""
+        """Logits (scored regions, classes), ordered by row and region; None for kind "regress"."""
         return None if self.kind == "regress" else self._predictions(encoded, batch)
 
     def _predictions(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """Classes' logits (scored regions, C), or features (scored regions, D)."""
+        """Class logits (scored regions, C), or features (scored regions, D)."""
         states = require(encoded.visual, "visual", self.name)
         guesses: Tensor = self.head(select(states, batch.flat_indices(self._scored)))
         if self.bias is None:
@@ -132,7 +135,7 @@ class MaskedRegionModeling(Objective):
         return F.linear(guesses, table.T, self.bias)
 
     def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
-        """Classes, shares of classes, or features of the scored regions."""
+        """Classes, class distributions, or features of the scored regions."""
         values = batch.labels[f"{self.name}_targets"][self._scored(batch)]
         if self.kind == "regress":
             return {self.name: LossTargets("number", values)}
@@ -141,7 +144,7 @@ class MaskedRegionModeling(Objective):
         return {self.name: LossTargets("share", values)}
 
     def _best(self, shares: Tensor) -> Tensor:
-        """The most likely class (n,) that is something."""
+        """The most likely class (n,) except background."""
         return shares[:, self.first :].argmax(-1) + self.first
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
@@ -160,10 +163,10 @@ class MaskedRegionModeling(Objective):
 
 
 def _mask_features(row: RegionRow, hidden: np.ndarray) -> np.ndarray:
-    """Features (R, D), zero where hidden (R,).
+    """Features (R, D), zero where `hidden` (R,).
 
-    The whole image is a mean of its regions, which would give the hidden ones away: it becomes that of the visible
-    ones (VL-BERT's release, pre-computed features).
+    The whole image's feature is the mean of its regions and would leak the masked ones: it becomes the
+    mean of the visible ones (VL-BERT's release, pre-computed features).
     """
     features = np.where(hidden[:, None], 0, row.features)
     for place in np.flatnonzero(row.is_whole_image):

@@ -1,4 +1,4 @@
-"""What is in every region? Asked of the states of all of them, hidden or not."""
+"""Region classification: predict the class of every region, masked or not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from groundling.objectives import LossTargets, Objective, ObjectiveContext, Obje
 
 
 class RegionClassification(Objective):
-    """Cross-entropy with each region's class, of all regions of all choices (VL-BERT on VCR).
+    """Cross-entropy with the class of each region, over all regions of all choices (VL-BERT on VCR).
 
-    Linear, GELU, Linear; COCO's 80 classes and one for what is none of them, as the whole image (release,
-    jackroos/VL-BERT, vcr/modules/resnet_vlbert_for_vcr.py, where the loss has weight 1 and no dropout; Section 4.2.1 of
-    the paper's first version speaks of masked regions).
+    Head: Linear, GELU, Linear, over COCO's 80 classes and one for regions of none of them, such as the
+    whole image. Source: release (jackroos/VL-BERT, vcr/modules/resnet_vlbert_for_vcr.py), with loss weight
+    1 and no dropout; Section 4.2.1 of the paper's first version has masked regions only.
     """
 
     name = "region_classes"
@@ -27,12 +27,12 @@ class RegionClassification(Objective):
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not sizes.classes:
             raise InputError(
-                "region_classes learns the classes of regions, and there are none: make the store with "
-                "`groundling regions --boxes` or a detector, or leave this loss out (--no-auxiliary-losses, where it comes with "
-                "the paper's head)"
+                "region_classes needs the classes of regions, but the store has none: make it with "
+                "`groundling regions --boxes` or a detector, or omit this loss (--no-auxiliary-losses, if it comes with the "
+                "paper's head)"
             )
         width = sizes.visual or sizes.text
-        # What is none of the classes comes before them, unless it is the first of them already.
+        # Class 0 is "none of them": added here, unless the store's first class is background.
         self.first = int(not sizes.background)
         self.between = make_transform(width, width, nn.GELU(), norm=False)
         self.classify = nn.Linear(width, self.first + sizes.classes)
@@ -40,11 +40,11 @@ class RegionClassification(Objective):
         nn.init.zeros_(self.classify.bias)
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
-        """The layer that masked regions trained, by soft or by hard labels (release)."""
+        """The layer that `MaskedRegionModeling` trained, with soft or with hard labels (release)."""
         return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
 
     def labels(self, regions: Regions) -> Tensor:
-        """The class (N, R) of each region, the most likely one; 0 for those without any."""
+        """The most likely class (N, R) of each region; 0 for a region without classes."""
         classes = require(regions.classes, "regions.classes", self.name)
         best = classes.argmax(-1) + self.first
         return best.where(classes.sum(-1) > 0, 0)
@@ -54,7 +54,7 @@ class RegionClassification(Objective):
         return {self.name: int(self._scored(batch).sum())}
 
     def _scored(self, batch: Batch) -> Tensor:
-        """Where there is a region: (N, R) bool."""
+        """Mask (N, R) bool of the regions, without padding."""
         return require(batch.regions, "regions", self.name).mask
 
     def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:

@@ -20,16 +20,16 @@ from groundling.objectives import (
 from groundling.settings.objectives import CrossModalSettings
 
 NEAREST = 8
-"""Texts of about the same length that are drawn, of which the one with the nearest count of CLIP pieces is taken."""
+"""Number of texts of about the same length to draw; the one nearest in its number of CLIP tokens is used."""
 
 
 class SameSentencePrediction(Objective):
-    """Do the text encoder and CLIP's text tower read the same text? (XDBERT Section 2.3.2; label 1 = same.)
+    """Same-sentence prediction: do the text encoder and CLIP's text tower read the same text? (label 1 = same)
 
-    With probability `negatives` the CLIP side is another text of the corpus. With `hard` > 0 that many others are
-    drawn and the one sharing most CLIP pieces is taken, so that no single common word gives the answer away. With
-    `near`, which the paper's blocks of equal length have no need of, it is a text of nearly the same length. Words and
-    what teachers read stay those of the sample's own text.
+    XDBERT Section 2.3.2. With probability `negatives` the CLIP side is another text of the corpus. With
+    `hard` > 0, that many candidates are drawn and the one sharing most CLIP tokens is used, so that no
+    single word gives the answer away. With `near` it is a text of nearly the same length (the paper's
+    blocks all have the same length). The words and the teacher's inputs stay those of the sample's text.
     """
 
     name = "match"
@@ -46,7 +46,7 @@ class SameSentencePrediction(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`hard`: candidates per negative, 0 takes the first one drawn, or with `near` the nearest in length."""
+        """`hard`: candidates per negative; 0 uses the first one drawn, or with `near` the nearest in length."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.negatives = negatives
         self.hard = hard_candidates
@@ -86,23 +86,23 @@ class SameSentencePrediction(Objective):
         return {"match": len(batch)}
 
     def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
-        """Which sides are of one text."""
+        """The labels: 1 for the same text."""
         return {"match": LossTargets("class", batch.labels[self.name])}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """Two-way cross-entropy () on the pooled first position after the cross-modal encoder, as `match`."""
+        """Cross-entropy () on the pooled first position after the cross-modal encoder, as `match`."""
         logits = self.logits(encoded)
         return {"match": F.cross_entropy(logits, batch.labels[self.name], reduction="sum")}
 
     def logits(self, encoded: EncoderOutput) -> Tensor:
-        """(B, 2): another text, the same text."""
+        """Logits (B, 2): other text, same text."""
         states = require(encoded.joint_text, "joint_text", self.name)
         logits: Tensor = self.classify(self.pooler(states)).float()
         return logits
 
 
 def _token_overlap(one: TextRow, other: TextRow) -> float:
-    """Share of distinct CLIP pieces two texts have in common (Jaccard); equal texts count as sharing nothing."""
+    """Jaccard similarity of two texts' CLIP tokens; -1 for equal texts."""
     if np.array_equal(one.input_ids, other.input_ids):
         return -1.0
     return len(np.intersect1d(one.input_ids, other.input_ids)) / len(

@@ -12,9 +12,9 @@ from groundling.objectives import Objective
 
 
 class SupervisedObjective(Objective):
-    """A task's own loss on what a head answers: the plain head of its form, or a paper's (`vision_language/`).
+    """A task's loss on the outputs of a head: the plain head of its output type, or a paper's (`vision_language/`).
 
-    Samples whose label is hidden (`tasks/splits.py`) are answered, for a gate to see, and not scored.
+    Samples without a label (hidden by `tasks/splits.py`) get outputs, which a gate reads, but no loss.
     """
 
     name = "supervised"
@@ -30,9 +30,9 @@ class SupervisedObjective(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`form` gives the loss, in the kind that the head's paper trains it with, or in the kind `loss`.
+        """`form` defines the loss; `loss` overrides the kind that the head's paper uses.
 
-        Raises InputError if the form has no such kind, or the head answers in another shape.
+        Raises InputError if the output type has no such loss.
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.head = make_plain_head(HeadContext(sizes, output_type)) if head is None else head
@@ -41,11 +41,14 @@ class SupervisedObjective(Objective):
             self.output_type = with_loss(self.output_type, loss)
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
-        """Layers that an earlier run may have trained, and what its file of heads calls them."""
+        """Layers that an earlier run may have trained, with their names in its file of heads."""
         return self.head.pretrained_layers()
 
     def outputs(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """Outputs of the head: (B, outputs), (B, C) where every sample has C choices, (B, R) where it reads regions."""
+        """Outputs of the head: (B, outputs), (B, C) for C choices per sample, or (B, R) for regions.
+
+        Raises InputError if the head returns another number of outputs.
+        """
         outputs: Tensor = self.head(encoded, batch)
         rows = len(batch) if self.head.separates_images else batch.rows
         if (
@@ -53,8 +56,8 @@ class SupervisedObjective(Objective):
             and outputs.numel() != rows * self.output_type.head_width
         ):
             raise InputError(
-                f"{type(self.head).__name__}: this head answers {tuple(outputs.shape)}, expected {self.output_type.head_width} "
-                f"outputs of each of {rows} rows"
+                f"{type(self.head).__name__}: this head returns {tuple(outputs.shape)}, expected {self.output_type.head_width} "
+                f"outputs for each of {rows} rows"
             )
         return outputs.float().view(len(batch), -1)
 
@@ -63,16 +66,16 @@ class SupervisedObjective(Objective):
         return self.outputs(encoded, batch)
 
     def count_logits(self, batch: Batch) -> int:
-        """Samples, with a label or without."""
+        """Samples, with or without a label."""
         return len(batch)
 
     def comparison_logits(self, answer: Tensor) -> Tensor:
-        """One softmax of every sample (B, K), or of every row where a choice is right or wrong by itself (N, 2)."""
+        """One softmax per sample (B, K), or per row (N, 2) if each choice is classified right or wrong."""
         width = self.output_type.head_width
         return answer.view(-1, width) if width > 1 else answer
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """What the head's paper takes the mean over, of the samples with a label."""
+        """Number of items the head's paper averages the loss over, of samples with a label."""
         labels = batch.labels.get("label")
         if labels is None:
             return {"task": 0}
@@ -80,7 +83,7 @@ class SupervisedObjective(Objective):
         return {"task": self.head.count_loss_items(known, batch.choices, self.output_type)}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """The form's loss, summed over labelled samples to (), as `task`; nothing where no sample is labelled."""
+        """The task's loss, summed over labelled samples to (), as `task`; empty if no sample is labelled."""
         labels = batch.labels.get("label")
         if labels is None:
             return {}
@@ -92,9 +95,9 @@ class SupervisedObjective(Objective):
 
 
 def _has_label(labels: Tensor) -> Tensor:
-    """Which samples (B,) have a label, of labels (B,) or (B, L, ...)."""
+    """Mask (B,) of the samples with a label, from labels (B,) or (B, L, ...)."""
     flat = labels.flatten(1) if labels.ndim > 1 else labels.unsqueeze(1)
     if labels.is_floating_point():
-        # Any number may be a label, and a question of VQA whose answers nobody listed has IGNORE everywhere.
+        # NaN marks a missing label: a VQA question without listed answers has IGNORE everywhere, and is labelled.
         return ~flat.isnan().any(1)
     return (flat != IGNORE).any(1)

@@ -1,4 +1,4 @@
-"""What the terms of CLIP Targeted Distillation share, its confidence too (CLIP-TD: Wang et al. 2022)."""
+"""The base class of CLIP Targeted Distillation's terms, and its confidence gate (CLIP-TD: Wang et al. 2022)."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.objectives import TargetedDistillationSettings
 
-# When a teacher is worth listening to: where it is surer of the answer than the student (CLIP-TD Eq. 9 and 10).
+# The confidence gate: distil only where the teacher is more confident than the student (CLIP-TD Eq. 9 and 10).
 
 
 @dataclass(frozen=True)
 class ConfidenceGate:
-    """Open where T times the teacher's confidence exceeds the student's; no gradient flows through it.
+    """Open where T times the teacher's confidence exceeds the student's; without gradient.
 
-    Confidence is the largest share of a softmax over the answers, whatever loss the head is trained with (the paper
-    says sigma and means either). The teacher's softmax is over its scaled similarities with the choices, or it says
-    how sure it is itself (`clip_confidence`), where answers are no texts of the example. Per pair (ours), the
-    shares of each choice are compared in place of the largest ones; a head with two outputs a choice has each choice's
-    share of these two.
+    Confidence is the largest softmax probability over the answers, whatever the head's loss (the paper's
+    sigma may be softmax or sigmoid). The teacher's softmax is over its scaled similarities with the
+    choices; if the answers are not texts of the example, its feature `clip_confidence` is used. Per pair
+    (not in the paper), each choice's probability is compared instead of the largest; for a head with two
+    outputs per choice, the softmax is over these two.
     """
 
     output_type: OutputType
-    """The task's, as its head is trained."""
+    """The task's output type, with the loss of its head."""
     scope: Literal["question", "pair"] = "question"
     temperature: float = 1.0
-    """T, of which the paper gives no value."""
+    """T; the paper gives no value."""
 
     def __post_init__(self) -> None:
-        """Raises InputError for a task without answers to be sure of."""
+        """Raises InputError for a task without answers to choose from."""
         if not self._is_multiple_choice and self.output_type.head_width < 2:
             raise InputError(
-                "a gate compares how sure teacher and student are of an answer, and this task has none to choose "
-                "from; leave out --td-gate"
+                "--td-gate compares the confidence of teacher and student in an answer, but this task has no answers "
+                "to choose from; omit it"
             )
 
     @property
@@ -52,22 +52,22 @@ class ConfidenceGate:
 
     @property
     def needs(self) -> str:
-        """What the batch must hold of the teacher."""
+        """The teacher's feature that it reads."""
         return (
             "features.clip_similarity" if self._is_multiple_choice else "features.clip_confidence"
         )
 
     def count(self, batch: Batch) -> int:
-        """How many gates a batch has: one for each sample, or for each row."""
+        """Number of gates in a batch: one per sample, or one per row."""
         return batch.rows if self.is_per_pair else len(batch)
 
     @property
     def is_per_pair(self) -> bool:
-        """Whether there is a gate for each row, and not one for each sample."""
+        """Whether there is one gate per row instead of one per sample."""
         return self.scope == "pair" and self._is_multiple_choice
 
     def confidence_ratio(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """The ratio r of every gate, (B,) or (N,); raises InputError if the teacher says what is no number."""
+        """The ratio r of each gate, (B,) or (N,); raises InputError if the teacher's feature is not finite."""
         self._check(batch.cpu_copy)
         with torch.no_grad():
             teacher = self._teacher(batch)
@@ -78,22 +78,22 @@ class ConfidenceGate:
             return (self.temperature * teacher / student).flatten()
 
     def open_gates(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """Which gates are open, (B,) or (N,) bool."""
+        """Mask (B,) or (N,) bool of the open gates."""
         return self.confidence_ratio(encoded, batch) > 1
 
     def _check(self, batch: Batch) -> None:
-        """Raises InputError if what was read of the teacher is no number; the loop looks at what it says live."""
+        """Raises InputError if a cached feature is not finite; the loop checks features computed in the step."""
         name = self.needs.partition(".")[2]
         if name in batch.features and not self._teacher(batch).isfinite().all():
-            raise InputError(f"the teacher's {name} is not a number for some of {batch.ids[:3]}")
+            raise InputError(f"the teacher's {name} is not finite for some of {batch.ids[:3]}")
 
     def _teacher(self, batch: Batch) -> Tensor:
-        """The teacher's shares (B, C), or how sure it is (B, rows of a sample)."""
+        """The teacher's probabilities (B, C), or its confidence (B, rows of a sample)."""
         said = batch.features[self.needs.partition(".")[2]].float().view(len(batch), -1)
         return said.softmax(-1) if self._is_multiple_choice else said
 
     def _student(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """The student's shares (B, C), or (B, answers)."""
+        """The student's probabilities (B, C), or (B, answers)."""
         answers = require(
             encoded.heads.get(SupervisedObjective.name),
             "heads.supervised",
@@ -109,20 +109,20 @@ class ConfidenceGate:
 
 
 PAPER = TargetedDistillationSettings()
-"""The paper's settings, and ours where it is silent."""
+"""The paper's settings, and this package's defaults where the paper gives none."""
 
 
 class TargetedDistillationTerm(Objective, ABC):
-    """L1 between states of the student, projected, and features of a frozen CLIP, of every row.
+    """L1 distance between projected states of the student and features of a frozen CLIP, in every row.
 
-    A sub-class says what is compared (`feature`, `distances`) and how wide it is (`widths`). L1 is summed over
-    dimensions and averaged over rows (Eq. 3, 4, 7); all choices of an example are rows (Table 8). With a gate, rows
-    where it is closed add nothing and are counted all the same (Eq. 10). The projection is the student's (the paper
-    mentions none, although widths differ), is trained with it, and is not exported.
+    Sub-classes define what is compared (`feature`, `distances`) and its widths (`widths`). L1 is summed
+    over dimensions and averaged over rows (Eq. 3, 4, 7); each choice of an example is a row (Table 8).
+    Rows with a closed gate have loss 0 but are counted (Eq. 10). The projection is on the student's side
+    (the paper mentions none, although the widths differ), is trained, and is not exported.
     """
 
     feature: ClassVar[str]
-    """What it reads of the teacher."""
+    """The teacher's feature that it reads."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class TargetedDistillationTerm(Objective, ABC):
         weight: float = PAPER.td_weight,
         warmup: int = 0,
     ) -> None:
-        """`form` is the task's, as its head is trained; raises InputError if there is to be a gate, and no task."""
+        """`form`: the task's output type, with the loss of its head; raises InputError for a gate without a task."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.options = options
         self.correct_choice_only = options.td_choices == "right" and isinstance(
@@ -143,8 +143,8 @@ class TargetedDistillationTerm(Objective, ABC):
         if options.td_gate != "none":
             if form is None:
                 raise InputError(
-                    f"{self.name}: --td-gate {options.td_gate} compares answers to a task, and there is none; leave it "
-                    "out (CLIP-TD has its gate in fine-tuning alone)"
+                    f"{self.name}: --td-gate {options.td_gate} compares answers to a task, but there is no task; omit "
+                    "it (CLIP-TD has a gate only in fine-tuning)"
                 )
             self.gate = ConfidenceGate(form, options.td_gate, options.td_temperature)
             self.required_fields = (*self.required_fields, self.gate.needs)
@@ -155,7 +155,7 @@ class TargetedDistillationTerm(Objective, ABC):
 
     @property
     def _opened(self) -> str:
-        """The term that says how often the gate is open."""
+        """Name of the term that counts open gates."""
         return f"{self.name}_gate_open"
 
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
@@ -164,14 +164,14 @@ class TargetedDistillationTerm(Objective, ABC):
 
     @abstractmethod
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """How far the student is from the teacher in each row: (N,)."""
+        """Distance (N,) between student and teacher in each row."""
 
     def saved_modules(self) -> dict[str, nn.Module]:
-        """Nothing: the projection is thrown away."""
+        """Nothing: the projection is not saved."""
         return {}
 
     def distance(self, states: Tensor, features: Tensor) -> Tensor:
-        """L1 (...) between states (..., D) of the student, projected, and features (..., E) of the teacher."""
+        """L1 distance (...) between projected states (..., D) of the student and features (..., E) of the teacher."""
         student = self.project(states).float()
         if self.options.td_unit:
             student = F.normalize(student, dim=-1)
@@ -179,7 +179,7 @@ class TargetedDistillationTerm(Objective, ABC):
         return gaps.sum(-1) if self.options.td_reduction == "sum" else gaps.mean(-1)
 
     def distilled_rows(self, batch: Batch) -> Tensor:
-        """Which rows (N,) bool are distilled: all, or those of the right choices."""
+        """Mask (N,) bool of the distilled rows: all, or those of the correct choices."""
         number = torch.arange(batch.rows, device=batch.device)
         if not self.correct_choice_only:
             return number >= 0
@@ -187,7 +187,7 @@ class TargetedDistillationTerm(Objective, ABC):
         return number % batch.choices == right
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """Rows, and gates; of gates that rows have by themselves, those of the rows that are distilled."""
+        """Distilled rows, and gates; with one gate per row, the gates of the distilled rows."""
         counts = {self.name: int(self.distilled_rows(batch).sum())}
         if self.gate is not None:
             is_own = self.gate.is_per_pair
@@ -195,7 +195,7 @@ class TargetedDistillationTerm(Objective, ABC):
         return counts
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """The summed distance (), by the term's own name, and how many gates are open, as `NAME_gate_open`."""
+        """The summed distance (), by the term's name, and the number of open gates, as `NAME_gate_open`."""
         distances = self.distances(encoded, batch)
         heard = self.distilled_rows(batch)
         terms = {}
@@ -207,21 +207,21 @@ class TargetedDistillationTerm(Objective, ABC):
         return {self.name: (distances * heard).sum(), **terms}
 
     def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
-        """Epochs in which the gate was never or always open."""
+        """Notes on epochs in which the gate was never or always open."""
         lines = []
         opened = list(enumerate(means.get(self._opened, ()), start=1))
-        for share, what in ((0.0, "nothing was distilled"), (1.0, "it kept nothing back")):
+        for share, what in ((0.0, "nothing was distilled"), (1.0, "the gate had no effect")):
             epochs = [str(number) for number, mean in opened if mean == share]
             if epochs:
                 lines.append(
                     f"the confidence gate was open in {share:.0%} of all cases in epoch {', '.join(epochs)}: {what}; "
-                    "see --td-temperature and the scale of the teacher's logits"
+                    "check --td-temperature and the scale of the teacher's logits"
                 )
         return lines
 
 
 def make_from_settings(kind: Callable[..., Objective]) -> Callable[[ObjectiveContext], Objective]:
-    """How a run makes a term: with the command's settings and the task's form."""
+    """The `ObjectiveSpec.make` of a term: from the command's settings and the task's output type."""
     return lambda given: kind(
         given.sizes,
         options=given.settings.targeted_distillation,

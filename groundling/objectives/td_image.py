@@ -13,15 +13,15 @@ from groundling.objectives.targeted_distillation import TargetedDistillationTerm
 from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
 
 MEAN = "td_image_mean"
-"""How often the mean of the regions stands for an image."""
+"""Term: rows whose image state is the mean of the regions."""
 
 
 class TargetedImageDistillation(TargetedDistillationTerm):
-    """CLIP's feature of an image, and the student's: the region that is the whole image (Eq. 3).
+    """CLIP's image feature, and the student's state of the region that is the whole image (Eq. 3).
 
-    Where no region is (the paper's UNITER and VILLA have none, and it does not say what it takes), the mean over the
-    regions' states of the row's first image. A row without regions adds nothing, nor does one whose label
-    `sentence_image` says that it may show another image than its own.
+    Without such a region (the paper's UNITER and VILLA have none, and it does not say what replaces it),
+    the mean state of the regions of the row's first image. Excluded are rows without regions, and rows
+    whose image may be a negative by their label `sentence_image`.
     """
 
     name = "td_image"
@@ -30,15 +30,15 @@ class TargetedImageDistillation(TargetedDistillationTerm):
     monitored_terms = (MEAN,)
 
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
-        """Of a region's state, and of CLIP's feature of an image; raises InputError for a model without regions."""
+        """Widths of a region's state and of CLIP's image feature; raises InputError for a model without regions."""
         if not sizes.regions:
             raise InputError(
-                "td_image: this model reads no regions, so it has no state of the image; leave it out and keep td_text"
+                "td_image: this model reads no regions, so it has no state of the image; omit it and keep td_text"
             )
         return sizes.visual, sizes.teacher_image
 
     def distilled_rows(self, batch: Batch) -> Tensor:
-        """Which rows (N,) bool are distilled and show regions of their own image."""
+        """Mask (N,) bool of the distilled rows that have regions of their own image."""
         rows = super().distilled_rows(batch) & require(
             batch.regions, "regions", self.name
         ).mask.any(1)
@@ -47,7 +47,7 @@ class TargetedImageDistillation(TargetedDistillationTerm):
         return rows
 
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """(N,), of each row's first image."""
+        """Distance (N,) for each row's first image."""
         states = require(encoded.visual, "visual", self.name)
         regions = require(batch.regions, "regions", self.name)
         first = regions.mask & (regions.image_index == regions.image_index[:, :1])
@@ -62,20 +62,20 @@ class TargetedImageDistillation(TargetedDistillationTerm):
         return {**counts, MEAN: counts[self.name]}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """The summed distance (), as `td_image`, and the rows whose regions' mean was taken, as `td_image_mean`."""
+        """The summed distance (), as `td_image`, and the number of rows that use the mean, as `td_image_mean`."""
         regions = require(batch.regions, "regions", self.name)
         has_whole = (regions.is_whole_image & regions.mask).any(1)
         without = (self.distilled_rows(batch) & ~has_whole).float().sum()
         return {**super().forward(encoded, batch), MEAN: without}
 
     def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
-        """Whether some images had no region of their own; and on the gate."""
+        """Notes on the gate, and on images without a whole-image region."""
         lines = super().notes(means)
         most = max(means.get(MEAN, ()), default=0.0)
         if most > 0:
             lines.append(
-                f"td_image: the model read no region of the whole image in {most:.0%} of the rows (its store has none, "
-                "or it leaves it out, as UNITER does); the mean of all regions stands for it there"
+                f"td_image: {most:.0%} of the rows had no whole-image region (the store has none, or the model does "
+                "not read it, as UNITER); there the mean of all regions was used"
             )
         return lines
 

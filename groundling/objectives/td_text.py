@@ -11,14 +11,14 @@ from groundling.settings.objectives import DistillationSettings, TargetedDistill
 
 
 class TargetedTextDistillation(TargetedDistillationTerm):
-    """CLIP's feature of a text, at its end token, and the student's first position (Eq. 4)."""
+    """CLIP's text feature, at the end token, and the student's state at the first position (Eq. 4)."""
 
     name = "td_text"
     feature = "clip_text"
     required_fields = ("text", "features.clip_text")
 
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """(N,), of each row's text."""
+        """Distance (N,) for each row's text."""
         states = require(encoded.text, "text", self.name)
         return self.distance(states[:, 0], batch.features[self.feature])
 

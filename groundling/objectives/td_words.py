@@ -10,17 +10,17 @@ from groundling.objectives.targeted_distillation import TargetedDistillationTerm
 from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
 
 USED = "td_words_used"
-"""How many words of a row take part."""
+"""Term: distilled words."""
 SHORT = "td_words_short"
-"""How many rows have fewer words than are asked for."""
+"""Term: rows with fewer distilled words than `--num-words`."""
 
 
 class TargetedWordDistillation(TargetedDistillationTerm):
-    """CLIP's features of the words that were selected for a row, and the mean of the student's pieces of each (Eq. 7).
+    """CLIP's features of a row's selected words, and the mean state of the student's tokens of each (Eq. 7).
 
-    Which words these are the teacher says (`clip_word`), by number, as `Tokens.word` counts them. A word of which the
-    student sees no piece, or only a masked one, takes no part; a row of which no word does adds 0. A row's words are
-    averaged; the formula, taken literally, sums them.
+    The teacher selects the words: `clip_word` has their numbers, as in `Tokens.word`. A word without a
+    token of the student, or with a masked one, is excluded; a row without words has loss 0. The loss is
+    averaged over a row's words; the formula, read literally, sums them.
     """
 
     name = "td_words"
@@ -29,7 +29,7 @@ class TargetedWordDistillation(TargetedDistillationTerm):
     monitored_terms = (USED, SHORT)
 
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """(N,), of each row's selected words."""
+        """Distance (N,) for each row's selected words."""
         states = require(encoded.text, "text", self.name)
         pieces = self._pieces(batch)
         count = pieces.sum(-1, keepdim=True).clamp(min=1)
@@ -41,13 +41,13 @@ class TargetedWordDistillation(TargetedDistillationTerm):
         return distances / used.sum(1).clamp(min=1)
 
     def _pieces(self, batch: Batch) -> Tensor:
-        """Which pieces are of which selected word: (N, M, T) bool."""
+        """Mask (N, M, T) bool of each selected word's tokens."""
         word = require(batch.text, "text", self.name).word_ids
         selected = batch.features["clip_word"].unsqueeze(-1)
         return (word.unsqueeze(1) == selected) & (selected >= 0)
 
     def _distilled_words(self, batch: Batch) -> Tensor:
-        """Which selected words take part: (N, M) bool."""
+        """Mask (N, M) bool of the selected words that are distilled."""
         pieces = self._pieces(batch)
         used = pieces.any(-1)
         if "masked_lm" in batch.labels:
@@ -60,7 +60,7 @@ class TargetedWordDistillation(TargetedDistillationTerm):
         return {**super().count(batch), USED: batch.rows, SHORT: batch.rows}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """The summed distance (), as `td_words`; words that take part, and rows that have fewer than are asked for."""
+        """The summed distance (), as `td_words`, distilled words, and rows with fewer than `options.words`."""
         used = self._distilled_words(batch).sum(1)
         short = used < self.options.num_words
         watched = {USED: used.float().sum(), SHORT: short.float().sum()}

@@ -1,6 +1,7 @@
-"""A fine-tuned model's folder, asked again: in another process, about other data, without anything it learned from.
+"""Inference with a saved fine-tuned model, in a new process and without its training data.
 
-`load` gives a `FineTunedModel`, which answers (`predict`) and tells what it makes of texts and images (`encode`).
+`load` returns a `FineTunedModel`, which predicts answers (`predict`), scores labelled data (`evaluate`) and returns
+hidden states of texts and images (`encode`).
 """
 
 from groundling.prediction.fine_tuned import FineTunedModel, load

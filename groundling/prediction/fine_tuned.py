@@ -1,4 +1,4 @@
-"""A fine-tuned model, ready to be asked and to be scored on labelled data."""
+"""Prediction and evaluation with a saved fine-tuned model."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ from groundling.tasks import Task
 from groundling.tasks.table import example_of, held_out, read_table
 from groundling.training.evaluation import EvaluationOutput, concatenate_outputs, score_split
 
-# What a saved model is asked about: a file of one's own, or a folder with its task's official files.
+# Input data: your own table file, or a folder with the official files of the model's task.
 
 
 def columns_for(model: LoadedModel, asking: PredictionColumns) -> InputColumns | None:
-    """The columns of one's own file: as told, or as in the file that the model learned from; None if neither says."""
+    """Columns of your own file: the given ones, else those of the training file; None if neither has any."""
     own = model.about.own
     text = asking.text or ("" if own is None else own.text)
     if not text:
@@ -80,20 +80,20 @@ def columns_for(model: LoadedModel, asking: PredictionColumns) -> InputColumns |
 
 
 def is_own_file(model: LoadedModel, data: Path, columns: InputColumns | None) -> bool:
-    """Whether data is a file of columns, and none that the task's own reader takes; raises InputError for neither."""
+    """Whether data is a table, not official files of the task; raises InputError if it is neither."""
     if not data.exists():
         raise InputError(f"{data}: no such file or folder")
     if data.is_dir():
         if model.about.own is not None:
-            raise InputError(f"{data}: this model learned from a file of one's own; pass a file")
+            raise InputError(f"{data}: this model was trained on a table file; pass a file")
         return False
     if columns is not None:
         return True
     task = model.task()
     if task.file(data, task.dev[0]) != data:
         raise InputError(
-            f"{data}: say which columns hold what is asked (--text COLUMN, --image COLUMN, --choices COLUMNS), or pass "
-            f"a folder with the official files of {task.name}"
+            f"{data}: name the input columns (--text COLUMN, --image COLUMN, --choices COLUMNS), or pass a folder with "
+            f"the official files of {task.name}"
         )
     return False
 
@@ -101,7 +101,7 @@ def is_own_file(model: LoadedModel, data: Path, columns: InputColumns | None) ->
 def read_data_rows(
     model: LoadedModel, data: Path, split: str, asking: PredictionColumns, sight: ImageLookup
 ) -> tuple[Task, list[str], list[InputRow]]:
-    """The task, the names of the data's own columns, and a line for each of its rows or examples."""
+    """The task, the column names of the data, and an `InputRow` for each row or example."""
     columns = columns_for(model, asking)
     if is_own_file(model, data, columns) and columns is not None:
         if split:
@@ -119,7 +119,7 @@ def read_data_rows(
 def read_file_rows(
     model: LoadedModel, data: Path, columns: InputColumns, sight: ImageLookup
 ) -> tuple[list[str], list[InputRow]]:
-    """As `read_input_rows`; the model's notes get what is to be said of how the file was read."""
+    """As `read_input_rows`; adds notes about the file to the model's notes."""
     header, lines = read_input_rows(data, columns, model.form, model.about.reads, sight)
     for note in (separator_note(data), *sight.notes):
         if note:
@@ -128,7 +128,7 @@ def read_file_rows(
 
 
 def check_answers(task: Task, data: Path, split: str) -> None:
-    """Raises InputError if a folder lists other answers than the model has; one without a list is as good as any."""
+    """Raises InputError if the folder's answer list differs from the model's; test splits may lack a list."""
     if task.read_form is None or not isinstance(task.form, OpenAnswer | Classification):
         return
     try:
@@ -139,15 +139,15 @@ def check_answers(task: Task, data: Path, split: str) -> None:
         raise
     if isinstance(there, OpenAnswer | Classification) and there.labels != task.form.labels:
         raise InputError(
-            f"{data}: its {len(there.labels):,} answers are not the {len(task.form.labels):,} that the model learned, "
-            "or not in their order"
+            f"{data}: its {len(there.labels):,} answers differ from the model's {len(task.form.labels):,}, or their "
+            "order does; use the folder of the training run"
         )
 
 
-# A saved model's scores on labelled data, as its training run would have them.
+# Scores of a saved model on labelled data, equal to those of its training run.
 
 ALL = "all rows"
-"""What the scores of a whole file are called."""
+"""Split name for the scores of a whole file."""
 
 
 def evaluate_on(
@@ -158,9 +158,9 @@ def evaluate_on(
     label: str,
     sight: ImageLookup,
 ) -> dict[str, Any]:
-    """The model's scores by split and metric, 0..1 as in `result.json`, and how many examples these are of.
+    """Scores by split and metric, 0..1 as in `result.json`, and the number of examples of each split.
 
-    Raises InputError if the data has no labels, others than the model knows, or a row that cannot be asked.
+    Raises InputError if the data has no labels, labels unknown to the model, or an invalid row.
     """
     task, parts = labelled_splits(model, data, split, asking, label, sight)
     scores = {}
@@ -184,14 +184,14 @@ def labelled_splits(
     label: str,
     sight: ImageLookup,
 ) -> tuple[Task, dict[str, list[Example]]]:
-    """The model's task, and labelled examples by split, of official files or of a file of one's own.
+    """The model's task, and labelled examples by split from official files or your own file.
 
     Raises InputError as `evaluate_on`.
     """
     task = model.task()
     columns = columns_for(model, asking)
     if is_own_file(model, data, columns) and columns is not None:
-        # What is `extra` the data set's own files would have to tell.
+        # The `extra` scores need the official files of the data set.
         task = replace(task, official_scores=None)
         return task, {split or ALL: _own(model, data, split, columns, label, sight)}
     return task, {name: _labelled(task, data, name) for name in _splits(task, split)}
@@ -202,11 +202,11 @@ def _splits(task: Task, asked: str) -> tuple[str, ...]:
 
 
 def _labelled(task: Task, data: Path, split: str) -> list[Example]:
-    """The examples of a split of official files; raises InputError if they have no labels."""
+    """The examples of an official split; raises InputError if they have no labels."""
     check_answers(task, data, split)
     examples = task.read(data, split)
     if examples[0].label is None and task.label_regions is None:
-        raise InputError(f"{data}: {split!r} of {task.name} has no labels; `predict` answers it")
+        raise InputError(f"{data}: {split!r} of {task.name} has no labels; use `predict` for it")
     return examples
 
 
@@ -218,11 +218,11 @@ def _own(
     label: str,
     sight: ImageLookup,
 ) -> list[Example]:
-    """The labelled rows of one's own file: all, or one side of the split that training made."""
+    """The labelled rows of your own file: all, or the train or dev rows of the training run."""
     own = model.about.own or TableTaskSettings()
     label = label or own.label
     if not label:
-        raise InputError(f"{data}: say which column has the labels ({sight.names.mark}label)")
+        raise InputError(f"{data}: name the column of the labels ({sight.names.mark}label)")
     check_no_label(columns.texts, label, f"{sight.names.mark}text {columns.text}")
     if split:
         return _split_rows(model, replace(own, label=label), data, split)
@@ -240,7 +240,10 @@ def _own(
 
 
 def _label(form: OutputType, text: str, where: str) -> Any:
-    """A label as the form has it, of many answers as credit for one; raises InputError for one that it has not."""
+    """The label's value in the output type, for open answers a pair of class and credit 1.
+
+    Raises InputError for an unknown label.
+    """
     number = form.parse_label(text, where)
     return np.array([[number, 1.0]], np.float32) if isinstance(form, OpenAnswer) else number
 
@@ -248,9 +251,9 @@ def _label(form: OutputType, text: str, where: str) -> Any:
 def _split_rows(
     model: LoadedModel, own: TableTaskSettings, data: Path, split: str
 ) -> list[Example]:
-    """The rows that training learned from or held out, of the very file that it read."""
+    """The train or dev rows of the training run, from the same file."""
     if split not in ("train", "dev"):
-        raise InputError(f"--split {split}: one's own file has train and dev")
+        raise InputError(f"--split {split}: your own file has train and dev")
     rows = read_table(data, own)
     held = held_out(data, [row.group for row in rows])
     sides = [row for row in rows if (row.group in held) == (split == "dev")]
@@ -269,17 +272,17 @@ def _answers(
 
 
 BATCH = 64
-"""Texts that are encoded together."""
+"""Texts per forward pass of `encode`."""
 
 
 class FineTunedModel(LoadedModel):
-    """A fine-tuned model, ready to be asked from Python; `load` makes one.
+    """A fine-tuned model for use from Python, returned by `load`.
 
-    `notes` has what a reader of its answers must know, a line each.
+    `notes` lists the caveats of its predictions, one line each.
     """
 
     def __repr__(self) -> str:
-        """Its folder, its task, what it answers, what it looks at, and where it runs."""
+        """Folder, task, possible answers, inputs and device."""
         told = [
             repr(str(self.folder)),
             f"task={self.about.task!r}",
@@ -331,20 +334,21 @@ class FineTunedModel(LoadedModel):
         regions: str | Path = "",
         skip_bad: bool = False,
     ) -> Prediction | list[Prediction | None]:
-        """The answer to one question, or to each of a list of them, in their order.
+        """Predict the answer for one input, or for each input of a list, in order.
 
         Args:
-            text: a text, or a list of them.
-            pair: its second text; where the task looks for a phrase of the text, the phrase.
-            image: its image, a file or a picture of Pillow's, or its images if the task has several; of each, if texts
-                are a list.
-            choices: what it chooses among, in a multiple choice; of each, if texts are a list.
-            best: how many answers to rank, see `Prediction.best`.
-            regions: a region store that has the images; empty: their regions are found now, as its own store's were.
-            skip_bad: None in place of an answer where a question of a list cannot be asked, such as for a broken photo.
+            text: a text, or a list of texts.
+            pair: the second text; for tasks that locate a phrase of the text, the phrase.
+            image: the image as a file path or PIL image, or several images if the task has several; for a list of
+                texts, a list of these.
+            choices: the choices of a multiple-choice task; for a list of texts, a list of these.
+            best: number of answers to rank, see `Prediction.best`.
+            regions: a region store with the images; empty: regions are detected now, with the settings of the
+                training store.
+            skip_bad: return None for an invalid input of a list, such as one with a broken photo.
 
         Raises:
-            InputError: a question cannot be asked, or lists differ in length.
+            InputError: an input is invalid, or lists differ in length.
         """
         if isinstance(text, str) or text is None:
             asked = python_inputs(
@@ -393,9 +397,9 @@ class FineTunedModel(LoadedModel):
         return answers
 
     def _sight_of(self, photos: Mapping[str, Picture], regions: str, called: str) -> ImageLookup:
-        """Where the photos of some questions, an argument `called` so, are looked at."""
+        """The lookup for the photos of some inputs; `called` is the argument's name in messages."""
         if photos and not self.reads_images:
-            raise InputError(f"{self.folder}: this model reads texts alone; leave the image out")
+            raise InputError(f"{self.folder}: this model reads only text; omit the image")
         stores = (regions,) if regions and self.about.reads.regions else ()
         reads_files = self.reads_pixels or not stores
         read = photos if reads_files and self.reads_images else ""
@@ -416,21 +420,21 @@ class FineTunedModel(LoadedModel):
         regions: str | Path | Sequence[str | Path] = (),
         allow_region_mismatch: bool = False,
     ) -> dict[str, Any]:
-        """Its scores on labelled data, which are what `groundling evaluate` prints.
+        """Score the model on labelled data; returns what `groundling evaluate` prints.
 
         Args:
-            data: a folder with the task's official files, or a csv, tsv, json or jsonl file of one's own.
-            split: which split; empty: all that have labels, or all rows of the file (`dev`: those held out before).
-            text: columns of the file, several by comma; empty, and the same of all columns: those that it learned from.
-            image: columns of the images' file names.
-            choices: columns of a multiple choice's choices.
+            data: a folder with the task's official files, or your own csv, tsv, json or jsonl file.
+            split: split name; empty: all labelled dev splits, or all rows of the file (`dev`: the held-out rows).
+            text: text columns of the file, separated by commas; empty, here and below: those of the training file.
+            image: columns with image file names.
+            choices: columns with the choices of a multiple-choice task.
             label: column of the label.
-            images: folder of the photos, for a model that looks at them, or whose regions are to be found now.
-            regions: region stores that have the images.
-            allow_region_mismatch: accept regions that were made otherwise than those that it learned from.
+            images: folder of the photos, for a model that reads them, or to detect regions now.
+            regions: region stores with the images.
+            allow_region_mismatch: accept regions that were made differently from the training regions.
 
         Raises:
-            InputError: the data has no labels, others than the model knows, or a row that cannot be asked.
+            InputError: the data has no labels, labels unknown to the model, or an invalid row.
         """
         stores = [regions] if isinstance(regions, str | Path) else list(regions)
         names = MessageTerms("regions=STORE", "images=FOLDER", "allow_region_mismatch=True")
@@ -450,24 +454,24 @@ class FineTunedModel(LoadedModel):
         pool: Literal["first", "mean"] = "first",
         regions: str | Path = "",
     ) -> np.ndarray:
-        """What the model makes of texts, or of texts and their images, before its head: (N, H) float32, or (H,) of one.
+        """Embeddings of texts, or of texts with images, before the head: (N, H) float32, or (H,) of one text.
 
         Args:
-            texts: a text, or a list of N of them.
-            images: each one's image, a file or a picture of Pillow's, or its images; None: the texts are read alone.
-            pool: the last state of the first position, or the mean of the states of the text's pieces; a model of one
-                vector a text (a CLIP's text tower, an adapter over CLIP) gives that.
-            regions: a region store that has the images; empty: their regions are found now.
+            texts: a text, or a list of N texts.
+            images: the image of each text, as a file path or PIL image, or its images; None: text only.
+            pool: the last hidden state of the first position, or the mean over the text's tokens; a model with one
+                vector per text (a CLIP text tower, an adapter over CLIP) returns that vector.
+            regions: a region store with the images; empty: regions are detected now.
 
         Raises:
-            InputError: an image cannot be looked at, or lists differ in length.
+            InputError: an image cannot be read, or lists differ in length.
         """
         if isinstance(texts, str):
             together = None if images is None else [images]
             vector: np.ndarray = self.encode([texts], together, pool, regions)[0]
             return vector
         if images is None and isinstance(self.student, ClipAdapter):
-            raise InputError(f"{self.folder}: an adapter over CLIP reads a text with its image")
+            raise InputError(f"{self.folder}: an adapter over CLIP needs an image for each text")
         examples = []
         photos: dict[str, Picture] = {}
         for number, one in enumerate(python_inputs(texts, None, images, None)):
@@ -487,7 +491,7 @@ class FineTunedModel(LoadedModel):
 
     @torch.no_grad()
     def _states(self, samples: SampleDataset, pool: Literal["first", "mean"]) -> np.ndarray:
-        """Vectors (N, H) of N samples of one row each."""
+        """Embeddings (N, H) of N samples."""
         found: list[np.ndarray] = []
         for start in track(range(0, len(samples), BATCH), "encoding", "batch"):
             places = range(start, min(start + BATCH, len(samples)))
@@ -497,11 +501,11 @@ class FineTunedModel(LoadedModel):
 
 
 QUOTED = 4
-"""Most answers that a model's repr names."""
+"""Maximum number of answers in a model's repr."""
 
 
 def describe_answers(form: OutputType) -> str:
-    """What a model answers, in a few words."""
+    """Short description of a model's possible answers."""
     if isinstance(form, RegionSelection):
         return "a region"
     if isinstance(form, Regression):
@@ -516,7 +520,7 @@ def describe_answers(form: OutputType) -> str:
 
 
 def _pooled(encoded: EncoderOutput, batch: Batch, pool: Literal["first", "mean"]) -> Tensor:
-    """One vector (N, H) of each row."""
+    """Pooled embeddings (N, H)."""
     states = encoded.text if encoded.joint_text is None else encoded.joint_text
     if states is None:
         return require(encoded.pooler_output, "pooler_output", "encode")
@@ -539,21 +543,21 @@ def load(
     device: str = "",
     trust: str | Sequence[str] = (),
 ) -> FineTunedModel:
-    """A fine-tuned model, ready to be asked, from what `groundling finetune` wrote.
+    """Load a fine-tuned model that `groundling finetune` saved.
 
     Args:
-        source: the run's folder, that of one of its seeds, or the `model` folder inside.
-        seed: which seed of a run; None: as `seeds` says, which `notes` tell.
-        seeds: `best`, the one that is best on the development split, or `all`: the answer that most seeds give, of
-            equals that of the higher mean probability; probabilities are means over the seeds, and so are numbers.
-        detector: where the detector lies that found the regions of its images, if not where the run had it.
-        backbone: the same of the backbone.
+        source: a run's folder, the folder of one of its seeds, or the `model` folder inside.
+        seed: the seed of a run; None: `seeds` decides, and `notes` names the choice.
+        seeds: `best`, the best seed on the development split, or `all`, the majority vote of all seeds; ties go to
+            the answer with the higher mean probability. Probabilities and numbers are means over the seeds.
+        detector: hub id or folder of the region detector, if not where the training run had it.
+        backbone: hub id or folder of the backbone, likewise.
         device: such as cuda; empty: an accelerator if there is one.
-        trust: objects of modules of your own that the folder asks for, MODULE:NAME each; nothing else is imported.
+        trust: your own objects, MODULE:NAME each, that the folder may import; nothing else is imported.
 
     Raises:
-        InputError: there is no saved model, the folder does not say what it answers, it is damaged, or it asks for
-            code that `trust` does not name.
+        InputError: there is no saved model, its description is missing or damaged, or it needs code that `trust` does
+            not name.
     """
     with convert_read_errors(source):
         found = choose_seed_models(Path(source), seed, seeds)
@@ -570,7 +574,7 @@ def load(
 
 
 def load_saved(saved: SavedModelSettings) -> FineTunedModel:
-    """The model that a command's settings name, on this process's device."""
+    """Load the model named by a command's settings, on this process's device."""
     device = str(PartialState(cpu=use_cpu(saved.cpu)).device)
     seed = None if saved.model_seed < 0 else saved.model_seed
     return load(
@@ -585,7 +589,7 @@ def load_saved(saved: SavedModelSettings) -> FineTunedModel:
 
 
 def image_lookup(model: LoadedModel, saved: SavedModelSettings, decode: bool) -> ImageLookup:
-    """Where the model looks at images, as a command's settings say; raises InputError as `ImageLookup`."""
+    """The image lookup for a command's settings; raises InputError as `ImageLookup`."""
     return model.image_lookup(
         saved.regions,
         saved.images,

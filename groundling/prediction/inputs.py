@@ -1,4 +1,4 @@
-"""What a fine-tuned model is asked: questions of one's own, and the images that they are about."""
+"""Inputs of a fine-tuned model: texts, and images as stored regions, detected regions or pixels."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from groundling.vision.extract import RegionFinder
 from groundling.vision_language.end_to_end import EndToEndModel
 from groundling.vision_language.single_stream import SingleStreamModel
 
-# Where a fine-tuned model looks at images: stored regions, photos whose regions are found now, or the photos.
+# Image inputs: stored regions, photos in which regions are detected now, or the photos themselves.
 
 
 class ImageLookup:
-    """Looks up images for one model."""
+    """Loads the regions or pixels of images for one model."""
 
     def __init__(
         self,
@@ -46,12 +46,13 @@ class ImageLookup:
         decode: bool = False,
         names: MessageTerms = FLAGS,
     ) -> None:
-        """`find` gives what finds regions of photos, if `regions`, stores of them, are not given.
+        """`find` returns the region finder for photos, used where `regions` names no stores.
 
-        `decode`: try every photo before the model does, so that a broken one is told by its name. `names`: what
-        messages call these arguments.
+        `decode` opens every photo first, so that messages name a broken one. `names` are the arguments' names in
+        messages.
 
-        Raises InputError if the model reads no images, not these, or regions of another kind (see `allow_region_mismatch`).
+        Raises InputError if the model reads no images, other inputs than these, or regions of another kind (see
+        `allow_region_mismatch`).
         """
         self.student = student
         self.reads_regions = about.reads.regions
@@ -80,79 +81,79 @@ class ImageLookup:
         if regions and isinstance(student, SingleStreamModel):
             self.inputs.check(student, learned=about.regions)
         self.other_endings: dict[str, None] = {}
-        """Names, each once, whose files have other capitals in their ending."""
+        """Names whose file ending differs in capitals, each once."""
 
     @property
     def reads_images(self) -> bool:
-        """Whether the model looks at images at all."""
+        """Whether the model reads images."""
         return self.reads_regions or self.reads_pixels
 
     @property
     def finds_regions(self) -> bool:
-        """Whether regions are found now, which takes time and memory for every photo."""
+        """Whether regions are detected now, which takes time and memory for every photo."""
         return self.inputs.find is not None
 
     def id_of(self, file: str) -> str:
-        """The id of the image that a row names by its file, with or without its ending.
+        """The image id of a file name with or without ending.
 
-        Raises InputError, without saying where, for none, or if the photo of this name has another ending.
+        Raises InputError, without the row's position, for an empty name or if the photo has another ending.
         """
         file = file.strip().removeprefix("./")
         image = image_id(file)
         if not image:
-            raise InputError("no image is named")
+            raise InputError("no image name")
         there = self.files.get(image, ())
         ending = file[len(image) :].lower()
         if ending and there and all(photo.suffix.lower() != ending for photo in there):
-            raise InputError(f"{file}: {self.place} has {there[0].name} in its place")
+            raise InputError(f"{file}: {self.place} has {there[0].name} instead")
         if ending and there and all(differs_in_ending(file, photo.name) for photo in there):
             self.other_endings[file] = None
         return image
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of names that differ from their files' in the capitals of the ending."""
+        """A note about names whose file ending differs in capitals."""
         if not self.other_endings:
             return []
         return [
-            f"{self.place}: {len(self.other_endings):,} image names differ from their files' in the capitals of the "
-            f"ending, and are taken for the same, the first is {next(iter(self.other_endings))}"
+            f"{self.place}: {len(self.other_endings):,} image names differ from the file names only in capitals of "
+            f"the ending and are accepted; the first is {next(iter(self.other_endings))}"
         ]
 
     def load_images(self, images: Sequence[str]) -> ImageSources:
-        """What there is of these images, each named once."""
+        """Regions, pixels and faults of these images; `images` has no repeats."""
         return (
             self.inputs.image_sources(images, self.given) if self.reads_images else ImageSources()
         )
 
     def _refuse(self, regions: Sequence[str], photos: Photos) -> None:
-        """Raises InputError for what this model does not read, or has too little of."""
+        """Raises InputError for inputs that this model does not read, and for missing ones."""
         names = self.names
         given = [names.regions] if regions else []
         if photos:
             given.append(names.photos)
         if not self.reads_images:
             if given:
-                raise InputError(f"{given[0]}: this model reads texts alone; leave it out")
+                raise InputError(f"{given[0]}: this model reads only text; omit it")
             return
         if not self.reads_regions and regions:
             raise InputError(
-                f"{names.regions}: this model looks at whole photos; pass {names.photos}"
+                f"{names.regions}: this model reads pixels, not regions; pass {names.photos}"
             )
         if self.reads_pixels and not photos:
-            raise InputError(f"this model looks at the photos themselves; pass {names.photos}")
+            raise InputError(f"this model reads pixels; pass {names.photos}")
         if self.reads_regions and not given:
             raise InputError(
-                f"this model looks at regions of images; pass {names.regions}, or {names.photos} to find them now"
+                f"this model reads image regions; pass {names.regions}, or {names.photos} to detect them now"
             )
         if regions and photos and not self.reads_pixels:
             raise InputError(
-                f"{' and '.join(given)}: regions are in the store, or found in the photos; give one of them"
+                f"{' and '.join(given)}: regions come from the store or from the photos; pass one of them"
             )
 
 
 def reads_pixels(student: Encoder, about: ModelDescription) -> bool:
-    """Whether photos themselves go into the model; a blind one reads zeros in their place."""
+    """Whether the model reads pixels; a model trained with zeros in place of image features does not."""
     if isinstance(student, ClipAdapter):
         return True
     return isinstance(student, EndToEndModel) and about.reads.regions and not about.reads.blind
@@ -160,59 +161,59 @@ def reads_pixels(student: Encoder, about: ModelDescription) -> bool:
 
 @dataclass(frozen=True)
 class InputColumns:
-    """Which columns of a file hold what is asked; several are separated by commas."""
+    """Input columns of a file; several are separated by commas."""
 
     text: str
-    """One text, or two; where a phrase is looked for, the text and the phrase."""
+    """Columns of one text or two; for tasks that locate a phrase, the text and the phrase."""
     image: str = ""
-    """File names of the images."""
+    """Columns of image file names."""
     choices: str = ""
-    """The choices of a multiple choice."""
+    """Columns of the choices of a multiple-choice task."""
 
     @property
     def texts(self) -> list[str]:
-        """Names of the texts' columns."""
+        """Names of the text columns."""
         return split_columns(self.text)
 
 
 def split_columns(columns: str) -> list[str]:
-    """The names in a list of columns by comma."""
+    """The column names in a comma-separated list."""
     return [name.strip() for name in columns.split(",") if name.strip()]
 
 
 @dataclass(frozen=True)
 class PredictionInput:
-    """What is asked of a model."""
+    """One input of a model."""
 
     text: str
     pair: str | None = None
-    """A second text, or the phrase that is looked for."""
+    """The second text, or the phrase to locate."""
     choices: Sequence[str] = ()
     images: Sequence[str] = ()
     """Ids of the images."""
 
 
 ImageFile = str | Path | Image.Image
-"""An image: the path of its file, or a picture of Pillow's."""
+"""An image: a file path or a PIL image."""
 ImageFiles = ImageFile | Sequence[ImageFile]
-"""The image of a question, or its images."""
+"""One image of an input, or several."""
 
 
 @dataclass(frozen=True)
 class PythonInput:
-    """A question as Python hands it over."""
+    """An input passed from Python."""
 
     text: str
     pair: str | None
     choices: tuple[str, ...]
     pictures: tuple[Picture, ...]
     where: str
-    """Whose images these are, for messages."""
+    """Position of the images in the input, for messages."""
 
     def ids(self, stored: bool) -> tuple[str, ...]:
-        """Ids of its images: as a region store has them, or the files' own names, or what an open picture is here.
+        """Image ids: those of a region store if `stored`, else file paths, or `where` for PIL images.
 
-        Raises InputError for an open picture where a store is asked.
+        Raises InputError for a PIL image if `stored`.
         """
         ids = []
         for number, picture in enumerate(self.pictures):
@@ -221,7 +222,7 @@ class PythonInput:
                 continue
             if stored:
                 raise InputError(
-                    f"{self.where}: a region store knows images by their names; pass the image's path, or no `regions`"
+                    f"{self.where}: a region store finds images by file name; pass the image's path, or omit `regions`"
                 )
             ids.append(self.where if len(self.pictures) == 1 else f"{self.where}, number {number}")
         return tuple(ids)
@@ -233,9 +234,9 @@ def python_inputs(
     images: Any,
     choices: Sequence[Sequence[str]] | None,
 ) -> list[PythonInput]:
-    """Questions of several lists, of which `images` may be the lone image of a lone text.
+    """Combine lists into inputs; for a single text, `images` may be a single image.
 
-    Raises InputError if they are empty, of different lengths, or no texts and images.
+    Raises InputError for empty lists, lists of different lengths, or values that are not texts or images.
     """
     if not len(texts):
         raise InputError("there are no texts: the list is empty")
@@ -243,7 +244,7 @@ def python_inputs(
         images = [images]
     for name, many in (("pair", pairs), ("image", images), ("choices", choices)):
         if many is not None and (isinstance(many, ImageFile) or len(many) != len(texts)):
-            raise InputError(f"{name}: expected a list of {len(texts)}, as many as there are texts")
+            raise InputError(f"{name}: expected a list of {len(texts)}, one for each text")
     return [
         PythonInput(
             _text(text, f"text {number}"),
@@ -267,58 +268,55 @@ def _pictures(image: ImageFiles, what: str) -> tuple[Picture, ...]:
     for file in files:
         if not isinstance(file, ImageFile):
             kind = type(file).__name__
-            raise InputError(
-                f"{what}: expected the path of a file, or a picture of Pillow's, got {kind}"
-            )
+            raise InputError(f"{what}: expected a file path or a PIL image, got {kind}")
     return tuple(Path(file) if isinstance(file, str) else file for file in files)
 
 
 def question_example(
     name: str, asked: PredictionInput, form: OutputType, reads: InputSpec, sees: bool
 ) -> Example:
-    """The example that a question makes, without a label.
+    """Build an unlabelled example from an input.
 
-    Raises InputError, without saying where, if a text is empty, or choices, images or phrase are not as the model wants
-    them.
+    Raises InputError, without the row's position, if a text is empty, or choices, images or phrase do not fit.
     """
     for what, text in (("text", asked.text), ("second text", asked.pair)):
         if text is not None and not text.strip():
             raise InputError(f"the {what} is empty")
     expected = len(form.labels) if isinstance(form, MultipleChoice) else 0
     if len(asked.choices) != expected:
-        raise InputError(f"{len(asked.choices)} choices; this model chooses among {expected}")
+        raise InputError(f"{len(asked.choices)} choices; this model expects {expected}")
     if sees and not 1 <= len(asked.images) <= reads.images:
-        raise InputError(f"{len(asked.images)} images; this model looks at {reads.images}")
+        raise InputError(f"{len(asked.images)} images; this model reads {reads.images}")
     images = tuple(asked.images) if sees else ()
     if form.head_input != "phrase":
         return Example(name, asked.text, asked.pair, choices=tuple(asked.choices), images=images)
     start = asked.text.find(asked.pair or "\0")
     if start < 0:
-        raise InputError(f"the phrase {asked.pair!r} does not stand in the text {asked.text!r:.60}")
+        raise InputError(f"the phrase {asked.pair!r} is not in the text {asked.text!r:.60}")
     tags = ((start, start + len(asked.pair or ""), 0),)
     return Example(name, asked.text, images=images, region_tags=tags)
 
 
 @dataclass(frozen=True)
 class InputRow:
-    """One row of a file, or one example of a split."""
+    """One row of a file, or one example of a split, with its parsed example or its fault."""
 
     where: RowPosition | str
     """File and line, for messages."""
     cells: Mapping[str, object]
-    """Its own columns."""
+    """Values by column."""
     example: Example | None
-    """None if it cannot be asked."""
+    """None if the row is invalid."""
     fault: str = ""
-    """Why."""
+    """Reason why the row is invalid."""
 
 
 def read_input_rows(
     path: Path, columns: InputColumns, form: OutputType, reads: InputSpec, sight: ImageLookup
 ) -> tuple[list[str], list[InputRow]]:
-    """The names of a file's columns, and a line for each row, in the file's order.
+    """Column names of a file, and an `InputRow` for each row, in order.
 
-    Raises InputError if the file is not read, or lacks a column; what is wrong with one row is its fault alone.
+    Raises InputError if the file cannot be read or lacks a column; an invalid row only gets a `fault`.
     """
     header, rows = read_all_columns(path, ())
     check_named_columns(path, header, vars(columns), sight.names.mark)
@@ -342,7 +340,7 @@ def read_input_rows(
 
 
 def example_row(example: Example, where: str) -> InputRow:
-    """An example of a data set's own layout, whose columns are what it was read as."""
+    """The row of an official example, with columns made from its fields."""
     cells: dict[str, object] = {"id": example.official_id or example.id, "text": example.text}
     if example.text_pair is not None:
         cells["pair"] = example.text_pair

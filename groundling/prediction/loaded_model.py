@@ -1,4 +1,4 @@
-"""A fine-tuned model as its folder tells of it, and examples put before it."""
+"""A fine-tuned model loaded from its folder, and its predictions on examples."""
 
 from __future__ import annotations
 
@@ -50,26 +50,26 @@ from groundling.vision_language.loading import find_architecture, load_encoder, 
 from groundling.vision_language.single_stream import SingleStreamModel
 
 AT_ONCE = 256
-"""Examples whose photos' regions are in memory at a time."""
+"""Number of examples whose detected regions are in memory at once."""
 
 
 @dataclass(frozen=True)
 class PartialScores:
-    """Some examples after the model was asked."""
+    """Scores of a part of the examples."""
 
     numbers: Sequence[int]
-    """Numbers of those that it could be asked."""
+    """Numbers of the valid examples."""
     scores: EvaluationOutput | None
-    """What it said to them; None if there are none."""
+    """Scores of the valid examples; None if there are none."""
     boxes: Sequence[np.ndarray] | None
-    """(R, 4) in pixels of each one's regions, where one is picked."""
+    """(R, 4) region boxes in pixels of each valid example, for region selection."""
     faults: Mapping[int, str]
-    """Why the others could not be asked, by number."""
+    """Reasons why the other examples are invalid, by number."""
 
 
 @dataclass(frozen=True)
 class LocalModels:
-    """Where models that find regions lie on this machine, if not where the training run had them."""
+    """Places of detector and backbone, if not where the training run had them."""
 
     detector: str = ""
     """Hub id or folder."""
@@ -78,9 +78,9 @@ class LocalModels:
 
 
 class LoadedModel:
-    """A fine-tuned model, its head, and what it must know to be asked.
+    """A fine-tuned model with its head and description.
 
-    `notes` has what a reader of its answers must know, a line each.
+    `notes` lists the caveats of its predictions, one line each.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class LoadedModel:
         elsewhere: LocalModels | None = None,
         trust: Sequence[str] = (),
     ) -> None:
-        """`trust`: the objects of modules of yours that the folder may ask for, MODULE:NAME; it decides on none itself.
+        """`trust`: your own objects, MODULE:NAME, that the folder may import; the folder cannot add any.
 
-        Raises InputError if the folder is damaged, or needs a module of yours that is not there, or not trusted.
+        Raises InputError if the folder is damaged, or needs a module of yours that is missing or not trusted.
         """
         self.folder = folder
         self.about = about
@@ -105,7 +105,7 @@ class LoadedModel:
         self._compare_code(about.kind, about.design)
         if about.tokenizer and about.tokenizer != tokenizer_sha256(folder):
             self.note(
-                f"{folder}: its tokenizer is not the one that the model learned with; its answers may be of other words"
+                f"{folder}: its tokenizer files changed after training; predictions may be wrong"
             )
         self.student: Encoder = load_encoder(str(folder), about.kind, about.design)
         self.form: OutputType = self.task().form if about.form is None else about.form
@@ -120,29 +120,29 @@ class LoadedModel:
             )
         if not load_head(folder, self.objective, self.objective.name):
             raise InputError(
-                f"{folder / HEADS}: does not hold the head that {FILE} beside it tells of; fine-tune once more"
+                f"{folder / HEADS}: lacks the head that {FILE} beside it names; fine-tune again"
             )
         self.student.to(device).eval()
         self.objective.to(device).eval()
 
     def vote_with(self, others: Sequence[LoadedModel]) -> None:
-        """Let other seeds of the same run answer, too; raises InputError if they answer something else."""
+        """Add other seeds of the same run to a majority vote; raises InputError if their task or answers differ."""
         for other in others:
             if (other.about.task, other.form) != (self.about.task, self.form):
                 raise InputError(
-                    f"{other.folder}: answers something else than {self.folder}; name one of them (--model-seed)"
+                    f"{other.folder}: task or answers differ from {self.folder}; choose one of them (--model-seed)"
                 )
         self.others = others
 
-    # -- what it is asked of -------------------------------------------------------------------------------------------
+    # -- task and notes ------------------------------------------------------------------------------------------------
 
     @property
     def reads_images(self) -> bool:
-        """Whether it looks at images."""
+        """Whether the model reads images."""
         return self.about.reads.regions or isinstance(self.student, ClipAdapter)
 
     def task(self) -> Task:
-        """Its task, with its own answers; raises InputError if that is of a module of yours that is not there."""
+        """The task with the model's own answers; raises InputError if its module of yours is missing."""
         about = self.about
         if about.own is not None and about.form is not None:
             return Task(about.task, about.form, _no_layout, metrics_of(about.form), about.task)
@@ -154,14 +154,14 @@ class LoadedModel:
                 task = resolve_builtin("tasks", Task, about.task)
         if task.version != about.version:
             self.note(
-                f"{about.task} is of version {task.version} now, the model learned version {about.version}"
+                f"{about.task} has version {task.version} now; the model was trained on version {about.version}"
             )
         return task if about.form is None else replace(task, form=about.form)
 
     def _compare_code(self, *names: str) -> None:
-        """Note, before any is imported, which files behind objects of yours are not what they were in training.
+        """Note which of your own modules' files changed since training, before importing any.
 
-        Raises InputError if one of the objects is not trusted.
+        Raises InputError if an object is not trusted.
         """
         check_trust(names, self.trust, self.folder / FILE)
         files: dict[str, Path] = {}
@@ -170,24 +170,28 @@ class LoadedModel:
         hashes = hashes_of(list(files.values()))
         for (name, file), sha256 in zip(files.items(), hashes, strict=True):
             if self.about.modules.get(name, sha256) != sha256:
-                self.note(f"{file}: changed since the model was trained; its answers may have, too")
+                self.note(
+                    f"{file}: changed since the model was trained; its predictions may differ"
+                )
 
     def note_pairs(self, columns: int) -> None:
-        """Note that texts are asked in pairs of a model that learned from one a row."""
+        """Note that inputs have text pairs although the training file had one text per row."""
         own = self.about.own
         if own is not None and columns > len(split_columns(own.text)):
-            self.note(f"this model learned from {own.text!r} alone, and never from pairs of texts")
+            self.note(
+                f"this model was trained on single texts (column {own.text!r}), not on text pairs"
+            )
 
     def note(self, note: str) -> None:
-        """Tell readers of its answers something, once."""
+        """Add a caveat to `notes`, once."""
         if note not in self.notes:
             self.notes.append(note)
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- prediction ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def finder(self) -> RegionFinder:
-        """What finds regions on photos as the store's were that it learned from; raises InputError if none can be."""
+        """Finds regions on photos with the settings of the training store; raises InputError if these are unknown."""
         learned = finding_settings(self.about.regions)
         finding = replace(
             learned,
@@ -199,7 +203,7 @@ class LoadedModel:
 
     @property
     def inputs(self) -> RegionInputs:
-        """How it is shown images, wherever these are: as its training run's evaluation showed them."""
+        """Region inputs with the settings of the training run's evaluation."""
         return RegionInputs(self.about.reads.settings(), blind=self.about.reads.blind)
 
     def image_lookup(
@@ -211,7 +215,7 @@ class LoadedModel:
         decode: bool = False,
         names: MessageTerms = FLAGS,
     ) -> ImageLookup:
-        """Where it looks at images; arguments and errors as of `ImageLookup`."""
+        """An image lookup for this model; arguments and errors as of `ImageLookup`."""
         return ImageLookup(
             self.student,
             self.about,
@@ -226,9 +230,9 @@ class LoadedModel:
     def predict_examples(
         self, examples: Sequence[Example], sight: ImageLookup, task: Task, mark: Mark | None = None
     ) -> Iterator[PartialScores]:
-        """The answers to examples, in parts, in their order; `mark` tells which regions are right, of a labelled split.
+        """Predict examples part by part, in order; `mark` labels the right regions of a labelled split.
 
-        An example whose image cannot be looked at is none of the `kept`, and its fault is told.
+        An example whose image cannot be read is in `faults` instead of `kept`.
         """
         at_once = AT_ONCE if sight.finds_regions else max(1, len(examples))
         for start in range(0, len(examples), at_once):
@@ -252,14 +256,14 @@ class LoadedModel:
     def scores(
         self, examples: Sequence[Example], seen: ImageSources, task: Task, mark: Mark | None = None
     ) -> EvaluationOutput:
-        """What this model alone says of examples that can be looked at."""
+        """Scores of this model alone, without the vote of other seeds, on valid examples."""
         samples = self.samples(examples, seen, mark)
         return evaluate(self.student, self.objective, task, samples)
 
     def samples(
         self, examples: Sequence[Example], seen: ImageSources, mark: Mark | None = None
     ) -> SampleDataset:
-        """Examples as the model reads them, exactly as in its training run's evaluation."""
+        """Samples of the examples, exactly as in the training run's evaluation."""
         head = self.objective.head
         told = self.inputs.select_tags(examples)
         return self.make_samples(
@@ -273,7 +277,7 @@ class LoadedModel:
         mark: Mark | None = None,
         apart: bool = False,
     ) -> SampleDataset:
-        """Examples with what the model sees beside their texts."""
+        """Samples of the examples with their regions, pixels or CLIP features."""
         text, clip = self.student.inputs(self.about.reads.max_length)
         samples: SampleDataset = TextDataset(examples, text, clip)
         if isinstance(self.student, ClipAdapter):
@@ -288,15 +292,15 @@ class LoadedModel:
     def _boxes(
         self, examples: Sequence[Example], samples: SampleDataset
     ) -> list[np.ndarray] | None:
-        """Boxes (R, 4) in pixels of each example's regions, as the model numbers them; None if it picks none.
+        """Region boxes (R, 4) in pixels of each example, in the model's order; None without region selection.
 
-        Raises InputError if nobody says how large an image is.
+        Raises InputError if an image's size is unknown.
         """
         if not isinstance(self.form, RegionSelection):
             return None
         inner = samples.samples if isinstance(samples, ImageDataset) else samples
         if not isinstance(inner, RegionDataset):
-            raise InputError("a region can only be picked by a model that looks at regions")
+            raise InputError("region selection needs a model that reads regions")
         boxes = []
         for example in examples:
             (image,) = example.images
@@ -305,27 +309,27 @@ class LoadedModel:
                 size = example.gold_boxes.image_size
             if not all(size):
                 raise InputError(
-                    f"{image}: its region store does not say how large the image is, so no box can be told in pixels; "
-                    "make a store with `groundling regions`, or have the regions found in the photos"
+                    f"{image}: its region store lacks the image size, so boxes cannot be given in pixels; make a store "
+                    "with `groundling regions`, or pass the photos to detect regions"
                 )
             boxes.append(inner.regions(example.images).boxes * np.array([*size, *size]))
         return boxes
 
     @property
     def reads_pixels(self) -> bool:
-        """Whether photos themselves go into it."""
+        """Whether the model reads pixels."""
         return reads_pixels(self.student, self.about)
 
     @property
     def unscored_task(self) -> Task:
-        """A task that knows what answers look like, and nothing to score them by."""
+        """A task with the model's output type, without files and metrics."""
         return Task(self.about.task, self.form, _no_layout, (), self.about.task)
 
 
 def _with_clip_features(
     samples: SampleDataset, student: ClipAdapter, photos: Mapping[str, Picture], device: str
 ) -> SampleDataset:
-    """Samples with what the CLIP under an adapter says of their photos and texts."""
+    """Samples with the features of photos and texts from the CLIP below an adapter."""
     base = student.base
     clip = FrozenClip(base.image, base.text, base.tokenizer)
     teacher = ClipTeacher(clip, {IMAGE, TEXT}, TargetedDistillationSettings(), images=photos).to(
@@ -335,11 +339,11 @@ def _with_clip_features(
 
 
 def images_of(examples: Sequence[Example]) -> list[str]:
-    """The images of some examples, each once."""
+    """The image ids of some examples, without repeats."""
     return list(dict.fromkeys(image for example in examples for image in example.images))
 
 
 def _no_layout(folder: Path, split: str) -> list[Example]:
     raise InputError(
-        f"{folder}: this model learned from a file of one's own, so {split!r} names no file of its data; pass a file"
+        f"{folder}: this model was trained on a table file, so it has no official split {split!r}; pass a file"
     )

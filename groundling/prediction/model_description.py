@@ -1,4 +1,4 @@
-"""What a fine-tuned model's folder says of itself, so that it can be asked again where nobody knows its run."""
+"""The description file in a fine-tuned model's folder, from which the model loads without its run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from groundling.settings.input_settings import DetectionSettings, RegionSettings
 from groundling.vision_language.loading import PLAIN
 
 FILE = "groundling_task.json"
-"""Beside the model's own files; transformers ignores it."""
+"""Stands beside the model's own files; transformers ignores it."""
 FORMAT = 1
-"""Raised whenever an older reader would misread the file."""
+"""Increases with every change that an older reader would misread."""
 FORMS: dict[str, Any] = {
     "classify": Classification,
     "choose": MultipleChoice,
@@ -35,32 +35,32 @@ FORMS: dict[str, Any] = {
     "answer": OpenAnswer,
     "pick": RegionSelection,
 }
-"""The shapes of answers that a file can tell; a form of your own comes from its task's module."""
+"""Output types by name in the file; an output type of your own comes from its task's module."""
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """How examples are put before the model."""
+    """How examples become model inputs."""
 
     max_length: int = 128
-    """Most pieces of a text."""
+    """Maximum number of tokens per text."""
     images: int = 0
-    """Most images of an example."""
+    """Maximum number of images per example."""
     regions: bool = False
-    """Whether it sees the regions of images."""
+    """Whether the model reads image regions."""
     max_regions: int = 0
-    """Regions per image, best first; 0: all."""
+    """Maximum number of regions per image, highest scores first; 0: all."""
     budget: int = 0
-    """Most pieces and regions together; 0: no bound."""
+    """Maximum number of tokens and regions together; 0: no limit."""
     tags: bool = True
-    """Whether words that name objects are tied to these objects' regions."""
+    """Whether words that name objects are linked to the regions of these objects."""
     mentioned: bool = False
-    """Whether objects that no text of the item speaks of are left out."""
+    """Whether objects that no text of the item mentions are removed."""
     blind: bool = False
-    """Zeros in place of the regions' features."""
+    """Whether zeros replace the region features."""
 
     def settings(self, **places: Any) -> RegionSettings:
-        """The same as settings, and where regions and photos are."""
+        """The same values as `RegionSettings` settings, with the places of regions and photos."""
         return RegionSettings(
             max_regions=self.max_regions,
             max_total_length=self.budget,
@@ -72,37 +72,37 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """All that is needed beside the weights to put a question to a fine-tuned model."""
+    """Everything beside the weights that a fine-tuned model needs for predictions."""
 
     task: str
-    """Name of its task: of this package, MODULE:NAME, or `table/...` for one's own file."""
+    """Task name: one of this package, MODULE:NAME, or `table/...` for your own file."""
     form: OutputType | None
-    """The shape of its answers; None where only the task's own module knows it."""
+    """Output type; None where only the task's own module defines it."""
     version: int = 1
-    """The task's, when it was learned."""
+    """Version of the task at training time."""
     head: str = PLAIN
-    """Name of its head, see `groundling.vision_language.loading.make_task_head`."""
+    """Name of the head, see `groundling.vision_language.loading.make_task_head`."""
     loss: str = ""
-    """Kind of loss in place of the head's own, which may say how its scores are read."""
+    """Loss that replaces the head's default; it may decide how scores become predictions."""
     reads: InputSpec = field(default_factory=InputSpec)
     ready: bool = True
-    """Whether the model was made ready for the task's texts as its design's paper has it."""
+    """Whether the model was prepared for the task's texts as in its architecture's paper."""
     own: TableTaskSettings | None = None
-    """Columns of one's own file; None for a task with files of its own layout."""
+    """Columns of your own file; None for a task with official files."""
     design: str = ""
-    """MODULE:NAME of a design of your own."""
+    """MODULE:NAME of an architecture of your own."""
     kind: str = ""
     """MODULE:NAME of a `ModelFormat` of your own that loads the folder."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the file of every module of yours, by MODULE:NAME; of those that these import, by module."""
+    """SHA-256 of each of your own modules' files by MODULE:NAME; of modules they import, by module."""
     regions: Mapping[str, Any] = field(default_factory=dict)
-    """What the manifests of the region stores said that it learned from; see `facts_of`."""
+    """Manifest fields of the training region stores; see `facts_of`."""
 
     tokenizer: str = ""
-    """Hash of the tokenizer's files beside the weights; empty if there are none, or nobody says."""
+    """Hash of the tokenizer files beside the weights; empty if there are none or it is unknown."""
 
     def write(self, folder: Path) -> None:
-        """Put it beside the weights, with the hash of the tokenizer that is there."""
+        """Write the description beside the weights, with the hash of the folder's tokenizer files."""
         content = {"format": FORMAT, **asdict(self), "tokenizer": tokenizer_sha256(folder)}
         content["form"] = None if self.form is None else output_type_as_json(self.form)
         content["own"] = None if self.own is None else asdict(self.own)
@@ -114,11 +114,11 @@ TOKENIZER = (
     *("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model"),
     *("sentencepiece.bpe.model", "tokenizer.model"),
 )
-"""Files of tokenizers, as transformers calls them."""
+"""Tokenizer file names of transformers."""
 
 
 def tokenizer_sha256(folder: Path) -> str:
-    """A hash of the tokenizer's files in a model's folder; empty if there are none.
+    """Hash of the tokenizer files in a model's folder; empty if there are none.
 
     Raises InputError if one cannot be read.
     """
@@ -128,25 +128,23 @@ def tokenizer_sha256(folder: Path) -> str:
 
 
 def read_description(folder: Path) -> ModelDescription:
-    """What the file in a model's folder says.
+    """Read the description file in a model's folder.
 
-    Raises InputError, in one line, if there is none, or it is damaged or of a later version.
+    Raises InputError, in one line, if the file is missing, damaged or of a later version.
     """
     path = folder / FILE
     if not path.is_file():
         raise InputError(
-            f"{folder}: does not say what it answers ({FILE} is missing): not written by `groundling finetune`, or by "
-            "an earlier version of it; fine-tune once more"
+            f"{folder}: {FILE} is missing; expected a model that this version of `groundling finetune` wrote; "
+            "fine-tune again"
         )
     content = read_object(path)
     found = content.get("format")
     if found != FORMAT:
-        raise InputError(
-            f"{path}: format {found!r}, this version reads {FORMAT}; fine-tune once more"
-        )
+        raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; fine-tune again")
     with (
         prefix_errors(f"{path}: damaged, or of another version"),
-        convert_errors("fine-tune once more"),
+        convert_errors("fine-tune again"),
     ):
         return _parsed(content)
 
@@ -170,14 +168,14 @@ def _parsed(content: Mapping[str, Any]) -> ModelDescription:
 
 
 def _checked(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """A dataclass of plain settings, each of the type of its default."""
+    """A dataclass of plain settings, each checked against the type of its default."""
     made = kind(**values)
     _check_types(made, kind(), list(vars(made)))
     return made
 
 
 def _check_types(made: Any, unset: Any, names: Sequence[str]) -> None:
-    """Raises TypeError unless these attributes are of the types that they have in `unset`."""
+    """Raises TypeError if an attribute's type differs from its type in `unset`."""
     for name in names:
         value = getattr(made, name)
         if type(value) is not type(getattr(unset, name)):
@@ -188,7 +186,7 @@ def _check_types(made: Any, unset: Any, names: Sequence[str]) -> None:
 
 
 def output_type_as_json(form: OutputType) -> dict[str, Any] | None:
-    """A form as JSON; None for one of your own, which only its module can make."""
+    """An output type as JSON; None for one of your own, which only its module can build."""
     for name, kind in FORMS.items():
         if type(form) is kind:
             values = {one.name: vars(form)[one.name] for one in fields(FORMS[name])}
@@ -210,30 +208,30 @@ def _form(content: Mapping[str, Any]) -> OutputType:
             continue
         if isinstance(value, list):
             if not all(isinstance(one, str) for one in value):
-                raise TypeError(f"{name} of the form holds what is no text")
+                raise TypeError(f"{name} of the output type holds a value that is not a string")
             value = tuple(value)
         values[name] = value
     form: OutputType = kind(**values)
     types = get_type_hints(kind)
     for name in ("kind", "reads"):
-        # `reads` of most forms is no setting, and given by none.
+        # Most output types have no `reads` setting, so their files do not give it.
         if name in values and values[name] not in get_args(types[name]):
-            raise ValueError(f"{name} of the form is {values[name]!r:.40}")
+            raise ValueError(f"{name} of the output type is {values[name]!r:.40}")
     for name in ("labels", "never"):
         listed = values.get(name, ())
         if not isinstance(listed, tuple) or len(set(listed)) < len(listed):
-            raise ValueError(f"{name} of the form are {listed!r:.40}")
+            raise ValueError(f"{name} of the output type are {listed!r:.40}")
     return form
 
 
 # -- regions -----------------------------------------------------------------------------------------------------------
 
 KEPT = ("identity", "made_by", "model", "weights", "preprocessing", "boxes_from", "made_with")
-"""What a model remembers of its stores' manifests."""
+"""Manifest fields of region stores that a model's description keeps."""
 
 
 def region_facts(store: CombinedStore) -> dict[str, Any]:
-    """What a model must remember of the regions that it learned from: the first store's manifest, what made them."""
+    """The manifest fields of the first store and the origin of the regions, for a description."""
     manifest = store.stores[0].manifest
     facts = {name: manifest[name] for name in KEPT if name in manifest}
     facts |= {"identity": store.identity, "made_by": store.made_by}
@@ -244,26 +242,26 @@ def region_facts(store: CombinedStore) -> dict[str, Any]:
 
 
 def _anywhere(value: object) -> object:
-    """A folder's full path, by which it is found from elsewhere, too; a hub id, or a number, as it is."""
+    """The absolute path of an existing folder; a hub id or a number unchanged."""
     is_folder = isinstance(value, str) and value and Path(value).is_dir()
     return str(Path(str(value)).resolve()) if is_folder else value
 
 
 def finding_settings(facts: Mapping[str, Any]) -> DetectionSettings:
-    """What finds the same regions on other photos.
+    """The settings that find the same kind of regions on other photos.
 
-    Raises InputError for regions that cannot be found again: of files of boxes, of others' features, of old stores.
+    Raises InputError for regions from box files, third-party features or stores of earlier versions.
     """
     made_with = facts.get("made_with")
     if not isinstance(made_with, dict):
         raise InputError(
-            "the regions that this model learned from cannot be found on other photos (they are from "
-            f"{facts.get('boxes_from') or 'others'}, or their store is of an earlier version); pass --regions STORE"
+            "this model's regions cannot be detected on other photos (its training regions are from "
+            f"{facts.get('boxes_from') or 'others'}, or their store is of an old version); pass --regions STORE"
         )
     try:
         finding: DetectionSettings = _checked(DetectionSettings, made_with)
     except (TypeError, InputError) as error:
         raise InputError(
-            f"{FILE}: damaged, no settings of `groundling regions` ({error})"
+            f"{FILE}: damaged; expected settings of `groundling regions` ({error})"
         ) from None
     return finding

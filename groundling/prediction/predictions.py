@@ -1,4 +1,4 @@
-"""Predictions of finished runs: read and verified, put into words, and those of several seeds combined."""
+"""Prediction files of finished runs: reading, checking, formatting, and votes of several seeds."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from groundling.runs.folder import read_result
 from groundling.tasks import Task
 from groundling.training.evaluation import LIKELY, MANY, EvaluationOutput, find_top_classes
 
-# Whether the predictions in a run's file are what the outputs beside them say; edited or mixed files are told so.
+# Checks that each prediction in a file follows from its outputs, which detects edited or mixed files.
 
 ROUNDED = 1.1e-5
-"""By so much two outputs may differ that were written with five digits and were equal."""
+"""Tolerance of outputs, which files hold with five digits."""
 
 
 class PredictionChecker:
-    """Checks one file, line by line, and then as a whole."""
+    """Checks the predictions of one file against its outputs, line by line and then as a whole."""
 
     def __init__(self, form: OutputType | None, classes: bool = True) -> None:
-        """`form`: of the task's answers; where nobody knows it, None, and `classes` says whether they are classes."""
+        """`form`: the task's output type; None if unknown, then `classes` states whether answers are classes."""
         self.form = form
         self.classes = classes if form is None else not isinstance(form, Regression)
         self.predicted: set[int] = set()
         self.outdone: dict[int, str] = {}
-        """Of classes that were not predicted although their outputs are higher: the first line, in words."""
+        """Classes with the highest output that were not predicted, each with a message on its first line."""
 
     def check(self, where: str, row: Mapping[str, Any], prediction: float) -> None:
-        """Raises InputError, which begins with `where`, for a prediction that is none or not its outputs'."""
+        """Raises InputError, beginning with `where`, for a prediction that is invalid or contradicts its outputs."""
         if self.classes and not (prediction >= 0 and float(prediction).is_integer()):
             raise InputError(
                 f"{where}: 'prediction' is {prediction}, expected the number of a class"
             )
         outputs = row.get("outputs")
-        if outputs is None:  # a file of others
+        if outputs is None:  # a file of another program
             return
         try:
             values = np.array([-math.inf if one is None else one for one in outputs], float)
@@ -66,14 +66,16 @@ class PredictionChecker:
             self._check_number(where, prediction, values)
         elif likely:
             if int(prediction) not in likely:
-                raise InputError(f"{where}: 'prediction' {int(prediction)} is none of the 'likely'")
+                raise InputError(
+                    f"{where}: 'prediction' {int(prediction)} is not among the 'likely'"
+                )
         elif len(values) > 1:
             self._check_class(where, int(prediction), values)
 
     def finish(self) -> None:
-        """Raises InputError for a class that is predicted in some lines, and in others not, where its output is best.
+        """Raises InputError for a class that has the highest output in a line and is predicted only in other lines.
 
-        One that is never predicted may be barred, as VQA's `<unk>` is.
+        A class that is never predicted may be excluded, like VQA's `<unk>`.
         """
         for best, told in self.outdone.items():
             if best in self.predicted:
@@ -83,7 +85,7 @@ class PredictionChecker:
         size = max(1.0, abs(prediction))
         if len(values) == 1 and not abs(values[0] - prediction) <= ROUNDED * size:
             raise InputError(
-                f"{where}: 'prediction' is {prediction}, but its 'outputs' say {values[0]}"
+                f"{where}: 'prediction' is {prediction}, but its 'outputs' give {values[0]}"
             )
 
     def _check_class(self, where: str, prediction: int, values: np.ndarray) -> None:
@@ -103,7 +105,7 @@ class PredictionChecker:
         self.outdone.setdefault(best, told)
 
     def _readings(self, values: np.ndarray) -> list[np.ndarray]:
-        """Scores of the classes; where each may have two, wrong and right (UNITER's on VCR), the right ones, too."""
+        """Class scores; if each class may have a wrong and a right score (UNITER on VCR), also the right ones alone."""
         if isinstance(self.form, MultipleChoice):
             in_pairs = len(values) == 2 * len(self.form.labels)
             return [values[1::2] if in_pairs else values]
@@ -113,27 +115,26 @@ class PredictionChecker:
 
 
 FILE = "predictions_{}.jsonl"
-"""File of a seed's answers to one split."""
+"""File name of a seed's predictions on one split."""
 
 
 @dataclass(frozen=True)
 class ExamplePrediction:
-    """What a run says of one example."""
+    """One run's prediction for one example."""
 
     prediction: float
     """The class, choice, answer or number."""
     outputs: np.ndarray
-    """(outputs,): what the head said, or the best of them alone where there are many (VQA)."""
+    """(outputs,) of the head; where there are many (VQA), only the highest."""
     likely: tuple[tuple[int, float], ...] = ()
-    """Where there are many: the most likely classes and their probabilities."""
+    """For many classes (VQA): the most likely ones with their probabilities."""
 
 
 def read_predictions(path: Path, form: OutputType) -> dict[str, ExamplePrediction]:
-    """The lines of a file that `finetune` wrote, by official id, or by our own where there is none.
+    """Read a prediction file of `finetune` by official id, or by the package's id where there is none.
 
     Raises:
-        InputError: No such file, a line of another kind, an id twice, a number that is NaN, or a prediction that is not
-            what its outputs say to a task of this form.
+        InputError: No such file, an invalid line, a repeated id, a NaN, or a prediction that contradicts its outputs.
     """
     agreement = PredictionChecker(form)
     out: dict[str, ExamplePrediction] = {}
@@ -142,7 +143,7 @@ def read_predictions(path: Path, form: OutputType) -> dict[str, ExamplePredictio
         official = row.get("official")
         name = official if isinstance(official, str) and official else row["id"]
         if name in out:
-            repeated.append(f"{where}: {name} stands there before")
+            repeated.append(f"{where}: repeated id {name}")
         out[name] = _parse_prediction(where, row)
         agreement.check(where, row, out[name].prediction)
     raise_first(repeated)
@@ -168,10 +169,10 @@ def _parse_prediction(where: str, row: Mapping[str, Any]) -> ExamplePrediction:
 
 
 def choice_scores(said: ExamplePrediction, choices: int) -> np.ndarray:
-    """Scores (choices,) before a softmax; of two scores a choice (UNITER's wrong and right) the second.
+    """Scores (choices,) before a softmax; with two scores per choice (UNITER: wrong and right), the second.
 
     Raises:
-        InputError: There are neither as many scores nor twice as many.
+        InputError: The number of scores is neither `choices` nor twice that.
     """
     if len(said.outputs) not in (choices, 2 * choices):
         raise InputError(f"{len(said.outputs)} scores, expected {choices} or {2 * choices}")
@@ -179,20 +180,20 @@ def choice_scores(said: ExamplePrediction, choices: int) -> np.ndarray:
 
 
 def probabilities(said: ExamplePrediction, form: OutputType) -> np.ndarray:
-    """Probabilities (K,) of the classes, choices or answers of a form; of a number (Regression), (1,), itself.
+    """Probabilities (K,) of the classes, choices or answers; for a regression the number itself, (1,).
 
-    A softmax whatever the loss was (CLIP-TD leaves its sigma undefined). Of many answers what the file leaves out
-    counts as 0.
+    Always a softmax, whatever the loss was (CLIP-TD leaves its sigma undefined). Answers that the file omits have
+    probability 0.
 
     Raises:
-        InputError: The scores do not fit the form.
+        InputError: The scores do not fit the output type.
     """
     if isinstance(form, Regression):
         return np.array([said.prediction])
     if isinstance(form, MultipleChoice):
         return np.asarray(softmax(choice_scores(said, len(form.labels))))
     if not isinstance(form, Classification | OpenAnswer):
-        raise InputError("answers of this form cannot be averaged")
+        raise InputError("answers of this output type cannot be averaged")
     count = len(form.labels)
     if len(said.outputs) == count:
         return np.asarray(softmax(said.outputs))
@@ -208,46 +209,46 @@ def probabilities(said: ExamplePrediction, form: OutputType) -> np.ndarray:
     return out
 
 
-# From a head's outputs to answers that people read: words, probabilities, the next best, boxes in pixels.
+# From head outputs to readable answers: labels, probabilities, ranked alternatives, boxes in pixels.
 
 Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One answer that a model might give."""
+    """One possible answer."""
 
     answer: str | float
-    """The class, the answer, the number of the choice or region as the task's files spell it; or the number itself."""
+    """The class, open answer, or number of the choice or region, as spelt in the task's files; or a number."""
     probability: float | None = None
-    """Its share of a softmax over all answers, choices or regions, whatever the loss was; None of a number."""
+    """Softmax probability over all answers, choices or regions, whatever the loss was; None for a number."""
     choice: str | None = None
-    """The text of the choice, of a multiple choice."""
+    """The text of the choice, in multiple choice."""
     box: Box | None = None
-    """x1, y1, x2, y2 of the region in pixels of its image, origin at the top left; None where no region is picked."""
+    """x1, y1, x2, y2 of the region in pixels, origin at the top left; None without region selection."""
 
 
 @dataclass(frozen=True)
 class Prediction(Candidate):
-    """A model's answer to one example."""
+    """A model's answer for one example."""
 
     best: tuple[Candidate, ...] = ()
-    """The most likely answers, this one first: as many as were asked for, where there are as many."""
+    """The most likely answers, this one first; at most the requested number."""
 
 
 class PredictionFormatter:
-    """How the outputs of one form are put into words."""
+    """Converts the outputs of one output type into `Prediction` objects."""
 
     def __init__(self, form: OutputType, best: int, called: str = "--top-k") -> None:
-        """`best`: how many answers of each example, `called` so in messages.
+        """`best` is the number of ranked answers per example; `called` is its name in messages.
 
-        Raises InputError for none, or more than are kept.
+        Raises InputError if `best` is below 1 or above the number of stored answers.
         """
         if best < 1:
             raise InputError(f"{called} {best}, expected at least 1")
         if isinstance(form, OpenAnswer) and len(form.labels) > MANY and best > LIKELY:
             raise InputError(
-                f"{called} {best}: of {len(form.labels):,} answers the {LIKELY} most likely are kept"
+                f"{called} {best}: expected at most {LIKELY}, the number of stored answers (of {len(form.labels):,})"
             )
         self.form = form
         self.best = best
@@ -260,7 +261,7 @@ class PredictionFormatter:
         examples: Sequence[Example],
         boxes: Sequence[np.ndarray] | None = None,
     ) -> list[Prediction]:
-        """An answer to each example; `boxes` (R, 4) in pixels of each one's regions, where one is picked."""
+        """A prediction for each example; `boxes` has each example's region boxes (R, 4) in pixels."""
         out = []
         for number, example in enumerate(examples):
             likely = tuple(scores.top_classes[number]) if scores.top_classes else ()
@@ -277,7 +278,7 @@ class PredictionFormatter:
         return out
 
     def _ranked(self, said: ExamplePrediction) -> list[tuple[float, float | None]]:
-        """The most likely predictions and their probabilities, what the form predicts first."""
+        """The most likely predictions with their probabilities, the output type's own prediction first."""
         if isinstance(self.form, RegionSelection):
             shares = np.asarray(softmax(said.outputs))
             scores = said.outputs
@@ -311,7 +312,7 @@ class PredictionFormatter:
 
 
 def _raw(said: ExamplePrediction, form: Classification | OpenAnswer) -> np.ndarray:
-    """Scores by which answers are ranked: a softmax of close ones may make them equal."""
+    """Scores that rank the answers: a softmax may make close scores equal."""
     if isinstance(form, MultipleChoice):
         return said.outputs.reshape(len(form.labels), -1)[:, -1]
     return said.outputs
@@ -321,11 +322,11 @@ def _raw(said: ExamplePrediction, form: Classification | OpenAnswer) -> np.ndarr
 
 CORNERS = ("x1", "y1", "x2", "y2")
 DIGITS = 6
-"""Significant digits of a number in a file, as many as predictions of two processors agree in; Python has all."""
+"""Significant digits of numbers in files, as many as agree between processors; Python returns full precision."""
 
 
 def prediction_columns(form: OutputType, best: int) -> list[str]:
-    """The columns that answers of a form fill: those of the best one, then `..._2` of the second best, and so on."""
+    """Output columns of an output type: those of the best answer, then `..._2` for the second best, and so on."""
     names = ["answer"]
     if isinstance(form, MultipleChoice):
         names.append("choice")
@@ -340,7 +341,7 @@ def prediction_columns(form: OutputType, best: int) -> list[str]:
 def prediction_cells(
     prediction: Prediction | None, names: Sequence[str]
 ) -> dict[str, str | float | None]:
-    """What a prediction fills these columns with; None where there is no answer, or not as many."""
+    """A prediction's values for these columns; None for missing answers."""
     cells: dict[str, str | float | None] = dict.fromkeys(names)
     for rank, one in enumerate(() if prediction is None else prediction.best, 1):
         ending = "" if rank == 1 else f"_{rank}"
@@ -355,26 +356,26 @@ def prediction_cells(
     return cells
 
 
-# Which of a run's seeds answer: the best one on the development split, one by its number, or all by vote.
+# Which of a run's seeds predict: the best one on the development split, a chosen one, or all by vote.
 
 SEED = re.compile(r"seed-(\d+)")
 SeedChoice = Literal["best", "all"]
-"""Which of several seeds answer if nobody names one."""
+"""Which seeds predict if no seed is given."""
 
 
 class SeedModels(NamedTuple):
-    """The saved models that answer."""
+    """The saved models that predict."""
 
     folder: Path
-    """The only one, or the first of them, the best."""
+    """The only or best model."""
     others: tuple[Path, ...] = ()
-    """Those that vote with it."""
+    """Models that vote with it."""
     note: str = ""
-    """Which of several they are, in words."""
+    """A sentence that names the seeds if there are several."""
 
 
 def model_folder(source: Path) -> Path:
-    """The model that a run holds, of several seeds the best one; any other folder, or a hub id, as it is.
+    """The model folder of a run, of several seeds the best one; any other folder or a hub id unchanged.
 
     Raises InputError as `chosen`.
     """
@@ -387,15 +388,17 @@ def model_folder(source: Path) -> Path:
 def choose_seed_models(
     source: Path, seed: int | None = None, seeds: SeedChoice = "best"
 ) -> SeedModels:
-    """The saved models in what `source` names that answer: that of a `seed`, of the best one on dev, or of `all`.
+    """The saved models below `source` that predict: of one `seed`, of the best seed on dev, or of `all` seeds.
 
-    Raises InputError if there is none, or no such seed.
+    Raises InputError if there is no saved model, or none of this seed.
     """
     if not source.is_dir():
-        raise InputError(f"{source}: no such folder; expected what `groundling finetune` wrote")
+        raise InputError(
+            f"{source}: no such folder; expected a run folder of `groundling finetune`"
+        )
     if seed is not None and seeds == "all":
         raise InputError(
-            f"--model-seed {seed} names one seed, --all-seeds asks all; leave one of them out"
+            f"--model-seed {seed} and --all-seeds exclude each other; omit one of them"
         )
     saved = {
         int(match[1]): folder / "model"
@@ -404,7 +407,7 @@ def choose_seed_models(
     }
     if not saved:
         if seed is not None or seeds == "all":
-            raise InputError(f"{source}: holds no seeds with a saved model; leave the seed out")
+            raise InputError(f"{source}: contains no seeds with a saved model; omit the seed")
         return SeedModels(_only_model(source))
     numbers = sorted(saved)
     every = ", ".join(map(str, numbers))
@@ -413,8 +416,8 @@ def choose_seed_models(
     if len(saved) == 1:
         return SeedModels(saved[numbers[0]])
     if seed is not None:
-        return SeedModels(saved[seed], note=f"{source}: seed {seed} answers, of {every}")
-    # A folder keeps the seeds of an earlier command that asked for more.
+        return SeedModels(saved[seed], note=f"{source}: predictions of seed {seed}, one of {every}")
+    # The folder may still hold seeds of an earlier command with more seeds.
     told = (read_result(source) or {}).get("seeds")
     numbers = [one for one in numbers if one in told] if isinstance(told, list) else numbers
     numbers = numbers or sorted(saved)
@@ -422,26 +425,26 @@ def choose_seed_models(
     best, why = _best({number: saved[number].parent for number in numbers})
     if seeds == "all":
         others = tuple(saved[number] for number in numbers if number != best)
-        note = f"{source}: seeds {every} vote; of equal votes the higher mean probability wins, and probabilities are"
+        note = f"{source}: majority vote of seeds {every}; ties go to the higher mean probability; probabilities are"
         return SeedModels(saved[best], others, f"{note} means over the seeds")
-    return SeedModels(saved[best], note=f"{source}: seed {best} answers, {why} of {every}")
+    return SeedModels(saved[best], note=f"{source}: predictions of seed {best}, {why} of {every}")
 
 
 def _only_model(source: Path) -> Path:
-    """A model's own folder, or the one beside a run's result."""
+    """The `model` folder below `source` if there is one, else `source`, a model's own folder."""
     if (source / "model").is_dir():
         return source / "model"
     if (source / "result.json").exists() or any(source.glob("seed-*")):
         raise InputError(
-            f"{source}: holds no saved model; fine-tune once more, without --no-save-model"
+            f"{source}: contains no saved model; fine-tune again without --no-save-model"
         )
     return source
 
 
 def _best(folders: Mapping[int, Path]) -> tuple[int, str]:
-    """The seed with the best score on held-out data, the first of equals, and what it is in words.
+    """The seed with the best score on held-out data (ties go to the first), and a phrase that describes it.
 
-    The first one where results do not tell, as of seeds that learned from all splits.
+    The first seed if no result has a held-out score, as when all splits were trained on.
     """
     told = {seed: _score(read_result(folder) or {}) for seed, folder in folders.items()}
     if not any(told.values()):
@@ -453,17 +456,17 @@ def _best(folders: Mapping[int, Path]) -> tuple[int, str]:
 
 
 class _Score(NamedTuple):
-    """What a seed reached."""
+    """A seed's main score."""
 
     split: str
     metric: str
     value: float
     worth: float
-    """More is better, whatever the metric."""
+    """The value, negated if lower is better."""
 
 
 def _score(result: Mapping[str, Any]) -> _Score | None:
-    """A seed's main score on its first split that it did not learn from; None if its result has none."""
+    """A seed's main metric on its first held-out split; None if its result has none."""
     learned = result.get("trained_on", ())
     try:
         metric = str(result["metrics"][0])
@@ -484,9 +487,9 @@ def _score(result: Mapping[str, Any]) -> _Score | None:
 def combine_seeds(
     scores: Sequence[EvaluationOutput], form: OutputType, task: Task
 ) -> EvaluationOutput:
-    """What several seeds say of the same examples: the answer of most, of equals that of higher mean probability.
+    """Majority vote of several seeds on the same examples; ties go to the higher mean probability.
 
-    Outputs are logarithms of mean probabilities; of numbers, prediction and output are the mean.
+    Outputs are logarithms of mean probabilities; for a regression, prediction and output are the mean.
     """
     said = [
         _vote([_said_at(one, place) for one in scores], form) for place in range(len(scores[0].ids))
@@ -514,7 +517,7 @@ def _said_at(scores: EvaluationOutput, place: int) -> ExamplePrediction:
 
 
 def _vote(every: Sequence[ExamplePrediction], form: OutputType) -> ExamplePrediction:
-    """What several seeds say of one example together."""
+    """Majority vote of several seeds on one example."""
     if isinstance(form, Regression):
         mean = float(np.mean([said.prediction for said in every]))
         return ExamplePrediction(mean, np.array([mean]))
@@ -522,7 +525,7 @@ def _vote(every: Sequence[ExamplePrediction], form: OutputType) -> ExamplePredic
     votes = Counter(int(said.prediction) for said in every)
     best = min(votes, key=lambda answer: (-votes[answer], -shares[answer], answer))
     with np.errstate(divide="ignore"):
-        outputs = np.log(shares)  # -inf of a region that is not there
+        outputs = np.log(shares)  # -inf for a padded region
     if len(shares) <= MANY or isinstance(form, RegionSelection):
         return ExamplePrediction(best, outputs)
     return ExamplePrediction(
@@ -531,7 +534,7 @@ def _vote(every: Sequence[ExamplePrediction], form: OutputType) -> ExamplePredic
 
 
 def _shares(said: ExamplePrediction, form: OutputType) -> np.ndarray:
-    """Probabilities of a seed's answers."""
+    """Probabilities of one seed's answers."""
     if isinstance(form, RegionSelection):
         return np.asarray(softmax(said.outputs))
     return probabilities(said, form)

@@ -1,4 +1,4 @@
-"""Sentence vectors, and how well texts fit their images, without any training."""
+"""Sentence embeddings and image-text similarity without training."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from groundling.teachers.feature_cache import FeatureCache, TeacherSet
 from groundling.vision_language.loading import find_architecture, is_single_stream, load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
 
-# Sentence vectors of texts, as sentence-transformers would make them of the same folder.
+# Sentence embeddings, equal to those of sentence-transformers with the same folder.
 
 TEXT_BATCH = 64
 """Texts in one forward pass."""
 
 
 def text_length_limit(text: TextEncoder, sentence: SentenceModules) -> int:
-    """Most pieces of a text that are read: the folder's own length, as far as the encoder goes."""
+    """Maximum number of tokens per text: the folder's `max_length`, at most the encoder's."""
     return min(text.max_length, sentence.max_length or text.max_length)
 
 
@@ -43,20 +43,22 @@ def text_length_limit(text: TextEncoder, sentence: SentenceModules) -> int:
 def sentence_vectors(
     text: TextEncoder, sentence: SentenceModules, texts: Sequence[str], max_length: int = 0
 ) -> tuple[Tensor, np.ndarray]:
-    """Vectors (N, E) of texts on the CPU, and how many pieces were cut off the end of each, (N,).
+    """Embeddings (N, E) of texts on the CPU, and the number of truncated tokens of each, (N,).
 
     Args:
         text: Put into evaluation mode; its device is used.
-        sentence: How vectors are made of its states; its default prompt stands before every text.
+        sentence: How states become embeddings; its default prompt is prepended to every text.
         texts: N texts.
-        max_length: Pieces of a text that are read, in place of `reads(text, sentence)`.
+        max_length: Maximum number of tokens per text, in place of `reads(text, sentence)`.
     """
     text.eval()
     length = min(max_length, text.max_length) if max_length else text_length_limit(text, sentence)
     examples = [Example(str(number), sentence.prompt + one) for number, one in enumerate(texts)]
     samples = TextDataset(examples, TextRowEncoder(text.tokenizer, length))
     device = next(text.parameters()).device
-    order = np.argsort(samples.lengths, kind="stable")  # equal lengths need little padding
+    order = np.argsort(
+        samples.lengths, kind="stable"
+    )  # equal lengths in a batch need little padding
     dropped = np.zeros(len(order), np.int64)
     found = []
     for start in track(range(0, len(order), TEXT_BATCH), "sentences", "batch"):
@@ -71,44 +73,44 @@ def sentence_vectors(
 
 
 BATCH = 64
-"""Texts that are read at a time."""
+"""Texts per forward pass."""
 
 
 class MatchScores(NamedTuple):
-    """How well N texts fit their images."""
+    """Similarity scores of N image-text pairs."""
 
     scores: np.ndarray
-    """(N,) float64, the better, the higher."""
+    """(N,) float64, higher is better."""
     token_digests: list[bytes]
-    """What was read of each text: equal where nothing that was read differs."""
+    """Token ids of each text after truncation, as bytes."""
     truncated_tokens: np.ndarray
-    """(N,) pieces that were cut off each text's end."""
+    """(N,) number of truncated tokens per text."""
 
 
 class Matcher(Protocol):
-    """What says how well a text fits an image."""
+    """Scores image-text pairs."""
 
     @property
     def measure(self) -> str:
-        """What a score is, in words."""
+        """Name of the score."""
         ...
 
     def __call__(self, examples: Sequence[Example], split: str) -> MatchScores:
-        """Scores of a split's examples, of one image and no choices; raises InputError where one has not."""
+        """Scores of a split's examples, which have one image and no choices; otherwise raises InputError."""
         ...
 
     def cluster_values(self, scores: np.ndarray) -> np.ndarray:
-        """Scores (N,) as they are to be clustered."""
+        """Scores (N,) transformed for one-dimensional clustering."""
         ...
 
 
 class CosineMatcher:
-    """A CLIP-like model's own measure; its features of every image and text are computed once and kept."""
+    """Cosine similarity of a CLIP-like model, with cached features of every image and text."""
 
     measure = "cosine x scale"
 
     def __init__(self, source: str, images: str, device: torch.device, cache: FeatureCache) -> None:
-        """`images`: their folder; features are kept in `cache`. Raises InputError if it is no CLIP of two sides."""
+        """`images` is the image folder, `cache` stores features. Raises InputError if `source` is no two-tower CLIP."""
         if is_single_stream(source):
             raise InputError(f"{source}: this model reads regions; pass --regions STORE")
         self.clip = load_frozen_clip(source)
@@ -118,7 +120,7 @@ class CosineMatcher:
         self.scale = float(require(self.clip.text, "text", "a CLIP").logit_scale.exp())
 
     def with_features(self, examples: Sequence[Example], *features: str) -> SampleDataset:
-        """The examples as samples that carry the named features: `clip_image` (E,), `clip_text` (E,), unit length."""
+        """Samples with the named features: `clip_image` (E,), `clip_text` (E,), of unit length."""
         teacher = ClipTeacher(
             self.clip, features, TargetedDistillationSettings(teacher_images=self.images)
         )
@@ -126,7 +128,7 @@ class CosineMatcher:
         return samples
 
     def __call__(self, examples: Sequence[Example], split: str) -> MatchScores:
-        """Cosine of image and text times CLIP's scale."""
+        """Cosine similarity of image and text, multiplied by CLIP's logit scale."""
         samples = self.with_features(examples, "clip_image", "clip_text")
         scores: list[float] = []
         read = []
@@ -145,12 +147,12 @@ class CosineMatcher:
         return MatchScores(np.array(scores), read, np.array(dropped))
 
     def cluster_values(self, scores: np.ndarray) -> np.ndarray:
-        """The scores themselves."""
+        """The scores unchanged."""
         return scores
 
 
 class MatchHeadMatcher:
-    """A pre-trained single-stream model's head that tells whether text and image belong together (1 = match)."""
+    """The image-text matching head of a pre-trained single-stream model (1 = match)."""
 
     measure = "log-odds of a match"
 
@@ -162,9 +164,9 @@ class MatchHeadMatcher:
         device: torch.device,
         max_length: int,
     ) -> None:
-        """The match head of a model's folder, on some splits' images; `max_length` in pieces per text.
+        """Load the match head of a model's folder for the images of `splits`; `max_length` in tokens.
 
-        Raises InputError for another model, one without such a head, or other regions.
+        Raises InputError for a model of another kind or without this head, or for other regions.
         """
         model = load_encoder(source)
         if not isinstance(model, SingleStreamModel):
@@ -177,11 +179,11 @@ class MatchHeadMatcher:
         for name, part in self.head.saved_modules().items():
             if not load_head(Path(source), part, name):
                 raise InputError(
-                    f"{source}: holds no match head ({name}); `groundling pretrain` leaves one for UNITER and "
+                    f"{source}: has no match head ({name}); `groundling pretrain` saves one for UNITER and "
                     "VisualBERT on captions, for VL-BERT with --related"
                 )
         self.head.to(device).eval()
-        # In pre-training UNITER reads some marks otherwise than in fine-tuning; without examples no words are added.
+        # In pre-training, UNITER's [SEP] has another segment than in fine-tuning; no examples: no new words.
         find_architecture(model).prepare_model(model, (), True)
         self.max_length = max_length
         self.device = device
@@ -191,14 +193,16 @@ class MatchHeadMatcher:
             inputs.check(model, split)
 
     def __call__(self, examples: Sequence[Example], split: str) -> MatchScores:
-        """The head's logit of a match less that of none."""
+        """Match logit minus no-match logit."""
         text, _ = self.model.inputs(self.max_length)
         texts = TextDataset(self.inputs.select_tags(examples), text)
         samples = self.inputs.samples(texts, self.model, self.inputs.all_images(split))
         scores = np.zeros(len(examples))
         read = [b""] * len(examples)
         dropped = np.zeros(len(examples), np.int64)
-        order = np.argsort(samples.lengths, kind="stable")  # equal lengths need little padding
+        order = np.argsort(
+            samples.lengths, kind="stable"
+        )  # equal lengths in a batch need little padding
         starts = range(0, len(order), BATCH)
         for start in track(starts, f"matching {split}", "batch"):
             places = order[start : start + BATCH]
@@ -218,16 +222,16 @@ class MatchHeadMatcher:
 
 
 def equalise_identical_texts(scores: np.ndarray, read: Sequence[Sequence[bytes]]) -> np.ndarray:
-    """Scores (N, C) in which choices whose texts were read alike, (N, C) digests, have the first one's score.
+    """Scores (N, C) in which choices with equal token ids, (N, C) bytes, all get the first one's score.
 
-    Texts that differ only beyond what a model reads would otherwise differ by rounding, and the choice be arbitrary.
+    Texts that are equal after truncation would otherwise differ by rounding, and the choice be arbitrary.
     """
     first = np.array([[texts.index(text) for text in texts] for texts in read])
     return np.take_along_axis(scores, first, 1)
 
 
 def require_finite(similarities: np.ndarray) -> np.ndarray:
-    """The similarities (N, C) themselves; raises InputError where one is not finite."""
+    """The similarities (N, C) unchanged; raises InputError where one is not finite."""
     faults = np.flatnonzero(~np.isfinite(similarities).all(1))
     raise_first([f"row {row}: a similarity is not a finite number" for row in faults])
     return similarities

@@ -1,4 +1,6 @@
-"""Where a killed run resumes: weights and optimizer state as safetensors, counters as JSON, written all or nothing."""
+"""Checkpoints from which a killed run resumes: weights and optimizer state as safetensors, counters
+as JSON, written atomically.
+"""
 
 from __future__ import annotations
 
@@ -18,43 +20,45 @@ from groundling.runs.hashing import sha256_of
 from groundling.runs.progress import is_main_process
 
 STATE = "state.safetensors"
-"""Weights and the optimizer's state."""
+"""Weights and optimizer state."""
 COUNTERS = "counters.json"
-"""What has been counted."""
+"""Counters."""
 CHECKSUMS = "checksums.json"
-"""SHA-256 of every file of a state, by its name in the folder of all states."""
+"""SHA-256 of every file of a checkpoint, by its path in the checkpoint folder."""
 KEPT = 2
-"""Newest states that stay: the older one is there for a newest one that was damaged."""
+"""Number of newest checkpoints that are kept; the older one is used if the newest is damaged."""
 
 
 @dataclass
 class Counters:
-    """What a run has counted up to a step."""
+    """Counters of a run up to a step."""
 
     step: int = 0
-    """Optimizer steps done."""
+    """Finished optimizer steps."""
     truncated_tokens: int = 0
-    """Pieces of text cut off."""
+    """Truncated tokens."""
     truncated_regions: int = 0
-    """Regions that did not fit beside a text."""
+    """Truncated regions."""
     seconds: float = 0.0
     """Wall-clock time, restarts included."""
     train_metrics: dict[str, float] = field(default_factory=dict)
-    """Means of the latest line of the log."""
+    """Means in the latest log line."""
     scaler: dict[str, Any] | None = None
-    """State of the loss scaler, in fp16."""
+    """State of the fp16 loss scaler."""
     evaluations: list[dict[str, float | None]] = field(default_factory=list)
-    """Of every evaluation on the way: `step` and scores by name, None where undefined."""
+    """Evaluations during training: `step` and scores by name, None where undefined."""
 
 
 class Checkpoints:
-    """The newest whole states of a run in its folder, each with checksums; older ones go when a newer is complete."""
+    """Newest complete checkpoints of a run, with checksums; older ones are removed when a newer one
+    is complete.
+    """
 
     def __init__(self, folder: Path) -> None:
         """`folder` holds nothing else."""
         self.folder = folder
         self.hashed: dict[Path, str] = {}
-        """SHA-256 of weights set aside, which stay as they are."""
+        """SHA-256 of saved best weights, which do not change."""
 
     def save(
         self,
@@ -63,7 +67,9 @@ class Checkpoints:
         counters: Counters,
         best: int = 0,
     ) -> None:
-        """Write the state after `counters.step` optimizer steps; `best` names the weights set aside that it needs."""
+        """Write a checkpoint after `counters.step` optimizer steps; `best` is the step of the best
+        weights that it needs.
+        """
         target = self.folder / f"step-{counters.step:09d}"
         partial = self.folder / "partial"
         with disk_errors(target, self.intact()):
@@ -87,13 +93,15 @@ class Checkpoints:
         self._tidy(target)
 
     def intact(self) -> str:
-        """What to say of them beside a mistake; empty without any."""
+        """Remark for error messages on the newest checkpoint; empty without any."""
         states = sorted(self.folder.glob("step-*"))
         steps = [int(state.name.removeprefix("step-")) for state in states]
         return f"the checkpoint of step {steps[-1]:,} is intact" if steps else ""
 
     def _tidy(self, newest: Path) -> None:
-        """Remove what no state needs that may be resumed: those before `newest` but the last, and all after it."""
+        """Remove checkpoints that are not needed to resume: those before `newest` except the last,
+        and all after it.
+        """
         states = sorted(self.folder.glob("step-*"))
         kept = [state for state in states if state <= newest][-KEPT:]
         needed = {name for state in kept for name in _sums(state)}
@@ -110,7 +118,7 @@ class Checkpoints:
         return self.hashed[aside]
 
     def save_best(self, module: nn.Module, step: int) -> None:
-        """Set the weights after `step` aside, the best so far."""
+        """Save the weights after `step` as the best so far."""
         target = self._aside(step)
         partial = self.folder / "partial.safetensors"
         with disk_errors(target, self.intact()):
@@ -122,7 +130,9 @@ class Checkpoints:
             self.hashed.pop(target, None)
 
     def load_best(self, module: nn.Module, step: int) -> None:
-        """Load the weights that were set aside after `step`, in place; raises InputError if they are not readable."""
+        """Load the best weights, saved after `step`, in place; raises InputError if they cannot be
+        read.
+        """
         target = self._aside(step)
         with convert_errors(
             f"{target}: the best weights cannot be read", advice="; train again in another --out"
@@ -136,10 +146,11 @@ class Checkpoints:
         return self.folder / f"best-{step:09d}.safetensors"
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counters | None:
-        """Load the newest whole state in place and return its counters; None if there is none.
+        """Load the newest complete checkpoint in place and return its counters; None if there is
+        none.
 
-        A damaged one is told and passed over. Raises InputError if no state is whole, or it is that of a run with
-        another optimizer or model.
+        A damaged checkpoint is reported and skipped. Raises InputError if all are damaged, or if it
+        belongs to a run with another optimizer or model.
         """
         faults = []
         for state in sorted(self.folder.glob("step-*"), reverse=True):
@@ -149,22 +160,22 @@ class Checkpoints:
                 continue
             counters = _load(state, module, optimizer)
             if faults and is_main_process():
-                note = f"note: {faults[0]}; going on from step {counters.step:,}, the checkpoint before"
+                note = f"note: {faults[0]}; resuming from step {counters.step:,}, the checkpoint before"
                 print(note, file=sys.stderr)
             return counters
         if faults:
             raise InputError(
-                f"{faults[0]}, and no other is whole; delete {self.folder} to train from the first step"
+                f"{faults[0]}, and there is no other checkpoint; delete {self.folder} to train from the first step"
             )
         return None
 
     def clear(self) -> None:
-        """Remove all states (of a run that has written its result)."""
+        """Remove all checkpoints, after the run has written its result."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _sums(state: Path) -> dict[str, str]:
-    """The checksums of a state's files; none if they are not readable."""
+    """Checksums of a checkpoint's files; empty if they cannot be read."""
     try:
         sums = read_json(state / CHECKSUMS)
     except InputError:
@@ -173,31 +184,29 @@ def _sums(state: Path) -> dict[str, str]:
 
 
 def _fault(state: Path) -> str:
-    """What is wrong with a state's files; empty if they are as they were written."""
+    """Fault of a checkpoint's files; empty if they are intact."""
     sums = _sums(state)
     own = [f"{state.name}/{name}" for name in (STATE, COUNTERS)]
     if not set(own) <= sums.keys():
-        return (
-            f"{state / CHECKSUMS}: the state cannot be read (its checksums are damaged or missing)"
-        )
+        return f"{state / CHECKSUMS}: the checkpoint cannot be read (its checksums are damaged or missing)"
     for name, expected in sums.items():
         path = state.parent / name
-        what = "the state" if path.parent == state else "the best weights"
+        what = "the checkpoint" if path.parent == state else "the best weights"
         if not path.is_file():
             return f"{path}: {what} cannot be read (no such file)"
         if sha256_of(path) != expected:
-            return f"{path}: {what} cannot be read (damaged, its checksum is another)"
+            return f"{path}: {what} cannot be read (damaged: its checksum differs)"
     return ""
 
 
 def _load(state: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counters:
-    """Put a whole state in place; its counters."""
+    """Load a complete checkpoint in place; returns its counters."""
     stored = load_file(state / STATE)
     kind = _kind(optimizer)
     others = {key.partition(".")[0] for key in stored} - {"weight", kind}
     if others:
         raise InputError(
-            f"{state}: a run of {min(others)} cannot resume with {kind}; use another --out"
+            f"{state}: a run with {min(others)} cannot resume with {kind}; use another --out"
         )
     weights = _weights(module)
     unlike = [
@@ -206,7 +215,9 @@ def _load(state: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> C
         if f"weight.{name}" not in stored or stored[f"weight.{name}"].shape != value.shape
     ]
     if unlike:
-        raise InputError(f"{state}: of another model, {unlike[0]} does not fit; use another --out")
+        raise InputError(
+            f"{state}: belongs to another model, {unlike[0]} does not fit; use another --out"
+        )
     with torch.no_grad():
         for name, value in weights.items():
             value.copy_(stored[f"weight.{name}"])
@@ -224,7 +235,7 @@ def _with_prefix(stored: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _weights(module: nn.Module) -> dict[str, Tensor]:
-    # named_parameters names a shared tensor once, which is what safetensors asks for.
+    # named_parameters lists a shared tensor once, as safetensors requires.
     parameters: dict[str, Tensor] = dict(module.named_parameters())
     buffers = {f"buffer.{name}": value for name, value in module.named_buffers()}
     return {**parameters, **buffers}
@@ -239,7 +250,7 @@ def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, T
 
 
 def _kind(optimizer: torch.optim.Optimizer) -> str:
-    """What an optimizer's state is stored under: another one's means nothing to it."""
+    """Prefix of an optimizer's state, which other optimizers cannot load."""
     return type(optimizer).__name__.lower()
 
 

@@ -1,4 +1,4 @@
-"""A run folder describes itself, belongs to one run, and is never overwritten by another."""
+"""Run folders: self-describing, each owned by one run, never overwritten by another."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from groundling.core.errors import InputError, convert_read_errors, first_line
 from groundling.runs.hashing import data_hash
 
 RESULT = "result.json"
-"""What a run writes last of all."""
+"""File that a run writes last."""
 PREPARED = "prepared"
-"""The folder, in a run's own, of what it makes of its inputs before its first step: nothing that a reader wants."""
+"""Subfolder for intermediate files that a run makes before its first step."""
 SETTINGS = "config.json"
-"""What a run writes first."""
+"""File that a run writes first."""
 NO_RESULTS = (
     SETTINGS,
     PREPARED,
@@ -37,19 +37,20 @@ NO_RESULTS = (
     "partial.safetensors",
     ".partial",
 )
-"""Names of files and folders that a run may have left, or runs inside its folder, and saved nothing yet."""
+"""Files and folders that a run, or runs inside its folder, may leave without having saved \
+anything."""
 MOST_STEPS = 10**12
-"""What no run has."""
+"""Upper bound on the steps of a run."""
 MOST_DIGITS = 300
-"""Of a whole number in JSON: what has some more is larger than any float, and stops whoever reckons with it."""
+"""Maximum digits of a whole number in JSON; longer ones overflow floats."""
 LONGEST = 2**63
-"""Whole numbers of a log stay below."""
+"""Upper bound on whole numbers in a log."""
 TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
-"""Packages whose versions a run folder names."""
+"""Packages whose versions a run folder records."""
 
 
 def json_safe(value: Any) -> Any:
-    """A value as JSON can have it: None for every number in it that is not finite, which JSON has no word for."""
+    """A value for JSON: numbers that are not finite become None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -60,27 +61,27 @@ def json_safe(value: Any) -> Any:
 
 
 def json_text(value: object, **options: Any) -> str:
-    """JSON of a value as `plain` has it; `options` are those of `json.dumps`."""
+    """JSON of a value after `plain`; `options` are passed to `json.dumps`."""
     return json.dumps(json_safe(value), allow_nan=False, **options)
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON so that the file is either the old one or the new one, never half of it.
+    """Write JSON atomically: the file has either its old or its new content.
 
     Raises:
-        InputError: the disk is full, or the folder must not be written to.
+        InputError: the disk is full, or the folder is not writable.
     """
     write_whole(path, json_text(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a text, or bytes, so that the file is either the old one or the new one, never half of it.
+    """Write text or bytes atomically: the file has either its old or its new content.
 
     Raises InputError as `write_json`.
     """
     with disk_errors(path):
         if _holds(path, content.encode() if isinstance(content, str) else content):
-            return  # a finished run says the same again, be it on a disk that cannot be written to
+            return  # a finished run may write its result again on a read-only disk
         partial = _partial(path)
         try:
             if isinstance(content, str):
@@ -94,13 +95,13 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def _holds(path: Path, content: bytes) -> bool:
-    """Whether a file has this very content."""
+    """Whether a file has exactly this content."""
     return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
-    """A new text file to write to line by line, which has its name once all of it is written.
+    """A new text file to write line by line, which gets its name when it is complete.
 
     Raises InputError as `write_json`.
     """
@@ -116,22 +117,25 @@ def whole_file(path: Path) -> Iterator[TextIO]:
 
 
 def begin_file(path: Path) -> None:
-    """Let a folder tell whose it is, until the file in it that comes last is written whole; a file is left as it is."""
+    """Mark a folder as begun by its command, until the last file is written; an existing file is
+    not changed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         _partial(path).touch()
 
 
 def _partial(path: Path) -> Path:
-    """Where what is to be a file is written until it is whole."""
+    """Temporary path of a file that is being written."""
     return path.with_name(path.name + ".partial")
 
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A new folder to write to, whose content is in the folder `path` all at once when it is whole, name by name.
+    """A temporary folder whose content moves to the folder `path` when it is complete.
 
-    Folders and files of the same names are replaced, others stay. Raises InputError as `write_json`.
+    Folders and files of the same names are replaced, others stay. Raises InputError as
+    `write_json`.
     """
     with disk_errors(path):
         partial = path / ".partial"
@@ -143,7 +147,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
             for file in partial.rglob("*"):
                 sync_to_disk(file)
         except Exception:
-            shutil.rmtree(partial, ignore_errors=True)  # a full disk is to have its room again
+            shutil.rmtree(partial, ignore_errors=True)  # free the space on a full disk
             raise
         for made in sorted(partial.iterdir()):
             target = path / made.name
@@ -155,9 +159,9 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a text to a file that nobody has written yet: all of it or nothing, whoever else writes there, too.
+    """Write a text atomically to a file that must not exist, even if several processes try.
 
-    Raises InputError if there is such a file by now, or as `write_json`.
+    Raises InputError if the file exists by now, or as `write_json`.
     """
     with disk_errors(path):
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
@@ -169,9 +173,9 @@ def write_new(path: Path, text: str) -> None:
 
 
 def _name(partial: Path, path: Path) -> None:
-    """Let a whole file be known by its name; raises InputError if there is one of that name."""
+    """Give a complete file its name; raises InputError if the name is taken."""
     try:
-        os.link(partial, path)  # which, other than a move, never overwrites
+        os.link(partial, path)  # unlike a move, a link never overwrites
     except FileExistsError:
         raise InputError(
             f"{path}: exists by now, written by another command; choose another --out"
@@ -181,7 +185,9 @@ def _name(partial: Path, path: Path) -> None:
 
 
 def set_file_modes(folder: Path) -> None:
-    """Give all files below a folder the mode of new files there: safetensors' are for their owner alone."""
+    """Give all files below a folder the default mode of new files; safetensors writes files only
+    their owner can read.
+    """
     new = folder / "mode"
     new.touch()
     mode = S_IMODE(new.stat().st_mode)
@@ -192,7 +198,7 @@ def set_file_modes(folder: Path) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Let a file's bytes, or a folder's names, be on the disk before anything else is: a rename must not be earlier."""
+    """Flush a file or folder to disk, so that a later rename cannot overtake it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -201,10 +207,10 @@ def sync_to_disk(path: Path) -> None:
 
 
 class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
-    """Turn a full disk or a forbidden folder into an InputError of one line; what was there before stays."""
+    """Turn a full disk or a read-only folder into an InputError of one line."""
 
     def __init__(self, path: Path, kept: str = "") -> None:
-        """`path`: what is written; `kept`: what of the run is safe all the same."""
+        """`path`: what is written; `kept`: what of the run is safe nevertheless."""
         self.path = path
         self.kept = kept
 
@@ -215,7 +221,7 @@ class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
     ) -> None:
         if error is None or isinstance(error, InputError):
             return
-        # safetensors reports a full disk through an error of its own, which carries the system's words.
+        # safetensors reports a full disk with its own exception, which contains the system's message.
         if not isinstance(error, OSError) and "os error" not in str(error).lower():
             return
         reason = error.strerror if isinstance(error, OSError) else None
@@ -234,15 +240,17 @@ _DECODER = json.JSONDecoder(parse_int=_whole)
 
 
 def parsed_json(text: str) -> Any:
-    """What JSON says, as `json.loads`; raises ValueError, too, for a whole number that no float can hold."""
+    """Parsed JSON, as `json.loads`; also raises ValueError for a whole number that no float can
+    hold.
+    """
     return _DECODER.decode(text)
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds (so Any: callers check what they need of it).
+    """Content of a JSON file (so Any: callers check what they need of it).
 
     Raises:
-        InputError: names the file and the place of what is wrong.
+        InputError: names the file and the place of the fault.
     """
     with convert_read_errors(path):
         content = path.read_bytes()
@@ -250,7 +258,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object that a JSON file holds; raises InputError for anything else."""
+    """The object in a JSON file; raises InputError for anything else."""
     content = read_json(path)
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a {type(content).__name__}, expected an object")
@@ -260,7 +268,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def decoded_json(
     where: object, text: str, decode: Callable[[str], Any] = parsed_json, line: bool = False
 ) -> Any:
-    """What `decode` makes of JSON; raises InputError, which begins with `where`, if it is none.
+    """JSON decoded by `decode`; raises InputError, which begins with `where`, for invalid JSON.
 
     `line`: the text is the one line that `where` names.
     """
@@ -272,12 +280,12 @@ def decoded_json(
         place = "" if line else f", line {error.lineno}"
         raise InputError(f"{where}{place}: not valid JSON ({error.msg})") from None
     except (RecursionError, ValueError):
-        # Python refuses brackets thousands deep and numbers of thousands of digits.
+        # Python refuses thousands of nested brackets and numbers with thousands of digits.
         raise InputError(f"{where}: nested too deep, or a number of too many digits") from None
 
 
 def utf8(path: Path, content: bytes, advice: str = "") -> str:
-    """Bytes of a file as text; raises InputError, which ends in `advice`, for others than UTF-8's."""
+    """Bytes of a file as text; raises InputError, which ends in `advice`, if they are not UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -285,9 +293,11 @@ def utf8(path: Path, content: bytes, advice: str = "") -> str:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's `log.jsonl`, each with its `step`; none if there is no file. Undefined numbers are None.
+    """Lines of a run's `log.jsonl`, each with its `step`; empty without a file. Undefined numbers
+    are None.
 
-    A last line that a kill cut off is none. Raises InputError, naming the line, for anything else that is no such line.
+    A last line cut off by a kill is skipped. Raises InputError, naming the line, for any other
+    malformed line.
     """
     with convert_read_errors(path):
         content = path.read_bytes() if path.exists() else b""
@@ -308,7 +318,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _log_line(text: str) -> dict[str, Any] | None:
-    """A line of a log, None for anything else."""
+    """A line of a log; None for anything else."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -318,14 +328,14 @@ def _log_line(text: str) -> dict[str, Any] | None:
     numbers = [value for value in line.values() if type(value) in (int, float)]
     undefined = sum(value is None for value in line.values())
     is_line = len(numbers) + undefined == len(line) and 0 <= line["step"] <= MOST_STEPS
-    # JSON's whole numbers may be longer than any float.
+    # Whole numbers in JSON may be larger than any float.
     is_line = is_line and all(type(n) is float or abs(n) < LONGEST for n in numbers)
     return line if is_line else None
 
 
-@cache  # runs may be many and short: to look them up takes longer than a small step
+@cache  # with many short runs the lookup would take longer than a small step
 def _versions() -> dict[str, str]:
-    """The versions that a process has imported, which stay what they are."""
+    """Versions of the packages that this process has imported."""
     versions = {"python": platform.python_version()}
     for name in TRACKED:
         try:
@@ -337,7 +347,7 @@ def _versions() -> dict[str, str]:
 
 @cache
 def _commit() -> str:
-    """The commit of the package's source, where it is a git checkout."""
+    """Commit of the package's source, if it is a git checkout."""
     try:
         answer = subprocess.run(
             ["git", "rev-parse", "HEAD"],
@@ -353,9 +363,9 @@ def _commit() -> str:
 
 
 class FolderLock:
-    """A folder held by this process until the object is gone, or the process is, however it ends.
+    """Exclusive lock of a folder, held until the object is deleted or the process ends.
 
-    A file system without such locks (some networks') holds nothing, and nobody is refused there.
+    File systems without locks (some network file systems) hold nothing, and nobody is refused.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -367,18 +377,18 @@ class FolderLock:
         except BlockingIOError:
             self.close()
             raise InputError(
-                f"{folder}: another process is writing there now; wait for its end, or choose another --out"
+                f"{folder}: another process is writing there now; wait until it ends, or choose another --out"
             ) from None
         except OSError:
             self.close()
 
 
 _HELD: WeakValueDictionary[Path, FolderLock] = WeakValueDictionary()
-"""What this process holds: whoever asks for the same folder again shares it."""
+"""Locks of this process; a folder locked again shares its lock."""
 
 
 def lock_folder(folder: Path) -> FolderLock:
-    """Hold a folder for this process; raises InputError if another one does."""
+    """Lock a folder for this process; raises InputError if another process holds it."""
     key = folder.resolve()
     held = _HELD.get(key) or FolderLock(key)
     _HELD[key] = held
@@ -386,7 +396,7 @@ def lock_folder(folder: Path) -> FolderLock:
 
 
 def _let_go() -> None:
-    """In a forked child, such as a data loader's worker: what the parent holds would outlive it there."""
+    """Release locks in a forked child, such as a data-loading worker, which may outlive the parent."""
     for held in list(_HELD.values()):
         held.close()
 
@@ -402,23 +412,23 @@ def open_run(
     writes: bool = True,
     ready: Callable[[Path], object] = Path.resolve,
 ) -> Path:
-    """The folder of a run, new or to be resumed.
+    """The folder of a new run, or of one to resume.
 
     Args:
         out: the folder.
         kind: the command.
         config: every setting on which the result depends.
-        inputs: the files and folders it depends on, by name; their hashes decide whether they are the same.
-        writes: whether this process starts a new run's folder; of several, one does and the others only compare.
-        ready: called when there is a folder that may be written to, before anything is.
+        inputs: files and folders on which it depends, by name; compared by their hashes.
+        writes: whether this process creates the folder; of several processes one does, the others only compare.
+        ready: called when the folder may be written to, before anything is written.
 
     Raises:
-        InputError: the folder holds another run, or something that is no run, or as `ready` does.
+        InputError: the folder holds another run, or something else, or as `ready` does.
     """
     out = Path(out)
     mine: dict[str, Any] = {
         "kind": kind,
-        "config": json.loads(json_text(config, default=str)),  # as it would be read from the file
+        "config": json.loads(json_text(config, default=str)),  # as it is read from the file
         "inputs": {
             name: {"path": str(path), "sha256": data_hash(path)} for name, path in inputs.items()
         },
@@ -427,18 +437,18 @@ def open_run(
     if _has_results(out, settings):
         theirs = read_json(settings)
         if not isinstance(theirs, dict):
-            raise InputError(f"{settings}: not the settings of a run; choose another --out")
+            raise InputError(f"{settings}: not a run's settings; choose another --out")
         for part, value in mine.items():
             if theirs.get(part) != value:
                 differing = difference(theirs.get(part), value, part)
                 raise InputError(f"{out}: holds another run ({differing}); choose another --out")
         ready(out)
         return out
-    # Settings that are not whole yet are none: their run was killed over them.
+    # An incomplete settings file does not count: its run was killed while writing it.
     half = _partial(settings)
     is_free = not out.exists() or (out.is_dir() and all(one == half for one in out.iterdir()))
     if not is_free and not settings.exists():
-        raise InputError(f"{out}: exists and is no run folder of groundling; choose another --out")
+        raise InputError(f"{out}: exists and is not a groundling run folder; choose another --out")
     if not writes:
         return out
     with disk_errors(out):
@@ -452,21 +462,22 @@ def open_run(
 
 
 def _has_results(out: Path, settings: Path) -> bool:
-    """Whether a run has saved anything that it can go on from: else it stopped at a mistake that may be mended by now.
+    """Whether a run has saved anything from which it can resume; otherwise it stopped at a mistake
+    that may be corrected by now.
 
-    A file that nobody knows counts as well.
+    An unknown file counts as saved.
     """
     if not settings.exists():
         return False
     files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
     if not all(_is_leftover(path) for path in files):
         return True
-    # Settings of something else are no leave to remove what lies beside them.
+    # A config.json of another program does not permit removing the files beside it.
     return len(files) > 1 and "kind" not in _told(settings)
 
 
 def _told(settings: Path) -> Mapping[str, Any]:
-    """What a file of settings says; nothing if it is damaged, or none."""
+    """Content of a settings file; empty if it is damaged or malformed."""
     try:
         told = read_json(settings)
     except InputError:
@@ -475,12 +486,12 @@ def _told(settings: Path) -> Mapping[str, Any]:
 
 
 def _is_leftover(path: Path) -> bool:
-    """Whether a file below a run's folder is none that a run can go on from."""
+    """Whether a file in a run folder cannot be used to resume."""
     return path.suffix == ".partial" or not set(path.parts).isdisjoint(NO_RESULTS)
 
 
 def _clear_leftovers(out: Path) -> None:
-    """Remove what another run left that saved nothing: its tokenizer, say, is not this one's."""
+    """Remove files of another run that saved nothing, such as its tokenizer."""
     with disk_errors(out):
         for path in sorted(out.rglob("*"), reverse=True):
             if path.is_file() and _is_leftover(path.relative_to(out)):
@@ -490,12 +501,12 @@ def _clear_leftovers(out: Path) -> None:
 
 
 def clear_prepared(out: Path) -> None:
-    """Remove what a run that has ended had prepared for itself."""
+    """Remove the intermediate files of a finished run."""
     shutil.rmtree(out / PREPARED, ignore_errors=True)
 
 
 def difference(theirs: object, mine: object, name: str) -> str:
-    """The first part in which two JSON values differ, by its full name; empty if they are equal."""
+    """The first difference of two JSON values, by its full name; empty if they are equal."""
     if theirs == mine:
         return ""
     if isinstance(theirs, dict) and isinstance(mine, dict):
@@ -506,7 +517,7 @@ def difference(theirs: object, mine: object, name: str) -> str:
 
 
 def read_result(out: Path) -> dict[str, Any] | None:
-    """What a completed run wrote as its result, or None if it has not completed; raises InputError if it is damaged."""
+    """The result of a finished run, or None; raises InputError if it is damaged."""
     path = out / RESULT
     if not path.exists():
         return None
@@ -524,9 +535,9 @@ def check_run_of(place: Path, result: Mapping[str, Any], task: str) -> None:
 
 
 def check_file(out: str | Path, endings: Sequence[str] = ()) -> None:
-    """Raises InputError for an `--out` that is no file to write: a folder, or one that ends otherwise."""
+    """Raises InputError for an `--out` that is a folder, or has a wrong ending."""
     path = Path(out)
     if endings and path.suffix not in endings:
-        raise InputError(f"--out {path}: expected a file that ends in {', '.join(endings)}")
+        raise InputError(f"--out {path}: expected a file name ending in {', '.join(endings)}")
     if path.is_dir():
         raise InputError(f"--out {path}: is a folder; expected a file")

@@ -1,4 +1,4 @@
-"""What a file or a folder holds, as one hash; files that stay as they are are read once."""
+"""SHA-256 of files and folders; unchanged files are read only once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from typing import NamedTuple
 from groundling.core.errors import convert_read_errors
 
 NOT_LOCAL = "not a local path"
-"""What stands in place of a hash for a hub id, or what else is no file here."""
+"""Stands for the hash of a hub id, or of anything else that is not a local file."""
 CACHE = "GROUNDLING_CACHE"
-"""Environment variable: the folder that remembers hashes and keeps tokenised texts; empty: none does."""
+"""Environment variable: cache folder of hashes and tokenised texts; empty: no cache."""
 SMALL = 1 << 14
-"""Bytes below which to read a file is as quick as to look its hash up."""
+"""Size in bytes below which reading a file is as fast as looking up its hash."""
 SETTLED = 2 * 10**9
-"""Nanoseconds after a change until the file system's clock would tell it from a next one."""
+"""Nanoseconds after a change within which a second change may get the same time stamp."""
 
 _KNOWN: dict[tuple[str, str], str] = {}
-"""What this process knows of files, by path and state."""
+"""Hashes known to this process, by path and state."""
 _TABLE = "CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, state TEXT, sha256 TEXT)"
 
 
 def data_hash(path: str | Path) -> str:
-    """SHA-256 of a file's contents, or of the names, sizes and contents of all files in a folder.
+    """SHA-256 of a file's content, or of the names, sizes and contents of all files in a folder.
 
-    What is neither (a hub id, say) is called `not a local path`. Raises InputError if a file cannot be read.
+    Anything else (a hub id, say) gives `not a local path`. Raises InputError if a file cannot be
+    read.
     """
     path = Path(path)
     if path.is_file():
@@ -55,21 +56,23 @@ def hashes_of(files: Sequence[Path]) -> list[str]:
 
 
 def each_hash(files: Iterable[Path]) -> Iterator[str]:
-    """SHA-256 of one file after the other; raises InputError at one that is missing or cannot be read."""
+    """SHA-256 of one file after the other; raises InputError at one that is missing or cannot be
+    read.
+    """
     with _HashCache() as hashes:
         for file in files:
             yield hashes.of(file)
 
 
 def remember_hashes(written: Mapping[Path, str]) -> None:
-    """Keep the SHA-256 of files that is known from writing them, so that nobody need read them for it."""
+    """Store the SHA-256 of files just written, so that they need not be read again."""
     with _HashCache() as hashes:
         for file, sha256 in written.items():
             hashes.keep(file, _state_of(file), sha256)
 
 
 def cache_folder() -> Path | None:
-    """Where what runs have in common is kept; None if nowhere: if nobody wants it, or nobody can write there."""
+    """The shared cache folder; None if it is disabled or not writable."""
     told = os.environ.get(CACHE, str(Path.home() / ".cache" / "groundling"))
     if not told:
         return None
@@ -80,13 +83,13 @@ def cache_folder() -> Path | None:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, which is read; raises InputError if it cannot be."""
+    """SHA-256 of a file's content; raises InputError if it cannot be read."""
     with convert_read_errors(path), path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class _HashCache:
-    """Hashes of files whose path, size, times and inode are those of an earlier time, of this process at least."""
+    """Cache of file hashes, valid while path, size, times and inode are unchanged."""
 
     def __init__(self) -> None:
         self.folder = cache_folder()
@@ -94,7 +97,7 @@ class _HashCache:
 
     def __enter__(self) -> _HashCache:
         if self.folder is not None:
-            with suppress(sqlite3.Error):  # what cannot be remembered is read again
+            with suppress(sqlite3.Error):  # a hash that cannot be stored is computed again
                 self.base = sqlite3.connect(self.folder / "hashes.sqlite")
                 self.base.execute(_TABLE)
         return self
@@ -111,7 +114,7 @@ class _HashCache:
             self.base.close()
 
     def of(self, file: Path) -> str:
-        """The SHA-256 of a file."""
+        """SHA-256 of a file."""
         about = _state_of(file)
         if about.size < SMALL:
             return sha256_of(file)
@@ -133,7 +136,7 @@ class _HashCache:
         return sha256
 
     def keep(self, file: Path, about: _FileStat, sha256: str) -> None:
-        """Remember a hash, unless the file is so new that it might change without a sign of it."""
+        """Store a hash, unless the file is so new that a further change could go unnoticed."""
         if time.time_ns() - about.newest <= SETTLED:
             return
         _KNOWN[os.path.abspath(file), about.words] = sha256
@@ -145,13 +148,13 @@ class _HashCache:
 
 
 class _FileStat(NamedTuple):
-    """What a file's contents are unlikely to change without."""
+    """Properties that change when a file's content does."""
 
     size: int
     newest: int
-    """Time of the last change, in nanoseconds; unlike a file's own time, its ctime cannot be set back."""
+    """Time of the last change in nanoseconds; ctime, unlike mtime, cannot be set back."""
     words: str
-    """All of it."""
+    """All properties as text."""
 
 
 def _state_of(file: Path) -> _FileStat:

@@ -1,4 +1,6 @@
-"""Independent runs side by side, one thread each: torch's threads of two busy processes get in each other's way."""
+"""Independent runs in parallel, one thread each: torch threads of several busy processes slow each
+other down.
+"""
 
 from __future__ import annotations
 
@@ -25,48 +27,47 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONSAFEPATH": "1",
 }
-"""Of every job's process; has to be there before torch is loaded.
-
-A process begins by importing what reads its first message, and would look in the working directory first: a `pickle.py`
-beside the data would run. Once it begins to work it has the path of the process that started it.
-"""
+"""Environment of every job's process; must be set before torch is loaded. A new process first \
+imports the modules that read its first message and would search the working directory first: a \
+`pickle.py` beside the data would run. Before it starts to work it gets the path of the process \
+that started it."""
 MOST = 16
-"""Processes that one process can keep busy with texts."""
+"""Maximum number of processes that one process can supply with texts."""
 
 T = TypeVar("T")
 
 
-ENDED = "was ended from outside, for want of memory perhaps; the same command resumes"
+ENDED = "was killed, perhaps for lack of memory; run the same command again to resume"
 
 
 @dataclass(frozen=True)
 class Job:
-    """A call to make once the jobs that it comes after are done."""
+    """A call to make when the jobs before it are done."""
 
     name: str
-    """Unlike any other job's."""
+    """Unique name."""
     call: Callable[..., Any]
-    """A module-level function, so that it can be sent to another process."""
+    """A module-level function, which can be sent to another process."""
     arguments: tuple[Any, ...]
-    """What it is called with; these are sent along."""
+    """Its arguments, which are sent too."""
     after: tuple[str, ...] = ()
-    """Names of the jobs that must be done before."""
+    """Names of jobs that must be done first."""
 
 
 class _RunningJob(NamedTuple):
     job: Job
     began: float
-    """`time.perf_counter()` when it was handed to a process."""
+    """`time.perf_counter()` when it was submitted."""
 
 
 def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Call every job, at most `processes` of them side by side, and return their results by job name.
+    """Run every job, at most `processes` in parallel, and return their results by job name.
 
-    Of the jobs that are ready, the one listed first starts first. On stderr there is a line for each that begins, and
-    every half minute one that says what is under way; `say` is told of each one that is done.
+    Ready jobs start in the order of the list. On stderr there is a line for each job that starts,
+    and every half minute a line on the running ones; `say` gets a line for each finished job.
 
     Raises:
-        InputError: the first one that a job raises, with the job's name before it; no further job is started.
+        InputError: the first one that a job raises, prefixed by the job's name; no further job is started.
         ValueError: if jobs wait for a name that no job has.
     """
     os.environ.update(ENVIRONMENT)  # new processes inherit it
@@ -95,18 +96,20 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
 
 
 def _under_way(running: Iterable[_RunningJob], done: int, every: int) -> str:
-    """How many jobs are done, and what runs for how long."""
+    """Number of finished jobs, and the running ones with their times."""
     now = time.perf_counter()
     since = [f"{one.job.name} ({timedelta(seconds=round(now - one.began))})" for one in running]
-    return f"{done} of {every} jobs are done; under way: {', '.join(since)}"
+    return f"{done} of {every} jobs are done; running: {', '.join(since)}"
 
 
 def run_parallel(
     call: Callable[..., T], every: Iterable[tuple[Any, ...]], processes: int
 ) -> Iterator[T]:
-    """The results of a module-level function for some arguments, in any order, `processes` calls at a time.
+    """Results of a module-level function for several arguments, in any order, `processes` calls at
+    a time.
 
-    Arguments are taken when a process is about to be free for them. Without several processes this one does the work.
+    Arguments are taken when a process is nearly free. With fewer than two processes the calls run
+    in this process.
     """
     if processes < 2:
         yield from (call(*arguments) for arguments in every)
@@ -130,9 +133,10 @@ def run_parallel(
 
 
 def use_cpu(cpu: bool) -> bool:
-    """Whether to compute on the processor: since a user says so (`cpu`), or since there is nothing else.
+    """Whether to run on the CPU: because `cpu` asks for it, or because there is no accelerator.
 
-    accelerate, which does without an accelerator unasked, brings processes of torchrun together there only if told.
+    accelerate must be told even without an accelerator, or it does not connect processes of
+    torchrun.
     """
     import torch
 
@@ -140,7 +144,7 @@ def use_cpu(cpu: bool) -> bool:
 
 
 def cores() -> int:
-    """How many processes can work at once; more than a few dozen are more than one process can feed."""
+    """Number of processes that can work at once, at most as many as one process can supply."""
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), MOST)
     return min(os.cpu_count() or 1, MOST)
@@ -148,7 +152,7 @@ def cores() -> int:
 
 @contextmanager
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """New processes, which do not run the script once more that started them, as they would if they knew of it."""
+    """New processes that do not run the main script again."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -185,12 +189,12 @@ def _set_up_process(parent: int) -> None:
     torch.set_num_threads(1)
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
-    # Progress bars of side-by-side runs would overwrite each other.
+    # Progress bars of parallel runs would overwrite each other.
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (stays open as long as the process lives)
 
 
 def _leave_with(parent: int) -> None:
-    """End this process when its parent is gone.
+    """End this process when its parent has ended.
 
     A worker that outlives a killed run would write into the folder of the run that resumes it.
     """
@@ -200,6 +204,6 @@ def _leave_with(parent: int) -> None:
 
 
 def check_starts(processes: int, world: int) -> None:
-    """Raises InputError if `processes` are to be started where torchrun has started `world`."""
+    """Raises InputError if both `processes` and torchrun (`world`) would start processes."""
     if processes > 1 and world > 1:
         raise InputError("torchrun and --processes both start processes; leave one of them out")

@@ -1,4 +1,4 @@
-"""What a saved model's card on the hub says of it, from what its run folder holds."""
+"""Model card of a saved model for the hub, made from its run folder."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from groundling.runs.hashing import NOT_LOCAL
 from groundling.settings.fields import flatten_settings
 
 BASES = ("student", "model")
-"""Settings that name the model that was started from, the first that a command has."""
+"""Settings that may name the base model, in this order."""
 
 FILLS_MASKS = {
-    "this run's": "`AutoModelForMaskedLM.from_pretrained` fills masks with the head that was trained here. "
+    "this run's": "`AutoModelForMaskedLM.from_pretrained` loads the masked-LM head that was trained in this run. "
     "`AutoModel`, which needs no head, reports its weights as UNEXPECTED.",
-    "the student's": "`AutoModelForMaskedLM.from_pretrained` has the student's own head, which was not trained here. "
+    "the student's": "`AutoModelForMaskedLM.from_pretrained` loads the student's own masked-LM head, "
+    "which was not trained in this run. "
     "`AutoModel`, which needs no head, reports its weights as UNEXPECTED.",
-    "none": "It has no masked-LM head: that of `AutoModelForMaskedLM` would be random.",
+    "none": "There is no masked-LM head: `AutoModelForMaskedLM` would initialise one randomly.",
 }
-"""What a model's card says of masks, by whose head its folder has."""
+"""Text of a model card on the masked-LM head, by the head's origin."""
 
 
 def card(
@@ -31,16 +32,16 @@ def card(
     result: Mapping[str, Any],
     defaults: Sequence[Any],
 ) -> str:
-    """The README.md of a model on the hub.
+    """README.md of a model on the hub.
 
     Args:
-        name: `OWNER/NAME` there.
-        folder: the model's own, which tells what loads it.
-        run: `config.json` of the run's folder.
-        result: its `result.json`.
-        defaults: the settings of its command, and those of its training, where nobody says otherwise.
+        name: `OWNER/NAME` of the repository.
+        folder: the model folder, which determines the library.
+        run: `config.json` of the run folder.
+        result: `result.json` of the run folder.
+        defaults: default settings of its command, and default training settings.
 
-    Of local files the names alone are told, no folders of this machine.
+    Local files appear by name only, without the folders of this machine.
     """
     local = {one["path"] for one in run["inputs"].values() if one["sha256"] != NOT_LOCAL}
     inputs = {key: _shown(one["path"], local) for key, one in run["inputs"].items()}
@@ -69,14 +70,14 @@ def card(
         "```\n" + command(run, local, defaults) + "\n```",
         "## Scores\n\n" + "\n".join(table),
         "\n".join(["## Notes", "", *notes]) if notes else "",
-        f"{versions}; commit {run['commit']}. The licences of the model it was started from, of its teacher and of "
+        f"{versions}; commit {run['commit']}. The licences of its base model, of its teacher and of "
         "the data apply.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def command(run: Mapping[str, Any], local: set[str], defaults: Sequence[Any]) -> str:
-    """The command of a run, of its settings those that are not the default."""
+    """The command line of a run, with the settings that differ from the defaults."""
     kept = run["config"]
     own = dict(_leaves({key: value for key, value in kept.items() if key != "train"}))
     given = (own, dict(_leaves(kept["train"])))
@@ -92,7 +93,7 @@ def command(run: Mapping[str, Any], local: set[str], defaults: Sequence[Any]) ->
 
 
 def _flag(name: str, value: object, local: set[str]) -> list[str]:
-    """A setting as it is typed."""
+    """A setting as typed."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
@@ -102,7 +103,7 @@ def _flag(name: str, value: object, local: set[str]) -> list[str]:
 
 def _shown(value: str, local: set[str]) -> str:
     """A setting's value without the folders of this machine."""
-    # NAME=FOLDER and FILE=WEIGHT have a `=`, and so may any folder's own name.
+    # NAME=FOLDER and FILE=WEIGHT contain `=`, and folder names may too.
     starts = [0, *(at + 1 for at, letter in enumerate(value) if letter == "=")]
     for start in starts:
         place, equals_sign, weight = value[start:].rpartition("=")
@@ -113,14 +114,14 @@ def _shown(value: str, local: set[str]) -> str:
 
 
 def _without_folders(text: str, local: set[str]) -> str:
-    """A sentence in which files of this machine are called by their names alone."""
+    """A sentence in which local files are shown by name only."""
     for place in sorted(local, key=len, reverse=True):
         text = text.replace(place, Path(place).name)
     return text
 
 
 def _leaves(nested: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Single settings by name, those of groups too."""
+    """Single settings by name, nested groups included."""
     for key, value in nested.items():
         if isinstance(value, Mapping):
             yield from _leaves(value)
@@ -129,11 +130,11 @@ def _leaves(nested: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 MEASURED = ("median", "official", "retrieval", "retention", "held", "train_metrics")
-"""Parts of a result whose numbers are told."""
+"""Parts of a result whose numbers the card lists."""
 
 
 def _numbers(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Numbers of a result by what they are of."""
+    """Numbers of a result, by name."""
     for part in MEASURED:
         yield from _inside(part, result.get(part, {}))
 
@@ -147,7 +148,7 @@ def _inside(name: str, value: object) -> Iterator[tuple[str, float]]:
 
 
 def library_of(folder: Path) -> str:
-    """What loads a model's folder."""
+    """The library that loads a model folder."""
     if (folder / "modules.json").exists():
         return "sentence-transformers"
     return "transformers" if (folder / "config.json").exists() else "groundling"
@@ -158,5 +159,6 @@ def _loading(name: str, library: str) -> str:
     return {
         "sentence-transformers": f'Load it with `SentenceTransformer("{name}")`.',
         "transformers": f'Load it with `AutoModel.from_pretrained("{name}")`.',
-        "groundling": f"Get it with `hf download {name} --local-dir FOLDER`, and give FOLDER to groundling's commands.",
+        "groundling": f"Download it with `hf download {name} --local-dir FOLDER`, and "
+        "pass FOLDER to groundling's commands.",
     }[library]

@@ -1,4 +1,4 @@
-"""What commands leave behind: a run folder, a file, a folder of pages, or nothing. Imports nothing heavy."""
+"""Outputs of commands: a run folder, a file, a folder of pages, or nothing. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,63 +14,67 @@ from groundling.runs.progress import CommandContext
 from groundling.settings.fields import config_dict, setting_values
 
 Inputs = Mapping[str, str | Path]
-"""Files and folders by name, as a run's hashes are called."""
+"""Files and folders of a run by name, whose hashes identify it."""
 ByPrefix = Mapping[str, Any]
-"""A command's settings by prefix, as `Command.settings` has them; its own are called `_own`."""
+"""A command's settings by prefix, as in `Command.settings`; its own have the key `_own`."""
 
 
 class CommandOutput:
-    """What a command leaves behind: it opens that, and hands the command's function what to write with."""
+    """Output of a command: opens it and calls the command's function."""
 
     def run(
         self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
-        """What the command's function returns, with notes; raises InputError if something else is in its place."""
+        """The result of the command's function, with notes; raises InputError if the output path is
+        taken.
+        """
         work = self.open(name, Path(out))
         return work.with_notes(function(*settings.values(), work))
 
     def open(self, name: str, out: Path) -> CommandContext:
-        """What to write with."""
+        """The object for output and notes."""
         return CommandContext()
 
 
 @dataclass(frozen=True)
 class NoOutput(CommandOutput):
-    """It prints what it finds."""
+    """The command only prints."""
 
 
 @dataclass(frozen=True)
 class OutputFile(CommandOutput):
-    """A file, or a folder of pages or data, which the command's function writes, all of it or nothing."""
+    """A file, or a folder of pages or data, written atomically by the command's function."""
 
     own_patterns: tuple[str, ...] = ()
-    """Of a folder: patterns of the files by which the command knows one that it wrote, and may write again; none: it \
-writes a file."""
+    """Folder: patterns of files by which the command recognises its own earlier output, which it \
+may replace; none: it writes a file."""
 
     def open(self, name: str, out: Path) -> CommandContext:
-        """What to write with."""
+        """The object for output and notes."""
         if self.own_patterns:
             _check_folder(out, name, self.own_patterns)
         return CommandContext(out)
 
 
 def _check_folder(out: Path, name: str, own: Sequence[str]) -> None:
-    """Raises InputError for a file, a run's folder, and a folder of what the command did not write."""
+    """Raises InputError for a file, a run folder, and a folder that the command did not write."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; --out names a folder")
     if (out / SETTINGS).exists():
         raise InputError(f"{out}: holds a run; choose another --out")
     is_own = any(any(out.glob(pattern)) for pattern in own)
     if out.exists() and any(out.iterdir()) and not is_own:
-        raise InputError(f"{out}: exists, and is none of `groundling {name}`; choose another --out")
+        raise InputError(
+            f"{out}: exists and was not written by `groundling {name}`; choose another --out"
+        )
 
 
 @dataclass(frozen=True)
 class RunCollection(CommandOutput):
-    """A folder of runs, which may become more: each of them has its own settings."""
+    """A folder of runs, each with its own settings; more may be added."""
 
     def open(self, name: str, out: Path) -> CommandContext:
-        """What to write with."""
+        """The object for output and notes."""
         return CommandContext(open_run(out, "sweep", {}, {}))
 
 
@@ -80,26 +84,27 @@ def _nothing(*settings: Any) -> Inputs:
 
 @dataclass(frozen=True)
 class ResumableRun(CommandOutput):
-    """A folder that belongs to one run: opened, resumed, found finished."""
+    """A folder of one run, which can be resumed."""
 
     inputs: Callable[..., Inputs] = _nothing
-    """Of its settings: the files and folders whose hashes tell runs apart."""
+    """Given the settings: files and folders whose hashes identify the run."""
     ignored_settings: tuple[str, ...] = ()
-    """Settings that do not tell runs apart, since results do not depend on them, or since they only ask for more; \
-`train.seed` is the seed of the group `train`."""
+    """Settings that do not identify the run, because results do not depend on them or they only \
+extend the run; `train.seed` is the seed of the group `train`."""
     identity: Callable[..., Mapping[str, Any]] | None = None
-    """Of its settings: what tells runs apart beside hashes; None: all but the `free` ones."""
+    """Given the settings: what identifies the run beside hashes; None: all settings except \
+`free`."""
     artifacts: Sequence[str] | Callable[..., Sequence[str]] = ()
-    """What the run leaves beside its result, or a function of its settings that tells."""
+    """Outputs beside the result, or a function of the settings that returns them."""
     extendable: bool = False
-    """Whether the same command may ask for more than a finished run has: it is then always called."""
+    """Whether the same command may extend a finished run: its function is then always called."""
     timeout: timedelta | None = None
-    """How long one process under torchrun waits for the others; None: as long as torch does."""
+    """How long a process under torchrun waits for the others; None: torch's default."""
 
     def run(
         self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
-        """The result of the run in the folder: of an earlier call, or else what the command's function makes now.
+        """The result of the run in the folder, from an earlier call or made now.
 
         Raises InputError if the folder holds another run.
         """
@@ -115,7 +120,7 @@ class ResumableRun(CommandOutput):
         return run.end(function(*every, run))
 
     def _told(self, settings: ByPrefix) -> dict[str, Any]:
-        """The settings that tell runs apart: the command's own, and groups of others beside them."""
+        """The settings that identify the run: the command's own, and other groups beside them."""
         kept: dict[str, Any] = {}
         for prefix, group in settings.items():
             name = prefix.lstrip("_")

@@ -1,4 +1,4 @@
-"""What a command says while it works: bars and lines of progress, and the notes that its function hands on."""
+"""Progress of commands: progress bars, lines on stderr, and notes."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 SECONDS = 30.0
-"""Between two lines; a command that takes less says nothing."""
+"""Seconds between two lines; shorter commands print none."""
 LATER = 1.03
-"""Times as long as `SECONDS` before a command is called silent: phases and jobs, which know more, speak first."""
+"""Factor on `SECONDS` before a command counts as silent; phases and jobs, which know more, print \
+first."""
 TICK = 0.05
-"""Least seconds between two looks at whether half a minute is over."""
+"""Minimum seconds between two checks for silence."""
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that speaks for all, by what the launcher says of it.
+    """Whether this is the main process, according to the launcher's environment variables.
 
-    accelerate is not asked: whoever asks it first decides for it whether there is an accelerator.
+    accelerate is not asked, because the first call to it decides whether an accelerator is used.
     """
     return os.environ.get("RANK", "0") == "0"
 
 
 class Progress:
-    """How far a phase is, on stderr and of the main process alone.
+    """Progress of a phase, on stderr, from the main process only.
 
-    A line says what is done, how much of how much, what was measured last, how many samples a second, and about how
-    long it will take: `training: step 120 of 2,000, loss 2.314, 84.0 samples/s, 0:12:31 left`.
+    A line shows the finished units and their total, the last measurement, samples per second and
+    the remaining time: `training: step 120 of 2,000, loss 2.314, 84.0 samples/s, 0:12:31 left`.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`total` units of a phase, of which an earlier process has `done` some; `clock` gives seconds.
+        """`total` units of a phase, of which an earlier process has finished `done`; `clock`
+        returns seconds.
 
-        A total of 0 is one that nobody knows.
+        A total of 0 means unknown.
         """
         self.what = what
         self.total = total
@@ -72,13 +74,13 @@ class Progress:
             total=total or None,
             initial=done,
             unit=unit,
-            leave=None,  # of a phase inside another nothing stays
+            leave=None,  # the bar of a nested phase is removed
             file=self.stream,
             disable=not in_terminal,
         )
 
     def step(self, units: int = 1, samples: int = 0) -> None:
-        """Some more units are done, which had so many samples."""
+        """Count some finished units with their samples."""
         self.done += units
         self.samples += samples
         self.bar.update(units)
@@ -88,12 +90,12 @@ class Progress:
             self._write(self.line())
 
     def tell(self, measured: Mapping[str, float]) -> None:
-        """What was measured last; of a line the first of it."""
+        """Set the last measurements; a line shows the first one."""
         self.measured = dict(measured)
         self.bar.set_postfix({name: f"{value:.3f}" for name, value in measured.items()})
 
     def say(self, line: str) -> None:
-        """A line of its own, now."""
+        """Print a separate line now."""
         if not self.speaks:
             return
         if self.bar.disable:
@@ -102,7 +104,7 @@ class Progress:
             self.bar.write(line, file=self.stream)
 
     def line(self) -> str:
-        """How far it is."""
+        """The progress in one line."""
         known = f" of {self.total:,}" if self.total else ""
         parts = [f"{self.what}: {self.unit} {self.done:,}{known}"]
         parts += [f"{name} {value:.3f}" for name, value in list(self.measured.items())[:1]]
@@ -116,7 +118,7 @@ class Progress:
         return ", ".join(parts)
 
     def close(self) -> None:
-        """The phase is over."""
+        """End the phase."""
         self.bar.close()
         for number, phase in list(_UNDER_WAY.items()):
             if phase is self:
@@ -128,12 +130,12 @@ class Progress:
 
 
 _UNDER_WAY: WeakValueDictionary[int, Progress] = WeakValueDictionary()
-"""Phases of this process that are not over, by the order in which they began."""
+"""Running phases of this process, in starting order."""
 _NUMBERS = count()
 
 
 class _LastReport:
-    """When this process said something last, by the clock of `time.monotonic`."""
+    """Time of this process's last line, by `time.monotonic`."""
 
     time = 0.0
 
@@ -142,30 +144,31 @@ _LAST = _LastReport()
 
 
 def print_line(line: str) -> None:
-    """Say a line on stderr now, of the main process alone."""
+    """Print a line on stderr now, from the main process only."""
     if is_main_process():
         _LAST.time = time.monotonic()
         _print(line, sys.stderr)
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Tell the user, a line each and once for all processes, what a reader of the result must know, too."""
+    """Print notes, one line each, from the main process only."""
     for note in notes:
         print_line(f"note: {note}")
 
 
 def _print(line: str, stream: TextIO) -> None:
-    """Write a line and its end at once, so that no other thread's stands between, and now: a log would keep it back."""
+    """Write a line and its end at once, so that lines of threads do not mix, and flush."""
     stream.write(f"{line}\n")
     stream.flush()
 
 
 @contextmanager
 def report_silence(what: str, stream: TextIO | None = None) -> Iterator[None]:
-    """Let a command, called `what`, say a line where it has been silent for half a minute, whatever it does.
+    """Print a progress line for a command, called `what`, whenever it has been silent for half a
+    minute.
 
-    The line is that of the innermost phase under way, such as one of many short ones, or of one with long steps. Where
-    there is none, it says how long the command has been at work.
+    The line is that of the innermost running phase. Without a phase, it shows how long the command
+    has been running.
     """
     if not is_main_process():
         yield
@@ -183,7 +186,7 @@ def report_silence(what: str, stream: TextIO | None = None) -> Iterator[None]:
                 continue
             _LAST.time = now
             elapsed = timedelta(seconds=round(now - began))
-            line = f"{what}: at work, {elapsed} so far"
+            line = f"{what}: running for {elapsed}"
             if phases:
                 phase = phases[-1][1]
                 phase.said = phase.clock()
@@ -200,7 +203,7 @@ def report_silence(what: str, stream: TextIO | None = None) -> Iterator[None]:
 
 
 def track(items: Collection[T], what: str, unit: str) -> Iterator[T]:
-    """The items, one by one, of a phase that says how far it is."""
+    """The items one by one, as a phase with progress lines."""
     progress = Progress(what, len(items), unit)
     try:
         for item in items:
@@ -210,31 +213,31 @@ def track(items: Collection[T], what: str, unit: str) -> Iterator[T]:
         progress.close()
 
 
-# What a command's function is handed behind its settings. Imports nothing heavy.
+# Output path and notes of a command's function. Imports nothing heavy.
 
 
 class CommandContext:
-    """What a command's function is handed behind its settings."""
+    """Output path and notes, passed to a command's function after its settings."""
 
     def __init__(self, out: Path | None = None) -> None:
         self._out = out
         self.notes: list[str] = []
-        """What the result tells beside its numbers."""
+        """Notes for the result."""
 
     @property
     def out(self) -> Path:
-        """The file or folder that the user wants written."""
+        """The output file or folder."""
         if self._out is None:
-            raise AssertionError("a command that leaves nothing has no place for it")
+            raise AssertionError("a command without output has no output path")
         return self._out
 
     def note(self, *notes: str) -> None:
-        """Tell the user now, a line each and once for all processes, and the reader of the result."""
+        """Print notes now, one line each, and add them to the result."""
         print_notes(notes)
         self.notes += notes
 
     def with_notes(self, result: Any) -> Any:
-        """A result with the notes in it, if there are any, and if it is one that can hold them."""
+        """The result with the notes, if there are any and the result is a dict."""
         return (
             {**result, "notes": self.notes} if self.notes and isinstance(result, dict) else result
         )

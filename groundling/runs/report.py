@@ -1,7 +1,8 @@
-"""Tables for the screen, pages and charts: one template and base style for all, and the report with its figures.
+"""Tables for the terminal, HTML pages and charts: one template and style for all pages, and the
+report with its figures.
 
-A page of one's own is NAME.html and NAME.css beside a module, and NAME.js where it has data (`page_of`); the report's
-are `report.html` and `report.css`.
+A page is NAME.html and NAME.css beside a module, and NAME.js if it has data (`page_of`); the
+report's are `report.html` and `report.css`.
 """
 
 from __future__ import annotations
@@ -27,35 +28,37 @@ if TYPE_CHECKING:
 
 
 STACKS = {"few": 26, "some": 48, "many": 66}
-"""Widths of the window, in rem, up to which a table's rows stand as blocks: of up to 3 columns, up to 6, and more."""
+"""Window widths, in rem, up to which a table's rows are stacked: for up to 3 columns, up to 6, \
+and more."""
 
 LONG = 20
-"""Letters of a word that need not be broken in a table."""
+"""Maximum length of a word that is not broken in a table."""
 
 OWN = __package__
-"""Where the template and style of all pages are."""
+"""Package of the template and style of all pages."""
 
 TableRow = Mapping[str, str]
-"""One row of a table: cells by column heading; all rows of a table have the same headings in the same order."""
+"""One row of a table: cells by column heading; all rows of a table have the same headings in the \
+same order."""
 
 
 class ReportImage(NamedTuple):
-    """A small image inside a page."""
+    """An image inside a page."""
 
     png: bytes
-    """Contents of a PNG file."""
+    """Content of a PNG file."""
     caption: str
-    """Shown below the image, its lines as they are, and read aloud in its place."""
+    """Text below the image, with its line breaks; also its alternative text."""
 
     @property
     def base64(self) -> str:
-        """The image as it stands in a data URL."""
+        """The image for a data URL."""
         return base64.b64encode(self.png).decode()
 
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A part of a page under its own heading; what it does not have is left out."""
+    """A section of a page with its heading; empty parts are omitted."""
 
     heading: str
     sentences: Sequence[str] = ()
@@ -63,25 +66,25 @@ class ReportSection:
     pictures: Sequence[ReportImage] = ()
     """Side by side."""
     figure: str = ""
-    """SVG, as `svg_of` or `in_two_widths` gives it; goes into the page as it is."""
+    """SVG from `svg_of` or `in_two_widths`, inserted without escaping."""
     rows: Sequence[TableRow] = ()
-    """A table: its first column left-aligned, the others right-aligned."""
+    """A table: first column left-aligned, others right-aligned."""
 
 
 def page_of(
     package: str, name: str, title: str, told: Mapping[str, Any], data: object = None
 ) -> str:
-    """A page that needs no other file and loads nothing: a package's NAME.html inside `page.html`, filled with `told`.
+    """A self-contained page: a package's NAME.html inside `page.html`, filled with `told`.
 
-    All that is filled in is escaped, unless NAME.html says otherwise. A page with `data` has it as JSON in the element
-    `data`, and runs its NAME.js; its policy lets nothing else run.
+    Inserted text is escaped, unless NAME.html says otherwise. A page with `data` has it as JSON in
+    the element `data`, and runs its NAME.js; its content security policy allows no other script.
     """
     # Imported late: the command line loads this module for its tables.
     from jinja2 import DictLoader, Environment
 
     style = _part(OWN, "page.css") + _part(package, f"{name}.css")
     script = "" if data is None else _part(package, f"{name}.js")
-    # A page without a script may show figures, whose elements bring styles of their own.
+    # A page without a script may show figures, whose elements have inline styles.
     styles = f"'{_hash(style)}'" if script else "'unsafe-inline'"
     scripts = f"script-src '{_hash(script)}'; " if script else ""
     inside = f"{name}.html"
@@ -103,12 +106,14 @@ def _part(package: str, name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """By which a policy knows an element's text."""
+    """Hash of an element's text for the content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _json(content: object) -> str:
-    """JSON that can stand inside a script element, which `<` could end; the other marks are for stray parsers."""
+    """JSON for a script element, which `<` could end; further characters are escaped for unusual
+    parsers.
+    """
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
@@ -116,12 +121,12 @@ def _json(content: object) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number of things, whose name ends in s but of one alone."""
+    """A number with a noun, which gets a plural s unless the number is 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_table(rows: Sequence[TableRow]) -> str:
-    """Rows of equal keys as aligned text: first column left, others right."""
+    """Rows with equal keys as aligned text: first column left, others right."""
     keys = list(rows[0])
     first = keys[0]
     width = {}
@@ -150,10 +155,11 @@ def write_report(
     notes: Sequence[str] = (),
     terms: Mapping[str, str] | None = None,
 ) -> None:
-    """Write one HTML file that needs no other: title, `sentences`, sections in order, and `notes` in grey at the end.
+    """Write one self-contained HTML file: title, `sentences`, sections in order, and `notes` in
+    grey at the end.
 
-    `terms` explains words: where one heads a column it is explained to who points at it, and all of them are explained
-    below, for touch and print. The page fits windows from 360 pixels on, light and dark, and loads nothing.
+    `terms` explains words: as a tooltip where a word heads a column, and in a list at the end, for
+    touch screens and print. The page fits windows from 360 pixels on, light and dark.
 
     Raises InputError if the file cannot be written.
     """
@@ -170,19 +176,19 @@ def write_report(
 
 
 def _stack(columns: int) -> str:
-    """The class of a table of so many columns, which decides in how narrow a window its rows stand as blocks."""
+    """CSS class of a table with so many columns, which sets the window width for stacked rows."""
     if columns <= 3:
         return "few"
     return "some" if columns <= 6 else "many"
 
 
 def _has_long_word(cell: str) -> bool:
-    """Whether a cell has to be broken inside a word, or its table may be wider than the page."""
+    """Whether a cell has a word so long that it must be broken to fit the page."""
     return any(len(word) > LONG for word in cell.split())
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty matplotlib figure, in inches, that belongs to no window and no global state."""
+    """An empty matplotlib figure, size in inches, without window or global state."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -192,21 +198,22 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def svg_of(figure: Figure, path: str | Path | None = None, label: str = "") -> str:
-    """A figure as SVG that can stand inside a page, black in the page's ink; also a PNG at `path`, if given.
+    """A figure as SVG for a page, black drawn in the page's text colour; also a PNG at `path`, if
+    given.
 
-    `label` is read aloud in its place. Raises InputError if the PNG cannot be written.
+    `label` is its alternative text. Raises InputError if the PNG cannot be written.
     """
     from matplotlib import rc_context
 
     out = io.StringIO()
-    # Without a salt of ours the names inside are drawn by lot, and no page is ever the same again.
+    # A fixed salt: otherwise element names are random and pages are not reproducible.
     with rc_context({"svg.hashsalt": f"groundling {figure.get_size_inches().tolist()}"}):
         figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     if path is not None:
         drawn = io.BytesIO()
         figure.savefig(drawn, format="png", dpi=130)
         write_whole(Path(path), drawn.getvalue())
-    # What stands before the element (XML declaration and doctype) belongs to a file of its own.
+    # Remove the XML declaration and doctype, which belong to a separate file.
     svg = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
     svg = svg.replace("#000000", "currentColor")
     about = f'<svg role="img" aria-label="{html.escape(label)}"' if label else "<svg"
@@ -216,21 +223,21 @@ def svg_of(figure: Figure, path: str | Path | None = None, label: str = "") -> s
 def in_two_widths(
     draw: Callable[[bool], Figure], label: str, path: str | Path | None = None
 ) -> str:
-    """What `draw` draws for a broad page (True) and for a narrow one, of which the page shows the one that fits.
+    """Figures for a wide (True) and a narrow page, of which the page shows the one that fits.
 
-    `label` is read aloud in their place; a PNG of the broad one is written to `path`, if given.
+    `label` is their alternative text; a PNG of the wide one is written to `path`, if given.
     """
     broad = svg_of(draw(True), path, label)
     narrow = svg_of(draw(False), None, label)
     return f'<div class="broad">{broad}</div><div class="narrow">{narrow}</div>'
 
 
-# Charts for reports: scores seed by seed, and differences with their intervals. Nothing is told by colour alone.
+# Charts for reports: scores by seed, and differences with intervals. No information is given by colour alone.
 
 BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#E69F00", "#009E73", "#8A8A8A", "#000000"
-"""Okabe and Ito's, and grey."""
+"""Okabe and Ito's colours, and grey."""
 VERMILION, PURPLE, SKY = "#D55E00", "#CC79A7", "#56B4E9"
-"""More of Okabe and Ito's."""
+"""More of Okabe and Ito's colours."""
 MARKS = (
     (GREY, "o"),
     (VERMILION, "v"),
@@ -240,41 +247,43 @@ MARKS = (
     (ORANGE, "P"),
     (SKY, "X"),
 )
-"""Colour and mark of each row, in their order."""
+"""Colour and marker of each row, in order."""
 GUESSING: dict[str, Any] = {
     "color": BLACK,
     "linestyle": "dashed",
     "linewidth": 0.9,
     "zorder": 1,
 }
-"""How the line of what guessing gives looks."""
+"""Style of the chance line."""
 BROAD, NARROW = 10.5, 3.5
-"""Inches: as wide as a page's text, and as a telephone's."""
+"""Figure widths in inches, for a page's text and for a phone."""
 LABEL = 26
-"""Letters of a label's line, beside its row."""
+"""Maximum letters per line of a label."""
 LINES = 3
-"""Most lines of a label; what is beyond them is left out."""
+"""Maximum lines of a label; further ones are omitted."""
 
 
 @dataclass(frozen=True)
 class ScorePanel:
-    """One question's scores."""
+    """Scores of one question."""
 
     title: str
-    """What is asked."""
+    """The question."""
     chance: float
-    """What guessing gives."""
+    """Score of guessing."""
     scores: Mapping[str, Sequence[float]]
-    """By row: its scores from 0 to 1, one of each seed."""
+    """By row: scores from 0 to 1, one per seed."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """By row: what is said where it has no scores."""
+    """By row: text shown if it has no scores."""
 
 
 def score_panels(what: Sequence[ScorePanel], broad: bool = True) -> Figure:
-    """A panel for each question, in it a row for each arm: small dots are seeds, the large mark is their mean.
+    """A panel for each question with a row for each arm: small dots are seeds, the large mark is
+    their mean.
 
-    Side by side, or below each other if the page is not `broad`. Rows are those of the first panel, each with a mark
-    and a colour of its own; the number at the right is the mean, the dashed line what guessing gives.
+    Side by side, or below each other if the page is not `broad`. Rows are those of the first panel,
+    each with its own marker and colour; the number on the right is the mean, the dashed line the
+    score of guessing.
     """
     rows = list(dict.fromkeys([*what[0].scores, *what[0].words]))
     across, down = (len(what), 1) if broad else (1, len(what))
@@ -324,22 +333,23 @@ class ForestRow:
     label: str
     """What is compared."""
     counts: str
-    """How many examples and seeds, on a line of its own below the label."""
+    """Numbers of examples and seeds, on a separate line below the label."""
     mean: float
-    """The difference."""
+    """Mean difference."""
     interval: tuple[float, float]
-    """The ends of its 95 % interval."""
+    """Ends of its 95 % interval."""
     seeds: Sequence[float]
-    """The difference of each seed."""
+    """Difference of each seed."""
     reliable: bool
-    """Whether it is more than chance."""
+    """Whether the verdict calls the difference more than chance."""
 
 
 def forest_plot(rows: Sequence[ForestRow], unit: str, broad: bool = True) -> Figure:
-    """Differences with their intervals, one below the other, and each seed as a dot; dashed is no difference.
+    """Forest plot: differences with their intervals, one below the other, each seed as a dot; the
+    dashed line marks 0.
 
-    A reliable difference has a full mark, any other an empty one. If the page is not `broad`, labels stand above
-    their rows. `unit` stands below the axis.
+    A reliable difference has a filled mark, any other an empty one. If the page is not `broad`,
+    labels stand above their rows. `unit` is the label of the axis.
     """
     high = 0.55 if broad else 0.85
     figure = new_figure(BROAD if broad else NARROW, high * len(rows) + 0.8)
@@ -364,7 +374,7 @@ def forest_plot(rows: Sequence[ForestRow], unit: str, broad: bool = True) -> Fig
 
 
 def _draw_difference(axes: Axes, row: ForestRow, place: int, broad: bool) -> None:
-    """The interval with its ends, the mean, the seeds below it, and where no difference is."""
+    """Draw the interval with its ends, the mean, the seeds below it, and the line at 0."""
     low, high = row.interval
     axes.plot([low, high], [place] * 2, color=BLUE, linewidth=2.5, solid_capstyle="butt")
     for end in row.interval:
@@ -374,14 +384,14 @@ def _draw_difference(axes: Axes, row: ForestRow, place: int, broad: bool) -> Non
     axes.scatter([row.mean], [place], facecolors=full, zorder=3, **look)
     dots: dict[str, Any] = {"s": 20, "color": ORANGE, "edgecolors": BLACK, "linewidths": 0.6}
     axes.scatter(row.seeds, [place + 0.25] * len(row.seeds), zorder=4, **dots)
-    # Above the interval and longer than its ends, or one that touches 0 would hide it; below the means and the seeds.
+    # Above the interval and longer than its ends, which could hide it at 0; below the means and the seeds.
     # On a narrow page a label stands above the row.
     span = [place - (0.5 if broad else 0.16), place + 0.5]
     axes.plot([0, 0], span, color=BLACK, linestyle="dashed", linewidth=1, zorder=2.5)
 
 
 def _label(text: str, letters: int = LABEL, most: int = LINES) -> str:
-    """A label in a few lines; a dollar sign in it begins no formula."""
+    """A label wrapped into a few lines; dollar signs are escaped."""
     lines = wrap(text.replace("$", r"\$"), letters)
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1][: letters - 1] + "…"]

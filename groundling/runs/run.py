@@ -1,4 +1,4 @@
-"""The life of a run's folder, once for all commands: opened, resumed, found finished, written, cleared."""
+"""Life cycle of a run folder, for all commands: opened, resumed, finished, cleared."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from groundling.runs.progress import CommandContext, is_main_process, print_note
 
 
 class RunPart(CommandContext):
-    """A run, or a part of one, with a folder in which it finishes by itself, on every process of it.
+    """A run, or a part of one, with its own folder and result, shared by all processes.
 
-    The first process writes, the others wait.
+    The main process writes, the others wait.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,21 +41,23 @@ class RunPart(CommandContext):
 
     @property
     def folder(self) -> Path:
-        """Where it writes, what it can go on from among it."""
+        """Output folder, with what it can resume from."""
         return self.out
 
     def save(self, write: Callable[[Path], None]) -> None:
-        """Let the first process write what was made to a folder, whose files are in the run's all at once, by name."""
+        """Call `write` with a temporary folder on the main process, then move its content to the
+        run folder at once.
+        """
         if self.state.is_main_process:
             with whole_folder(self.folder) as partial:
                 write(partial)
 
     def end(self, result: dict[str, Any]) -> dict[str, Any]:
-        """The end: `result.json`, with the notes, and no checkpoints any more; returns what is written."""
+        """Write `result.json` with the notes and remove checkpoints; returns what is written."""
         result = self.with_notes(result)
         if self.state.is_main_process:
             write_json(self.folder / RESULT, result)
-        self.state.wait_for_everyone()  # the others may read what is prepared until they are here, too
+        self.state.wait_for_everyone()  # the others may still read prepared files until they arrive here
         if self.state.is_main_process:
             _clear(self.folder)
         self.state.wait_for_everyone()
@@ -75,16 +77,16 @@ class Run(RunPart):
         makes: Sequence[str] = (),
         patience: timedelta | None = None,
     ) -> None:
-        """`settings` and the hashes of `inputs` (name to path) decide whether `out` holds this very run.
+        """`settings` and the hashes of `inputs` (name to path) decide whether `out` holds this run.
 
-        So do the files of modules that settings name (MODULE:NAME), and of the user's own that these import. `makes`
-        names what it leaves beside its result, `patience` is how long processes wait for each other if not as long as
-        torch lets them. Raises InputError if `out` holds another run, or another process writes there, or there is no
-        such module or object.
+        So do the files of modules that settings name (MODULE:NAME), and of the user's own modules
+        that these import. `makes` lists outputs beside the result, `patience` is how long processes
+        wait for each other instead of torch's default. Raises InputError if `out` holds another
+        run, another process writes there, or a module or object does not exist.
         """
         self.makes = makes
         self._parts: list[bool] = []
-        """Of each part, whether it had something to do."""
+        """For each part, whether it was run now."""
         inputs = {**_named(inputs), **_modules(settings)}
         waiting = {} if patience is None else {"timeout": patience}
         state = PartialState(cpu=use_cpu(cpu), **waiting)
@@ -96,29 +98,31 @@ class Run(RunPart):
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
-        """What the run wrote when it finished earlier, which is told; None if it has not."""
+        """The result of an earlier, finished run, with a note to the user; None otherwise."""
         result = finished_result(self.folder)
         if result is not None:
             self.say_finished()
         return result
 
     def say_finished(self) -> None:
-        """Tell the user why a run takes no time, and what of that which it made is gone since."""
-        note = "finished earlier; nothing was done (another --out makes it anew)"
+        """Tell the user that the run had finished earlier, and whether an output is missing."""
+        note = "finished earlier; nothing to do (use another --out to run again)"
         made = [self.folder / name for name in self.makes]
         lost = [path for path in made if not path.exists()]
         if lost:
-            note = f"finished earlier, but {lost[0]} is gone since; delete {lost[0].with_name(RESULT)}, "
-            note += "and the same command makes it again"
+            note = (
+                f"finished earlier, but {lost[0]} is missing; delete {lost[0].with_name(RESULT)} "
+            )
+            note += "and run the same command to make it again"
         print_notes([f"{self.folder}: {note}"])
 
     def _hold(self, folder: Path) -> None:
-        """Keep other commands out of the folder; processes of one command share it, the first one holds it."""
+        """Lock the folder against other commands; the main process holds it for all."""
         if is_main_process():
             self._held = lock_folder(folder)
 
     def _settings(self) -> object:
-        """What the folder says it is, as the process that writes there finds it."""
+        """The folder's config.json, on the main process."""
         return read_json(self.folder / "config.json") if self.state.is_main_process else None
 
     def part(
@@ -127,9 +131,10 @@ class Run(RunPart):
         work: Callable[[RunPart], dict[str, Any]],
         reads: Callable[[dict[str, Any]], object] = bool,
     ) -> dict[str, Any]:
-        """The result of a part, in the folder `name` of the run's: of an earlier call, or else what `work` makes now.
+        """The result of a part, in the subfolder `name`: of an earlier call, or made now by `work`.
 
-        `reads` takes of an earlier one what the caller will. Raises InputError if that is damaged.
+        `reads` accesses what the caller needs of an earlier result. Raises InputError if that is
+        damaged.
         """
         part = RunPart(self.folder / name)
         part.folder.mkdir(parents=True, exist_ok=True)
@@ -138,12 +143,12 @@ class Run(RunPart):
         return part.end(work(part)) if done is None else done
 
     def save(self, write: Callable[[Path], None]) -> None:
-        """As a part does; raises InputError if another run has taken the folder."""
+        """As in a part; raises InputError if another run has taken the folder."""
         self._check_taken()
         super().save(write)
 
     def end(self, result: dict[str, Any]) -> dict[str, Any]:
-        """As a part does, but returns the result as the file has it; raises InputError as `save`."""
+        """As in a part, but returns the result as stored; raises InputError as `save`."""
         if self._parts and not any(self._parts):
             self.say_finished()
         self._check_taken()
@@ -151,11 +156,13 @@ class Run(RunPart):
         return whole
 
     def _check_taken(self) -> None:
-        """Raises InputError if another run has taken the folder, as it can until there is more than settings in it."""
+        """Raises InputError if another run has taken the folder, which is possible until a result
+        is saved.
+        """
         there = self._settings()
         if there != self._opened:
             raise InputError(
-                f"{self.folder}: taken by another run in the meantime ({difference(there, self._opened, 'run')}); "
+                f"{self.folder}: meanwhile taken by another run ({difference(there, self._opened, 'run')}); "
                 "choose another --out"
             )
 
@@ -163,15 +170,17 @@ class Run(RunPart):
 def finished_result(
     folder: Path, reads: Callable[[dict[str, Any]], object] = bool
 ) -> dict[str, Any] | None:
-    """What a run in a folder wrote when it finished, without checkpoints that a kill behind it left; else None.
+    """The result of a finished run, after removing leftover checkpoints; None if it has not
+    finished.
 
-    `reads` takes of it what the caller will. Raises InputError if the file is damaged, or lacks something of that.
+    `reads` accesses what the caller needs. Raises InputError if the file is damaged, or lacks any
+    of that.
     """
     result = read_result(folder)
     if result is None:
         return None
-    advice = "; delete it, and the same command makes it again"
-    with prefix_errors(folder / RESULT), convert_errors("not as its run wrote it", advice):
+    advice = "; delete it and run the same command to make it again"
+    with prefix_errors(folder / RESULT), convert_errors("damaged or changed since the run", advice):
         reads(result)
     if PartialState().is_main_process:
         _clear(folder)
@@ -179,7 +188,7 @@ def finished_result(
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run needed that has ended; a kill behind its end leaves it."""
+    """Remove checkpoints and intermediate files of a finished run."""
     Checkpoints(folder / "checkpoints").clear()
     clear_prepared(folder)
 
@@ -198,11 +207,11 @@ MODULES = (
     ),
     "trust",
 )
-"""Settings, in whatever group, that may name objects of the user's own modules."""
+"""Settings, in any group, that may name objects of the user's own modules."""
 
 
 def _modules(settings: Mapping[str, Any]) -> dict[str, str | Path]:
-    """The files of the modules that settings name: an edited one makes another run."""
+    """Files of the modules that settings name; editing one makes another run."""
     files: dict[str, str | Path] = {}
     every = dict(settings)
     for group in settings.values():
@@ -219,5 +228,5 @@ def _modules(settings: Mapping[str, Any]) -> dict[str, str | Path]:
 
 
 def _named(inputs: Mapping[str, str | Path]) -> dict[str, str | Path]:
-    """The inputs that were given at all."""
+    """The inputs that were given."""
     return {name: path for name, path in inputs.items() if str(path)}

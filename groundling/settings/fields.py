@@ -1,11 +1,12 @@
-"""Settings as dataclasses: what one is, may be and means stands in its field. Imports nothing heavy.
+"""Settings as dataclasses: each field declares type, allowed values, default and help text. Imports
+nothing heavy.
 
-`batch: Annotated[int, at_least(1)] = 32` is a whole field; its help is the text below it.
+`batch: Annotated[int, at_least(1)] = 32` is a complete field; its help is the docstring below it.
 
-The command line, sweeps, Python functions, their stubs and documents are made from these fields, and whoever makes
-settings has their values checked. Settings that travel together are groups of their own inside a command's settings;
-on the command line and in a sweep's file every setting is called by its own name alone (`configured` and `changed` do
-the same in Python).
+The command line, sweeps, Python functions, their stubs and their documentation are generated from
+these fields. Values are checked when a settings object is made. Settings that belong together form
+a group (a dataclass inside the settings of a command); on the command line and in a sweep file each
+setting is addressed by its own name alone (`configured` and `changed` do the same in Python).
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from groundling.core.field_docs import with_field_docs
 
 @dataclass(frozen=True)
 class Range:
-    """What a number, or every number of a list, may be."""
+    """Allowed range of a number, or of every number in a list."""
 
     low: float
-    """The smallest."""
+    """Lower bound."""
     high: float = math.inf
-    """The largest; infinity itself is in no range but one that names it."""
+    """Upper bound; infinity itself is allowed only if `high` is infinite and `open_high` is \
+False."""
     open_low: bool = False
-    """All but the smallest itself."""
+    """Exclude the lower bound."""
     open_high: bool = True
-    """All but the largest itself."""
+    """Exclude the upper bound."""
 
     def __str__(self) -> str:
         if not self.open_high:
@@ -48,12 +50,12 @@ class Range:
 
 
 def at_least(low: float, below: float = math.inf) -> Range:
-    """Numbers from `low` on, up to those below another."""
+    """Numbers >= `low` and < `below`."""
     return Range(low, below)
 
 
 def above(low: float, below: float = math.inf) -> Range:
-    """Numbers above `low`, up to those below another."""
+    """Numbers > `low` and < `below`."""
     return Range(low, below, open_low=True)
 
 
@@ -63,40 +65,40 @@ def between(low: float, high: float) -> Range:
 
 
 class InputKind(Enum):
-    """What a text names; but for columns, that is to be there before a command begins."""
+    """What a text setting names; everything except a column must exist before a command begins."""
 
     FILE = "FILE"
     FOLDER = "FOLDER"
     PATH = "PATH"
     WEIGHTED = "FILE[=WEIGHT]"
-    """A file or folder, and how often a step reads it."""
+    """A file or folder with its sampling weight."""
     NAMED = "[NAME=]FOLDER"
-    """A folder, and what it is called."""
+    """A folder with an optional name."""
     DATA = "FOLDER, file or hub"
-    """Of a task; `hub` is where GLUE comes from."""
+    """Data of a task; `hub` downloads GLUE."""
     MODEL = "MODEL"
-    """A folder or the hub's id of a model, or MODULE:NAME of one's own."""
-    WEIGHTS = "MODEL, no run's folder, which has its model inside"
+    """A model's folder or hub id, or MODULE:NAME of your own."""
+    WEIGHTS = "MODEL, but not a run folder"
     MODEL_OR_RANDOM = "MODEL, or the word `random`"
     TASK = "TASK"
-    """A task's name, or MODULE:NAME."""
-    DESIGN = "DESIGN"
-    """The name of a vision-language model's design, or MODULE:NAME."""
-    INNER = "INNER_STEP"
-    """The name of an inner step of training, or MODULE:NAME."""
+    """A task name, or MODULE:NAME."""
+    DESIGN = "ARCHITECTURE"
+    """The name of a vision-language architecture, or MODULE:NAME."""
+    INNER = "TRAINING_STEP"
+    """The name of a training step, or MODULE:NAME."""
     OBJECT = "MODULE:NAME"
-    """An object of the user's own."""
+    """An object of the user's own code."""
     COLUMN = "COLUMN"
-    """Of a table, or several by comma."""
+    """A table column, or several separated by commas."""
 
     @property
     def metavar(self) -> str:
-        """What help shows in place of a value."""
+        """Placeholder for the value in help."""
         return self.value.partition(",")[0]
 
 
 class FieldRule(Enum):
-    """What else a field says of its setting."""
+    """Further rules that a field declares."""
 
     NEEDED = "needed"
     MAY_REPEAT = "may repeat"
@@ -104,23 +106,24 @@ class FieldRule(Enum):
 
 
 required = FieldRule.NEEDED
-"""A command does nothing without it."""
+"""The setting is required."""
 may_repeat = FieldRule.MAY_REPEAT
-"""A list in which a thing may stand twice: what belongs side by side, or to another list."""
+"""A list that may contain duplicates, because its values correspond to another list or are \
+compared side by side."""
 unnested = FieldRule.UNNESTED
-"""A group whose settings config.json has beside those of the class that holds it."""
+"""A group whose settings config.json stores at the level of the class that holds it."""
 
 
 class InvalidSettingError(InputError):
-    """A setting whose value is none that it may have."""
+    """Raised for a setting with a value that is not allowed."""
 
     def __init__(self, name: str, fault: str) -> None:
-        """`fault`: what follows the setting's name."""
+        """`fault`: the message after the setting's name."""
         self.name, self.fault = name, fault
         super().__init__(f"--{flag_name(name)}{fault}")
 
     def under(self, prefix: str) -> InvalidSettingError:
-        """The same of a command in which `prefix` stands before the flags of these settings."""
+        """The same error with `prefix` before the flag name."""
         return InvalidSettingError(f"{prefix}{self.name}", self.fault)
 
 
@@ -129,25 +132,25 @@ class Setting:
     """A setting as its field declares it."""
 
     name: str
-    """What it is called."""
+    """Field name."""
     kind: Any
-    """Its type."""
+    """Type of the value."""
     annotations: tuple[object, ...] = ()
-    """What its field says of it: a `Range`, an `InputKind`, `FieldRule`s."""
+    """Further annotations of the field: a `Range`, an `InputKind`, `FieldRule`s."""
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """What it may be; empty: not only some things."""
+        """Allowed values; empty: not restricted to a fixed set."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     @property
     def element_type(self) -> Any:
-        """The type of what stands in a list, or its own."""
+        """Type of a list's elements, or of the value itself."""
         return get_args(self.kind)[0] if get_origin(self.kind) is tuple else self.kind
 
     @property
     def count(self) -> int | None:
-        """How many a list holds; -1: any number; None: it is none."""
+        """Length of a list; -1: any length; None: the value is not a list."""
         if get_origin(self.kind) is not tuple:
             return None
         members = get_args(self.kind)
@@ -155,18 +158,19 @@ class Setting:
 
     @property
     def range(self) -> Range | None:
-        """What its numbers may be."""
+        """Allowed range of the numbers."""
         return next((mark for mark in self.annotations if isinstance(mark, Range)), None)
 
     @property
     def input(self) -> InputKind | None:
-        """What its texts name."""
+        """What the texts name."""
         return next((mark for mark in self.annotations if isinstance(mark, InputKind)), None)
 
     def convert(self, value: object) -> object:
-        """The value as the setting has it: a path is its text, a lone text a list of one.
+        """The value in the form that the settings store: a path as text, a single text as a list of
+        one.
 
-        Raises InvalidSettingError for what it may not be.
+        Raises InvalidSettingError for a value that is not allowed.
         """
         if self.count is not None:
             return self._list(value)
@@ -177,9 +181,9 @@ class Setting:
         return value
 
     def parse(self, words: Any) -> object:
-        """The value of a word as it is typed, or of several where it is a list; a switch is one already.
+        """The value of a typed word, or of several for a list; switches arrive as bools.
 
-        Raises InvalidSettingError for what is no number, or none of the choices.
+        Raises InvalidSettingError for a word that is not a number, or not one of the choices.
         """
         if self.kind is bool:
             return words
@@ -190,7 +194,7 @@ class Setting:
     def _word(self, word: str, whole: str) -> object:
         if self.choices:
             known = {str(one): one for one in self.choices}
-            return known.get(word, word)  # which `fitted` refuses
+            return known.get(word, word)  # `fitted` refuses an unknown word
         try:
             return self.element_type(word)
         except ValueError:
@@ -213,11 +217,11 @@ class Setting:
         if self.count == -1 and may_repeat not in self.annotations:
             twice = next((one for one in every if every.count(one) > 1), None)
             if twice is not None:
-                raise InvalidSettingError(self.name, f": {twice} is there twice; leave one out")
+                raise InvalidSettingError(self.name, f": {twice} is given twice; remove one")
         return every
 
     def _check(self, every: tuple[object, ...], value: object) -> None:
-        """Raises InvalidSettingError if one of the values is of another type, none of the choices, or out of the range."""
+        """Raises InvalidSettingError for a value of the wrong type, outside the choices, or out of range."""
         if self.choices:
             if not all(any(is_same(one, each) for each in self.choices) for one in every):
                 raise self._wrong(
@@ -244,14 +248,14 @@ class Setting:
 
     @property
     def type_name(self) -> str:
-        """What it holds, in words."""
+        """The expected type in words."""
         if self.count is None:
             return _WORDS.get(self.element_type, "settings of their own")
         return f"{'a list of' if self.count == -1 else 'two'} {_MANY[self.element_type]}"
 
 
 def _plain_number(value: object) -> object:
-    """A number as Python has it, such as one of NumPy's; anything else as it is."""
+    """A NumPy or other number as a Python number; any other value unchanged."""
     if type(value) in (int, float, bool):
         return value
     if isinstance(value, Integral):
@@ -260,14 +264,14 @@ def _plain_number(value: object) -> object:
 
 
 LARGEST = 2**63
-"""No whole number is this large: libraries below hold them in 64 bits, and floats end somewhere."""
+"""Integers must be smaller: libraries store them in 64 bits."""
 _WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 _MANY = {str: "texts", int: "whole numbers", float: "numbers"}
 
 
 @cache
 def declared_settings(kind: Any) -> Mapping[str, Setting]:
-    """The settings of a class by name, groups among them."""
+    """The settings of a class by name, groups included."""
     found = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         marks = hint.__metadata__ if get_origin(hint) is Annotated else ()
@@ -282,7 +286,7 @@ def _defaults(kind: Any) -> tuple[tuple[str, object], ...]:
 
 
 class Settings:
-    """What every dataclass of settings is: checked when it is made, and documented by its fields."""
+    """Base of all settings dataclasses: values are checked on creation, fields are documented."""
 
     def __init_subclass__(cls) -> None:
         with_field_docs(cls)
@@ -292,7 +296,9 @@ class Settings:
         kind: Any = type(self)
         for name, default in _defaults(kind):
             value = self.__dict__[name]
-            if value is not default:  # the plan of a paper makes a hundred thousand of them
+            if (
+                value is not default
+            ):  # a paper's sweep plan creates a hundred thousand of these objects
                 fitted = declared_settings(kind)[name].convert(value)
                 if fitted is not value:
                     object.__setattr__(self, name, fitted)  # the class is frozen
@@ -317,7 +323,7 @@ def _is_group(value: object) -> bool:
 
 
 def flatten_settings(config: object) -> list[tuple[object, Setting]]:
-    """Every single setting of a configuration, those of its groups too, with the group that holds it."""
+    """Every single setting of a configuration with the group that holds it, nested groups included."""
     found: list[tuple[object, Setting]] = []
     if not _is_group(config):
         return found
@@ -332,7 +338,7 @@ def flatten_settings(config: object) -> list[tuple[object, Setting]]:
 
 
 def setting_values(*configs: object) -> dict[str, Any]:
-    """The value of every single setting of configurations, those of their groups too."""
+    """Values of every single setting of some configurations, nested groups included."""
     return {
         one.name: vars(group)[one.name]
         for config in configs
@@ -341,7 +347,9 @@ def setting_values(*configs: object) -> dict[str, Any]:
 
 
 def config_dict(config: object) -> dict[str, Any]:
-    """A configuration as config.json has it: a mapping for each group, but of those that are `unnested`."""
+    """A configuration as config.json stores it: one mapping per group; `unnested` groups are merged
+    into their parent.
+    """
     found: dict[str, Any] = {}
     kind: Any = type(config)
     for name, one in declared_settings(kind).items():
@@ -357,7 +365,7 @@ def config_dict(config: object) -> dict[str, Any]:
 
 @cache
 def setting_names(kind: Any) -> frozenset[str]:
-    """What the single settings of a class are called, those of its groups too."""
+    """Names of all single settings of a class, nested groups included."""
     found: set[str] = set()
     for one in declared_settings(kind).values():
         found |= setting_names(one.kind) if _has_fields(one.kind) else {one.name}
@@ -365,9 +373,9 @@ def setting_names(kind: Any) -> frozenset[str]:
 
 
 def replace_settings(config: Some, /, **values: object) -> Some:
-    """A copy with some settings changed, each by its own name, in whichever group it stands.
+    """A copy with some settings changed, each addressed by its own name, whichever group holds it.
 
-    Raises InputError for a name that there is not, and for a value that does not fit.
+    Raises InputError for an unknown name, and for a value that is not allowed.
     """
     kind: Any = type(config)
     names = setting_names(kind)
@@ -377,7 +385,7 @@ def replace_settings(config: Some, /, **values: object) -> Some:
 
 
 def _changed(config: Any, values: Mapping[str, object]) -> Any:
-    """The same, or what is there already where nothing of it changes."""
+    """A copy with the changes that apply, or the same object if none does."""
     new = {}
     kind: Any = type(config)
     for one in _fields(kind):
@@ -392,14 +400,18 @@ def _changed(config: Any, values: Mapping[str, object]) -> Any:
 
 
 def make_settings(kind: type[Some], /, **values: object) -> Some:
-    """A configuration with some settings other than the default, each by its own name: as the flags of a command."""
+    """A configuration with some settings other than the default, each addressed by its own name, as
+    by a command's flags.
+    """
     return replace_settings(kind(), **values)
 
 
 def fill_settings(defaults: Sequence[Any], values: Mapping[str, object], where: str) -> list[Any]:
-    """Configurations with some settings other than the default; each name belongs to the one that has it.
+    """Configurations with some settings other than the default; each name is assigned to the
+    configuration that has it.
 
-    Raises InputError, which begins with `where`, for a name that there is not, and for a value that does not fit.
+    Raises InputError, which begins with `where`, for an unknown name, and for a value that is not
+    allowed.
     """
     if not values:
         return list(defaults)
@@ -421,7 +433,7 @@ def fill_settings(defaults: Sequence[Any], values: Mapping[str, object], where: 
 
 
 def require_settings(config: object, command: str, *names: str) -> None:
-    """Raises InputError naming the first of a command's settings that is empty and must not be."""
+    """Raises InputError naming the first of some required settings that is empty."""
     values = setting_values(config)
     for name in names:
         if not values[name]:
@@ -429,7 +441,7 @@ def require_settings(config: object, command: str, *names: str) -> None:
 
 
 def refuse_settings(flags: Mapping[str, object], why: str) -> None:
-    """Raises InputError for the first of some flags that is given something, with `why` it says nothing here."""
+    """Raises InputError, ending in `why`, for the first of some flags that was given a value."""
     for flag, value in flags.items():
         if value:
             told = flag if value is True else f"{flag} {format_value(value)}"
@@ -437,22 +449,24 @@ def refuse_settings(flags: Mapping[str, object], why: str) -> None:
 
 
 def flag_name(name: str) -> str:
-    """How a setting is spelt on the command line, without the dashes before it."""
+    """The setting's flag, without the leading dashes."""
     return name.replace("_", "-")
 
 
 def prefixed_flags(prefix: str, settings: object) -> dict[str, str]:
-    """What the flags of some settings are called in a command in which `prefix` stands before them, by their own."""
+    """Flag names of some settings in a command that puts `prefix` before them, by their plain flag
+    names.
+    """
     return {
         flag_name(one.name): prefix + flag_name(one.name) for _, one in flatten_settings(settings)
     }
 
 
 def is_same(one: object, other: object) -> bool:
-    """Whether two values are equal and of one type: 1 is not True."""
+    """Whether two values are equal and of the same type: 1 is not True."""
     return type(one) is type(other) and one == other
 
 
 def format_value(value: object) -> str:
-    """A value as one types it."""
+    """A value as typed on the command line."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

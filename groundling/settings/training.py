@@ -1,4 +1,4 @@
-"""How models are trained, and evaluated on the way: settings that several commands have."""
+"""Settings of training and of evaluation during training, shared by several commands."""
 
 from __future__ import annotations
 
@@ -19,105 +19,112 @@ from groundling.settings.fields import (
 
 @dataclass(frozen=True)
 class TrainConfig(Settings):
-    """How `train` optimises."""
+    """Optimisation."""
 
     steps: Annotated[int, at_least(0)] = 0
-    """Optimizer steps; 0 means `epochs` decides."""
+    """Number of optimizer steps; 0: use --epochs."""
     epochs: Annotated[float, above(0)] = 1.0
-    """Passes over the data, if `steps` is 0."""
+    """Passes over the data, if --steps is 0."""
     batch: Annotated[int, at_least(1)] = 32
-    """Samples per optimizer step, over all processes and accumulation."""
+    """Samples per optimizer step, over all processes and accumulated micro-batches."""
     batch_tokens: Annotated[int, at_least(0)] = 0
-    """In place of --batch: most tokens (pieces and regions, padding included) of a micro-batch of one process; an \
-optimizer step has --gradient-accumulation-steps of them on every process (UNITER); 0: --batch counts."""
+    """Instead of --batch: maximum tokens and regions, padding included, of a micro-batch on one \
+process; an optimizer step has --gradient-accumulation-steps of them per process (UNITER). 0: use --batch."""
     gradient_accumulation_steps: Annotated[int, at_least(1)] = 1
-    """Micro-batches per optimizer step and process; contrastive terms take their negatives from one of them."""
+    """Micro-batches per optimizer step and process; contrastive negatives come from the same \
+micro-batch."""
     optimizer: Literal["adamw", "bertadam", "sgd"] = "adamw"
-    """adamw; bertadam, which does not correct the first steps' bias (VisualBERT, XDBERT); sgd (VL-BERT's VCR)."""
+    """adamw; bertadam: Adam without bias correction (VisualBERT, XDBERT); sgd (VL-BERT on VCR)."""
     lr: Annotated[float, at_least(0)] = 1e-4
     """Peak learning rate."""
     betas: Annotated[tuple[float, float], at_least(0, below=1)] = (0.9, 0.999)
-    """adamw, bertadam: decay of the two running means (UNITER: 0.9 0.98)."""
+    """adamw, bertadam: decay rates of the two running means (UNITER: 0.9 0.98)."""
     epsilon: Annotated[float, above(0)] = 1e-8
-    """adamw, bertadam: added to the denominator (UNITER, VL-BERT, VisualBERT: 1e-6)."""
+    """adamw, bertadam: constant added to the denominator (UNITER, VL-BERT, VisualBERT: 1e-6)."""
     momentum: Annotated[float, at_least(0, below=1)] = 0.9
-    """sgd: momentum (VL-BERT's VCR: 0.9)."""
+    """sgd: momentum (VL-BERT on VCR: 0.9)."""
     schedule: Literal["linear", "cosine", "constant", "steps"] = "linear"
-    """Course of the learning rate after warm-up; steps: constant, and multiplied at every one of --milestones."""
+    """Learning-rate schedule after warm-up; steps: constant, multiplied by --milestone-factor at \
+each of --milestones."""
     milestones: Annotated[tuple[float, ...], at_least(0)] = ()
-    """--schedule steps: epochs after which the learning rate is multiplied (VL-BERT's VCR: 14 18)."""
+    """--schedule steps: epochs after which the learning rate is multiplied (VL-BERT on VCR: 14 \
+18)."""
     milestone_factor: Annotated[float, at_least(0)] = 0.1
-    """--schedule steps: by what it is multiplied (VL-BERT: 0.1)."""
+    """--schedule steps: factor on the learning rate at each milestone (VL-BERT: 0.1)."""
     warmup_ratio: Annotated[float, between(0, 1)] = 0.05
-    """Share of the schedule's steps in which the learning rate grows from 0."""
+    """Share of the schedule's steps in which the learning rate grows linearly from 0."""
     warmup_steps: Annotated[int, at_least(0)] = 0
-    """Steps in which the learning rate grows from 0, in place of that share; 0: the share counts."""
+    """Number of warm-up steps, instead of --warmup-ratio; 0: use --warmup-ratio."""
     schedule_steps: Annotated[int, at_least(0)] = 0
-    """Steps over which the schedule is laid out; 0 means the steps of the run. XDBERT's code: 139600."""
+    """Number of steps of the learning-rate schedule; 0: the steps of the run. XDBERT's code: \
+139600."""
     weight_decay: Annotated[float, at_least(0)] = 0.01
-    """Weight decay (of sgd part of the gradient, otherwise apart from it); biases and LayerNorms are spared."""
+    """Weight decay, decoupled except for sgd; not applied to biases and LayerNorms."""
     decay_bias_and_norm: bool = False
-    """Let weights decay everywhere, in biases and LayerNorms too (the code of VL-BERT and XDBERT)."""
+    """Apply weight decay to biases and LayerNorms too (code of VL-BERT and XDBERT)."""
     head_lr: Annotated[float, at_least(0)] = 1.0
-    """Learning rate of the objectives' heads, as a multiple of `lr`."""
+    """Learning rate of the objectives' heads, as a multiple of --lr."""
     freeze_encoder_steps: Annotated[int, at_least(0)] = 0
-    """Steps in which only the heads are trained; warm-up of everything else begins after them; 0: --freeze-encoder-ratio \
-counts."""
+    """Steps in which only the heads are trained; warm-up of the encoder begins after them. 0: use \
+--freeze-encoder-ratio."""
     freeze_encoder_ratio: Annotated[float, at_least(0, below=1)] = 0.0
-    """The same as a share of the schedule's steps."""
+    """Share of the schedule's steps in which only the heads are trained."""
     max_grad_norm: Annotated[float, at_least(0)] = 1.0
-    """Largest gradient norm; 0: gradients are not clipped."""
+    """Maximum gradient norm; 0: no clipping."""
     clip_per_tensor: bool = False
-    """Clip the gradient of every tensor by itself, in place of all together (VisualBERT's code)."""
+    """Clip the gradient of each tensor separately instead of the global norm (VisualBERT's code)."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of forward passes; weights stay fp32."""
+    """Precision of forward passes; weights stay in fp32."""
     gradient_checkpointing: bool = False
-    """Keep less of the forward pass and compute it again in the backward pass: less memory, more time (about 1.4 \
-times), the same numbers (docs/running.md)."""
+    """Recompute activations in the backward pass: less memory, about 1.4 times the time, the same \
+numbers (docs/running.md)."""
     seed: Annotated[int, at_least(0)] = 0
-    """Seed of every random choice."""
+    """Random seed."""
     compile: bool = False
-    """Compile the model's passes (torch.compile, of any shape): minutes before the first steps, faster ones after \
-them, numbers equal up to rounding but for dropout, which draws others; for long runs on a GPU."""
+    """Compile the model (torch.compile, dynamic shapes): the first steps take minutes, later \
+steps are faster. Numbers are equal up to rounding, but dropout draws differ. For long runs on a \
+GPU."""
     workers: Annotated[int, at_least(-1)] = -1
-    """Data-loading processes per training process; results do not depend on it. -1: none on a CPU, up to 4 of its \
-cores where there is an accelerator."""
+    """Data-loading processes per training process; results do not depend on it. -1: none on a \
+CPU, up to 4 with an accelerator."""
     save_every: Annotated[int, at_least(1)] = 500
-    """Steps between checkpoints from which a killed run resumes."""
+    """Steps between checkpoints, from which a killed run resumes."""
     log_every: Annotated[int, at_least(1)] = 10
     """Steps between lines of log.jsonl."""
     cpu: bool = False
-    """Stay on the CPU even where there is an accelerator."""
+    """Run on the CPU even if an accelerator is available."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.schedule == "steps") != bool(self.milestones):
-            raise InputError("--schedule steps and --milestones (epochs) need each other")
+            raise InputError(
+                "--schedule steps needs --milestones EPOCHS, and --milestones needs --schedule steps"
+            )
         if list(self.milestones) != sorted(self.milestones):
             raise InvalidSettingError(
                 "milestones",
-                f" = {format_value(self.milestones)}, expected rising numbers of epochs",
+                f" = {format_value(self.milestones)}, expected increasing numbers of epochs",
             )
 
     @property
     def batch_size(self) -> str:
-        """What a batch is, in words."""
+        """The batch size in words."""
         return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
 
 
 @dataclass(frozen=True)
 class EvaluationSettings(Settings):
-    """Evaluation on held-out data while training, and what follows from it."""
+    """Evaluation on held-out data during training, and early stopping."""
 
     eval_every: Annotated[float, at_least(0)] = 0.0
-    """Epochs from one evaluation to the next, such as 1 or 0.25; 0: none until the end. On finetune: the task's first \
-development split; adapt: the loss on --eval-text; pretrain: that on --eval-captions, --eval-image-list or --eval-splits; \
-teach: retrieval on these."""
+    """Epochs between evaluations, such as 1 or 0.25; 0: evaluate only at the end. finetune: the \
+task's first development split; adapt: the loss on --eval-text; pretrain: the loss on --eval-captions, \
+--eval-image-list or --eval-splits; teach: retrieval on these."""
     keep_best: bool = False
-    """--eval-every: which weights are kept: those of the last step, as the papers have it, or those that scored best \
-there, whose score there is flattered by the choice."""
+    """--eval-every: save the weights of the last step, as in the papers, or those with the best \
+evaluation score, which then has selection bias."""
     patience: Annotated[int, at_least(0)] = 0
-    """--eval-every: stop after so many evaluations that were no better than the best one; 0: never."""
+    """--eval-every: stop after this many evaluations without improvement; 0: never stop early."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,21 +134,23 @@ there, whose score there is flattered by the choice."""
 
 
 def check_has_eval_data(examining: EvaluationSettings, is_held: bool, flags: str) -> None:
-    """Raises InputError for evaluation on the way without data for it; `flags` say what to pass."""
+    """Raises InputError for evaluation during training without held-out data; `flags` tells which
+    flags to pass.
+    """
     if examining.eval_every and not is_held:
-        raise InputError(f"--eval-every: nothing is held out to evaluate on; pass {flags}")
+        raise InputError(f"--eval-every: there is no held-out data to evaluate on; pass {flags}")
 
 
 @dataclass(frozen=True)
 class HubSettings(Settings):
-    """Where on Hugging Face's hub a saved model goes."""
+    """Upload to the Hugging Face hub."""
 
     push_to_hub: str = ""
-    """OWNER/NAME: upload the saved model there after the run, with a card of how it was made, as `groundling push` \
-does; of several seeds the best on dev; empty: nothing leaves this machine."""
+    """OWNER/NAME: upload the saved model there after the run, with a model card, like `groundling \
+push`; with several seeds the one with the best development score. Empty: no upload."""
     private: bool = False
-    """--push-to-hub: make a new repository private; otherwise it is public, unless the owner's own default says \
-otherwise. One that is there stays as it is."""
+    """--push-to-hub: make a new repository private; otherwise the owner's default applies, \
+usually public. An existing repository keeps its visibility."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

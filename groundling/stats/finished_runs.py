@@ -1,4 +1,4 @@
-"""Finished fine-tuning runs, read back from their folders."""
+"""Reads finished fine-tuning runs from their folders."""
 
 from __future__ import annotations
 
@@ -21,56 +21,56 @@ from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
 
 BASELINE = "text-alone"
-"""Folder, in a fine-tuning's own, of the same model without the images (`--text-only-baseline`): another run than that one."""
+"""Subfolder of a fine-tuning run with its text-only baseline (`--text-only-baseline`), which is a run of its own."""
 PREDICTIONS = "predictions_{}.jsonl"
-"""File of a seed's answers to one split."""
+"""File name of a seed's predictions on one split."""
 SAME = 1e-6
-"""By so much a score may differ that is computed again."""
+"""Tolerance of recomputed scores."""
 EXPECTED = '{"id": ..., "prediction": number, "label": number or list}'
 
 
 @dataclass(frozen=True)
 class SplitPredictions:
-    """A seed's answers to one split."""
+    """A seed's predictions on one split."""
 
     ids: tuple[str, ...]
     """N example ids."""
     labels: np.ndarray
-    """(N,), or of a graded metric (N, R) by region or (N, K, 2) pairs of class and score."""
+    """(N,), or for a graded metric (N, R) by region or (N, K, 2) pairs of class and score."""
     answers: np.ndarray
     """(N,)."""
 
 
 @dataclass(frozen=True)
 class FinishedSeed:
-    """Where a seed's answers are and what its result says."""
+    """A finished seed: its prediction file and its result."""
 
     predictions: Path
-    """Its `predictions_SPLIT.jsonl`."""
+    """The seed's `predictions_SPLIT.jsonl`."""
     result: dict[str, Any]
-    """Its `result.json`: seed, task, metrics by name with the headline first, splits."""
+    """The seed's `result.json`: seed, task, metric names with the headline first, splits."""
 
 
 @dataclass
 class FinishedSeeds:
-    """What a folder holds."""
+    """All seeds below a folder."""
 
     finished: dict[str, dict[int, FinishedSeed]] = field(default_factory=dict)
-    """By what the task is called (with the split, where a task has several) and seed."""
+    """By task name (with the split, where a task has several) and seed."""
     unfinished: list[tuple[Path, int]] = field(default_factory=list)
-    """Folders that hold a begun seed, and the seed."""
+    """Run folders with an unfinished seed, and the seed."""
 
 
 def collect_runs(
     name: str, folder: str | Path, trust: Sequence[str] = ()
 ) -> dict[str, tuple[SeedRuns, Metric]]:
-    """All finished fine-tuning runs under a folder, by task (and split, where a task has several).
+    """All finished fine-tuning runs below a folder, by task (and split, where a task has several).
 
-    The metric is the task's headline; where labels grade answers (regions, VQA), runs hold what each answer gained.
-    `trust` has the tasks of the user's own, MODULE:NAME, that may be imported for their metrics.
+    The metric is the task's headline metric; where labels grade answers (regions, VQA), runs hold the score of each
+    answer. `trust` lists your own tasks, MODULE:NAME, that may be imported for their metrics.
 
     Raises:
-        InputError: a file cannot be read, a seed is there twice, or seeds have different examples.
+        InputError: a file cannot be read, a seed is repeated, or seeds have different examples.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -78,7 +78,7 @@ def collect_runs(
     held = _search(folder)
     if not held.finished:
         raise InputError(
-            f"{folder}: holds no finished fine-tuning run (seed-*/result.json with a task)"
+            f"{folder}: contains no finished fine-tuning run (seed-*/result.json with a task)"
         )
     collected = {}
     for task, seeds in held.finished.items():
@@ -90,7 +90,7 @@ def collect_runs(
 
 def _search(folder: Path) -> FinishedSeeds:
     held = FinishedSeeds()
-    # What was not trained has no log: an ensemble, or answers without training.
+    # Runs without training, such as an ensemble or zero-shot predictions, have no log.
     answered = {path.parent for path in folder.rglob("seed-*/result.json")}
     for place in sorted(answered | {path.parent for path in folder.rglob("log.jsonl")}):
         if BASELINE in place.relative_to(folder).parts:
@@ -101,14 +101,16 @@ def _search(folder: Path) -> FinishedSeeds:
             if number.isdigit():
                 held.unfinished.append((place.parent, int(number)))
             continue
-        if "task" not in result and "splits" not in result:  # an adaptation
+        if "task" not in result and "splits" not in result:  # an `adapt` run
             continue
         _check(result, place / "result.json")
         splits = result["splits"]
         for split in splits:
-            # Runs of one task at several sizes have a name each, and are never pooled.
+            # Runs of one task at several training sizes have different display names and are never pooled.
             task = result.get("display_name") or result["task"]
-            if split in result.get("trained_on", []):  # never compared with a run that held it out
+            if split in result.get(
+                "trained_on", []
+            ):  # never compared with a run that held the split out
                 task = f"{task} ({split}, learned from)"
             elif split != splits[0]:
                 task = f"{task} ({split})"
@@ -149,7 +151,7 @@ def _runs(
     unfinished: tuple[int, ...],
     trust: Sequence[str],
 ) -> tuple[SeedRuns, Metric]:
-    """The runs of one task, and what they are compared by."""
+    """The runs of one task, and the metric that compares them."""
     order = sorted(seeds)
     first = seeds[order[0]]
     metric = headline_metric(first, trust)
@@ -167,7 +169,7 @@ def _runs(
             ids = read.ids
             labels = truth
         elif read.ids != ids or not np.array_equal(truth, labels):
-            raise InputError(f"{path}: other examples or labels than in seed {order[0]}")
+            raise InputError(f"{path}: examples or labels differ from seed {order[0]}")
         predictions.append(values)
         answers.append(read.answers)
     runs = SeedRuns(
@@ -185,9 +187,9 @@ def _runs(
 
 
 def _check_score(read: SplitPredictions, metric: Metric, seed: FinishedSeed) -> None:
-    """Raises InputError if predictions do not give the score that stands in their run's result.
+    """Raises InputError if the predictions do not reproduce the score in the run's result.
 
-    They are another file's then, or edited; or the metric is one of the user's own that is called as another.
+    Then they are from another file or were edited, or your own metric has the name of a metric of this package.
     """
     scores = seed.result.get("scores")
     split = seed.predictions.stem.removeprefix(PREDICTIONS.partition("{")[0])
@@ -200,7 +202,7 @@ def _check_score(read: SplitPredictions, metric: Metric, seed: FinishedSeed) -> 
         task = seed.result["task"]
         own = f"; if your own task has its own {metric.name}, pass --trust {task}"
         raise InputError(
-            f"{seed.predictions}: its {metric.name} is {found:.6f}, but {RESULT} beside it says {there:.6f}; run this "
+            f"{seed.predictions}: its {metric.name} is {found:.6f}, but {RESULT} beside it has {there:.6f}; run this "
             f"seed again{own if is_import_path(task) else ''}"
         )
 
@@ -208,23 +210,23 @@ def _check_score(read: SplitPredictions, metric: Metric, seed: FinishedSeed) -> 
 def _as_numbers(
     read: SplitPredictions, metric: Metric, path: Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Predictions and labels, (N,) each: themselves, or what each answer gained and 1, which is right."""
+    """Predictions and labels, (N,) each; for a graded metric each answer's score, and labels of 1."""
     if metric.uses_example_scores != (read.labels.ndim > 1):
         expected = "a list" if metric.uses_example_scores else "a number"
-        raise InputError(f"{path}: {metric.name} is computed from labels that are {expected} each")
+        raise InputError(f"{path}: {metric.name} needs labels that are {expected} each")
     if not metric.uses_example_scores:
         return read.answers, read.labels
     return metric.per_example(read.answers, read.labels), np.ones(len(read.ids))
 
 
 def headline_metric(seed: FinishedSeed, trust: Sequence[str] = ()) -> Metric:
-    """The metric a finished run is judged by: the first of its task's.
+    """The headline metric of a finished run: the first of its task.
 
-    A task that is no part of the package and none of `trust` (one's own file, or module) leaves the name of its metric,
-    which is looked for among the package's.
+    For a task outside the package and not in `trust` (your own file or module), the metric is looked up by name among
+    the package's metrics.
 
     Raises:
-        InputError: no metric has that name, or a task of `trust` is not there.
+        InputError: no metric has that name, or a task of `trust` does not exist.
     """
     task = seed.result["task"]
     name = seed.result["metrics"][0]
@@ -239,7 +241,7 @@ def headline_metric(seed: FinishedSeed, trust: Sequence[str] = ()) -> Metric:
 
 
 def _stock_metrics(task: str) -> tuple[Metric, ...]:
-    """A task's metrics; all there are for a task that is no part of the package."""
+    """A task's metrics; all metrics for a task outside the package."""
     try:
         return resolve_builtin("tasks", Task, task).metrics
     except InputError:
@@ -247,7 +249,7 @@ def _stock_metrics(task: str) -> tuple[Metric, ...]:
 
 
 def _stock_form(task: str) -> OutputType | None:
-    """The form of a task's answers; None if it is no part of the package."""
+    """A task's output type; None for a task outside the package."""
     try:
         return resolve_builtin("tasks", Task, task).form
     except InputError:
@@ -257,9 +259,9 @@ def _stock_form(task: str) -> OutputType | None:
 def read_split_predictions(
     path: Path, agreement: PredictionChecker | None = None
 ) -> SplitPredictions:
-    """A `predictions_*.jsonl`; raises InputError naming the line that is not as `evaluate` writes it.
+    """Read a `predictions_*.jsonl`; raises InputError naming the first invalid line.
 
-    `agreement` compares each prediction with its outputs.
+    `agreement` checks each prediction against its outputs.
     """
     ids: list[str] = []
     labels: list[np.ndarray] = []
@@ -278,11 +280,11 @@ def read_split_predictions(
         if agreement is not None:
             agreement.check(where, row, answers[-1])
         if labels and label.shape != labels[0].shape:
-            raise InputError(f"{where}: a label of another shape than in line 1")
+            raise InputError(f"{where}: the label's shape differs from line 1")
         labels.append(label)
     if len(set(ids)) != len(ids):
         twice = next(name for name in ids if ids.count(name) > 1)
-        raise InputError(f"{path}: example {twice} is there twice")
+        raise InputError(f"{path}: example {twice} is repeated")
     if agreement is not None:
         agreement.finish()
     return SplitPredictions(tuple(ids), np.array(labels), np.array(answers))

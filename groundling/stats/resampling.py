@@ -1,7 +1,7 @@
-"""The bootstrap: what is drawn with replacement, such as images with all of their texts, and the interval it gives.
+"""Bootstrap resampling of groups, such as images with all of their texts, and its confidence intervals.
 
-Resamples of sums are drawn as counts (`resampled`), others thing by thing (`draw_item_counts`, `redrawn`): either way N of
-N, with equal chances.
+Sums are resampled through multinomial counts (`resampled`), other values one draw at a time (`draw_item_counts`, `redrawn`).
+Every resample draws N of N groups with replacement and equal probabilities.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 
 DRAWS = 2000
-"""Resamples of the bootstrap."""
+"""Number of bootstrap resamples."""
 BLOCK = 100
-"""Resamples that are drawn at once, which bounds the memory."""
+"""Number of resamples in memory at once."""
 ENDS = (0.025, 0.975)
-"""Of an interval, as quantiles of the resamples."""
+"""Quantiles of the resamples that bound an interval."""
 
 
 def bootstrap_sums(
@@ -24,36 +24,36 @@ def bootstrap_sums(
     draws: int = DRAWS,
     often: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Sums (I,) or (I, K) of I groups over groups drawn with replacement: (draws,) or (draws, K).
+    """Resampled totals of the groups' sums (I,) or (I, K): (draws,) or (draws, K).
 
-    `often`: (I,) how many equal groups each row stands for; None: 1 each.
+    `often` is (I,), the number of equal groups that each row represents; None: 1 each.
     """
     counts = np.ones(len(sums), int) if often is None else often
     return np.concatenate([block @ sums for block in _blocks(counts, rng, draws)])
 
 
 def draw_resample_counts(groups: int, rng: np.random.Generator) -> np.ndarray:
-    """How often each group is drawn, (DRAWS, I) uint8, for resamples that serve again and again (`sum_resamples`)."""
+    """Count of each group in each resample, (DRAWS, I) uint8, to reuse the same resamples with `sum_resamples`."""
     blocks = _blocks(np.ones(groups, int), rng, DRAWS)
     return np.concatenate([block.astype(np.uint8) for block in blocks])
 
 
 def sum_resamples(counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Sums (I, K) of groups over resamples whose counts (draws, I) are known: (draws, K)."""
+    """Resampled totals (draws, K) of the groups' sums (I, K), from the counts (draws, I) of `draw_resample_counts`."""
     blocks = np.array_split(counts, len(counts) // BLOCK)
-    # As float, all of them would take eight times as much.
+    # Block by block: float counts take eight times the memory of uint8.
     return np.concatenate([block.astype(float) @ sums for block in blocks])
 
 
 def _blocks(often: np.ndarray, rng: np.random.Generator, draws: int) -> Iterator[np.ndarray]:
-    """The resamples, (BLOCK, I) at a time."""
+    """Counts of the groups in blocks of resamples, at most (BLOCK, I)."""
     total = int(often.sum())
     for start in range(0, draws, BLOCK):
         yield rng.multinomial(total, often / total, min(BLOCK, draws - start))
 
 
 def draw_item_counts(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """How often each of `count` things is drawn, one after the other: (draws, count) float."""
+    """Count of each of `count` elements in each resample, drawn one at a time: (draws, count) float."""
     picked = rng.integers(count, size=(draws, count))
     apart = picked + count * np.arange(draws)[:, None]
     counts = np.bincount(apart.ravel(), minlength=count * draws)
@@ -61,10 +61,10 @@ def draw_item_counts(count: int, draws: int, rng: np.random.Generator) -> np.nda
 
 
 def draw_resample(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """As many of N values (N, ...) as there are, drawn with replacement, for what is no function of sums."""
+    """A resample (N, ...) of N values, drawn with replacement, for statistics that are not functions of sums."""
     return values[rng.integers(len(values), size=len(values))]
 
 
 def interval(values: np.ndarray) -> np.ndarray:
-    """The ends (2, ...) of the 95 % interval of what resamples (draws, ...) make."""
+    """Bounds (2, ...) of the 95 % interval of resampled values (draws, ...)."""
     return np.asarray(np.quantile(values, ENDS, axis=0))

@@ -1,7 +1,7 @@
-"""How well texts find their images and images their texts: recall, median rank, chance, and who of two does better.
+"""Text-to-image and image-to-text retrieval: recall, median rank, chance level, and comparison of two models.
 
-A query's rank is 1 plus the number of wrong answers that score at least as much as the right one: of equals the right
-one comes last, so that an encoder that tells nothing apart finds nothing. An image is found by the best of its texts.
+A query's rank is 1 plus the number of wrong answers with at least the right answer's score: ties count against the
+right answer, so constant embeddings retrieve nothing. An image query is scored by the best of its texts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from groundling.runs.progress import track
 from groundling.stats.resampling import bootstrap_sums, interval
 
 RANKS = (1, 5, 10)
-"""Recall is reported at each of these."""
+"""Recall is reported at these ranks."""
 TO_IMAGE = "text_to_image"
 TO_TEXT = "image_to_text"
 MEAN = "mean_recall"
 TIE = 1e-6
-"""Cosines closer than this are equal: rounding in single precision depends on how texts were batched."""
+"""Cosines closer than this are equal: single-precision rounding depends on the batches."""
 CELLS = 1 << 24
-"""Cosines that are in memory at a time."""
+"""Number of cosines in memory at once."""
 
 RecallScores = Mapping[str, float]
 """`r@1`, `r@5` and `r@10` in per cent, and `median_rank`."""
@@ -36,27 +36,27 @@ RecallScores = Mapping[str, float]
 
 @dataclass(frozen=True)
 class RetrievalRanks:
-    """Where the right answer of every query stands, 1 for the first, among C texts or I images."""
+    """Rank of the right answer of every query, from 1, among C texts or I images."""
 
     text_to_image: np.ndarray
-    """(C,) int64: where a text's image stands among the images."""
+    """(C,) int64: rank of each text's image among all images."""
     image_to_text: np.ndarray
-    """(I,) int64: where the best text of an image stands among its own best and all texts of other images."""
+    """(I,) int64: rank of each image's best text among this text and all texts of other images."""
 
     def by_direction(self) -> dict[str, np.ndarray]:
-        """Both directions' ranks by name."""
+        """Ranks by direction."""
         return {TO_IMAGE: self.text_to_image, TO_TEXT: self.image_to_text}
 
 
 def image_of_text(first: np.ndarray) -> np.ndarray:
-    """The image of every text (C,), from where each image's texts begin: `first` (I + 1,), C the last of them."""
+    """Image number of every text (C,), from the first text of each image: `first` (I + 1,), whose last value is C."""
     return np.repeat(np.arange(len(first) - 1), np.diff(first))
 
 
 def retrieval_ranks(texts: np.ndarray, images: np.ndarray, first: np.ndarray) -> RetrievalRanks:
     """Ranks of texts (C, E) and images (I, E), both of unit length; image i has the texts `first[i]` to `first[i + 1]`.
 
-    Every image has a text at least. At most `CELLS` cosines are in memory at a time.
+    Every image has at least one text. At most `CELLS` cosines are in memory at once.
     """
     own_image = image_of_text(first)
     own = np.einsum("ce,ce->c", texts, images[own_image])
@@ -69,22 +69,22 @@ def retrieval_ranks(texts: np.ndarray, images: np.ndarray, first: np.ndarray) ->
         scores = texts[block] @ images.T
         is_wrong = np.ones(scores.shape, bool)
         is_wrong[np.arange(len(scores)), own_image[block]] = False
-        # Not `>=`: what is no number must not pass for a right answer.
+        # Not `>=`: NaN must not count as a right answer.
         text_ranks[block] += (is_wrong & ~(scores < own[block, None] - TIE)).sum(1)
         image_ranks += (is_wrong & ~(scores < best - TIE)).sum(0)
     return RetrievalRanks(text_ranks, image_ranks)
 
 
 def recall_scores(found: np.ndarray) -> dict[str, float]:
-    """Recall at 1, 5 and 10 in per cent, and the median, of ranks (Q,)."""
+    """Recall at 1, 5 and 10 in percent, and the median rank, of ranks (Q,)."""
     numbers = {f"r@{rank}": round(100 * float((found <= rank).mean()), 2) for rank in RANKS}
     return numbers | {"median_rank": float(np.median(found))}
 
 
 def chance_recall(first: np.ndarray) -> dict[str, dict[str, float]]:
-    """What a random order gives in expectation, by direction, for images whose texts begin at `first` (I + 1,).
+    """Expected recall and median rank of a random order, by direction; `first` (I + 1,) as in `image_of_text`.
 
-    An image with m of the C texts is found among the first k with a probability of 1 - C(C-m, k) / C(C, k).
+    An image with m of the C texts is retrieved among the first k with probability 1 - C(C-m, k) / C(C, k).
     """
     images = len(first) - 1
     within = np.arange(1, images + 1) / images
@@ -97,28 +97,28 @@ def chance_recall(first: np.ndarray) -> dict[str, dict[str, float]]:
 
 
 def _expected(within: np.ndarray) -> dict[str, float]:
-    """Recall and median rank, from the probabilities (R,) of a rank of at most 1, 2, ..., R."""
+    """Recall and median rank, from the cumulative probabilities (R,) of ranks 1 to R."""
     numbers = {}
     for rank in RANKS:
         numbers[f"r@{rank}"] = round(100 * float(within[min(rank, len(within)) - 1]), 2)
-    # The probability of one half may come out a rounding error below it.
+    # A probability of one half may be a rounding error below 0.5.
     return numbers | {"median_rank": float(np.argmax(within >= 0.5 - 1e-9) + 1)}
 
 
 def compare_recall(
     ours: np.ndarray, theirs: np.ndarray, image: np.ndarray, seed: int = 0
 ) -> dict[str, Any]:
-    """Recall of one model less that of another on the same queries, and their ratio at 10, with 95 % intervals.
+    """Difference in recall between two models on the same queries, and their ratio at 10, with 95 % intervals.
 
-    The paired bootstrap draws images anew, each with all of its queries; what is searched stays as it is.
+    The paired bootstrap resamples images, each with all of its queries; the candidates stay the same.
 
     Args:
         ours: Ranks (Q,).
-        theirs: The other model's ranks (Q,) of the same queries.
-        image: (Q,) the image that each query is about.
-        seed: Draws the resamples.
+        theirs: The other model's ranks (Q,) on the same queries.
+        image: (Q,) the image of each query.
+        seed: Seed of the resamples.
 
-    The ratio is None where the other model finds nothing, its interval where it finds nothing in some resample.
+    The ratio is None if the other model's recall is 0; its interval is None if that happens in any resample.
     """
     _, own = np.unique(image, return_inverse=True)
     hits = [found[:, None] <= np.array(RANKS) for found in (ours, theirs)]
@@ -136,7 +136,7 @@ def compare_recall(
 
 
 def _value_with_interval(values: np.ndarray, digits: int) -> dict[str, Any]:
-    """The last of the values, which is that of the data, with the interval of the others, which are resamples."""
+    """The last value, from the data, with the interval of the other values, from resamples."""
     ends = interval(values[:-1])
     return {
         "value": round(float(values[-1]), digits),
@@ -155,13 +155,13 @@ def _ratio(mine: np.ndarray, others: np.ndarray) -> dict[str, Any]:
 def retrieval(
     model: ClipDualEncoder, samples: CaptionedImageDataset, batch: int = 128
 ) -> dict[str, float]:
-    """Text-to-image and image-to-text recall at 1, 5 and 10 in per cent, with the numbers of images and captions.
+    """Text-to-image and image-to-text recall at 1, 5 and 10 in percent, with the numbers of images and captions.
 
-    Every caption is a query for its image; an image's query is answered by any of its captions. `mean_recall` is the
-    mean of all six, by which retrieval models are commonly chosen (salesforce/ALBEF, Retrieval.py, `r_mean`).
+    Every caption is a query for its image; for an image, any of its captions is right. `mean_recall` is the mean of
+    all six, the common criterion for model selection (salesforce/ALBEF, Retrieval.py, `r_mean`).
 
     Args:
-        model: both towers, asked in evaluation mode.
+        model: both towers; run in evaluation mode.
         samples: held-out images, made without `augment`.
         batch: captions or images in one forward pass.
     """
@@ -178,7 +178,7 @@ def retrieval(
 def _embedded(
     model: ClipDualEncoder, samples: CaptionedImageDataset, batch: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Embeddings of every caption (C, E) and every image (I, E), of unit length."""
+    """Unit-length embeddings of every caption (C, E) and every image (I, E)."""
     was_training = model.training
     model.eval()
     device = model.mean.device

@@ -1,8 +1,8 @@
-"""Is one model reliably better than another? Seeds, examples and chance, on one task.
+"""Tests whether one model is reliably better than another on a task, over seeds and examples.
 
-A difference is called reliable when two tests agree: the two-level bootstrap's interval (seeds x examples) leaves out
-0, and a permutation of seed labels is significant after Holm's correction over tasks. The first knows that the test
-set is small, the second that the seeds are few (see `power` and docs/results.md).
+A difference is reliable if two tests agree: the interval of a two-level bootstrap (seeds x examples) excludes 0, and a
+permutation test over seeds is significant after Holm's correction over tasks. The first accounts for a small test set,
+the second for few seeds (see `power` and docs/results.md).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from groundling.core.rng import generator
 from groundling.stats.resampling import DRAWS, draw_item_counts, interval
 
 ALPHA = 0.05
-"""A p below this is significant."""
+"""Significance level."""
 BLOCK = 200
-"""Resamples that are computed at once, which bounds the memory."""
+"""Number of resamples in memory at once."""
 EXACT = 20_000
-"""Relabellings up to which the permutation test counts all of them."""
+"""Up to this number of relabellings the permutation test is exact."""
 DETECTABLE = stats.norm.ppf(1 - ALPHA / 2) + stats.norm.ppf(0.8)
-"""A difference of so many standard errors is found in four cases of five."""
+"""Minimum detectable difference in standard errors, at 80 % power."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class SeedRuns:
     """One model's finished runs on one split of a task: S seeds, N examples."""
 
     name: str
-    """The model's, in sentences and tables."""
+    """The model's name in sentences and tables."""
     task: str
-    """The task's, with the split if it is not the first."""
+    """The task's name, with the split if it is not the first."""
     seeds: tuple[int, ...]
     """S seeds."""
     ids: tuple[str, ...]
@@ -47,39 +47,39 @@ class SeedRuns:
     labels: np.ndarray
     """(N,)."""
     predictions: np.ndarray
-    """(S, N); of a graded metric what each answer gained, with labels of 1, see `Metric.from_per_example`."""
+    """(S, N); for a graded metric the score of each answer, with labels of 1, see `Metric.from_per_example`."""
     unfinished: tuple[int, ...] = ()
-    """Seeds that have begun and have no result."""
+    """Seeds without a result."""
     answers: np.ndarray | None = None
-    """(S, N): what was answered, where `predictions` are gains; None: the predictions."""
+    """(S, N): the answers, where `predictions` are scores of answers; None: the predictions."""
     folders: tuple[Path, ...] = ()
-    """Of each seed, if they were read from folders: its own."""
+    """Folder of each seed, if the runs were read from folders."""
 
     def scores(self, metric: Metric) -> np.ndarray:
         """The metric of every seed, (S,); NaN where it is undefined."""
         return np.array([metric.compute(values, self.labels) for values in self.predictions])
 
     def is_correct(self, seeds: Sequence[int]) -> np.ndarray:
-        """Where the predictions of these seeds are the label, (len(seeds), N) bool."""
+        """Whether each prediction of these seeds is right, (len(seeds), N) bool."""
         rows = [self.seeds.index(seed) for seed in seeds]
         return self.predictions[rows] == self.labels
 
     def degenerate_seeds(self) -> list[int]:
-        """Seeds whose answers are (nearly) all the same."""
-        # Labels of gains are none of answers.
+        """Degenerate seeds, whose answers are (nearly) all the same."""
+        # The labels of graded answers are all 1, and no labels of the answers.
         labels = self.labels if self.answers is None else None
         answers = self.predictions if self.answers is None else self.answers
         by_seed = zip(self.seeds, answers, strict=True)
         return [seed for seed, values in by_seed if is_degenerate(values, labels)]
 
     def votes(self) -> np.ndarray:
-        """The class most seeds chose, the smaller one of a tie; (N,)."""
+        """Majority vote over seeds, (N,); ties go to the smaller class."""
         classes = np.unique(self.predictions)
         chosen = self.predictions[None] == classes[:, None, None]  # (classes, S, N)
         return classes[chosen.sum(1).argmax(0)]
 
     def agreement(self) -> float:
-        """Mean share of examples on which two seeds say the same; NaN for one seed."""
+        """Mean share of examples on which two seeds agree; NaN for one seed."""
         if len(self.seeds) < 2:
             return nan
         shares = [np.mean(first == second) for first, second in combinations(self.predictions, 2)]
@@ -88,43 +88,43 @@ class SeedRuns:
 
 @dataclass
 class Verdict:
-    """What can be said of `other` against `control` on one task; differences are `other - control`."""
+    """Comparison of `other` with `control` on one task; differences are `other - control`."""
 
     task: str
     """The task's name, as in `SeedRuns`."""
     metric: Metric
-    """What the runs are compared by."""
+    """The metric that compares the runs."""
     control: str
     """Name of the model compared with."""
     other: str
     """Name of the model judged."""
     difference: float = nan
-    """Of the means over seeds; NaN, like all that follows from it, where one side has no defined score."""
+    """Difference of the means over seeds; NaN, like all values below, if one side has no defined score."""
     error: float = nan
-    """Its standard error, from the bootstrap."""
+    """Bootstrap standard error of the difference."""
     interval: tuple[float, float] = (nan, nan)
-    """Its 95 % interval, from the bootstrap."""
+    """Bootstrap 95 % interval of the difference."""
     permutation: dict[str, float] = field(
         default_factory=lambda: {"p": nan, "smallest": nan, "holm": nan}
     )
-    """`p`, the `smallest` p these seeds can give, and `holm`, p corrected over the tasks judged together."""
+    """`p`, the `smallest` possible p with these seeds, and `holm`, p corrected over the tasks compared together."""
     mcnemar: dict[str, float] | None = None
-    """On majority votes: examples only one side has right, and the exact two-sided p; None for numbers."""
+    """On majority votes: examples that only one side has right, and the exact two-sided p; None for regression."""
     wins: int | None = None
-    """Right answers of `other` beyond the control's, summed over the seeds both have (XDBERT Section 4)."""
+    """Right answers of `other` minus those of the control, summed over common seeds (XDBERT Section 4)."""
     by_seed: list[float] = field(default_factory=list)
-    """Differences of the seeds both have; of other's seeds to the control's mean, if they have none in common."""
+    """Differences by common seed; without common seeds, from each of other's seeds to the control's mean."""
     detectable: float = nan
-    """The difference that would be found in four cases of five."""
+    """Minimum detectable difference, at 80 % power."""
     notes: list[str] = field(default_factory=list)
-    """Missing, unfinished, collapsed and undefined runs."""
+    """Notes on missing, unfinished, degenerate and undefined runs."""
     reliable: bool = False
-    """Whether both tests call the difference significant."""
+    """Whether both tests find the difference significant."""
     sentence: str = ""
-    """All of this for people."""
+    """The comparison in one sentence."""
 
     def as_json(self) -> dict[str, Any]:
-        """Its fields for `verdict.json`, the metric by its name."""
+        """Fields for `verdict.json`, with the metric's name."""
         return self.__dict__ | {"metric": self.metric.name}
 
 
@@ -170,7 +170,7 @@ def judge(
 def _by_seed(
     control: SeedRuns, other: SeedRuns, control_scores: np.ndarray, other_scores: np.ndarray
 ) -> list[float]:
-    """Each seed's difference, where it is defined."""
+    """Defined differences by seed."""
     of_control = dict(zip(control.seeds, control_scores.tolist(), strict=True))
     common = of_control.keys() & set(other.seeds)
     defined = control_scores[np.isfinite(control_scores)]
@@ -193,9 +193,9 @@ def _same_examples(control: SeedRuns, other: SeedRuns) -> None:
     pair = f"{control.task}: {control.name} and {other.name}"
     if control.ids != other.ids:
         odd = sorted(set(control.ids) ^ set(other.ids))
-        about = "the same ids in another order"
+        about = "same ids in another order"
         if odd:
-            about = f"{len(odd)} differ, the first is {odd[0]}"
+            about = f"{len(odd)} ids differ, the first is {odd[0]}"
         raise InputError(f"{pair} were scored on different examples ({about})")
     differing = np.flatnonzero(control.labels != other.labels)
     if len(differing):
@@ -213,21 +213,21 @@ def bootstrap(
 ) -> np.ndarray:
     """Differences of mean scores over `draws` resamples of seeds and examples, (draws,).
 
-    As MultiBERTs' Multi-Bootstrap (Sellam et al. 2022), except that of S seeds S - 1 are drawn (Rao and Wu 1988): with
-    S draws the spread between so few seeds would come out too small. What is noise of single runs is counted at both
-    levels, so the interval is rather too wide than too narrow.
+    As MultiBERTs' Multi-Bootstrap (Sellam et al. 2022), except that S - 1 of S seeds are drawn (Rao and Wu 1988): S
+    draws would underestimate the variance between few seeds. Noise of single runs counts at both levels, so the
+    interval is conservative.
 
-    Resamples in which the metric is undefined (all drawn labels of a correlation are equal) are left out, for both
-    models alike; a constant prediction is no such case, it scores 0 there as everywhere.
+    Resamples in which the metric is undefined (all drawn labels of a correlation are equal) are omitted for both
+    models; a constant prediction is defined and scores 0.
 
     Args:
         control: predictions (S1, N).
         other: predictions (S2, N).
         labels: (N,).
-        metric: one whose `terms` do not depend on the other examples (not Spearman).
+        metric: a metric whose `terms` are computed per example (not Spearman).
         draws: number of resamples.
-        seed: of the resampling.
-        paired: whether both have the same seeds in the same order, which are then drawn together.
+        seed: seed of the resamples.
+        paired: whether both have the same seeds in the same order, and seeds are drawn together.
     """
     rng = generator(seed, "verdict", metric.name)
     examples = len(labels)
@@ -254,9 +254,9 @@ def bootstrap(
 
 
 def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[float, float]:
-    """Two-sided p of the difference of means when seeds change sides, and the smallest p so many seeds can give.
+    """Two-sided permutation p of the difference of means, and the smallest possible p with this number of seeds.
 
-    All relabellings are counted if there are at most `EXACT`, otherwise as many are drawn; scores are (S1,) and (S2,).
+    Exact for at most `EXACT` relabellings, otherwise from `EXACT` random ones; scores are (S1,) and (S2,).
     """
     pool = np.concatenate([control, other])
     size = len(other)
@@ -270,15 +270,15 @@ def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[
     sums = pool[chosen].sum(axis=1)
     middle = pool.sum() * size / len(pool)
     as_far = np.abs(sums - middle) >= abs(other.sum() - middle) - 1e-12
-    # Of relabellings that were drawn, the one observed counts as one more.
+    # With random relabellings, the observed one is added.
     p = as_far.mean() if counted else (as_far.sum() + 1) / (EXACT + 1)
-    # Equal sizes: each relabelling has a mirror image that is as far from the middle.
+    # Equal sizes: each relabelling has a mirror image at the same distance from the middle.
     extremes = 2 if len(control) == len(other) else 1
     return float(p), min(1.0, extremes / relabellings)
 
 
 def _mcnemar(control: SeedRuns, other: SeedRuns) -> dict[str, float]:
-    """Exact McNemar test on majority votes."""
+    """Exact McNemar's test on majority votes."""
     control_right = control.votes() == control.labels
     other_right = other.votes() == other.labels
     only_control = int((control_right & ~other_right).sum())
@@ -298,7 +298,7 @@ def _wins(control: SeedRuns, other: SeedRuns) -> int | None:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction (1979) of p values; NaN stays NaN and does not count."""
+    """Holm's step-down correction (1979) of p values; NaN stays NaN and is not counted."""
     corrected = [nan] * len(values)
     ranked = sorted((p, place) for place, p in enumerate(values) if np.isfinite(p))
     largest = 0.0
@@ -310,7 +310,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def decide(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Correct over the tasks judged together, and say what each comparison shows."""
+    """Correct p over the tasks compared together, and set `reliable` and `sentence` of each verdict."""
     corrected = holm([verdict.permutation["p"] for verdict in verdicts])
     for verdict, p in zip(verdicts, corrected, strict=True):
         low, high = verdict.interval
@@ -328,7 +328,7 @@ def _sentence(verdict: Verdict, tasks: int) -> str:
     digits = 1 if points else 3
     about = f"{verdict.other} against {verdict.control} on {verdict.task}"
     if not np.isfinite(verdict.difference):
-        return f"{about}: no verdict, {metric.name} is undefined in every run of one side."
+        return f"{about}: no verdict, {metric.name} is undefined for all runs of one side."
 
     difference = verdict.difference * metric.scale
     error = verdict.error * metric.scale
@@ -344,20 +344,18 @@ def _sentence(verdict: Verdict, tasks: int) -> str:
     told = f"{about}: no reliable difference ({difference:+.{digits}f} {unit}, {interval})."
     smallest = verdict.permutation["smallest"]
     if smallest * tasks > ALPHA:
-        told += f" So few seeds could not show any: their smallest p is {smallest:.2g}"
+        told += f" Too few seeds to show any difference: the smallest possible p is {smallest:.2g}"
         told += f", times {tasks} tasks." if tasks > 1 else "."
-    elif (
-        error
-    ):  # runs without any spread (all collapsed to one answer) say nothing of what could be seen
+    elif error:  # without variance (all seeds degenerate) the detectable difference is unknown
         least = verdict.detectable * metric.scale
-        told += f" It would take about {least:.{digits}f} to be seen."
+        told += f" Minimum detectable difference: about {least:.{digits}f}."
     return told
 
 
 def _notes(
     runs: SeedRuns, other_seeds: Sequence[int], scores: np.ndarray, metric: Metric
 ) -> list[str]:
-    """What a reader must know of these runs: missing, unfinished, collapsed and undefined ones; none is left out."""
+    """Notes on missing, unfinished, degenerate and undefined runs; all runs stay in the comparison."""
     missing = [seed for seed in other_seeds if seed not in runs.seeds]
     undefined = _seeds(runs, ~np.isfinite(scores))
     told = []
@@ -367,12 +365,16 @@ def _notes(
         told.append(f"seed {_listed(runs.unfinished)} has not finished")
     if runs.degenerate_seeds():
         told.append(
-            f"seed {_listed(runs.degenerate_seeds())} collapsed to one answer; it counts all the same"
+            f"seed {_listed(runs.degenerate_seeds())} is degenerate (one answer to nearly all examples) but included"
         )
     if undefined:
-        told.append(f"{metric.name} is undefined for seed {_listed(undefined)}, left out of means")
+        told.append(
+            f"{metric.name} is undefined for seed {_listed(undefined)} and omitted from means"
+        )
     if len(runs.seeds) == 1:
-        told.append("one seed, so the spread between seeds is unknown and the interval too narrow")
+        told.append(
+            "one seed, so the variance between seeds is unknown and the interval too narrow"
+        )
     return [f"{runs.name}: {note}" for note in told]
 
 
@@ -384,20 +386,20 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 class SimulationSettings(TypedDict, total=False):
-    """What simulated runs differ by."""
+    """Settings of simulated runs."""
 
     examples: int
-    """Size of the test set."""
+    """Number of test examples."""
     seeds: int
-    """Runs of each model."""
+    """Number of seeds of each model."""
     accuracy: float
     """Expected accuracy of the control."""
     seed_sd: float
     """Standard deviation of the accuracy between seeds."""
     shared: float
-    """Correlation of any two runs' answers, which comes from how difficult the examples are."""
+    """Correlation between the answers of any two runs, through the examples' difficulty."""
     own: float
-    """Correlation beyond that of two runs of one model."""
+    """Additional correlation between two runs of one model."""
 
 
 def simulate(
@@ -411,7 +413,7 @@ def simulate(
     shared: float = 0.8,
     own: float = 0.0,
 ) -> tuple[SeedRuns, SeedRuns]:
-    """Runs of a control and of a model whose expected accuracy is higher by `gain`, with known noise (see `SimulationSettings`)."""
+    """Simulate a control and a model whose expected accuracy is higher by `gain`; settings as in `SimulationSettings`."""
     difficulty = rng.standard_normal(examples)
     control = _simulated(rng, "control", accuracy, difficulty, seeds, seed_sd, shared, own)
     other = _simulated(rng, "other", accuracy + gain, difficulty, seeds, seed_sd, shared, own)
@@ -428,7 +430,7 @@ def _simulated(
     shared: float,
     own: float,
 ) -> SeedRuns:
-    """Runs whose answer to an example is right where difficulty and noise stay below the seed's level."""
+    """Simulated runs; an answer is right where difficulty plus noise is below the seed's threshold."""
     examples = len(difficulty)
     model_difficulty = rng.standard_normal(examples)
     levels = np.clip(accuracy + seed_sd * rng.standard_normal(seeds), 0.001, 0.999)
@@ -453,7 +455,7 @@ def power(
     seed: int = 0,
     **noise: Unpack[SimulationSettings],
 ) -> float:
-    """Share of simulated comparisons in which a true difference of `gain` is called reliable; 0 gives false alarms."""
+    """Share of simulated comparisons with a reliable difference, for a true `gain`; 0 gives the false positive rate."""
     reliable = 0
     for trial in range(trials):
         control, other = simulate(generator(seed, "power", trial), gain, **noise)

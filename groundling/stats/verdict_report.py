@@ -1,6 +1,6 @@
-"""From run folders to a verdict: tables, JSON, a report, and one plain sentence per comparison.
+"""Verdicts on run folders: tables, JSON, an HTML report, and one sentence per comparison.
 
-The page has the sentences, a forest plot, every seed, what was compared, and what the words mean.
+The page shows the sentences, a forest plot, the scores of every seed, the sources of the runs, and a glossary.
 """
 
 from __future__ import annotations
@@ -30,38 +30,37 @@ from groundling.stats.finished_runs import collect_runs
 from groundling.stats.verdict import ALPHA, SeedRuns, Verdict, decide, judge
 
 RunsByGroup = Mapping[str, Mapping[str, tuple[SeedRuns, Metric]]]
-"""By group and task: the runs, and what they are compared by."""
+"""By group and task: the runs, and the metric that compares them."""
 PublishedByGroup = Mapping[str, Mapping[str, float]]
-"""By group and task: what a paper reports, in the metric's own units."""
+"""By group and task: the value in a paper, in the metric's unit."""
 TERMS = {
-    "seed": "A run's number, from which all its random choices are drawn. Runs of one model that differ in nothing "
-    "else show how much is chance.",
-    "examples": "The questions of the task's split that every run answered.",
-    "median": "The middle one of the seeds' scores.",
-    "difference": "The mean over the model's seeds less the mean over the control's. In points where scores are shares "
-    "of 100, otherwise in the metric's own unit.",
-    "95 % interval": "Where the difference lies in 95 of 100 resamples of seeds and examples (a bootstrap on two "
-    "levels). An interval that holds 0 may be chance.",
-    "permutation p": "How often the difference is as large when the same runs are dealt out at random between model "
-    "and control; in brackets the least that so many seeds can give.",
-    "after Holm": "That p, made larger because several tasks were judged together.",
-    "votes": "Each side's answer to an example is the one most of its seeds gave. Examples that only the model has "
-    "right : those that only the control has right, and McNemar's p of it. It leaves out what single seeds do: where "
-    "most seeds of both sides agree on every example, nothing is counted, however far the means are apart. Not part "
-    "of the verdict.",
-    "wins": "Right answers of the model beyond the control's, summed over the seeds both have.",
-    "reliable": f"Yes, if the interval leaves out 0 and p after Holm is at most {ALPHA:g}.",
-    "collapsed": f"Of a run: it gives one and the same answer to {100 * COLLAPSED:.0f} % of the examples or more, or "
-    f"to {100 * NEARLY:.0f} % where the most common right answer is clearly rarer.",
-    "published": "What a paper reports, on its own models.",
+    "seed": "The number that seeds a run's random generators. Runs of one model that differ only in the seed show how "
+    "much scores vary by chance.",
+    "examples": "Number of examples in the task's split; every run predicted all of them.",
+    "median": "The median of the seeds' scores.",
+    "difference": "The mean over the model's seeds minus the mean over the control's seeds, in points for scores in "
+    "percent, otherwise in the metric's unit.",
+    "95 % interval": "Contains the difference in 95 of 100 resamples of seeds and examples (two-level bootstrap). If "
+    "it contains 0, the difference may be chance.",
+    "permutation p": "Probability of a difference at least this large if runs are assigned at random to model and "
+    "control; in brackets the smallest possible p with this number of seeds.",
+    "after Holm": "The same p after Holm's correction for several tasks.",
+    "votes": "Majority votes over each side's seeds: number of examples that only the model answers right : number "
+    "that only the control answers right, with McNemar's p. Where the majorities agree on every example, nothing is "
+    "counted, however large the difference of the means. Not part of the verdict.",
+    "wins": "Right answers of the model minus right answers of the control, summed over common seeds.",
+    "reliable": f"Yes if the interval excludes 0 and p after Holm is at most {ALPHA:g}.",
+    "degenerate": f"A run that gives the same answer to at least {100 * COLLAPSED:.0f} % of the examples, or to "
+    f"{100 * NEARLY:.0f} % where the most common label is clearly rarer.",
+    "published": "The value in a paper, from the paper's own models.",
 }
-"""What the words of the page mean."""
+"""Glossary of the page."""
 FOREST = (
-    "A row for each comparison. The square is the difference of the means, full if it is reliable and empty if it is "
-    "not; the line is its 95 % interval; each dot below it is one seed. On the dashed line there is no difference.",
+    "One row per comparison. The square is the difference of the means, filled if it is reliable; the line is its "
+    "95 % interval; each dot below is one seed. The dashed line marks no difference.",
 )
 ALIKE = "none differs"
-"""In place of 0 : 0 votes, which would look like no difference between the seeds either."""
+"""Shown instead of 0 : 0 votes, which would suggest that the seeds do not differ either."""
 
 
 def judge_folders(
@@ -72,15 +71,15 @@ def judge_folders(
     tasks: Sequence[str] = (),
     trust: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Judge every group of runs against the first one; writes `out/verdict.json` and `out/verdict.html`.
+    """Compare every group of runs with the first one; writes `out/verdict.json` and `out/verdict.html`.
 
     Args:
-        groups: name to run folder, the control first.
+        groups: run folder by name, the control first.
         out: folder of the report.
         log: prints a line.
-        published: by group and task, what a paper reports, which stands beside what was measured.
-        tasks: judge these alone, on all their splits, in this order; empty: all.
-        trust: tasks of the user's own, MODULE:NAME, that may be imported for their metrics.
+        published: values from papers by group and task, shown beside the measured scores.
+        tasks: only these tasks, on all their splits, in this order; empty: all.
+        trust: your own tasks, MODULE:NAME, that may be imported for their metrics.
     """
     return write_verdict(collect_groups(groups, tasks, trust), out, log, published)
 
@@ -88,14 +87,14 @@ def judge_folders(
 def collect_groups(
     groups: Mapping[str, str | Path], tasks: Sequence[str] = (), trust: Sequence[str] = ()
 ) -> RunsByGroup:
-    """The finished runs of every group by task, as `judge_folders` takes them; nothing is written."""
+    """The finished runs of every group by task, for `write_verdict`; arguments as for `judge_folders`."""
     return {
         name: _wanted(collect_runs(name, folder, trust), tasks) for name, folder in groups.items()
     }
 
 
 def are_comparable(collected: RunsByGroup) -> bool:
-    """Whether any group has a task in common with the first one, the control."""
+    """Whether any group shares a task with the first one, the control."""
     control, *others = collected.values()
     return any(not control.keys().isdisjoint(other) for other in others)
 
@@ -106,7 +105,7 @@ def write_verdict(
     say: Callable[[str], None],
     published: PublishedByGroup | None,
 ) -> dict[str, Any]:
-    """What `judge_folders` does with the runs that it found."""
+    """Compare collected runs and write JSON, page and printed lines, as `judge_folders`."""
     control = next(iter(collected))
     for note in _unmatched(collected, control):
         say(note)
@@ -122,7 +121,7 @@ def write_verdict(
     write_json(out / "verdict.json", result)
 
     rows = score_rows(collected, control, published or {})
-    # Notes on the control's runs are the same in every comparison.
+    # Notes on the control's runs repeat in every comparison.
     notes = list(dict.fromkeys(f"{one.task}, {note}" for one in verdicts for note in one.notes))
     say(format_table(rows))
     for one in verdicts:
@@ -138,7 +137,7 @@ def write_verdict(
 def _wanted(
     by_task: Mapping[str, tuple[SeedRuns, Metric]], tasks: Sequence[str]
 ) -> Mapping[str, tuple[SeedRuns, Metric]]:
-    """The runs of some tasks and of their further splits, `TASK (SPLIT)`; without tasks, of all."""
+    """The runs of some tasks and their further splits, `TASK (SPLIT)`; without `tasks`, all runs."""
     if not tasks:
         return by_task
     return {
@@ -150,17 +149,17 @@ def _wanted(
 
 
 def _unmatched(collected: RunsByGroup, control: str) -> list[str]:
-    """What is not judged, because one side has no finished run."""
+    """Notes on tasks that are not compared because one side has no finished run."""
     notes = []
     for name, by_task in collected.items():
         for task in collected[control].keys() ^ by_task.keys():
             lacking = control if task in by_task else name
-            notes.append(f"{lacking}: no finished run of {task}, so it is not judged")
+            notes.append(f"{lacking}: no finished run of {task}, so this task is not compared")
     return notes
 
 
 def _verdicts(collected: RunsByGroup, control: str) -> list[Verdict]:
-    """Every group but the control's on every task both have; corrected over the tasks of a group."""
+    """Verdicts of every group on every task it shares with the control; p is corrected over a group's tasks."""
     verdicts = []
     for name, by_task in collected.items():
         if name == control:
@@ -175,7 +174,7 @@ def _verdicts(collected: RunsByGroup, control: str) -> list[Verdict]:
 
 
 def _scores(runs: SeedRuns, metric: Metric) -> dict[str, Any]:
-    """Every seed's score and what sums them up, over seeds for which the metric is defined."""
+    """Every seed's score, and summary statistics over the seeds with a defined metric."""
     values = runs.scores(metric)
     defined = values[np.isfinite(values)]
     low, median, high = _quartiles(defined)
@@ -203,11 +202,11 @@ def _quartiles(values: np.ndarray) -> tuple[float, float, float]:
 def score_rows(
     collected: RunsByGroup, control: str, published: PublishedByGroup
 ) -> list[dict[str, str]]:
-    """One row per group, one column per task: median and, in brackets, every seed; published values beside them."""
+    """One row per group, one column per task: the median, every seed in brackets, and published values."""
     metrics = {
         task: metric for by_task in collected.values() for task, (_, metric) in by_task.items()
     }
-    # A column of published values stands beside a task for which any of the groups has one.
+    # A task has a column of published values if any group has one.
     tasks_with_published: set[str] = set()
     for reported in published.values():
         tasks_with_published |= reported.keys()
@@ -242,7 +241,7 @@ def write_verdicts(
     published: Mapping[str, Mapping[str, float]],
     notes: Sequence[str],
 ) -> None:
-    """Write the page of `verdicts` on the runs that were `collected`, the control's first.
+    """Write the HTML page of `verdicts` on the `collected` runs, the control first.
 
     Raises InputError if it cannot be written, or the settings of a run cannot be read.
     """
@@ -263,7 +262,7 @@ def write_verdicts(
         f"Against {control}",
         sections,
         sentences,
-        notes=[*notes, f"This page is of {today}."],
+        notes=[*notes, f"Page written on {today}."],
         terms=TERMS if any(published.values()) else _without(TERMS, "published"),
     )
 
@@ -273,7 +272,7 @@ def _without(terms: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> str:
-    """A forest plot for each unit that differences are in, one below the other."""
+    """One forest plot for each unit of differences, one below the other."""
     by_unit: dict[str, list[Verdict]] = {}
     for one in verdicts:
         if np.isfinite(one.difference):
@@ -289,7 +288,7 @@ def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> str:
 
 
 def _unit(metric: Metric) -> str:
-    """Of differences, and on which side of 0 they are good."""
+    """Axis label: the unit of differences, and the side of 0 that is better."""
     side = "right" if metric.higher_is_better else "left"
     unit = "points" if metric.scale == 100 else metric.name.upper()
     return f"{unit}; {side} of 0 is better than the control"
@@ -313,14 +312,14 @@ def _difference(one: Verdict, collected: RunsByGroup) -> ForestRow:
 
 
 def title_of(name: str, control: str) -> str:
-    """What tables call a group of runs: the control is marked, unless its name says it already."""
+    """A group's name in tables; "(control)" marks the control unless its name contains the word."""
     return f"{name} (control)" if name == control and "control" not in name.lower() else name
 
 
 def _score_rows(
     collected: RunsByGroup, control: str, published: Mapping[str, Mapping[str, float]]
 ) -> list[TableRow]:
-    """A row for each group and task."""
+    """One row for each group and task."""
     rows: list[TableRow] = []
     for name, by_task in collected.items():
         for task, (runs, metric) in by_task.items():
@@ -356,7 +355,7 @@ def _comparison_row(one: Verdict) -> dict[str, str]:
         "task": one.task,
         "difference": f"{one.difference * scale:+.3g}",
         "95 % interval": f"{low * scale:+.3g} to {high * scale:+.3g}",
-        "permutation p": f"{p['p']:.3g} (at least {p['smallest']:.2g})",
+        "permutation p": f"{p['p']:.3g} (minimum {p['smallest']:.2g})",
         "after Holm": f"{p['holm']:.3g}",
         "votes": votes,
         "wins": "-" if one.wins is None else f"{one.wins:+d}",
@@ -364,11 +363,11 @@ def _comparison_row(one: Verdict) -> dict[str, str]:
     }
 
 
-# -- where it comes from -----------------------------------------------------------------------------------------------
+# -- sources of the runs -----------------------------------------------------------------------------------------------
 
 
 def _source_rows(collected: RunsByGroup) -> list[TableRow]:
-    """A row for each group and what its runs say of themselves; equal ones of several tasks stand once."""
+    """Rows with the sources of each group's runs; equal rows of several tasks appear once."""
     rows: list[TableRow] = []
     for name, by_task in collected.items():
         for runs, _ in by_task.values():
@@ -379,7 +378,7 @@ def _source_rows(collected: RunsByGroup) -> list[TableRow]:
 
 
 def _source(runs: SeedRuns) -> dict[str, str]:
-    """Models, data, version and date of some runs, from the `config.json` that is nearest to each."""
+    """Models, data, version and date of some runs, from the `config.json` nearest to each."""
     told: list[Mapping[str, object]] = [_settings(folder) for folder in runs.folders]
     settings = [config for one in told if isinstance(config := one.get("config"), Mapping)]
     versions = [config for one in told if isinstance(config := one.get("versions"), Mapping)]
@@ -390,13 +389,13 @@ def _source(runs: SeedRuns) -> dict[str, str]:
         "data": _named(settings, "data"),
         "seeds": ", ".join(map(str, runs.seeds)),
         "groundling": _named(versions, "groundling"),
-        "commit": ", ".join(one[:12] for one in _all(told, "commit")) or "not told",
-        "finished": " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "not told",
+        "commit": ", ".join(one[:12] for one in _all(told, "commit")) or "unknown",
+        "finished": " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "unknown",
     }
 
 
 def _settings(folder: Path) -> Mapping[str, object]:
-    """What the nearest `config.json` holds, of a seed's folder or of one around it; empty if there is none."""
+    """Content of the nearest `config.json`, in the seed's folder or up to two above; empty if there is none."""
     for place in (folder, *list(folder.resolve().parents)[:2]):
         path = place / "config.json"
         if path.is_file():
@@ -409,10 +408,10 @@ def _day(path: Path) -> str:
 
 
 def _named(told: Sequence[Mapping[str, object]], name: str) -> str:
-    return ", ".join(_all(told, name)) or "not told"
+    return ", ".join(_all(told, name)) or "unknown"
 
 
 def _all(told: Sequence[Mapping[str, object]], name: str) -> list[str]:
-    """The different texts under a name, in their order."""
+    """The distinct strings under a key, in order."""
     values = [one.get(name) for one in told]
     return list(dict.fromkeys(value for value in values if isinstance(value, str) and value))

@@ -1,6 +1,6 @@
-"""A task is examples + form + metrics + version.
+"""Tasks: a `Task` combines examples, output type, metrics and version.
 
-Any module may hold one, inside this package or not: nothing in `Task` knows where it stands.
+Any module, inside or outside this package, may define a task.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from groundling.runs.hashing import data_hash
 
 
 def list_oddities(file: Path, examples: Sequence[Example]) -> list[str]:
-    """A line for each oddity of a split that is read past: texts of spaces alone, and ids that are there twice."""
+    """Notes on accepted oddities of a split: texts of only spaces, and repeated ids."""
     empty = []
     for example in examples:
         for text in (example.text, example.text_pair, *example.choices):
@@ -40,80 +40,80 @@ class Task:
     """One benchmark, read from its official files."""
 
     name: str
-    """What commands and result files call it."""
+    """Name in commands and result files."""
     form: OutputType
-    """The shape of its answer."""
+    """Output type of its answers."""
     read: Callable[[Path, str], list[Example]]
-    """(folder, split) to examples, whose `official` is what server and scorer call them; label None: unlabelled."""
+    """(folder, split) to examples; `official` is the id of the server and scorer; label None: unlabelled."""
     metrics: tuple[Metric, ...]
-    """The first is the headline."""
+    """Metrics; the first one is the headline metric."""
     source: str
-    """Paper or site the definition follows."""
+    """Paper or site of the task's definition."""
     version: int = 1
-    """Raised whenever scores stop being comparable with earlier ones."""
+    """Increases with every change after which scores are not comparable."""
     train: str = "train"
-    """The split it is learned from."""
+    """The training split."""
     dev: tuple[str, ...] = ("dev",)
-    """Labelled splits on which it is evaluated; the first gives the headline."""
+    """Labelled evaluation splits; the first one gives the headline score."""
     test: Mapping[str, str] = field(default_factory=dict)
-    """Unlabelled split to the file name its server expects; empty if one task's predictions are not enough for it."""
+    """Server's file name by unlabelled split; empty if the server also needs another task's predictions."""
     submission_format: tuple[str, str, str] | Callable[[Sequence[str], Sequence[str]], str] = (
         "index",
         "prediction",
         "\t",
     )
-    """Of that file: heading of the official ids, heading of the predictions, separator; or what writes its text from
-    official ids and answers."""
+    """Format of the server's file: heading of the ids, heading of the predictions, separator; or a function from
+    official ids and answers to the file's text."""
     read_with_notes: Callable[[Path, str], tuple[list[Example], list[str]]] | None = None
-    """Reads a split as `read` does, with lines on what it left out; None where nothing is to be said."""
+    """Like `read`, with notes on omitted examples; None if there are never any notes."""
     file: Callable[[Path, str], Path] = _itself
-    """(folder, split) to the file that holds the split."""
+    """(folder, split) to the split's file."""
     read_form: Callable[[Path], OutputType] | None = None
-    """Reads the form from the data folder, where that is what lists the answers; `at` puts it in place of `form`."""
+    """Reads the output type from a data folder that lists the answers; `at` replaces `form` with it."""
     label_regions: Callable[[Example, RegionRow], np.ndarray] | None = None
-    """Which of its R regions are right for an example, (R,) of 1 or 0, where the answer is a region."""
+    """For region selection: whether each of an example's R regions is right, (R,) of 1 or 0."""
     label_train_regions: Callable[[Example, RegionRow], np.ndarray] | None = None
-    """The same for examples that are learned from, where it is not the measure of the score; None: as `mark`."""
+    """The same for training examples, if they use another criterion; None: as `mark`."""
     head_task: str = ""
-    """Name of the task whose head a paper's model has for this one, too; empty: its own."""
+    """Name of the task whose architecture-specific head this task uses; empty: its own."""
     official_scores: (
         Callable[[Path, str, Sequence[str], Sequence[str]], dict[str, float]] | None
     ) = None
-    """More of the benchmark's own scores, 0..1, over groups or by type: (folder, split, official ids, answers)."""
+    """The benchmark's further scores, 0..1, by group or type: (folder, split, official ids, answers) to scores."""
     read_unlabelled: Callable[[Path, str], list[tuple[Example, ...]]] | None = None
-    """Reads a split as if its labels were secret: all that may stand in an example's place, where `read` tells a label
-    in other fields than `label`."""
+    """Reads a split without using labels, if inputs depend on a label (VCR's rationales): all possible versions of
+    each example."""
 
     def with_answers_of(self, folder: Path) -> Task:
-        """The task with the answers that its data folder lists; itself if the answers are always the same."""
+        """The task with the answers listed in a data folder; unchanged if the answers are fixed."""
         if self.read_form is None:
             return self
         return replace(self, form=self.read_form(Path(folder)))
 
     def with_notes(self, folder: Path, split: str) -> tuple[list[Example], list[str]]:
-        """A split's examples, and lines on what was left out; raises InputError as `read`."""
+        """A split's examples, and notes on omitted ones; raises InputError as `read`."""
         if self.read_with_notes is None:
             return self.read(folder, split), []
         return self.read_with_notes(folder, split)
 
     def splits_to_train(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """The splits to learn from: `wanted` ones, or its own where there are none.
+        """The training splits: `wanted`, or the task's own if `wanted` is empty.
 
-        Raises InputError for a split that is not labelled, or is there twice.
+        Raises InputError for an unlabelled or repeated split.
         """
         for split in wanted:
             self.check_labelled(split, "--train-splits")
         if len(set(wanted)) < len(wanted):
-            raise InputError(f"--train-splits {' '.join(wanted)}: a split is there twice")
+            raise InputError(f"--train-splits {' '.join(wanted)}: a split is repeated")
         return tuple(wanted) or (self.train,)
 
     def check_labelled(self, split: str, flag: str) -> None:
-        """Raises InputError, which begins with `flag`, for a split that is not labelled."""
+        """Raises InputError, beginning with `flag`, for an unlabelled split."""
         told = f"{flag}: {self.name} has no labelled split {split!r}"
         require_known(split, (self.train, *self.dev), told)
 
     def identical_split_notes(self, folder: Path) -> list[str]:
-        """A line for each dev split whose file holds the very bytes of the training split's; none is usual.
+        """A warning for each dev split whose file is identical to the training split's.
 
         Raises InputError if a file cannot be read.
         """
@@ -123,20 +123,18 @@ class Task:
             path = self.file(Path(folder), split)
             both = path != learned and path.is_file() and learned.is_file()
             if both and data_hash(path) == data_hash(learned):
-                notes.append(
-                    f"{path}: the very bytes of {learned}; scores tell what was remembered"
-                )
+                notes.append(f"{path}: identical to {learned}; its scores measure memorisation")
         return notes
 
     def submission(
         self, split: str, officials: Sequence[str], predictions: Sequence[float] | np.ndarray
     ) -> str:
-        """The text of the server's file.
+        """The text of the submission file for the server.
 
         Args:
             split: An unlabelled split, one of `test`.
-            officials: `Example.official_id` of its examples, in the order of the split's own file.
-            predictions: (N,), as `OutputType.predict` makes them, in the same order.
+            officials: `Example.official_id` of its examples, in the order of the split's file.
+            predictions: (N,) of `OutputType.predict`, in the same order.
 
         Raises:
             InputError: The split has no server file, or an example has no official id.
@@ -148,7 +146,7 @@ class Task:
             if not official:
                 raise InputError(
                     f"{self.name}: example {number} of {split!r} has no official id, which the server's file "
-                    "needs; its reader has to set Example.official"
+                    "needs; set Example.official in the task's reader"
                 )
         if callable(self.submission_format):
             return self.submission_format(officials, answers)
@@ -164,12 +162,12 @@ class Task:
         labels: Sequence[float] | np.ndarray,
         outputs: np.ndarray | None = None,
     ) -> dict[str, float]:
-        """Every metric by name; NaN where one is undefined on these predictions.
+        """All metrics by name; NaN where a metric is undefined for these predictions.
 
         Args:
             predictions: (N,).
-            labels: (N,), or with the axes that the form's table names.
-            outputs: (N, R), one score per region; without them ranked metrics are left out.
+            labels: (N,), or of the shape that `OutputType` documents.
+            outputs: (N, R), one score per region; without them, ranked metrics are omitted.
         """
         scores = {}
         for metric in self.metrics:
@@ -185,7 +183,7 @@ class Task:
         officials: Sequence[str],
         predictions: Sequence[float] | np.ndarray,
     ) -> dict[str, float]:
-        """The scores of `extra` by name, 0..1, none for a task without; arguments as for `submission`."""
+        """The scores of `extra` by name, 0..1; empty for a task without `extra`. Arguments as for `submission`."""
         answers = self._answers(officials, predictions)
         if self.official_scores is None:
             return {}
@@ -194,12 +192,12 @@ class Task:
     def _answers(
         self, officials: Sequence[str], predictions: Sequence[float] | np.ndarray
     ) -> list[str]:
-        """Predictions as the task's files spell them, one for each official id."""
+        """Predictions in the spelling of the task's files, one for each official id."""
         pairs = zip(officials, predictions, strict=True)
         return [self.form.format_prediction(prediction) for _, prediction in pairs]
 
 
 def check_labelled_alike(path: Path, unlabelled: Collection[bool]) -> None:
-    """Raises InputError if some lines of a file have no label and some have one: both are in `unlabelled`."""
+    """Raises InputError if `unlabelled` has both values: some lines of a file have a label, others do not."""
     if len(set(unlabelled)) > 1:
         raise InputError(f"{path}: some lines have a label and some have none")

@@ -1,4 +1,4 @@
-"""Flickr30k Entities: where in the image is what a phrase of a caption names? Reader and scores."""
+"""Flickr30k Entities, phrase localisation: find the region of a caption's phrase. Reader and scores."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from groundling.tasks.refcoco import IouRule, label_regions
 
 SOURCE = "Plummer et al. 2015, Flickr30k Entities, github.com/BryanPlummer/flickr30k_entities"
 OPENING = "[/EN#"
-"""What a marked phrase begins with."""
+"""Start of a marked phrase."""
 PHRASE = re.compile(r"\[/EN#(\d+)/(\S+) ([^\[\]\s][^\[\]]*?) ?\]")
 """Chain, types and words."""
 BAN = IouRule()
-"""At least 0.5, no extra pixel: Kim et al. 2018 (jnhwkim/ban-vqa), and VisualBERT after them."""
+"""IoU of at least 0.5, without an extra pixel: Kim et al. 2018 (jnhwkim/ban-vqa), and VisualBERT."""
 
 
 def _any_box(boxes: np.ndarray) -> np.ndarray:
@@ -44,29 +44,29 @@ PROTOCOLS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "any-box": _any_box,
     "merged-box": _merged_box,
 }
-"""The boxes (G, 4) of which a region has to match one: all of the phrase's (BAN, VisualBERT), or what encloses them."""
+"""Gold boxes (G, 4), one of which a region must match: all of the phrase's (BAN, VisualBERT), or their union box."""
 FORM = RegionSelection("phrase", "kl")
-"""A row is a phrase."""
+"""One row per phrase."""
 
 
 @dataclass(frozen=True)
 class EntityPhrase:
-    """Words of a caption that name something."""
+    """A phrase of a caption that refers to an entity."""
 
     chain: int
-    """Number of what they name, the same in all captions of an image; 0: nothing visible."""
+    """Number of the entity's coreference chain, the same in all captions of an image; 0: not visible."""
     types: tuple[str, ...]
-    """Kinds of what they name, such as people or clothing."""
+    """Types of the entity, such as people or clothing."""
     first: int
-    """Number of its first word: the same words may stand in a caption twice."""
+    """Number of its first word, since a caption may repeat the same words."""
     words: int
-    """How many words it has."""
+    """Number of words."""
     start: int
-    """Its first character in the caption."""
+    """First character in the caption."""
     stop: int
-    """The character after its last one."""
+    """Character after the last one."""
     boxes: np.ndarray
-    """(G, 4): corners in pixels; none of what is not visible, a scene, or not marked."""
+    """(G, 4): corners in pixels; empty for scenes and for entities that are not visible or not annotated."""
 
 
 @dataclass(frozen=True)
@@ -76,43 +76,43 @@ class EntitiesCaption:
     image: str
     """Id of the image."""
     number: int
-    """Of this caption among the image's, from 0."""
+    """Number of the caption among the image's, from 0."""
     text: str
-    """The caption without its marks."""
+    """The caption without marks."""
     size: tuple[int, int]
     """Width and height of the image in pixels."""
     phrases: tuple[EntityPhrase, ...]
-    """Those with boxes: all that count."""
+    """Phrases with boxes, which are evaluated."""
     skipped: tuple[EntityPhrase, ...]
-    """Those without boxes."""
+    """Phrases without boxes."""
 
     @property
     def id(self) -> str:
-        """Image and number, as in Flickr30k's own list."""
+        """Image and number, as in Flickr30k's list."""
         return f"{self.image}#{self.number}"
 
 
 def read_captions(
     folder: Path, split: str, *, unrelated: bool = True, official: bool = False
 ) -> list[EntitiesCaption]:
-    """The captions of the images of `SPLIT.txt`, in its order; those without a phrase that counts stay.
+    """Captions of the images in `SPLIT.txt`, in its order, including those without boxes.
 
     Args:
-        folder: With the lists of images, `Sentences` and `Annotations`.
-        split: Name of a list.
-        unrelated: Off leaves out the captions listed in `UNRELATED_CAPTIONS`.
-        official: Boxes begin at 0 as in the data set's own reader, not at 1 as in BAN's.
+        folder: Folder with the image lists, `Sentences` and `Annotations`.
+        split: Name of an image list.
+        unrelated: If False, omits the captions in `UNRELATED_CAPTIONS`.
+        official: Pixel coordinates start at 0 as in the data set's reader, not at 1 as in BAN's.
 
     Raises:
-        InputError: A file is missing or not as expected; see `captions_of`.
+        InputError: A file is missing or invalid; see `captions_of`.
     """
     folder = Path(folder)
     left_out = set()
     if not unrelated:
         left_out = {tuple(line.split()) for line in lines_of(folder / "UNRELATED_CAPTIONS")}
     listed = read_image_ids(folder, split)
-    again = [f"{folder / split}.txt: lists {image} more than once" for image in duplicates(listed)]
-    raise_first(again, "; remove all but one")
+    again = [f"{folder / split}.txt: repeated image {image}" for image in duplicates(listed)]
+    raise_first(again, "; remove the duplicates")
     kept = []
     for image in listed:
         for caption in captions_of(folder, image, official):
@@ -123,7 +123,7 @@ def read_captions(
 
 
 def read_image_ids(folder: Path, split: str) -> list[str]:
-    """The image ids that a split lists."""
+    """Image ids of a split."""
     path = Path(folder) / f"{split}.txt"
     listed = []
     for number, line in enumerate(lines_of(path), 1):
@@ -138,7 +138,7 @@ def read_image_ids(folder: Path, split: str) -> list[str]:
 
 
 def captions_of(folder: Path, image: str, official: bool = False) -> list[EntitiesCaption]:
-    """The captions of an image, with the boxes of their phrases; raises InputError for what is wrong with one."""
+    """Captions of an image, with their phrases' boxes; raises InputError for an invalid caption."""
     size, boxes = read_boxes(folder / "Annotations" / f"{image}.xml", official)
     path = folder / "Sentences" / f"{image}.txt"
     lines = [line for line in lines_of(path) if line.strip()]
@@ -154,14 +154,14 @@ def captions_of(folder: Path, image: str, official: bool = False) -> list[Entiti
 def read_caption(
     line: str, boxes: Mapping[int, np.ndarray], where: str
 ) -> tuple[str, list[EntityPhrase]]:
-    """A line's caption without its marks, and its phrases with the boxes (G, 4) of their chains.
+    """A line's caption without marks, and its phrases with the boxes (G, 4) of their chains.
 
-    Raises InputError, naming `where`, for a mark that is not closed or has no words.
+    Raises InputError, beginning with `where`, for a mark that is not closed or has no words.
     """
     line = " ".join(line.split())
     text = ""
     phrases = []
-    read_to = 0  # character of the line
+    read_to = 0  # position in the line
     for mark in PHRASE.finditer(line):
         text += line[read_to : mark.start()]
         chain = int(mark[1])
@@ -182,21 +182,23 @@ def read_caption(
     text += line[read_to:]
     if OPENING in text:
         rest = text[text.index(OPENING) :]
-        raise InputError(f"{where}: {rest[:40]!r} is not closed or has no words; cut off?")
+        raise InputError(
+            f"{where}: {rest[:40]!r} is not closed or has no words; is the file complete?"
+        )
     return text, phrases
 
 
 def read_boxes(path: Path, official: bool = False) -> tuple[tuple[int, int], dict[int, np.ndarray]]:
-    """An image's width and height, and the boxes (G, 4) of every chain that has some.
+    """An image's width and height, and the boxes (G, 4) of every chain with boxes.
 
-    An object may be that of several chains; `official` is as for `captions`.
+    An object may belong to several chains; `official` is as for `captions`.
 
     Raises:
-        InputError: Not a whole annotation, an object with neither box nor excuse, or a box outside the image.
+        InputError: An incomplete annotation, an object without box, scene or nobndbox, or a box outside the image.
     """
     content = read_text(path)
     boxes: dict[int, list[list[int]]] = {}
-    with convert_errors(f"{path}: not a whole annotation with size and objects"):
+    with convert_errors(f"{path}: not a complete annotation with size and objects"):
         root = ElementTree.fromstring(content)
         size = (int(root.findtext("size/width", "")), int(root.findtext("size/height", "")))
         for entry in root.iter("object"):
@@ -214,19 +216,19 @@ def read_boxes(path: Path, official: bool = False) -> tuple[tuple[int, int], dic
 def _box(
     path: Path, entry: ElementTree.Element, names: list[int], size: tuple[int, int]
 ) -> list[int] | None:
-    """An object's corners as the file has them, from 1; None of a scene, or where the file says that there is none."""
+    """An object's corners, from 1 as in the file; None for a scene, or where the file states that there is no box."""
     marked = [marks for marks in entry.findall("bndbox") if len(marks)]
     has_excuse = "1" in (entry.findtext("scene"), entry.findtext("nobndbox"))
     if not names or not (marked or has_excuse):
         raise InputError(
-            f"{path}: the object of chains {names} has neither box nor scene nor nobndbox"
+            f"{path}: the object of chains {names} has no box; expected bndbox, scene or nobndbox"
         )
     if not marked:
         return None
     box = [int(marked[0].findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax")]
     if not all(size):
-        raise InputError(f"{path}: an image of {size[0]} x {size[1]}")
-    # They begin at 1 and end with a pixel of their own.
+        raise InputError(f"{path}: image size {size[0]} x {size[1]}; expected a positive size")
+    # Coordinates start at 1 and include the last pixel.
     from_0 = np.array([box], float) - (1, 1, 0, 0)
     _, good = clip_boxes(from_0 / (size * 2))
     if not good.all():
@@ -238,7 +240,7 @@ def _box(
 
 
 def _read(folder: Path, split: str, protocol: str = "any-box") -> list[Example]:
-    """An example per phrase that counts; its tag is the phrase."""
+    """One example per phrase with boxes; its tag is the phrase."""
     examples = []
     for caption in read_captions(folder, split):
         for number, phrase in enumerate(caption.phrases):
@@ -269,7 +271,7 @@ FLICKR30K = Task(
     dev=("val", "test"),
     label_regions=_mark,
 )
-"""R@1 under two names, R@5, R@10 and their upper bound: equal scores rank in the regions' order, and a phrase without
-a right region is a miss."""
+"""R@1 under two names, R@5, R@10 and their upper bound: ties rank in the regions' order, and a phrase without a right
+region is a miss."""
 MERGED = replace(FLICKR30K, name="flickr30k/merged", read=partial(_read, protocol="merged-box"))
-"""The same phrases, each to be found in the one box that encloses all of its own."""
+"""The same phrases, with the union box of all their boxes as gold box."""

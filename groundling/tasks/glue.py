@@ -1,4 +1,4 @@
-"""GLUE, from its official TSV folders or from the hub; the metric XDBERT reports comes first."""
+"""GLUE, from its official TSV folders or from the hub; XDBERT's metric comes first."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ SOURCE = "Wang et al. 2018, GLUE, gluebenchmark.com"
 
 @dataclass(frozen=True)
 class GlueLayout:
-    """Where one task's files keep what an example needs."""
+    """File layout and reader of one GLUE task."""
 
     folder: str
-    """Its folder inside the GLUE root."""
+    """The task's folder inside the GLUE root."""
     form: OutputType
     """Classes in the order of their numbers, or a range of scores."""
     texts: tuple[str, ...]
     """Columns of the sentence or the two sentences."""
     label: str
-    """By name, since MNLI's train and dev files have 12 and 16 columns."""
+    """Column of the label, by name since MNLI's train and dev files have 12 and 16 columns."""
     fields: tuple[str, ...]
-    """What the hub calls `texts`."""
+    """Column names of `texts` on the hub."""
     headless: tuple[str, ...] = ()
-    """Columns of labelled files that have no header (CoLA)."""
+    """Columns of labelled files without a header (CoLA)."""
     index: str = "index"
-    """Column of an unlabelled file that the server asks back."""
+    """Id column of unlabelled files, which the server expects."""
     skip_short: bool = False
-    """Leave out the rows that a newline inside a question has broken (QQP)."""
+    """Skip rows that are broken by a newline inside a question (QQP)."""
 
     @property
     def short(self) -> str:
@@ -51,7 +51,7 @@ class GlueLayout:
         return self.folder.lower()
 
     def path(self, folder: Path, split: str) -> Path:
-        """The file of a split, under the GLUE root or under the task's own folder."""
+        """The file of a split; `folder` is the GLUE root or the task's folder."""
         folder = Path(folder)
         inner = folder / self.folder
         if inner.is_dir():
@@ -59,16 +59,16 @@ class GlueLayout:
         return folder / f"{split}.tsv"
 
     def __call__(self, folder: Path, split: str) -> list[Example]:
-        """Examples in file order; those of a `test` split are unlabelled and numbered by the server's index.
+        """Examples in file order; those of a `test` split are unlabelled, with the server's index as id.
 
         Raises:
-            InputError: a missing file or column, a broken row, or a label that is none.
+            InputError: a missing file or column, a broken row, or an invalid label.
         """
         examples, _ = self.noted(folder, split)
         return examples
 
     def noted(self, folder: Path, split: str) -> tuple[list[Example], list[str]]:
-        """The same, and how many short rows were left out, where any may be."""
+        """The same, and a note on skipped short rows for tasks with `skip_short`."""
         path = self.path(folder, split)
         labelled = not split.startswith("test")
         examples: list[Example] = []
@@ -76,13 +76,13 @@ class GlueLayout:
         for line, row in self._rows(path, labelled, short):
             texts = [row[name] for name in self.texts]
             if labelled:
-                # Numbered by position, as the hub has them: a QQP `id` names a pair of questions.
+                # Numbered by position, as on the hub: a QQP `id` identifies a question pair.
                 number = str(len(examples))
                 label = self.form.parse_label(row[self.label], f"{path}, line {line}")
                 examples.append(self.example(split, number, texts, label))
             else:
                 examples.append(self.example(split, row[self.index], texts, None))
-        require_nonempty(examples, f"{path}: holds no examples")
+        require_nonempty(examples, f"{path}: contains no examples")
         return examples, [] if short is None else [f"{len(short):,} short rows skipped"]
 
     def _rows(
@@ -96,7 +96,7 @@ class GlueLayout:
     def example(
         self, split: str, number: str, texts: Sequence[str], label: float | int | None
     ) -> Example:
-        """An example of this task; `number` is the server's index, or the position in a labelled file."""
+        """Build an example; `number` is the server's index, or the position in a labelled file."""
         return Example(
             f"{self.short}-{split}-{number}",
             text=texts[0],
@@ -107,11 +107,11 @@ class GlueLayout:
 
 
 def from_hub(task: Task, split: str) -> list[Example]:
-    """The examples of `task.read`, from `nyu-mll/glue` on the hub; raises InputError without `datasets` or network."""
+    """Examples of a GLUE task from `nyu-mll/glue` on the hub; raises InputError without `datasets` or network."""
     reader = task.read
     if not isinstance(reader, GlueLayout):
         raise InputError(
-            f"{task.name}: only the GLUE tasks are read from the hub; pass --data FOLDER"
+            f"{task.name}: only GLUE tasks can be read from the hub; pass --data FOLDER"
         )
     try:
         import datasets
@@ -126,13 +126,13 @@ def from_hub(task: Task, split: str) -> list[Example]:
         errors=(OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError),
     ):
         rows = datasets.load_dataset("nyu-mll/glue", name, split=split.replace("dev", "validation"))
-    # Of the hub's own columns two are not used: MRPC's test labels, and `idx`, which numbers MRPC by another file.
+    # Two of the hub's columns are not used: MRPC's test labels, and `idx`, which for MRPC refers to another file.
     examples = []
     for position, row in enumerate(rows):
         texts = [row[name] for name in reader.fields]
         label = None
         if split not in task.test:
-            # STS-B's scores are single precision there: 3.8 would read 3.7999999523.
+            # STS-B's scores are single precision on the hub: 3.8 would become 3.7999999523.
             label = round(row["label"], 6)
         examples.append(reader.example(split, str(position), texts, label))
     return examples
@@ -158,7 +158,7 @@ def _task(
     )
 
 
-# Classes are numbered as on the hub; BERT's first code counts MNLI's from contradiction.
+# Classes are numbered as on the hub; BERT's original code starts MNLI's with contradiction.
 YES = Classification(("0", "1"))
 TWO = Classification(("entailment", "not_entailment"))
 THREE = Classification(("entailment", "neutral", "contradiction"))

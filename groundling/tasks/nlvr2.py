@@ -1,4 +1,4 @@
-"""NLVR2: is a sentence true of two images? From the official files, JSON lines in spite of their name."""
+"""NLVR2: is a sentence true of two images? From the official `.json` files, which have one JSON object per line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _file(folder: Path, split: str) -> Path:
 
 
 def _read(folder: Path, split: str) -> list[Example]:
-    """Examples in file order; their images are the stems of the official file names, left and right."""
+    """Examples in file order; image ids are the stems of the official file names, left and right."""
     path = _file(folder, split)
     examples: dict[str, Example] = {}
     repeated = []
@@ -36,7 +36,7 @@ def _read(folder: Path, split: str) -> list[Example]:
                 f"{where}: identifier {identifier!r}; expected split-set-pair-sentence"
             )
         if identifier in examples:
-            repeated.append(f"{where}: identifier {identifier} stands there before")
+            repeated.append(f"{where}: repeated identifier {identifier}")
         label = _label(where, row, split)
         if has_labels is None:
             has_labels = label is not None
@@ -50,22 +50,22 @@ def _read(folder: Path, split: str) -> list[Example]:
             images=(f"{pair}-img0", f"{pair}-img1"),
             official_id=identifier,
         )
-    require_nonempty(examples, f"{path}: holds no examples")
+    require_nonempty(examples, f"{path}: contains no examples")
     raise_first(repeated)
     return list(examples.values())
 
 
 def _label(where: str, row: Mapping[str, Any], split: str) -> int | None:
-    """The label of a line; the test splits' were secret until 2022, so that there it may be missing."""
+    """The label of a line; it may be missing in test splits, whose labels were secret until 2022."""
     if "label" not in row and split.startswith("test"):
         return None
     return FORM.parse_label(str(row.get("label")).capitalize(), where)
 
 
 def consistency(right: Mapping[str, bool]) -> tuple[float, int]:
-    """Share of the sentences that are judged right with all of their pairs of images, and the number of sentences.
+    """Consistency: the share of sentences that are right on all their image pairs; and the number of sentences.
 
-    `right` says of each identifier, split-set-pair-sentence, whether the prediction is right.
+    `right` states by identifier, split-set-pair-sentence, whether the prediction is right.
 
     Source: lil-lab/nlvr, nlvr2/eval/metrics.py.
     """
@@ -80,7 +80,7 @@ def consistency(right: Mapping[str, bool]) -> tuple[float, int]:
 def _extra(
     folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
 ) -> dict[str, float]:
-    """Consistency, and both scores of each part that the folder lists; none of a split without labels."""
+    """Consistency, and accuracy and consistency of each listed subset; empty for a split without labels."""
     said = dict(zip(officials, answers, strict=True))
     labels = {}
     for example in _read(folder, split):
@@ -100,7 +100,7 @@ def _extra(
 
 
 def parts_of(folder: Path, split: str, known: Collection[str]) -> dict[str, list[str]]:
-    """The identifiers of each part of a split that the folder lists; raises InputError for one that is not `known`."""
+    """Identifiers of a split's subsets for which the folder has a file; raises InputError if one is not `known`."""
     parts = {}
     for part in PARTS:
         listing = Path(folder) / f"{part}_{split}_identifiers.txt"
@@ -131,4 +131,4 @@ NLVR2 = Task(
     file=_file,
     official_scores=_extra,
 )
-"""Papers call test1 Test-P, and test2, which was unpublished at the time, Test-U."""
+"""test1 is Test-P in papers, and test2 is Test-U, which was unpublished then."""

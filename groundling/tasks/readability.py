@@ -1,4 +1,4 @@
-"""Readability of a passage: the CommonLit Readability Prize's csv, or the CLEAR workbook exported to csv."""
+"""Readability of passages: csv of the CommonLit Readability Prize, or the CLEAR workbook exported to csv."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from groundling.tasks import Task
 
 
 class SourceColumns(NamedTuple):
-    """What a source calls its columns."""
+    """Column names of a source."""
 
     number: str
-    """Of the passage's id."""
+    """Column of the passage's id."""
     text: str
-    """Of the passage."""
+    """Column of the passage."""
     label: str
-    """Of its readability."""
+    """Column of its readability."""
 
 
 KAGGLE = SourceColumns("id", "excerpt", "target")
@@ -30,14 +30,14 @@ KAGGLE = SourceColumns("id", "excerpt", "target")
 CLEAR = SourceColumns("ID", "Excerpt", "BT_easiness")
 """Columns of the CLEAR workbook."""
 NAMES = (KAGGLE, CLEAR)
-"""Both, the prize's first."""
+"""Column names of both sources, the prize's first."""
 
 DEV_SHARE = 0.2
-"""Share of the labelled passages held out: neither source has a labelled dev split."""
+"""Held-out share of the labelled passages: neither source has a labelled dev split."""
 
 
 def file_of(folder: Path, split: str) -> Path:
-    """`test.csv`, or the labelled file: `train.csv`, else the folder's only other csv; a file stands for itself."""
+    """`test.csv`, or the labelled file: `train.csv`, else the folder's only other csv; a file is returned unchanged."""
     folder = Path(folder)
     if folder.is_file():
         return folder
@@ -53,7 +53,7 @@ def file_of(folder: Path, split: str) -> Path:
 
 
 def held_out(example: str) -> bool:
-    """Whether a passage belongs to the dev split; its id alone decides."""
+    """Whether a passage belongs to the dev split; depends only on its id."""
     return bool(generator("readability", example).random() < DEV_SHARE)
 
 
@@ -78,12 +78,12 @@ def _read(folder: Path, split: str) -> list[Example]:
             label = FORM.parse_label(row[columns.label], where)
         name = f"readability-{split}-{number}"
         examples.append(Example(name, text, label=label, official_id=number))
-    require_nonempty(examples, f"{path}: holds no examples of {split}")
+    require_nonempty(examples, f"{path}: contains no examples of {split}")
     return examples
 
 
 def _columns(path: Path) -> SourceColumns:
-    """The names whose text column the file's header has; Kaggle's if neither, so that an error names these."""
+    """The column names of the source whose text column is in the file's header; otherwise Kaggle's, for messages."""
     header = read_header(path)
     for columns in NAMES:
         if columns.text in header:

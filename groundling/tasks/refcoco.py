@@ -1,4 +1,4 @@
-"""RefCOCO+, RefCOCO and RefCOCOg: which region does an expression mean? Readers, and what counts as the right box."""
+"""RefCOCO+, RefCOCO and RefCOCOg: find the region of a referring expression. Readers and IoU criteria."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from groundling.tasks.vqa import COCO
 
 SOURCE = "Yu et al. 2016, RefCOCO+ (UNC splits), github.com/lichengunc/refer"
 SPLITS = ("train", "val", "testA", "testB", "test")
-"""testA asks for people, testB for other things; test is whatever has test in its name, as in REFER."""
+"""testA has people, testB other objects; test has every split with "test" in its name, as in REFER."""
 
 
 @dataclass(frozen=True)
 class IouRule:
-    """When a box counts as another one: by intersection over union, which the field computes in several ways."""
+    """Criterion for two boxes to match, by intersection over union, which papers compute in different ways."""
 
     at: float = 0.5
-    """The least intersection over union that counts."""
+    """Minimum intersection over union."""
     strict: bool = False
-    """More than `at` counts, instead of at least."""
+    """Whether the IoU must exceed `at`, instead of being at least `at`."""
     inclusive: bool = False
-    """Boxes end with a pixel of their own, so every side is longer by 1."""
+    """Whether boxes include their last pixel, which adds 1 to every side."""
     thinnest: float = 0
-    """Side in pixels that an intersection has to exceed both ways to count."""
+    """Pixels that both sides of the intersection must exceed, otherwise the IoU is 0."""
 
     def iou(self, boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Intersection over union (R, G) of boxes (R, 4) and others (G, 4), corners in pixels; 0 for two empty ones."""
+        """Intersection over union (R, G) of boxes (R, 4) and others (G, 4), corners in pixels; 0 for two empty."""
         boxes = np.asarray(boxes, float).reshape(-1, 1, 4)
         others = np.asarray(others, float).reshape(1, -1, 4)
         low = np.maximum(boxes[..., :2], others[..., :2])
@@ -65,27 +65,27 @@ class IouRule:
         return sides.prod(-1)
 
     def __call__(self, boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Which boxes (R, 4) count as which of the others (G, 4), corners in pixels: (R, G) bool."""
+        """Whether boxes (R, 4) match others (G, 4), corners in pixels: (R, G) bool."""
         overlap = self.iou(boxes, others)
         return overlap > self.at if self.strict else overlap >= self.at
 
 
 VL_BERT = IouRule(inclusive=True)
-"""Of predictions: jackroos/VL-BERT, refcoco/function/test.py."""
+"""VL-BERT's evaluation criterion: jackroos/VL-BERT, refcoco/function/test.py."""
 VL_BERT_LABELS = IouRule(inclusive=True, strict=True)
-"""Of regions in training: jackroos/VL-BERT, refcoco/modules/resnet_vlbert_for_refcoco.py."""
+"""VL-BERT's training criterion: jackroos/VL-BERT, refcoco/modules/resnet_vlbert_for_refcoco.py."""
 UNITER = IouRule(strict=True, thinnest=1)
-"""MAttNet's, in both tracks."""
+"""MAttNet's criterion, in both tracks."""
 
 
 @dataclass(frozen=True)
 class ReferringExpression:
-    """What somebody wrote to tell one object from the others of an image."""
+    """A referring expression for one object of an image."""
 
     id: int
     """The data set's `sent_id`."""
     text: str
-    """The words."""
+    """The expression."""
     image: str
     """Id of the image in a region store."""
     object: int
@@ -95,22 +95,22 @@ class ReferringExpression:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Builds lists, dicts, texts and numbers, which need no name looked up; there is nothing else that it can call."""
+    """Unpickles only lists, dicts, strings and numbers; refuses every pickle that imports a name."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         asked = f"{module}.{name}"[:80]
         raise InputError(
-            f"this pickle asks for {asked!r}, not only lists, dicts, texts and numbers"
+            f"this pickle needs {asked!r}; expected only lists, dicts, strings and numbers"
         )
 
 
 def load_plain_pickle(path: Path) -> Any:
-    """A pickle of Python 2 or 3 that holds plain data; anything that could run code is refused, before it is made."""
+    """Load a pickle of Python 2 or 3 with plain data; refuses anything that could run code, before it is built."""
     try:
         with Path(path).open("rb") as stream:
             return _PlainUnpickler(stream, encoding="latin1").load()
-    except Exception as error:  # a damaged pickle raises anything
-        what = "not read" if isinstance(error, InputError | OSError) else "not a whole pickle"
+    except Exception as error:  # a damaged pickle may raise any exception
+        what = "not read" if isinstance(error, InputError | OSError) else "not a complete pickle"
         raise InputError(f"{path}: {what} ({first_line(error)})") from None
 
 
@@ -118,13 +118,13 @@ class CocoInstance(NamedTuple):
     """An annotated object."""
 
     image: object
-    """Number of its image; whatever the file has."""
+    """Number of its image, unchecked."""
     box: np.ndarray
     """(4,): x1, y1, x2, y2 in pixels."""
 
 
 InstanceTables = tuple[dict[Any, tuple[int, int]], dict[Any, CocoInstance]]
-"""Width and height by image number, and annotated objects by annotation number."""
+"""Image width and height by image number, and annotated objects by annotation number."""
 
 
 def read_expressions(
@@ -132,11 +132,11 @@ def read_expressions(
 ) -> list[ReferringExpression]:
     """The expressions of a split in file order, from `refs(BY).p` and `instances.json`.
 
-    `image` is what a region store calls the images, by `subset` (train2014) and `number`.
+    `image` is the template of a region store's image ids, with `subset` (train2014) and `number`.
 
     Raises:
-        InputError: A file is missing or not as expected, the two do not belong together, a box is empty or outside its
-            image, or the split has no expressions.
+        InputError: A file is missing or invalid, the two files do not match, a box is empty or outside its image, or
+            the split has no expressions.
     """
     path = Path(folder) / f"refs({split_by}).p"
     objects = read_instance_tables(folder)
@@ -146,7 +146,7 @@ def read_expressions(
 def expressions_in(
     path: Path, refs: Any, objects: InstanceTables, split: str, image: str = COCO
 ) -> list[ReferringExpression]:
-    """The same, of what the files `path` and `instances.json` hold."""
+    """The same, from the contents of the files `path` and `instances.json`."""
     sizes, notes = objects
     asked: list[ReferringExpression] = []
     outside = []
@@ -174,30 +174,30 @@ def expressions_in(
         ) from None
     raise_first(outside)
     require_nonempty(
-        asked, f"{path}: holds no expressions of {split!r}; splits are {', '.join(SPLITS)}"
+        asked, f"{path}: contains no expressions of {split!r}; splits are {', '.join(SPLITS)}"
     )
     return asked
 
 
 def list_ref_oddities(path: Path, refs: Any, asked: Sequence[ReferringExpression]) -> list[str]:
-    """A line for each oddity of `refs(BY).p`, which holds `refs`, that is read past, as `list_oddities` has them."""
+    """Notes on accepted oddities of `refs`, the content of `refs(BY).p`, as `list_oddities`; also unknown splits."""
     splits = {str(ref["split"]) for ref in refs}
     strange = sorted(splits - set(SPLITS))
     empty = [f"expression {one.id}" for one in asked if not one.text.strip()]
     return [
         *fault_lines(path, EMPTY, empty),
-        *fault_lines(path, f"splits beside {', '.join(SPLITS)}", strange),
+        *fault_lines(path, f"splits other than {', '.join(SPLITS)}", strange),
         *fault_lines(path, TWICE, duplicates(f"expression {one.id}" for one in asked)),
     ]
 
 
 def _is_of(name: str, split: str) -> bool:
-    """Whether a ref's own split is the one asked for, or one of those that `test` stands for."""
+    """Whether a ref belongs to `split`; `test` includes all splits with "test" in their name."""
     return name == split or (split == "test" and "test" in name)
 
 
 def _box_of(where: Path, ref: Mapping[str, Any], notes: Mapping[Any, CocoInstance]) -> np.ndarray:
-    """The box (4,) of a ref's annotation; raises InputError if that is of another image."""
+    """The box (4,) of a ref's annotation; raises InputError if the annotation has another image."""
     note = notes.get(ref["ann_id"])
     if note is not None and note.image == ref["image_id"]:
         return note.box
@@ -206,20 +206,20 @@ def _box_of(where: Path, ref: Mapping[str, Any], notes: Mapping[Any, CocoInstanc
 
 
 def _is_inside(box: np.ndarray, size: tuple[int, int]) -> bool:
-    """Whether a box (4,) in pixels is neither empty nor outside an image of this width and height."""
+    """Whether a box (4,) in pixels is nonempty and inside an image of this width and height."""
     _, good = clip_boxes(box[None] / (size * 2))
     return bool(good.all())
 
 
 def read_instance_tables(folder: Path) -> InstanceTables:
-    """Width and height by image number, and annotated objects by annotation number, of `instances.json`.
+    """Image sizes by image number and annotated objects by annotation number, from `instances.json`.
 
-    Raises InputError if the file is not COCO's.
+    Raises InputError if the file is not in COCO's format.
     """
     path = Path(folder) / "instances.json"
     read = read_instances(path, read_json(path)).require_valid(classless=True)
     odd = [number for number in read.sizes if type(number) is not int]
-    raise_first([f"{path}: image id {number!r} is no whole number" for number in odd])
+    raise_first([f"{path}: image id {number!r} is not a whole number" for number in odd])
     objects = read.objects.items()
     boxes = {name: CocoInstance(image, np.array(box.corners)) for name, (image, box) in objects}
     return dict(read.sizes), dict(boxes)
@@ -246,7 +246,7 @@ def read(folder: Path, split: str, by: str = "unc") -> list[Example]:
 
 
 def label_regions(example: Example, row: RegionRow, rule: IouRule = VL_BERT) -> np.ndarray:
-    """Which regions (R,) count as one of an example's gold boxes, 1 or 0."""
+    """Whether each region matches one of an example's gold boxes, (R,) of 1 or 0."""
     gold = require(example.gold_boxes, "gold_boxes", "a task whose answer is a region")
     boxes = row.boxes * np.array(gold.image_size * 2, np.float32)
     return np.asarray(rule(boxes, gold.boxes).any(1), np.int64)
@@ -257,9 +257,9 @@ PEOPLE_AND_THINGS = ("val", "testA", "testB")
 
 
 def _task(name: str, dev: tuple[str, ...], rule: IouRule, by: str = "unc") -> Task:
-    """A task whose boxes count by `rule`, whichever of the three data sets the folder holds.
+    """A task with `rule` as matching criterion, for any of the three data sets.
 
-    VL-BERT's release learns from more than .5 and is scored by at least .5.
+    VL-BERT's release trains with IoU above .5 and evaluates with at least .5.
     """
     to_learn = VL_BERT_LABELS if rule is VL_BERT else rule
     return Task(
@@ -284,9 +284,9 @@ TASKS = (
     _task("refcocog/mattnet", ("val", "test"), UNITER, by="umd"),
     _task("refcocog/google", ("val",), VL_BERT, by="google"),
 )
-"""Over the regions of the store: annotated boxes (`groundling regions --boxes instances.json`) or detected ones.
+"""Tasks over the store's regions: annotated boxes (`groundling regions --boxes instances.json`) or detected ones.
 
-What is called `mattnet` counts boxes as MAttNet, UNITER and VOLTA do, the rest as VL-BERT does. RefCOCOg has a split of
-UMD's, in which no image is in two splits, and an older one of Google's without a public test split.
+Tasks named `mattnet` match boxes as MAttNet, UNITER and VOLTA do, the others as VL-BERT does. RefCOCOg has UMD's split,
+in which no image is in two splits, and an older one of Google without a public test split.
 """
 REFCOCO_PLUS = TASKS[0]

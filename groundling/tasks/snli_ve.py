@@ -14,11 +14,11 @@ from groundling.tasks import Task
 
 SOURCE = "Xie et al. 2019, SNLI-VE, github.com/necla-ml/SNLI-VE"
 FORM = Classification(("entailment", "neutral", "contradiction"))
-"""In GLUE's order; SNLI-VE has none of its own."""
+"""Classes in GLUE's order, since SNLI-VE defines none."""
 IMAGE = ("Flikr30kID", "Flickr30K_ID", "Flickr30kID")
-"""The distributed files' key (sic), the generator script's, and that of its relabelled offspring."""
+"""Keys of the image id: in the distributed files (sic), in the generator script, and in relabelled versions."""
 UNDECIDED = "-"
-"""Label of a line whose annotators did not agree."""
+"""Label of a line on which the annotators disagree."""
 
 
 def _file(folder: Path, split: str) -> Path:
@@ -26,12 +26,12 @@ def _file(folder: Path, split: str) -> Path:
 
 
 def _noted(folder: Path, split: str) -> tuple[list[Example], list[str]]:
-    """Examples in file order, and how many lines were left out because their annotators did not agree (`-`).
+    """Examples in file order, and a note on the omitted lines whose annotators disagree (`-`).
 
-    The premise is the image; `sentence1`, a caption of it, is no input. Images are Flickr30k's file names without .jpg.
+    The premise is the image; its caption `sentence1` is not used. Image ids are Flickr30k's file names without .jpg.
 
     Raises:
-        InputError: A line lacks a field, has an unknown label or the pairID of an earlier line, or none is left.
+        InputError: A line lacks a field, has an unknown label or a repeated pairID, or no example is left.
     """
     path = _file(folder, split)
     examples = []
@@ -43,7 +43,7 @@ def _noted(folder: Path, split: str) -> tuple[list[Example], list[str]]:
     ):
         pair = row["pairID"]
         if pair in line_of:
-            repeated.append(f"{where}: pairID {pair} is already that of line {line_of[pair]}")
+            repeated.append(f"{where}: repeated pairID {pair}, first in line {line_of[pair]}")
         line_of[pair] = number
         image = _image(where, row)
         if row["gold_label"] == UNDECIDED:
@@ -58,19 +58,19 @@ def _noted(folder: Path, split: str) -> tuple[list[Example], list[str]]:
                 official_id=pair,
             )
         )
-    require_nonempty(examples, f"{path}: holds no examples")
+    require_nonempty(examples, f"{path}: contains no examples")
     raise_first(repeated)
-    what = f"lines without a label that annotators agree on ({UNDECIDED}) are left out"
+    what = f"lines without a majority label ({UNDECIDED}) are omitted"
     return examples, [f"{undecided:,} {what}"]
 
 
 def _image(where: str, row: Mapping[str, object]) -> str:
-    """The image's id, under any of its three keys."""
+    """The image id, under any of its three keys."""
     for key in IMAGE:
         name = row.get(key)
         if isinstance(name, str):
             return name.removesuffix(".jpg")
-    raise InputError(f"{where}: names no image; expected one of {', '.join(IMAGE)}")
+    raise InputError(f"{where}: no image; expected one of {', '.join(IMAGE)}")
 
 
 def _read(folder: Path, split: str) -> list[Example]:

@@ -1,8 +1,8 @@
-"""Which examples are trained and scored on: few-shot partitions, other folders' splits, samples without labels.
+"""Selections of examples: few-shot partitions, splits of other folders, samples without labels.
 
-Which examples are drawn depends on seed, stratum and official ids alone, through SHA-256: no generator, no order of the
-file, no version of anything. A smaller partition of a seed is part of every larger one. CLIP-TD Sections 4.1.1, 4.2.1,
-4.3.1 and 8.3 (VCR: 100 or 1,000 per question category; SNLI-VE: 1,000 or 10,000 per class; VQA: 100 or 1,000).
+A partition depends only on seed, stratum and official ids, through SHA-256: not on a random generator, the file's order
+or any version. With one seed, a smaller partition is a subset of every larger one. CLIP-TD Sections 4.1.1, 4.2.1, 4.3.1
+and 8.3 (VCR: 100 or 1,000 per question category; SNLI-VE: 1,000 or 10,000 per class; VQA: 100 or 1,000).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from groundling.runs.hashing import data_hash
 from groundling.tasks import Task, vcr, vqa
 
 StratifyBy = Literal["auto", "total", "label", "category", "question-type", "answer"]
-"""What makes a stratum."""
+"""Criterion of the strata."""
 FORMAT = "groundling partition 1"
 ALL = "all"
 """The one stratum of `total`."""
 UNMATCHED = "unmatched"
-"""Questions of VCR that no pattern fits; none of them is drawn."""
+"""VCR questions that match no pattern; they are never drawn."""
 NO_ANSWER = "no answer in the map"
-"""Questions of VQA whose people's answers are all unknown; none of them is drawn."""
+"""VQA questions without a known answer; they are never drawn."""
 NEVER = (UNMATCHED, NO_ANSWER)
 
 CATEGORIES = {
@@ -47,39 +47,39 @@ CATEGORIES = {
     "activity": r"doing|looking|events?|happening|playing|preparing",
     "explanation": r"why|how",
 }
-"""Words by question category, in the order in which they are asked: the first that occurs decides.
+"""Words by question category; the first category with a matching word is used.
 
-VCR stores no categories. CLIP-TD, Section 8.3, names some words of each; the others are of the same kind. Questions
-with words of several categories (`why would ...`) belong to the first, which is the rarer one.
+VCR has no categories. CLIP-TD, Section 8.3, lists some words of each; the others are of the same kind. Questions with
+words of several categories (`why would ...`) belong to the first one, which is rarer.
 """
 _PATTERNS = {name: re.compile(rf"\b({words})\b") for name, words in CATEGORIES.items()}
 
 
 def category(question: Sequence[vcr.VcrToken]) -> str:
-    """The category of a question of VCR; `unmatched` if no word tells."""
+    """The category of a VCR question; `unmatched` if no word matches."""
     text = " ".join(token.lower() for token in question if isinstance(token, str))
     return next((name for name, one in _PATTERNS.items() if one.search(text)), UNMATCHED)
 
 
 def name_of(example: Example) -> str:
-    """What a partition calls an example: as the data set's own files do, or our id where they do not."""
+    """The id of an example in a partition: the official id, or the package's id if there is none."""
     return example.official_id or example.id
 
 
 def strata(task: Task, folder: Path, by: StratifyBy = "auto", split: str = "") -> dict[str, str]:
     """The stratum of every training example, by official id.
 
-    `auto`: VCR's question category, a classification's label, and otherwise the whole split as one.
+    `auto`: VCR's question category, a classification's label, otherwise the whole split as one stratum.
 
     Raises:
-        InputError: The task has no such strata, an official id is there twice, or the files cannot be read.
+        InputError: The task has no such strata, an official id is repeated, or the files cannot be read.
     """
     split = split or task.train
     by = resolve_strata(task, by)
     examples = task.read(folder, split)
     names = [name_of(example) for example in examples]
     repeated = [name for name, count in Counter(names).items() if count > 1]
-    raise_first([f"{task.name}, {split}: two examples are called {name}" for name in repeated])
+    raise_first([f"{task.name}, {split}: repeated id {name}" for name in repeated])
     if by == "total":
         return dict.fromkeys(names, ALL)
     if by == "category":
@@ -92,7 +92,7 @@ def strata(task: Task, folder: Path, by: StratifyBy = "auto", split: str = "") -
 
 
 def resolve_strata(task: Task, by: StratifyBy) -> StratifyBy:
-    """The strata that `auto` means for a task; raises InputError where a task has none of this kind."""
+    """Resolve `auto` for a task; raises InputError if the task has no such strata."""
     is_vcr = task.name in (vcr.ANSWER.name, vcr.RATIONALE.name)
     is_labelled = isinstance(task.form, Classification) and not isinstance(
         task.form, MultipleChoice
@@ -116,13 +116,13 @@ def resolve_strata(task: Task, by: StratifyBy) -> StratifyBy:
 def _question_type(question: vqa.VqaQuestion) -> str:
     if not question.types:
         raise InputError(
-            f"question {question.id}: no question type; LXMERT's lists have none, the official files do"
+            f"question {question.id}: no question type; use the official files, since LXMERT's lists have none"
         )
     return question.types[1]
 
 
 def _speller(task: Task) -> Callable[[Example], str]:
-    """What tells an example's label as the task's files spell it."""
+    """A function from an example to its label in the spelling of the task's files."""
     form = task.form
 
     def spelt(example: Example) -> str:
@@ -138,10 +138,10 @@ def _speller(task: Task) -> Callable[[Example], str]:
 def draw_partition(
     stratum_of: Mapping[str, str], per: int, seed: int, allow_fewer: bool = False
 ) -> list[str]:
-    """The ids of a partition, sorted: `per` of every stratum, given the stratum of each id.
+    """The sorted ids of a partition: `per` of every stratum, given the stratum of each id.
 
     Raises:
-        InputError: A stratum is smaller, unless fewer are allowed.
+        InputError: A stratum is smaller than `per`, unless `allow_fewer`.
     """
     members: dict[str, list[str]] = {}
     for name, stratum in stratum_of.items():
@@ -149,7 +149,7 @@ def draw_partition(
             members.setdefault(stratum, []).append(name)
     if not members:
         raise InputError(
-            f"none of {len(stratum_of):,} examples is in a stratum that is drawn from; --stratify-by total takes the split as one"
+            f"none of {len(stratum_of):,} examples is in a stratum that can be drawn; --stratify-by total uses one stratum"
         )
     short = [
         f"stratum {stratum!r} has {len(names):,} examples, fewer than --per-stratum {per:,}; pass --allow-fewer to take all"
@@ -166,7 +166,7 @@ def draw_partition(
 
 
 def _lot(seed: int, stratum: str, name: str) -> str:
-    """What an example draws; json, so that no two keys are spelt alike."""
+    """An example's sort key; JSON makes the hashed keys unambiguous."""
     key = json.dumps([seed, stratum, name])
     return hashlib.sha256(key.encode()).hexdigest()
 
@@ -179,7 +179,7 @@ def partition_manifest(
     by: StratifyBy = "auto",
     allow_fewer: bool = False,
 ) -> dict[str, Any]:
-    """Everything that a second lab needs to draw, or to check, the same partition.
+    """Everything that is needed to draw or to check the same partition elsewhere.
 
     Raises:
         InputError: As `strata` and `draw`.
@@ -205,7 +205,7 @@ def partition_manifest(
 
 
 def files_of(task: Task, folder: Path) -> dict[str, str]:
-    """SHA-256 of the files that hold the training split, by their names below the folder."""
+    """SHA-256 of the training split's files, by file name below the folder."""
     paths = [task.file(folder, task.train)]
     if task.name.partition("/")[0] == vqa.VQA.name:
         paths.append(vqa.file_of(folder, task.train, vqa.ANNOTATIONS))
@@ -218,7 +218,7 @@ def _hash(ids: Sequence[str]) -> str:
 
 
 def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
-    """The manifest as JSON whose bytes depend on its content alone: sorted keys, ASCII."""
+    """Write the manifest as JSON whose bytes depend only on its content: sorted keys, ASCII."""
     text = json_text(content, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,16 +226,16 @@ def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """A manifest whose ids are those that its hash is of; raises InputError for anything else."""
+    """Read a manifest and check its ids against their hash; raises InputError for anything else."""
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"{path}: no partition; expected a file of `groundling data partition`")
+        raise InputError(f"{path}: not a partition; expected a file of `groundling data partition`")
     ids: Any = content.get("ids")
     is_list = isinstance(ids, list) and ids and all(isinstance(name, str) for name in ids)
     if not is_list or _hash(ids) != content.get("sha256"):
-        raise InputError(f"{path}: its ids are not those of its sha256; damaged or edited")
+        raise InputError(f"{path}: its ids do not match its sha256; damaged or edited")
     if not isinstance(content.get("files"), dict) or not isinstance(content.get("task"), str):
-        raise InputError(f"{path}: does not tell its task, or the files that it was drawn from")
+        raise InputError(f"{path}: 'task' or 'files' is missing; draw it again")
     return content
 
 
@@ -245,18 +245,18 @@ def select_partition(
     """The examples of a partition, in the order of the data.
 
     Raises:
-        InputError: The manifest is damaged, edited or of other files, or names an example that is not there.
+        InputError: The manifest is damaged, edited or of other files, or names an unknown example.
     """
     content = read_manifest(path)
     if content["task"].partition("/")[0] != task.name.partition("/")[0]:
         raise InputError(f"{path}: a partition of {content['task']}, expected one of {task.name}")
     here = files_of(task, folder)
     if here and not content["files"]:
-        raise InputError(f"{path}: does not tell the files that it was drawn from; draw it again")
+        raise InputError(f"{path}: 'files' is empty; draw it again")
     for name, digest in content["files"].items():
         if here.get(name) != digest:
-            found = "another file" if name in here else "no such file"
-            raise InputError(f"{path}: drawn from {name}, but {folder} holds {found} of that name")
+            found = "a different file" if name in here else "no file"
+            raise InputError(f"{path}: drawn from {name}, but {folder} has {found} of that name")
     names = {name_of(example) for example in examples}
     absent = [name for name in content["ids"] if name not in names]
     raise_first(
@@ -268,30 +268,30 @@ def select_partition(
 
 
 def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: Path) -> None:
-    """Raises InputError for numbers that no longer draw a manifest's ids, on which alone its hash is."""
+    """Raises InputError if a manifest's settings, which its hash does not cover, do not draw its ids."""
     by: Any = content.get("by")
     per, seed = content.get("per"), content.get("seed")
     if by not in get_args(StratifyBy) or type(per) is not int or type(seed) is not int:
         raise InputError(
             f"{path}: by = {by!r}, per = {per!r}, seed = {seed!r}; damaged or edited, draw it again"
         )
-    if content["task"] != task.name:  # an answers' partition serves for rationales, too
+    if content["task"] != task.name:  # a partition of vcr/answer also serves vcr/rationale
         task = resolve_builtin("tasks", Task, content["task"]).with_answers_of(folder)
     again = partition_manifest(task, folder, per, seed, by, allow_fewer=True)
     for name in ("split", "strata", "examples", "ids"):
         if content.get(name) != again[name]:
             raise InputError(
-                f"{path}: by {by}, {per} each and seed {seed} draw other {name} from {folder} than it has; damaged or "
-                "edited, draw it again"
+                f"{path}: by {by}, per {per} and seed {seed} give different {name} with {folder}; damaged or edited, "
+                "draw it again"
             )
 
 
 def examples_outside(
     examples: Sequence[Example], few: Sequence[Example], task: Task, folder: Path
 ) -> list[Example]:
-    """The training examples outside a partition, `few` of `examples`, as if nobody knew their labels.
+    """The training examples outside a partition (`few`), without their labels.
 
-    Where a task's texts tell a label (the rationales of VCR stand behind the right answer), all versions of them.
+    If a task's texts depend on a label (VCR's rationales follow the right answer), all versions of each example.
     """
     taken_ids = {example.id for example in few}
     versions = hidden_versions(examples, task, folder)
@@ -302,10 +302,10 @@ def examples_outside(
 def hidden_versions(
     examples: Sequence[Example], task: Task, folder: Path, splits: Sequence[str] = ()
 ) -> list[tuple[Example, ...]]:
-    """Of every training example all that may stand in its place for somebody who does not know its label.
+    """All versions of every training example that are possible without its label.
 
-    `splits` are those that the examples are of, if not the task's own training split. Raises InputError if the task
-    does not tell this of each of these examples.
+    `splits` are the examples' splits, by default the task's training split. Raises InputError if the task does not
+    return versions for each of these examples.
     """
     if task.read_unlabelled is None:
         return [(example,) for example in examples]
@@ -314,26 +314,26 @@ def hidden_versions(
     ]
     if len(versions) != len(examples):
         raise InputError(
-            f"{task.name}: {len(versions)} of {len(examples)} training examples can be read without their labels"
+            f"{task.name}: only {len(versions)} of {len(examples)} training examples can be read without labels"
         )
     return versions
 
 
-# Other folders' development splits beside a task's own: one training, scored on standard and shifted files.
+# Development splits of other folders: one training run is scored on standard and shifted files.
 
 
 def with_extra_splits(task: Task, others: Sequence[str]) -> Task:
-    """The task with a development split for each NAME=FOLDER: the first one of that folder's.
+    """The task with an additional development split for each NAME=FOLDER: the folder's first one.
 
     Raises:
-        InputError: No name, no folder, or a name that a split has already.
+        InputError: No name, no folder, or the name of an existing split.
     """
     folders: dict[str, Path] = {}
     for other in others:
         name, _, folder = other.partition("=")
         if not name.isidentifier() or not folder or not Path(folder).is_dir():
             raise InputError(
-                f"--extra-eval {other}: expected NAME=FOLDER, a plain name and a folder of data"
+                f"--extra-eval {other}: expected NAME=FOLDER, a name of letters, digits and _, and an existing folder"
             )
         if name in {*folders, task.train, *task.dev, *task.test}:
             raise InputError(f"--extra-eval {other}: {task.name} has a split {name!r} already")
@@ -360,13 +360,13 @@ def with_extra_splits(task: Task, others: Sequence[str]) -> Task:
     return replace(task, dev=(*task.dev, *folders), read=read, file=file, official_scores=extra)
 
 
-# Samples whose labels nobody may see, for training with and without labels at once (CLIP-TD, Table 3).
+# Samples without labels, for training on labelled and unlabelled samples together (CLIP-TD, Table 3).
 
 
 def missing_label(label: np.ndarray) -> np.ndarray:
-    """What stands in the place of a label of this kind: NaN among floats, IGNORE among integers.
+    """A placeholder for a missing label: NaN for floats, IGNORE for integers.
 
-    It has the shape () of a single label, and (1, ...) of one that is padded in a batch, (L, ...).
+    Its shape is () for a single label, and (1, ...) for a label (L, ...) that is padded in a batch.
     """
     fill = np.nan if np.issubdtype(label.dtype, np.floating) else IGNORE
     return np.full((1, *label.shape[1:]) if label.ndim else (), fill, label.dtype)
@@ -376,7 +376,7 @@ class SampleSelection:
     """Some samples of a data set, by number."""
 
     def __init__(self, samples: SampleDataset, numbers: Sequence[int]) -> None:
-        """In the order of `numbers`."""
+        """Samples are in the order of `numbers`."""
         self.samples = samples
         self.numbers = np.array(numbers, np.int64)
         self.ids = [samples.ids[number] for number in numbers]
@@ -397,13 +397,13 @@ class SampleSelection:
 
 
 class UnlabelledSamples(MappedDataset):
-    """Samples without their labels, or that never had any; whatever else they carry stays.
+    """Samples without labels; other fields stay.
 
-    `DataSource(labelled, beside=UnlabelledSamples(others, like), each=3)` puts three beside each labelled sample.
+    `DataSource(labelled, beside=UnlabelledSamples(others, like), each=3)` adds three to each labelled sample.
     """
 
     def __init__(self, samples: SampleDataset, like: np.ndarray) -> None:
-        """`like` is a label of the task, () or (L, ...), as labelled samples beside these have it."""
+        """`like` is a label of the task, () or (L, ...), as in the labelled samples."""
         super().__init__(samples, self._without)
         self.label = missing_label(like)
 

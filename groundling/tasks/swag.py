@@ -1,4 +1,4 @@
-"""SWAG: which of four endings follows? From the official csv files, "regular" and "full"."""
+"""SWAG: choose the right one of four endings. From the official csv files, "regular" and "full"."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _regular(folder: Path, split: str) -> list[Example]:
 
 
 def _full(folder: Path, split: str) -> list[Example]:
-    """The gold ending among the first three distractors (a fourth may be empty), its place drawn by its id."""
+    """The gold ending at a place drawn from the id, among the first three nonempty distractors."""
     path = _full_file(folder, split)
     name = f"swag-full-{split}"
     examples: list[Example] = []
@@ -64,7 +64,7 @@ def _full(folder: Path, split: str) -> list[Example]:
 def _example(
     name: str, number: int, row: dict[str, str], endings: list[str], label: int | None
 ) -> Example:
-    """An example whose official id is the number of its row, which is what a file for the server counts."""
+    """An example with its row number as official id, as the server's file expects."""
     return Example(
         f"{name}-{number}",
         row["sent1"],
@@ -75,7 +75,7 @@ def _example(
 
 
 def _not_empty(path: Path, examples: list[Example]) -> list[Example]:
-    require_nonempty(examples, f"{path}: holds no examples")
+    require_nonempty(examples, f"{path}: contains no examples")
     return examples
 
 
@@ -89,5 +89,5 @@ REGULAR = Task(
     test={"test": "predictions.tsv"},
     file=_regular_file,
 )
-"""Papers report the accuracy on `val`; the server's own layout is not documented, so the file is index and choice."""
+"""Papers report accuracy on `val`; the server's format is undocumented, so the file has index and choice."""
 FULL = Task("swag/full", FORM, _full, (ACCURACY,), SOURCE, dev=("val",), file=_full_file)

@@ -1,4 +1,4 @@
-"""A classification, regression or pair task made of the user's own csv, tsv or json file."""
+"""A classification, regression or pair task from your own csv, tsv or json file."""
 
 from __future__ import annotations
 
@@ -23,66 +23,66 @@ from groundling.tasks import Task
 
 DECIMAL_COMMA = re.compile(r"^(-?\d+),(\d+)$")
 MOST_CLASSES = 20
-"""Whole numbers with more distinct values than this are taken for a regression."""
+"""Whole numbers with more distinct values than this make a regression."""
 DEV_SHARE = 0.2
-"""Share of the groups of rows that is held out without a dev file, about."""
+"""Approximate share of the row groups that is held out without a dev file."""
 FEW_GROUPS = 10
-"""With fewer groups than this, what is held out is a matter of luck."""
+"""With fewer groups than this, the held-out groups are not representative."""
 USUAL_SHARES = (0.1, 0.4)
-"""A dev split with less or more of the rows than this is reported."""
+"""A dev split with a share of the rows outside this range is reported."""
 
 RowGroup = tuple[str, ...]
-"""What rows that must stay on one side have in common: value of --group, else id of the image, else the texts.
+"""Key of the rows that must stay in one split: value of --group, else image id, else the texts.
 
-A few texts that repeat, such as the same five questions about every photo, are no groups: a text held out would never
-be seen in training. Each of their rows is a group of its own.
+If few distinct texts repeat, such as the same five questions about every photo, they are not used as groups, since
+held-out texts would never occur in training. Then each row is its own group.
 """
 
 
 class TableExampleRow(NamedTuple):
-    """One row of the file, its columns checked; small, since a file may have millions."""
+    """One checked row of the file; small, since a file may have millions of rows."""
 
     line: int
-    """Where it stands, see `row_position`."""
+    """Line in the file, see `row_position`."""
     number: int
-    """Its place in the file, from 0."""
+    """Number of the row, from 0."""
     texts: tuple[str, ...]
-    """One or two."""
+    """One or two texts."""
     label: str
-    """Without spaces around it."""
+    """The label without surrounding spaces."""
     had_spaces: bool
-    """Whether there were any."""
+    """Whether the label had surrounding spaces."""
     images: tuple[str, ...]
-    """The image's id in a region store, if there is a column of images."""
+    """The image id in a region store, if there is an image column."""
     group: RowGroup
-    """What it has in common with rows that must stay on its side."""
+    """Key of the rows that must stay in one split."""
 
 
 def table_task(path: Path, options: TableTaskSettings) -> Task:
-    """The task in a file with text columns `options.text` (one, or two by comma) and label `options.label`.
+    """The task of a file with text columns `options.text` (one, or two separated by a comma) and `options.label`.
 
-    Column `options.image`, if there is one, names an image file; without its ending it is the image's id in a store.
-    Without `options.dev` about a fifth of the rows is held out, see `held_out`.
+    Column `options.image`, if given, has image file names; without the ending they are the image ids in a region store.
+    Without `options.dev`, about a fifth of the rows is held out, see `held_out`.
 
     Raises:
-        InputError: a file, line or column is missing, empty or no label.
+        InputError: a file, line or column is missing or empty, or a label is invalid.
     """
     read = TableReader(path, options)
     metrics = metrics_of(read.form)
-    # Version 2: the dev split is drawn by group; it was every fifth row.
+    # Version 2: the dev split is drawn by group; in version 1 it was every fifth row.
     return Task(f"table/{path.stem}", read.form, read, metrics, source=str(path), version=2)
 
 
 class TableReader:
-    """The examples of one's own file by split; the file, and that of `options.dev`, is read once."""
+    """Reads the examples of your own file by split; reads the file and `options.dev` only once."""
 
     def __init__(self, path: Path, options: TableTaskSettings) -> None:
-        """Raises InputError if a file, line or column is missing, empty or no label."""
+        """Raises InputError if a file, line or column is missing or empty, or a label is invalid."""
         self.path = path
         self.options = options
         files = [path, *(Path(file) for file in (options.dev,) if file)]
         self.separators = [note for file in files if (note := separator_note(file))]
-        """What is to be said of files whose columns are not separated as is usual."""
+        """Notes on files with an unusual column separator."""
         self.rows = read_table(path, options)
         lines: dict[str, int] = {}
         for row in self.rows:
@@ -92,12 +92,12 @@ class TableReader:
 
     @cached_property
     def dev_rows(self) -> list[TableExampleRow]:
-        """The rows of `options.dev`; none without it."""
+        """The rows of `options.dev`; empty without a dev file."""
         return read_table(Path(self.options.dev), self.options) if self.options.dev else []
 
     @cached_property
     def sides(self) -> tuple[list[TableExampleRow], list[TableExampleRow]]:
-        """The rows of train and of dev; raises InputError for a wrong label, on either side."""
+        """The train and dev rows; raises InputError for an invalid label in either."""
         _check_labels(self.path, self.rows, self.form)
         if self.options.dev:
             _check_labels(Path(self.options.dev), self.dev_rows, self.form)
@@ -109,14 +109,14 @@ class TableReader:
         return sides
 
     def __call__(self, folder: Path, split: str) -> list[Example]:
-        """A split's examples; `folder` is the file itself. Raises InputError for a wrong label, on either side."""
+        """A split's examples; `folder` is the file itself. Raises InputError for an invalid label in any split."""
         is_dev = split == "dev"
         path = Path(self.options.dev) if is_dev and self.options.dev else self.path
         return [example_of(row, self.form, path, split) for row in self.sides[is_dev]]
 
 
 def _check_labels(path: Path, rows: Sequence[TableExampleRow], form: OutputType) -> None:
-    """Raises InputError for the first label that is none of the form's."""
+    """Raises InputError for the first label that does not fit the output type."""
     seen: set[str] = set()
     for row in rows:
         if row.label not in seen:
@@ -125,7 +125,7 @@ def _check_labels(path: Path, rows: Sequence[TableExampleRow], form: OutputType)
 
 
 def metrics_of(form: OutputType) -> tuple[Metric, ...]:
-    """What answers of one's own are scored by."""
+    """Metrics of a task from your own file."""
     if not isinstance(form, Classification):
         return PEARSON, SPEARMAN, RMSE
     if len(form.labels) == 2:
@@ -134,7 +134,7 @@ def metrics_of(form: OutputType) -> tuple[Metric, ...]:
 
 
 def example_of(row: TableExampleRow, form: OutputType, path: Path, split: str) -> Example:
-    """The example of a row of a split; raises InputError for a label that is none of the form's."""
+    """The example of a row of a split; raises InputError for a label that does not fit the output type."""
     return Example(
         f"{path.stem}-{split}-{row.number}",
         text=row.texts[0],
@@ -146,14 +146,14 @@ def example_of(row: TableExampleRow, form: OutputType, path: Path, split: str) -
 
 
 def form_of(labels: Mapping[str, object], asked: str) -> OutputType:
-    """Classes or numbers, as asked; by itself: numbers with a fraction or of many values are a regression.
+    """The output type as requested; `auto`: fractional numbers or many distinct numbers are a regression.
 
     Args:
-        labels: of all rows, each with where it stands first, for messages.
+        labels: distinct labels with the place of their first row, for messages.
         asked: auto, classify or regress.
 
     Raises:
-        InputError: classes are asked for and there is one only, or numbers have decimal commas.
+        InputError: a classification has a single class, or numbers have decimal commas.
     """
     values = sorted(labels)
     if asked == "regress" or (asked == "auto" and _are_measurements(values)):
@@ -172,12 +172,12 @@ def form_of(labels: Mapping[str, object], asked: str) -> OutputType:
 
 
 def _with_point(value: str) -> str:
-    """A number with a decimal point in place of a comma; another text as it is."""
+    """A number with a decimal point in place of a comma; other texts unchanged."""
     return DECIMAL_COMMA.sub(r"\1.\2", value)
 
 
 def _are_measurements(values: Sequence[str]) -> bool:
-    """Whether distinct labels are numbers that look measured, not numbers of classes."""
+    """Whether distinct labels are numbers of a regression, not class numbers."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:
@@ -185,22 +185,22 @@ def _are_measurements(values: Sequence[str]) -> bool:
     return len(numbers) > MOST_CLASSES or not all(number.is_integer() for number in numbers)
 
 
-# -- what is held out --------------------------------------------------------------------------------------------------
+# -- held-out rows -----------------------------------------------------------------------------------------------------
 
 
 def held_out(path: Path, groups: Iterable[RowGroup]) -> set[RowGroup]:
-    """The groups of rows that make the dev split: about a fifth, at least one, never all.
+    """The row groups of the dev split: about a fifth, at least one, never all.
 
-    Each group's side depends on itself alone, so that rows that are appended move no others (but for files with so
-    few groups that none is drawn, or all are: then one changes sides).
+    Each group's split depends only on the group, so appended rows do not move others (except in files with so few
+    groups that none or all are drawn: then one group changes its split).
 
     Raises:
-        InputError: all rows are of one group.
+        InputError: all rows are in one group.
     """
     distinct = dict.fromkeys(groups)
     if len(distinct) < 2:
         raise InputError(
-            f"{path}: all rows are of one group, so none can be held out; pass --dev FILE"
+            f"{path}: all rows are in one group, so none can be held out; pass --dev FILE"
         )
     held = {group for group in distinct if _draw(group) < DEV_SHARE}
     if not held:
@@ -211,12 +211,12 @@ def held_out(path: Path, groups: Iterable[RowGroup]) -> set[RowGroup]:
 
 
 def _draw(group: RowGroup) -> float:
-    """A number of 0..1 that depends on the group alone."""
+    """A pseudorandom number 0..1 that depends only on the group."""
     return derive_seed("own file", *group) / 2**63
 
 
 def _are_few(rows: Iterable[TableExampleRow]) -> bool:
-    """Whether rows are of fewer than `FEW_GROUPS` groups."""
+    """Whether there are fewer than `FEW_GROUPS` groups."""
     seen: set[RowGroup] = set()
     for row in rows:
         seen.add(row.group)
@@ -226,10 +226,10 @@ def _are_few(rows: Iterable[TableExampleRow]) -> bool:
 
 
 def table_notes(read: TableReader) -> list[str]:
-    """What a reader of the scores must know of the file, a line each; empty if there is nothing.
+    """Notes on the file that matter for the scores, one line each.
 
-    Labels with spaces around them, classes of one row or on one side only, a dev split that is unusually large, small
-    or made of few groups, and dev rows whose image or texts are in train.
+    They report labels with surrounding spaces, classes with one row or in one split only, a dev split that is unusually
+    large, small or has few groups, and dev rows whose image or texts are in train.
     """
     train, dev = read.sides
     notes = read.separators + _stray_spaces(read.path, read.rows)
@@ -246,7 +246,7 @@ def _stray_spaces(path: Path, rows: Sequence[TableExampleRow]) -> list[str]:
     count = sum(row.had_spaces for row in rows)
     if not count:
         return []
-    return [f"{path}: {count} of {len(rows)} labels had spaces around them, which are left out"]
+    return [f"{path}: {count} of {len(rows)} labels had surrounding spaces, which are removed"]
 
 
 def _unusual_split(path: Path, rows: Sequence[TableExampleRow], dev_rows: int) -> list[str]:
@@ -255,15 +255,15 @@ def _unusual_split(path: Path, rows: Sequence[TableExampleRow], dev_rows: int) -
         return []
     groups = len({row.group for row in rows})
     return [
-        f"{path}: {dev_rows} of {len(rows)} rows are held out, by {groups} groups, images or texts; "
-        "a file of your own for --dev would say more"
+        f"{path}: {dev_rows} of {len(rows)} rows are held out, from {groups} groups, images or texts; "
+        "scores on your own --dev file would be more reliable"
     ]
 
 
 def _odd_classes(
     form: Classification, train: Sequence[TableExampleRow], dev: Sequence[TableExampleRow]
 ) -> list[str]:
-    """Classes of one row, on one side only or spelt alike: a line for one, or for all that are odd in the same way."""
+    """Notes on classes with one row, in one split only, or with similar spellings; one line per kind."""
     in_train = Counter(row.label for row in train)
     in_dev = Counter(row.label for row in dev)
     single, train_only, dev_only = [], [], []
@@ -276,44 +276,44 @@ def _odd_classes(
             dev_only.append(f"{name!r} is in dev ({in_dev[name]} rows)")
     notes = []
     if len(single) == 1:
-        notes.append(f"class {single[0]} has one row; is it spelt as it should be?")
+        notes.append(f"class {single[0]} has one row; check its spelling")
     elif single:
         notes.append(
             f"{len(single):,} classes have one row each, such as {', '.join(single[:3])}; "
-            "are they spelt as they should be, and is this the column of labels?"
+            "check their spelling and the label column"
         )
     for told, other in ((train_only, "dev"), (dev_only, "train")):
         if told:
-            more = f"; {len(told):,} classes are like this" if len(told) > 1 else ""
+            more = f"; {len(told):,} such classes" if len(told) > 1 else ""
             notes.append(f"class {told[0]}, but not in {other}{more}")
     spellings: dict[str, list[str]] = {}
     for name in form.labels:
         spellings.setdefault(normalize(name), []).append(ascii(name))
     alike = [names for names in spellings.values() if len(names) > 1]
     if alike:
-        more = f"; {len(alike):,} names are like this" if len(alike) > 1 else ""
+        more = f"; {len(alike):,} such names" if len(alike) > 1 else ""
         notes.append(
-            f"classes {' and '.join(alike[0])} differ in capitals, spaces or Unicode's form alone, and are learned as "
-            f"different ones{more}"
+            f"classes {' and '.join(alike[0])} differ only in capitals, spaces or Unicode form, but are separate "
+            f"classes{more}"
         )
     return notes
 
 
 def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRow]) -> list[str]:
-    """How many dev rows have an image of a training row, or without images its texts; a line each, or none.
+    """Notes on dev rows that share an image, or without images texts, with training rows.
 
-    Texts are the same whatever their capitals, spaces and Unicode form.
+    Texts are compared without regard to capitals, spaces and Unicode form.
     """
     notes = []
-    advice = "scores tell what was remembered, too; see --group and --dev"
+    advice = "scores include memorisation; see --group and --dev"
     train_images = {image for row in train for image in row.images}
     seen = sum(not train_images.isdisjoint(row.images) for row in dev)
     if seen:
-        notes.append(f"{seen} of {len(dev)} dev rows show an image that is in train: {advice}")
+        notes.append(f"{seen} of {len(dev)} dev rows have an image that is in train: {advice}")
     if any(row.images for row in dev):
         return notes  # the same question about another image is another example
     in_dev = {_spelt_alike(row.texts) for row in dev}
-    # Of train only what dev has, too, is kept: the larger side need not be in memory twice.
+    # Keep only training texts that are in dev, so the larger split is not in memory twice.
     in_train = {texts for row in train if (texts := _spelt_alike(row.texts)) in in_dev}
     same_texts = sum(_spelt_alike(row.texts) in in_train for row in dev)
     if same_texts:
@@ -321,8 +321,8 @@ def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRo
     same_first_text = _same_first_text(train, dev, in_train)
     if same_first_text:
         notes.append(
-            f"{same_first_text} of {len(dev)} dev rows have their first text in common with a training row: "
-            "if it tells the answer, pass --group"
+            f"{same_first_text} of {len(dev)} dev rows have the first text of a training row: if this text determines "
+            "the answer, pass --group"
         )
     return notes
 
@@ -336,7 +336,7 @@ def _same_first_text(
     dev: Sequence[TableExampleRow],
     in_train: Collection[tuple[str, ...]],
 ) -> int:
-    """How many dev rows have the first of two texts in common with a training row, but not both."""
+    """Number of dev rows that share the first of two texts with a training row, but not both."""
     first = {normalize(row.texts[0]) for row in train if len(row.texts) == 2}
     if not first:
         return 0
@@ -349,10 +349,10 @@ def _same_first_text(
 
 
 def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
-    """The rows of one's own file, in its order.
+    """The rows of your own file, in order.
 
     Raises:
-        InputError: the columns asked for do not go together, the file has none of them, or a row lacks a value.
+        InputError: the columns are contradictory or missing, or a row lacks a value.
     """
     text_columns, expected = user_columns(options)
     rows = []
@@ -369,16 +369,16 @@ def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
         label = intern(plain[label_place])
         stripped = label != values[label_place]
         images: tuple[str, ...] = ()
-        # Spaces around a text or a value, and `./` before a file, make no group of its own.
+        # Surrounding spaces, and `./` before a file name, do not change the group.
         group = tuple([plain[place] for place in text_places])
-        group = texts if group == texts else group  # one in memory
+        group = texts if group == texts else group  # share one object in memory
         if options.image:
             images = (image_id(plain[places[options.image]].removeprefix("./")),)
             group = images
         if options.group:
             group = (plain[places[options.group]],)
         rows.append(TableExampleRow(line, number, texts, label, stripped, images, group))
-    require_nonempty(rows, f"{path}: holds no examples")
+    require_nonempty(rows, f"{path}: contains no examples")
     grouped_by_text = not options.group and not options.image
     if grouped_by_text and _are_few(rows):
         return _each_by_itself(rows)
@@ -386,12 +386,12 @@ def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
 
 
 def _each_by_itself(rows: Sequence[TableExampleRow]) -> list[TableExampleRow]:
-    """The rows, those that repeat a text told apart by how often it has occurred."""
+    """The rows with distinct groups: repeated texts get their occurrence number."""
     occurred: Counter[tuple[str, ...]] = Counter()
     apart = []
     for row in rows:
         group = row.group
-        # The first keeps its group, for more rows with other texts make groups of the texts.
+        # The first row keeps its group, so its split does not change if the file grows beyond `FEW_GROUPS` texts.
         if occurred[row.group]:
             group = (*group, str(occurred[row.group]))
         occurred[row.group] += 1

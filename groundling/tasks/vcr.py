@@ -1,4 +1,4 @@
-"""VCR: which of four answers to a question about a film still, and which of four reasons? From the official files."""
+"""VCR: choose the right one of four answers to a question on a movie still, and of four rationales. Official files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from groundling.tasks import Task, check_labelled_alike
 
 SOURCE = "Zellers et al. 2019, VCR, visualcommonsense.com; read as github.com/rowanz/r2c does"
 CHOICES = 4
-"""Answers to a question, and rationales of an answer."""
+"""Number of answers per question, and of rationales."""
 FORM = MultipleChoice(tuple(map(str, range(CHOICES))))
 NAMES = (
     "Casey",
@@ -40,12 +40,12 @@ NAMES = (
     "Pat",
     "Quinn",
 )
-"""R2C's (one of them twice), given out by object number, so that a person has one name in all texts of an item."""
+"""R2C's names (with one repeated), assigned by object number, so a person has one name in all texts of an item."""
 EVERYONE = ("everyone", "everyones")
-"""Words that speak of all persons."""
+"""Words that refer to all persons."""
 T = TypeVar("T")
 VcrToken = str | list[int]
-"""A word, or the numbers of one or several objects."""
+"""A word, or a tag: the numbers of one or several objects."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,17 @@ class VcrItem:
     image: str
     """Path of the image in `vcr1images`, without .jpg."""
     objects: tuple[str, ...]
-    """Classes of the image's annotated objects, by the number that tags use."""
+    """Classes of the image's annotated objects, by the number in tags."""
     question: list[VcrToken]
-    """What is asked."""
+    """The question."""
     answers: list[list[VcrToken]]
     """Four answers."""
     rationales: list[list[VcrToken]]
     """Four rationales of the right answer."""
     answer: int | None
-    """Number of the right answer; None where it is secret."""
+    """Number of the right answer; None if secret."""
     rationale: int | None
-    """Number of the right rationale; None where it is secret."""
+    """Number of the right rationale; None if secret."""
 
 
 def _file(folder: Path, split: str) -> Path:
@@ -75,11 +75,11 @@ def _file(folder: Path, split: str) -> Path:
 
 
 def read_items(folder: Path, split: str) -> list[VcrItem]:
-    """The items of a split in file order; every tag is a number of one of the item's objects.
+    """The items of a split in file order, with valid tags.
 
     Raises:
-        InputError: A line lacks a field, does not have four answers and rationales, names an object that it does not
-            have, or repeats an annot_id; or only some lines have labels.
+        InputError: A line lacks a field, does not have four answers and rationales, tags an unknown object, or repeats
+            an annot_id; or only some lines have labels.
     """
     path = _file(folder, split)
     by_id: dict[str, VcrItem] = {}
@@ -87,7 +87,7 @@ def read_items(folder: Path, split: str) -> list[VcrItem]:
     for where, row in read_json_lines(path, ("annot_id", "img_fn")):
         item = _item(where, row, split)
         if item.id in by_id:
-            repeated.append(f"{where}: annot_id {item.id} stands there before")
+            repeated.append(f"{where}: repeated annot_id {item.id}")
         by_id[item.id] = item
     check_labelled_alike(path, [item.answer is None for item in by_id.values()])
     raise_first(repeated)
@@ -114,7 +114,7 @@ def _item(where: str, row: Mapping[str, Any], split: str) -> VcrItem:
     for text in (question, *answers, *rationales):
         _check_text(where, text, len(objects))
     if not all(isinstance(name, str) for name in objects):
-        raise InputError(f"{where}: not a line of VCR (a name in 'objects' is not a text)")
+        raise InputError(f"{where}: not a line of VCR (a name in 'objects' is not a string)")
     image = row["img_fn"].removesuffix(".jpg")
     return VcrItem(
         row["annot_id"], image, objects, question, answers, rationales, answer, rationale
@@ -135,7 +135,7 @@ def _list(where: str, row: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _check_text(where: str, text: object, objects: int) -> None:
-    """Raises InputError for what is not a list of words and of lists of numbers below `objects`."""
+    """Raises InputError unless `text` is a list of words and of lists of numbers below `objects`."""
     if not isinstance(text, list) or not text:
         _refuse_token(where, text, objects)
     for token in text:
@@ -151,19 +151,19 @@ def _is_tag(token: object, objects: int) -> bool:
 
 def _refuse_token(where: str, token: object, objects: int) -> NoReturn:
     raise InputError(
-        f"{where}: {str(token)[:40]!r}; expected words, and lists of objects from 0 to {objects - 1}"
+        f"{where}: {str(token)[:40]!r}; expected words, and lists of object numbers from 0 to {objects - 1}"
     )
 
 
 def render_text(text: Sequence[VcrToken], objects: Sequence[str]) -> tuple[str, Tags]:
-    """A text as a sentence, and the places in it that name objects.
+    """A text as a sentence, and the character spans of its tags.
 
-    Words have spaces between them, persons get a gender-neutral name and things are called by their class, as in R2C
+    Words are joined by spaces, persons get a gender-neutral name, and other objects their class name, as in R2C
     (rowanz/r2c, dataloaders/vcr.py).
     """
     parts: list[str] = []
     tags: list[tuple[int, int, int]] = []
-    length = 0  # of what `parts` come to, the space behind them included
+    length = 0  # of `parts` joined, including the space after them
     for token in text:
         if isinstance(token, str):
             parts.append(token)
@@ -180,14 +180,14 @@ def render_text(text: Sequence[VcrToken], objects: Sequence[str]) -> tuple[str, 
 
 
 def _going_on(text: Sequence[VcrToken], tags: Tags) -> tuple[int, ...]:
-    """Where those of a rendered text's tags begin that are not the first of their list."""
+    """Start positions of the tags in a rendered text that are not the first of their list."""
     lengths = [len(token) for token in text if not isinstance(token, str)]
     firsts = {sum(lengths[:number]) for number in range(len(lengths))}
     return tuple(start for number, (start, _, _) in enumerate(tags) if number not in firsts)
 
 
 def objects_of(folder: Path, example: Example) -> DetectedObjects:
-    """The objects of an example's image; raises InputError if they are not the example's."""
+    """The objects of an example's image; raises InputError if they differ from the example's."""
     images = Path(folder) / "vcr1images"
     image = example.images[0]
     path = images / f"{image}.json"
@@ -196,14 +196,14 @@ def objects_of(folder: Path, example: Example) -> DetectedObjects:
     objects = read_vcr_objects(path)
     if objects.names != example.object_names:
         raise InputError(
-            f"{path}: {len(objects.names)} names are not those of the {len(example.object_names)} objects of "
+            f"{path}: its {len(objects.names)} names differ from the {len(example.object_names)} objects of "
             f"{example.official_id}"
         )
     return objects
 
 
 def conditioned_id(annot_id: str, answer: int) -> str:
-    """The official id of a rationale that is asked after one of the four answers, as where the right one is secret."""
+    """The official id of a rationale example conditioned on one of the four answers, for secret labels."""
     return f"{annot_id}-a{answer}"
 
 
@@ -236,9 +236,9 @@ def _example(
 
 
 def mentioned_in(item: VcrItem) -> tuple[int, ...]:
-    """Numbers of the objects that any of an item's nine texts names, whichever of them is read.
+    """Numbers of the objects that are mentioned in any of an item's nine texts.
 
-    Where a text says "everyone", and where none names any object, all persons are (rowanz/r2c, dataloaders/vcr.py;
+    All persons are included if a text has "everyone", or if no text mentions an object (rowanz/r2c, dataloaders/vcr.py;
     all nine texts: uclanlp/visualbert, dataloaders/vcr.py with `add_all_features`).
     """
     persons = {number for number, name in enumerate(item.objects) if name == "person"}
@@ -259,7 +259,7 @@ def _answers_to(item: VcrItem) -> Example:
 def _rationales_of(
     item: VcrItem, official: str, answer: list[VcrToken], label: int | None = None
 ) -> Example:
-    """Rationales after the question and one of its answers, which is a part of the text of its own."""
+    """Rationales for the question and one of its answers, which is a separate part of the text."""
     text = item.question + answer
     example = _example("rationale", official, item, text, item.rationales, label)
     question, _ = render_text(item.question, item.objects)
@@ -267,7 +267,7 @@ def _rationales_of(
 
 
 def _after_each(item: VcrItem) -> tuple[Example, ...]:
-    """Rationales after each of the four answers, without a label."""
+    """Rationale examples conditioned on each of the four answers, without labels."""
     return tuple(
         _rationales_of(item, conditioned_id(item.id, number), answer)
         for number, answer in enumerate(item.answers)
@@ -275,7 +275,7 @@ def _after_each(item: VcrItem) -> tuple[Example, ...]:
 
 
 def _after_right(item: VcrItem) -> tuple[Example, ...]:
-    """Rationales after the right answer; where that is secret, after each of the four (see `conditioned_id`)."""
+    """Rationales conditioned on the right answer; if it is secret, on each of the four (see `conditioned_id`)."""
     if item.answer is None:
         return _after_each(item)
     return (_rationales_of(item, item.id, item.answers[item.answer], item.rationale),)
@@ -294,7 +294,7 @@ def _rationale_hidden(folder: Path, split: str) -> list[tuple[Example, ...]]:
 
 
 def _both(folder: Path, split: str) -> list[Example]:
-    """All answers, then all rationales; official ids tell them apart (see `joint_id`)."""
+    """All answer examples, then all rationale examples, with distinct official ids (see `joint_id`)."""
     asked = read_items(folder, split)
     examples = [_of_both("answer", _answers_to(item)) for item in asked]
     for item in asked:
@@ -312,12 +312,12 @@ def _of_both(part: str, example: Example) -> Example:
 
 
 def joint_id(part: str, official: str) -> str:
-    """The official id, in the task of both, of an example of part `answer` or `rationale`."""
+    """The official id in the joint task `vcr` of an example of part `answer` or `rationale`."""
     return f"{part}/{official}"
 
 
 def select_part(part: str, by_official: Mapping[str, T]) -> dict[str, T]:
-    """Of values by the official ids of both parts, those of one, by its own official ids."""
+    """Select one part's values from values by the joint task's official ids; returns them by the part's own ids."""
     prefix = joint_id(part, "")
     return {
         official.removeprefix(prefix): value
@@ -342,14 +342,14 @@ def q_to_ar(
 
     Args:
         answers: The predicted answer by annot_id.
-        rationales: The predicted rationale by annot_id, each after the right answer.
-        asked: The items that count.
+        rationales: The predicted rationale by annot_id, each conditioned on the right answer.
+        asked: The items to score.
 
     Raises:
         InputError: An item without a prediction.
     """
     absent = [item.id for item in asked if item.id not in answers or item.id not in rationales]
-    raise_first([f"vcr: no answer or no rationale predicted for {item}" for item in absent])
+    raise_first([f"vcr: answer or rationale prediction missing for {item}" for item in absent])
     answer_right = np.array([answers[item.id] == item.answer for item in asked])
     rationale_right = np.array([rationales[item.id] == item.rationale for item in asked])
     return {
@@ -360,14 +360,14 @@ def q_to_ar(
 
 
 def leaderboard(answers: Mapping[str, np.ndarray], rationales: Mapping[str, np.ndarray]) -> str:
-    """The server's csv of probabilities, a line for each of `answers`, from scores (4,) of both tasks' test examples.
+    """The server's csv of probabilities, one line per item, from scores (4,) of both tasks' test examples.
 
     Args:
-        answers: By official id, which is the annot_id.
-        rationales: By official id, which `conditioned_id` makes of it.
+        answers: Scores by official id, which is the annot_id.
+        rationales: Scores by the official id of `conditioned_id`.
 
     Raises:
-        InputError: Scores of a rationale are missing.
+        InputError: Scores of a rationale example are missing.
     """
     groups = ["answer"]
     groups += [f"rationale_conditioned_on_a{answer}" for answer in range(CHOICES)]
@@ -381,7 +381,7 @@ def leaderboard(answers: Mapping[str, np.ndarray], rationales: Mapping[str, np.n
             official = conditioned_id(annot_id, answer)
             if official not in rationales:
                 raise InputError(
-                    f"vcr: no scores of {official!r}; rationales are wanted for each of the four answers"
+                    f"vcr: no scores for {official!r}; expected rationales conditioned on each of the four answers"
                 )
             scores.append(rationales[official])
         shares = softmax(np.array(scores, float), axis=1)
@@ -404,7 +404,7 @@ RATIONALE = Task(
     file=_file,
     read_unlabelled=_rationale_hidden,
 )
-"""QA->R, given the right answer; Q->AR and the server's file need both tasks: `groundling vcr` writes them."""
+"""QA->R, given the right answer; `groundling vcr` computes Q->AR and the server's file from runs on both tasks."""
 BOTH = Task(
     "vcr",
     FORM,
@@ -419,5 +419,5 @@ BOTH = Task(
 )
 """Q->A and QA->R in one model (UNITER's release, train_vcr.py).
 
-Its headline is the accuracy over the questions of both, so that a verdict can count examples; the leaderboard's Q->AR
-stands beside it."""
+The headline metric is accuracy over the examples of both parts, which a verdict can resample; the leaderboard's Q->AR
+is an extra score."""

@@ -1,4 +1,4 @@
-"""VQA v2: an open question about an image, answered by ten people; from the official json files, or LXMERT's lists."""
+"""VQA v2: open questions about images, with ten people's answers; from the official JSON files or LXMERT's lists."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from groundling.runs.folder import json_text, read_json
 from groundling.tasks import Task
 
 YEARS = {"train": "train2014", "val": "val2014", "test-dev": "test-dev2015", "test": "test2015"}
-"""What the official files call a split; any other split is an LXMERT list `{split}.json`, such as minival."""
+"""Split names in the official files; any other split is an LXMERT list `{split}.json`, such as minival."""
 COCO = "COCO_{subset}_{number:012d}"
-"""An image's id in LXMERT's features; for other stores (`{number}`): `replace(VQA, read=partial(read, image=...))`."""
+"""Image id in LXMERT's features; for other stores (`{number}`): `replace(VQA, read=partial(read, image=...))`."""
 QUESTIONS = ("v2_OpenEnded_mscoco_{year}_questions.json", "{split}.json")
-"""Names of a file of questions: the official one, and LXMERT's."""
+"""File names of questions: the official one, and LXMERT's."""
 ANNOTATIONS = ("v2_mscoco_{year}_annotations.json",)
-"""Names of a file of people's answers."""
+"""File names of people's answers."""
 ANSWER_FILES = ("trainval_label2ans.json", "*ans2label.json", "answers_vqa.txt")
-"""Names of a list of answers by class; the first that is there counts."""
+"""File names of the answer list by class; the first existing one is used."""
 
 MARKS = ';/[]"{}()=+\\_-><@`,?!'
-"""Punctuation that is deleted from an answer, or becomes a space."""
+"""Punctuation that is deleted from an answer or replaced by a space."""
 COMMA_IN_NUMBER = re.compile(r"\d,\d", re.ASCII)
 PERIOD = re.compile(r"\.(?!\d)", re.ASCII)
 LONE_PERIOD = re.compile(r"(?<!\d)\.(?!\d)", re.ASCII)
-"""Digits are those of ASCII: in Python 2, for which the official script was written, these patterns match no others."""
+"""Only ASCII digits match, as in Python 2, for which the official script was written."""
 MOST_PERIODS = 32
-"""How many periods the official script deletes: the value of `re.UNICODE`, which it passes as a count."""
+"""Number of periods that the official script deletes: the value of `re.UNICODE`, which it passes as `count`."""
 DIGITS = "zero one two three four five six seven eight nine ten"
 NUMBERS = {"none": "0"} | {word: str(number) for number, word in enumerate(DIGITS.split())}
 """Number words, and the digits that replace them."""
@@ -51,11 +51,11 @@ someone'd someone'd've someone'll someone's something'd something'd've something
 there's they'd they'd've they'll they're they've 'twas wasn't we'd've we've weren't what'll what're what's what've
 when's where'd where's where've who'd who'd've who'll who's who've why'll why're why's won't would've wouldn't
 wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're you've"""
-"""Contractions as the official script spells them."""
+"""Contractions in the official script's spelling."""
 
 
 def _without_one_apostrophe(spelt: str) -> dict[str, str]:
-    """Contractions by what is left of them when any one of their apostrophes is forgotten."""
+    """Contractions by their spellings with any one apostrophe missing."""
     fixes = {}
     for contraction in spelt.split():
         for place, character in enumerate(contraction):
@@ -65,21 +65,21 @@ def _without_one_apostrophe(spelt: str) -> dict[str, str]:
 
 
 CONTRACTIONS = _without_one_apostrophe(SPELT)
-"""Each with one apostrophe too few; the script's `Im`, `Ive` and `Id've` never meet a lower-cased word."""
+"""By spelling with a missing apostrophe; the script's `Im`, `Ive` and `Id've` never match a lower-cased word."""
 OFFICIAL_CONTRACTIONS = CONTRACTIONS | {"somebody'd": "somebodyd"}
-"""With the script's own mistake: the entry is the wrong way round."""
+"""With the script's mistake: this entry is reversed."""
 MENDED_CONTRACTIONS = CONTRACTIONS | {"somebodyd": "somebody'd"}
 T = TypeVar("T")
 
 
 def normalise_answer(text: str, official: bool = True) -> str:
-    """An answer without punctuation, articles and number words; `official` keeps the script's three mistakes.
+    """An answer without punctuation and articles, and with digits for number words; `official` keeps three bugs.
 
-    They are: a misspelt look-behind, so that a period after a digit goes too; a flag given as a count, so that only the
-    first 32 periods go; and "somebody'd", which loses its apostrophe where "somebodyd" should have got one.
+    The official script's bugs: a misspelt look-behind also deletes a period after a digit; a flag passed as `count`
+    limits the deletion to 32 periods; and "somebody'd" loses its apostrophe where "somebodyd" should get one.
 
     Source: GT-Vision-Lab/VQA, PythonEvaluationTools/vqaEvaluation/vqaEval.py, processPunctuation and
-    processDigitArticle, as Python 2 runs them; only what Unicode learnt since then is lower-cased otherwise.
+    processDigitArticle, as Python 2 runs them, except for lower-casing of characters that Unicode added later.
     """
     text = _plain(text)
     kept = text
@@ -107,15 +107,15 @@ def _plain(text: str) -> str:
 
 
 def credit(matches: int, people: int = 10) -> float:
-    """Mean over the people of min(1, matches among the others / 3): 0, 0.3, 0.6, 0.9, 1 for 0 to 4 of ten."""
-    # Of those who gave the answer, each sees one match fewer. One division, so that 3 of 10 is exactly 0.9.
+    """Mean over people of min(1, matches among the others / 3): 0, 0.3, 0.6, 0.9, 1 for 0 to 4 of ten."""
+    # For people who gave the answer, one match fewer remains. A single division makes 3 of 10 exactly 0.9.
     of_those_who_said_it = matches * min(3, matches - 1)
     of_the_others = (people - matches) * min(3, matches)
     return (of_those_who_said_it + of_the_others) / (3 * people)
 
 
 def accuracy(said: str, answers: Sequence[str]) -> float:
-    """The official accuracy, 0..1, of one answer; nothing is normalised where all people agree to the letter."""
+    """The official accuracy, 0..1, of one answer; without normalisation if all people's answers are identical."""
     said = _plain(said)
     answers = [_plain(answer) for answer in answers]
     if len(set(answers)) > 1:
@@ -126,29 +126,30 @@ def accuracy(said: str, answers: Sequence[str]) -> float:
 
 @dataclass(frozen=True)
 class VqaQuestion:
-    """One question and what is known of its answer."""
+    """One question and its known answers."""
 
     id: int
     """The data set's `question_id`."""
     text: str
-    """As it was asked."""
+    """The question."""
     image: str
     """Id of the image in a region store."""
     scores: Mapping[str, float] | None = None
-    """Credit of every answer, in the map or not; None where nobody's answer is known."""
+    """Soft score of every answer, in the answer list or not; None if unlabelled."""
     answers: tuple[str, ...] = ()
-    """What each of ten people said; empty in LXMERT's lists."""
+    """The ten people's answers; empty in LXMERT's lists."""
     types: tuple[str, ...] = ()
-    """Of the answer (yes/no, number, other) and of the question (what color, is the, ...)."""
+    """Answer type (yes/no, number, other) and question type (what color, is the, ...)."""
 
 
 def answers_of(folder: Path) -> tuple[str, ...]:
-    """Answers by class, of the first of `ANSWER_FILES`.
+    """Answers by class, from the first of `ANSWER_FILES`.
 
-    All repositories have the same 3,129, each in the order of its own Python 2 dictionary: read, never made anew.
+    All repositories have the same 3,129 answers, each in the order of its own Python 2 dictionary, so the list is
+    always read, never generated.
 
     Raises:
-        InputError: No such file, several, or one that is not a list of different answers without gaps.
+        InputError: No such file, several, or one that is not a list of distinct answers without gaps.
     """
     path = _answer_file(Path(folder))
     if path.suffix == ".txt":
@@ -157,10 +158,12 @@ def answers_of(folder: Path) -> tuple[str, ...]:
         content = read_json(path)
         answers = _by_number(path, content) if isinstance(content, dict) else content
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        raise InputError(f"{path}: expected a list of answers, or an object with a number for each")
+        raise InputError(
+            f"{path}: expected a list of answers, or an object with a number for each answer"
+        )
     for answer, count in Counter(answers).items():
         if count > 1:
-            raise InputError(f"{path}: answer {answer!r} stands there twice")
+            raise InputError(f"{path}: repeated answer {answer!r}")
     return tuple(answers)
 
 
@@ -169,16 +172,16 @@ def _answer_file(folder: Path) -> Path:
         paths = sorted(folder.glob(pattern))
         if len(paths) > 1:
             raise InputError(
-                f"{folder}: {paths[0].name} and {paths[1].name} may differ in order; keep one"
+                f"{folder}: {paths[0].name} and {paths[1].name} may have different orders; keep one of them"
             )
         if paths:
             return paths[0]
     *others, last = ANSWER_FILES
-    raise InputError(f"{folder}: no answers; expected {', '.join(others)} or {last}")
+    raise InputError(f"{folder}: no answer list; expected {', '.join(others)} or {last}")
 
 
 def _by_number(path: Path, content: Mapping[str, object]) -> list[str]:
-    """The answers of an object of numbers, in the numbers' order."""
+    """The answers of an object from answer to number, in order of the numbers."""
     answers: dict[int, str] = {}
     for answer, number in content.items():
         if not isinstance(number, int) or not 0 <= number < len(content) or number in answers:
@@ -190,27 +193,27 @@ def _by_number(path: Path, content: Mapping[str, object]) -> list[str]:
 
 
 class JsonEntry(NamedTuple):
-    """An object of a json file."""
+    """An object of a JSON file."""
 
     where: str
-    """File and place, for messages."""
+    """File and position, for messages."""
     fields: dict[str, Any]
-    """As the file has it, unchecked."""
+    """The object's fields, unchecked."""
 
 
 def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuestion]:
     """The questions of a split in file order, joined with their answers by id; a `test` split may have no answers.
 
-    `image` is what a region store calls the images, by `subset` (train2014, ...) and `number`.
+    `image` is the template of a region store's image ids, with `subset` (train2014, ...) and `number`.
 
     Raises:
-        InputError: A file or field is missing, or questions and answers do not belong together.
+        InputError: A file or field is missing, or questions and answers do not match.
     """
     path = file_of(folder, split)
     entries = _entries(path, "questions")
     if all("sent" in entry.fields for entry in entries.values()):
         return _lxmert_questions(entries, image)
-    # test-dev asks about some of test2015's images.
+    # test-dev has a part of test2015's images.
     subset = YEARS.get(split, split).replace("-dev", "")
     notes_path = file_of(folder, split, ANNOTATIONS)
     if split.startswith("test") and not notes_path.is_file():
@@ -251,14 +254,14 @@ def _question(number: int, entry: JsonEntry, subset: str, image: str) -> VqaQues
 
 
 def _answered(question: VqaQuestion, note: JsonEntry) -> VqaQuestion:
-    """The question with what people answered."""
+    """The question with people's answers."""
     answers = []
     for answer in _field(note.where, note.fields, "answers", list):
         answers.append(_field(note.where, answer, "answer", str))
     answer_type = _field(note.where, note.fields, "answer_type", str)
     question_type = _field(note.where, note.fields, "question_type", str)
-    # Counted as they were written: the published targets are (hengyuan-hu/bottom-up-attention-vqa,
-    # tools/compute_softscore.py), though a comment there says that they should be normalised.
+    # Answers are counted without normalisation, like the published targets (hengyuan-hu/bottom-up-attention-vqa,
+    # tools/compute_softscore.py), although a comment there asks for normalisation.
     scores = {}
     for answer, count in Counter(answers).items():
         scores[answer] = credit(count, len(answers))
@@ -273,7 +276,7 @@ def _answered(question: VqaQuestion, note: JsonEntry) -> VqaQuestion:
 
 
 def _lxmert_questions(entries: Mapping[int, JsonEntry], image: str) -> list[VqaQuestion]:
-    """The questions of an LXMERT list; all of them have scores if one has."""
+    """The questions of an LXMERT list; if one has scores, all must."""
     is_labelled = any("label" in entry.fields for entry in entries.values())
     asked = []
     for number, (where, fields) in entries.items():
@@ -292,7 +295,7 @@ def _lxmert_questions(entries: Mapping[int, JsonEntry], image: str) -> list[VqaQ
 
 
 def file_of(folder: Path, split: str, patterns: Sequence[str] = QUESTIONS) -> Path:
-    """The questions of a split: the official file if it is there, else LXMERT's, else where the first should be."""
+    """A split's question file: the official one if it exists, else LXMERT's; if neither exists, the official path."""
     paths = []
     for pattern in patterns:
         name = pattern.format(year=YEARS.get(split, split), split=split)
@@ -304,30 +307,30 @@ def file_of(folder: Path, split: str, patterns: Sequence[str] = QUESTIONS) -> Pa
 
 
 def _entries(path: Path, key: str) -> dict[int, JsonEntry]:
-    """Every entry by question id; of a list, or of the list under `key`."""
+    """Entries by question id, from a list or from the list under `key`."""
     content = read_json(path)
     if isinstance(content, dict):
         content = content.get(key)
     if not isinstance(content, list) or not content:
-        raise InputError(f"{path}: expected a list of {key}, bare or under {key!r}")
+        raise InputError(f"{path}: expected a list of {key}, at the top level or under {key!r}")
     entries: dict[int, JsonEntry] = {}
     repeated = []
     for place, fields in enumerate(content):
         where = f"{path}, {key}[{place}]"
         number = _field(where, fields, "question_id", int)
         if number in entries:
-            repeated.append(f"{where}: question_id {number} stands there before")
+            repeated.append(f"{where}: repeated question_id {number}")
         entries[number] = JsonEntry(where, fields)
     raise_first(repeated)
     return entries
 
 
-EXPECTED = {str: "a text", int: "a whole number", list: "a list of some", dict: "an object"}
-"""What messages call a type; a list may not be empty."""
+EXPECTED = {str: "a text", int: "a whole number", list: "a nonempty list", dict: "an object"}
+"""Type names in messages; a list may not be empty."""
 
 
 def _field(where: str, fields: object, name: str, kind: type[T]) -> T:
-    """A field of the wanted type; raises InputError if it is missing, of another type, or an empty list."""
+    """A field of type `kind`; raises InputError if it is missing, of another type, or an empty list."""
     value = fields.get(name) if isinstance(fields, dict) else None
     if not isinstance(value, kind) or value == []:
         raise InputError(f"{where}: expected {EXPECTED[kind]} in {name!r}")
@@ -335,12 +338,12 @@ def _field(where: str, fields: object, name: str, kind: type[T]) -> T:
 
 
 def form_of(folder: Path) -> OpenAnswer:
-    """All answers of the folder's map; VL-BERT's and VisualBERT's `<unk>` is never predicted."""
+    """The output type with the folder's answers; VL-BERT's and VisualBERT's `<unk>` is never predicted."""
     return OpenAnswer(answers_of(folder), excluded_answers=("<unk>",))
 
 
 def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
-    """Examples in file order, with soft targets; those with no answer in the map stay, with none above 0.
+    """Examples in file order, with soft targets; examples without a listed answer stay, with all targets 0.
 
     A label is (K, 2) float32, pairs of class and score padded with (`IGNORE`, `IGNORE`), or None; `image` and errors
     are as for `questions`.
@@ -350,16 +353,16 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
 
 
 def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], list[str]]:
-    """The same, and what the answer map lacks of a labelled split's answers."""
+    """The same, and a note on a labelled split's answers that are not in the answer list."""
     asked = read_questions(folder, split, image)
-    # Without labels nothing is looked up, and a folder of questions alone may hold no list of answers.
+    # An unlabelled split needs no answer list, and its folder may not have one.
     labelled = any(question.scores is not None for question in asked)
     form = form_of(folder) if labelled else OpenAnswer(())
     targets = [None if q.scores is None else form.targets(q.scores) for q in asked]
     if labelled and not any(len(pairs) for pairs in targets if pairs is not None):
         raise InputError(
-            f"{_answer_file(Path(folder))}: holds no answer that people gave to the {len(asked):,} questions of "
-            f"{split}; is it another data set's?"
+            f"{_answer_file(Path(folder))}: has none of people's answers to the {len(asked):,} questions of {split}; "
+            "expected the answer list of this data set"
         )
     width = max([1, *(len(pairs) for pairs in targets if pairs is not None)])
     examples = []
@@ -380,15 +383,15 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
     notes = []
     if labelled:
         outside, none = count_unknown_answers(asked, form)
-        answers = f"{outside:,} answers of people are not in the answer map"
+        answers = f"{outside:,} of people's answers are not in the answer list"
         notes.append(
-            f"{answers}; {none:,} questions have no answer in it and stay, with no target above 0"
+            f"{answers}; {none:,} questions have no answer in it and stay, with all targets 0"
         )
     return examples, notes
 
 
 def count_unknown_answers(asked: Sequence[VqaQuestion], form: OpenAnswer) -> tuple[int, int]:
-    """How many of the people's answers are not in the map, and how many questions have no answer in it."""
+    """Number of people's answers that are not in the answer list, and of questions without a listed answer."""
     outside = 0
     without = 0
     for question in asked:
@@ -401,18 +404,18 @@ def count_unknown_answers(asked: Sequence[VqaQuestion], form: OpenAnswer) -> tup
 
 
 def official_accuracy(said: Mapping[int, str], asked: Sequence[VqaQuestion]) -> dict[str, float]:
-    """Official accuracy, 0..1, overall, by type of answer and of question; the script prints it x 100 in two decimals.
+    """Official accuracy, 0..1, overall and by answer and question type; the script prints it x 100, two decimals.
 
     Args:
-        said: The predicted answer of each question, by id.
-        asked: The questions, with what people answered.
+        said: The predicted answer by question id.
+        asked: The questions with people's answers.
 
     Raises:
-        InputError: A question without a prediction, or the reverse.
+        InputError: A question without a prediction, or a prediction without a question.
     """
     ids = {question.id for question in asked}
     _refuse_ids("no prediction for", ids - said.keys())
-    _refuse_ids("nobody asked", said.keys() - ids)
+    _refuse_ids("prediction for unknown", said.keys() - ids)
     groups: dict[str, list[float]] = defaultdict(list)
     for question in asked:
         gained = accuracy(said[question.id], question.answers)
@@ -431,7 +434,7 @@ def _extra(
 ) -> dict[str, float]:
     asked = read_questions(folder, split)
     if not asked[0].answers:
-        # LXMERT's lists and unlabelled splits say nothing of what the ten people said.
+        # LXMERT's lists and unlabelled splits lack the ten people's answers.
         return {}
     said = {int(number): answer for number, answer in zip(officials, answers, strict=True)}
     return official_accuracy(said, asked)
@@ -461,7 +464,7 @@ VQA = Task(
     official_scores=_extra,
 )
 MINIVAL = replace(VQA, name="vqa/minival", dev=("minival", "nominival"), head_task="vqa")
-"""Scored on some of val, and able to learn from the rest: LXMERT's `minival.json` and `nominival.json`.
+"""Scored on a part of val, with the rest for training: LXMERT's `minival.json` and `nominival.json`.
 
-UNITER and VisualBERT re-cut val, too, each into lists of its own.
+UNITER and VisualBERT also split val, each into its own lists.
 """

@@ -1,4 +1,4 @@
-"""CLIP and its kin as a teacher of an image, a text and the words that matter most (CLIP-TD, Section 3.1; MAD)."""
+"""CLIP-like models as a teacher of an image, a text and its most relevant words (CLIP-TD, Section 3.1; MAD)."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ from groundling.teachers.clip_parts import (
 
 
 class ClipTeacher(CombinedClipTeacher):
-    """A CLIP-like model's features of each row's image and text; only what is asked for is computed.
+    """A CLIP-like model's features of each row's image and text; only the requested ones are computed.
 
-    Features by row, float32: `clip_image` (N, Ei) and `clip_text` (N, Et), of unit length; `clip_similarity` (N,), the
-    cosine of both times CLIP's own scale; `clip_words` (N, M, Et), of unit length, of the M words that matter most,
-    each as its last piece shows it, and `clip_word` (N, M) int64, which raw words of the row these are, zeros and -1
-    beyond; `clip_confidence` (N,), the largest share of its softmax over the task's answers.
+    Features by row, float32: `clip_image` (N, Ei) and `clip_text` (N, Et), of unit length;
+    `clip_similarity` (N,), the cosine of both times CLIP's learned scale; `clip_words` (N, M, Et), of unit
+    length, at the last token of each of the M selected words, padded with zeros; `clip_word` (N, M) int64,
+    the numbers of these raw words in the row, padded with -1; `clip_confidence` (N,), the largest
+    probability of its softmax over the task's answers.
 
-    A row's text is its first text and, after a space, its second, in one window, cut from the end. The words that
-    matter are those with the most visual relevance (cosine of image and word) and keyword importance (Eq. 5 and 6).
+    A row's text is its first text and, after a space, its second, truncated to one window. Words are
+    selected by visual relevance (cosine of image and word) and keyword importance (Eq. 5 and 6).
     """
 
     def __init__(
@@ -55,18 +56,18 @@ class ClipTeacher(CombinedClipTeacher):
         confidence: AnswerConfidence | ClusterConfidence | None = None,
         images: Mapping[str, Picture] | None = None,
     ) -> None:
-        """A teacher that is asked for `features`, some of `FEATURES`.
+        """A teacher of the features `wants`, some of `FEATURES`.
 
         Args:
-            clip: the model whose features these are.
-            features: what is asked for.
-            options: the folder of the images, the space of the features, and how words are selected.
-            scorer: another CLIP-like model, which compares image and text; without one, the model itself does.
-            keywords: finds the keywords of a text; without, the built-in extractor does.
-            confidence: what `clip_confidence` is about.
-            images: the images by id; without, those in the folder of the images.
+            clip: the model that computes the features.
+            wants: names of the requested features.
+            options: the image folder, the features' space, and how words are selected.
+            scorer: another CLIP-like model that compares image and text; by default `clip`.
+            keywords: extracts the keywords of a text; by default the built-in extractor.
+            sure_of: the answers that `clip_confidence` refers to.
+            images: the images by id; by default those in the image folder.
 
-        Raises InputError if something is asked for that these cannot say.
+        Raises InputError if models or settings are missing for a requested feature.
         """
         options = options or TargetedDistillationSettings()
         photos = TeacherImages(options.teacher_images if images is None else images)
@@ -82,7 +83,7 @@ class ClipTeacher(CombinedClipTeacher):
             members.append(ClipTextPart(clips, texts))
         if "clip_words" in made:
             words = ClipWordPart(clips, options, keywords)
-            # The part for texts reads with the same model what the part for words reads again.
+            # The text part already counts the truncated tokens of the same model.
             words.counts_truncated = not (texts - {SCORED_TEXT} if clips.has_scorer else texts)
             members.append(words)
         if scores := made & {"clip_similarity", "clip_confidence"}:
@@ -97,20 +98,20 @@ class ClipTeacher(CombinedClipTeacher):
             self.image_width = image.embed_dim if clips.in_joint_space else image.pooled_width
 
     def parts(self) -> Sequence[Teacher]:
-        """One for images, one for texts, one for words, and one for what follows from these; as are needed."""
+        """Up to four parts, for images, texts, words and scores, as needed."""
         return self.members
 
     def merge_uncached(self, parts: Sequence[Teacher]) -> Sequence[Teacher]:
-        """One teacher of them all, which reads each text once."""
+        """One teacher of all these parts, which encodes each text once."""
         rest = [one for one in self.members if one in parts]
         made = {name for one in rest for name in one.feature_names}
         return [CombinedClipTeacher(self.clips, rest, made & set(self.feature_names))]
 
     @torch.no_grad()
     def word_scores(self, rows: Sequence[Sample]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """By what the words of rows are selected: the score (K,) of each raw word, and which are candidates (K,) bool.
+        """The selection score (K,) of each raw word in each row, and a mask (K,) bool of the candidates.
 
-        Words that are none score 0. For a teacher that is asked for `clip_words`, chosen by what they are worth.
+        Other words score 0. Only for a teacher of `clip_words` that selects words by score.
         """
         one = ClipBatch(self.clips, collate(self.inputs(rows)).to(self.clips.scorer.device))
         self.compute(one)
@@ -124,14 +125,14 @@ def _with_dependencies(
     sure_of: AnswerConfidence | ClusterConfidence | None,
     options: TargetedDistillationSettings,
 ) -> set[str]:
-    """All features that have to be computed for what is asked for."""
+    """The requested features, and those that they are computed from."""
     made = set(wanted)
     if "clip_confidence" in made:
         made.add(
             "clip_similarity" if isinstance(sure_of, ClusterConfidence) else clips.scored_image
         )
         if sure_of is None:
-            raise InputError("a teacher's confidence needs a task with answers to be sure of")
+            raise InputError("a teacher's confidence needs a task with answers to choose from")
     if "clip_similarity" in made:
         made |= {clips.scored_image, clips.scored_text}
     if {"clip_words", "clip_word"} & made:
@@ -147,16 +148,14 @@ def _check_sources(
     clips: ClipModels,
     options: TargetedDistillationSettings,
 ) -> None:
-    """Raises InputError if models or settings do not suffice for the features `made`."""
+    """Raises InputError if a model or setting is missing for the features `made`."""
     compares = bool({"clip_similarity", "clip_confidence"} & set(made))
     if "clip_words" in made and options.word_selection == "top":
         compares = True
     if compares and not clips.scorer.share_space:
         raise InputError(
-            "image and text side of the teacher are of different models and share no space; pass "
-            "--teacher-scorer MODEL, a CLIP-like model that compares image and text"
+            "the teacher's image tower and text tower are from different models and share no space; pass "
+            "--teacher-scorer MODEL, a CLIP-like model to compare image and text"
         )
     if (compares or "clip_image" in made) and clips.photos.where == "":
-        raise InputError(
-            f"a teacher that is asked for {', '.join(wanted)} needs --teacher-images FOLDER"
-        )
+        raise InputError(f"a teacher of {', '.join(wanted)} needs --teacher-images FOLDER")

@@ -1,4 +1,4 @@
-"""The parts of a CLIP-like teacher: what depends on the image, on the text, on its words, and what follows."""
+"""The parts of a CLIP-like teacher: features of the image, of the text, of its words, and scores from these."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ FEATURES = (
     "clip_word",
     "clip_confidence",
 )
-"""What objectives may read; see `ClipTeacher`."""
+"""Features that objectives may read; see `ClipTeacher`."""
 SCORED_IMAGE = "clip_scored_image"
 SCORED_TEXT = "clip_scored_text"
-"""Embeddings in the space in which image and text are compared, where features are in another one."""
+"""Embeddings in the space where image and text are compared, if the features are in another space."""
 
 
 @dataclass(frozen=True)
 class AnswerConfidence:
-    """How sure a teacher is of an image's answer: its softmax over all answers of the task, as texts (VQA)."""
+    """Confidence in an image's answer: softmax over all answers of the task, as texts (VQA)."""
 
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ClusterConfidence:
-    """How sure a teacher is of a class: each class is a cluster of the training data's similarities (SNLI-VE).
+    """Confidence in a class: each class is a cluster of the training data's similarities (SNLI-VE).
 
-    The logit of a class is minus the squared distance to its centre, over twice the variance around all centres.
+    A class's logit is minus the squared distance to its centre, over twice the variance around all centres.
     """
 
     classes: int
@@ -70,69 +70,69 @@ class TeacherImages:
     """The images of a teacher's examples; equal files have equal ids."""
 
     def __init__(self, where: str | Mapping[str, Picture]) -> None:
-        """`where`: their folder, or the images themselves by id."""
+        """`where`: the images' folder, or the images by id."""
         self.where = where
         self.files: dict[str, Picture] = {}
         self.digests: dict[str, str] = {}
 
     def find(self, samples: SampleDataset, who: str) -> None:
-        """Find the images of samples; raises InputError, naming `who` reads them, for one that is missing."""
+        """Locate the images of samples; raises InputError, which names the reader `who`, for a missing one."""
         self.files.update(image_files_by_id(samples, self.where, who))
 
     def id(self, example: Example) -> str:
-        """A hash of the contents of an example's image."""
+        """A hash of the content of an example's image."""
         (name,) = example.images
         if name not in self.digests:
             self.digests[name] = image_digest(self.files[name])[:32]
         return self.digests[name]
 
     def name(self, image_id: str) -> str:
-        """An image with that id, as the data calls it."""
+        """The data's name of an image with this id."""
         return next((name for name, own in self.digests.items() if own == image_id), image_id)
 
     def pixels(self, name: str, clips: Sequence[FrozenClip]) -> list[np.ndarray]:
-        """An image as each model reads it; raises InputError if its file is no image."""
+        """An image's pixels for each model; raises InputError if its file is no image."""
         path = self.files[name]
         with prefix_errors(path):
             image = read_image(path)
-        sides = [require(clip.image, "image", "what is asked of this teacher") for clip in clips]
+        sides = [require(clip.image, "image", "this teacher") for clip in clips]
         return [side.preprocess(image) for side in sides]
 
 
 class ClipModels(NamedTuple):
-    """The models behind a teacher, and the images that they read."""
+    """The models of a teacher, and the images they read."""
 
     model: FrozenClip
-    """Its features are the teacher's."""
+    """The model that computes the teacher's features."""
     scorer: FrozenClip
-    """It compares image and text; the same one, unless the sides of `own` are of different models."""
+    """The model that compares image and text: `own`, or another one if given."""
     in_joint_space: bool
-    """Whether features are in the joint space, and not before the projections."""
+    """Whether features are in the joint space; otherwise they are taken before the projections."""
     photos: TeacherImages
 
     @property
     def has_scorer(self) -> bool:
-        """Whether another model compares image and text."""
+        """Whether `scorer` is another model than `own`."""
         return self.scorer is not self.model
 
     @property
     def scored_image(self) -> str:
-        """The feature in which an image is compared with texts."""
+        """Name of the image feature that is compared with texts."""
         return "clip_image" if self.in_joint_space and not self.has_scorer else SCORED_IMAGE
 
     @property
     def scored_text(self) -> str:
-        """The feature in which a text is compared with images."""
+        """Name of the text feature that is compared with images."""
         return "clip_text" if self.in_joint_space and not self.has_scorer else SCORED_TEXT
 
     def normalize_text(self, states: Tensor) -> Tensor:
-        """States (..., D) of the own text side as features (..., E)."""
+        """Unit-length features (..., E) from states (..., D) of the text tower of `own`."""
         return F.normalize(
             _projected(self.model, states) if self.in_joint_space else states, dim=-1
         )
 
     def with_own_text(self, inputs: list[Sample], texts: Sequence[str]) -> list[Sample]:
-        """Inputs with their texts, as the own model reads them."""
+        """Inputs with their texts, tokenized for `own`."""
         if inputs[0].clip is not None:
             return inputs
         rows = self.model.tokenize(texts)
@@ -140,7 +140,7 @@ class ClipModels(NamedTuple):
         return [replace(one, clip=row, truncated_tokens=dropped) for one, (row, dropped) in pairs]
 
     def with_scorer_text(self, inputs: list[Sample], texts: Sequence[str]) -> list[Sample]:
-        """Inputs with their texts, as the scorer reads them, where it is another model."""
+        """Inputs with their texts, tokenized for `scorer`, if it is another model."""
         beside = inputs[0].teacher_inputs.get("scorer")
         if not self.has_scorer or (beside is not None and beside.clip is not None):
             return inputs
@@ -151,7 +151,7 @@ class ClipModels(NamedTuple):
 
 
 class ClipBatch:
-    """One batch of inputs, whose texts each model reads at most once for all parts of a teacher."""
+    """One batch of inputs; each model encodes its texts at most once for all parts of a teacher."""
 
     def __init__(self, clips: ClipModels, batch: Batch) -> None:
         self.models = clips
@@ -160,23 +160,23 @@ class ClipBatch:
 
     @cached_property
     def model_text(self) -> tuple[Tensor, Tensor]:
-        """The own model's states of each text's tokens (U, V, D), and the one at its end (U, D)."""
+        """Token states (U, V, D) of each text in `own`, and the state (U, D) at its end."""
         return self.models.model.encode_texts(self.batch)
 
     @cached_property
     def scorer_text(self) -> tuple[Tensor, Tensor]:
-        """The same of the scorer, of the inputs that are beside the batch's."""
+        """As `own_text`, for `scorer` and its own inputs."""
         return self.models.scorer.encode_texts(self.batch.teacher_inputs["scorer"].batch)
 
 
 class ClipTeacherPart(Teacher):
-    """Some features of a CLIP-like model. Abstract."""
+    """A teacher of some features of a CLIP-like model. Abstract."""
 
     selects_words = False
     """Whether it selects words, among those that the student reads."""
 
     def __init__(self, clips: ClipModels, made: Collection[str], sees: bool, reads: bool) -> None:
-        """`made`: names of its features; `sees`, `reads`: whether they depend on the image, and on the text."""
+        """`made`: names of its features; `sees`, `reads`: whether they depend on the image and on the text."""
         self.clips = clips
         self.feature_names = tuple(sorted(made))
         self.reads_images = sees
@@ -184,35 +184,33 @@ class ClipTeacherPart(Teacher):
 
     @property
     def required_features(self) -> set[str]:
-        """Features of earlier parts that it reads."""
+        """Names of the earlier parts' features that it reads."""
         return set()
 
     def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
-        """Inputs with what this part reads of their rows."""
+        """Inputs extended by what this part reads from their rows."""
         return inputs
 
     def compute(self, one: ClipBatch) -> dict[str, Tensor]:
-        """Its features, by name; abstract."""
+        """Its features, by name. Abstract."""
         raise NotImplementedError
 
     def to(self, device: torch.device | str) -> ClipTeacherPart:
-        """Move the models."""
+        """Move the models to a device."""
         self.clips.model.to(device)
         self.clips.scorer.to(device)
         return self
 
     def fit(self, samples: SampleDataset) -> ClipTeacherPart:
-        """Find the images; raises InputError if an example has no image or several, or if an image is missing."""
+        """Locate the images; raises InputError if an example has not exactly one image, or an image is missing."""
         if self.reads_images:
-            self.clips.photos.find(
-                samples, f"a teacher that is asked for {', '.join(self.feature_names)}"
-            )
+            self.clips.photos.find(samples, f"a teacher of {', '.join(self.feature_names)}")
         return self
 
     def ids(self, rows: Sequence[Sample]) -> list[str]:
-        """A hash of the text, of the image's file, or of both, as far as its features depend on them.
+        """A hash of the text, of the image's file, or of both, whichever its features depend on.
 
-        Of the text belongs which words may be selected, if the student does not read all of them.
+        If it selects words, the text's hash includes which words the student does not read.
         """
         ids = []
         for row in rows:
@@ -228,7 +226,7 @@ class ClipTeacherPart(Teacher):
         return ids
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
-        """Pixels and texts, as far as they are needed beside the features that the rows have already."""
+        """Pixels and texts, as far as needed, and the rows' features that it reads."""
         carried = [name for name in rows[0].features if name in self.required_features]
         inputs = [
             Sample(name, features={feature: row.features[feature] for feature in carried})
@@ -245,11 +243,11 @@ class ClipTeacherPart(Teacher):
     def countable_features(
         self, batch: Batch, features: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Nothing: no objective counts by these."""
+        """Empty: no objective's `count` reads its features."""
         return {}
 
     def key(self) -> dict[str, Any]:
-        """Weights, preprocessing and tokenizers on which its features depend."""
+        """Weights, preprocessing and tokenizers that its features depend on."""
         key: dict[str, Any] = {
             "features": list(self.feature_names),
             "space": "joint" if self.clips.in_joint_space else "pre_projection",
@@ -266,7 +264,7 @@ class ClipTeacherPart(Teacher):
 
 
 class ClipImagePart(ClipTeacherPart):
-    """Features of images: `clip_image`, and `clip_scored_image` where images are compared in another space."""
+    """Features of images: `clip_image`, and `clip_scored_image` if images are compared in another space."""
 
     name = "clip_images"
     cacheable = "always"
@@ -295,7 +293,7 @@ class ClipImagePart(ClipTeacherPart):
         return out
 
     def compute(self, one: ClipBatch) -> dict[str, Tensor]:
-        """Unit-length features (U, E); a picture that several inputs share is read once."""
+        """Unit-length features (U, E); an image shared by several inputs is encoded once."""
         found = {}
         if self.by_own:
             pooled, joint = self.clips.model.encode_images(one.batch, _image_ids(one.batch))
@@ -312,7 +310,7 @@ class ClipImagePart(ClipTeacherPart):
 
 
 class ClipTextPart(ClipTeacherPart):
-    """Features of texts: `clip_text`, and `clip_scored_text` where texts are compared in another space."""
+    """Features of texts: `clip_text`, and `clip_scored_text` if texts are compared in another space."""
 
     name = "clip_texts"
 
@@ -346,7 +344,7 @@ class ClipTextPart(ClipTeacherPart):
 
 
 class ClipWordPart(ClipTeacherPart):
-    """The words that matter most, `clip_word`, and their features, `clip_words`."""
+    """The selected words, `clip_word`, and their features, `clip_words`."""
 
     name = "clip_words"
     selects_words = True
@@ -360,16 +358,16 @@ class ClipWordPart(ClipTeacherPart):
         """`options`: how words are selected; `keywords`: an extractor other than the built-in one."""
         self.options = options
         self.keywords = keywords or YakeExtractor()
-        self.ranks = options.word_selection == "top"  # by what words are worth, and not by chance
+        self.ranks = options.word_selection == "top"  # select words by score instead of at random
         super().__init__(clips, ("clip_words", "clip_word"), sees=self.ranks, reads=True)
 
     @property
     def required_features(self) -> set[str]:
-        """The image, with which words are compared."""
+        """The image feature that words are compared with."""
         return {self.clips.scored_image} if self.ranks else set()
 
     def key(self) -> dict[str, Any]:
-        """As every part's, and how words are selected."""
+        """As `ClipTeacherPart.key`, and how words are selected."""
         selection: dict[str, Any] = {
             "words": self.options.num_words,
             "select": self.options.word_selection,
@@ -381,7 +379,7 @@ class ClipWordPart(ClipTeacherPart):
         return super().key() | {"selection": selection}
 
     def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
-        """Inputs with their texts, and what is needed to select words."""
+        """Inputs with their texts and the inputs of word selection."""
         texts = _texts_of(rows)
         inputs = self.clips.with_own_text(inputs, texts)
         if self.ranks:
@@ -390,9 +388,9 @@ class ClipWordPart(ClipTeacherPart):
         return [self._with_words(one, text, _truncated_words(row, text)) for one, text, row in each]
 
     def _with_words(self, one: Sample, text: str, lost: Sequence[int]) -> Sample:
-        """An input with what is needed to select its words: `candidate` and `importance` (K,), or `clip_word` (M,)."""
+        """An input with the inputs of word selection: `candidate` and `importance` (K,), or `clip_word` (M,)."""
         places = word_spans(text)
-        # Of a word that was cut off for either side nothing can be compared.
+        # A word truncated for the student or for a model cannot be compared.
         is_candidate = _is_word(text, places)
         is_candidate[list(lost)] = False
         for row in (
@@ -413,25 +411,25 @@ class ClipWordPart(ClipTeacherPart):
         return one
 
     def _numbers(self, chosen: np.ndarray) -> np.ndarray:
-        """The numbers of selected words (M,) int64, -1 beyond."""
+        """The numbers of the selected words, padded with -1: (M,) int64."""
         numbers = np.full(self.options.num_words, -1, np.int64)
         numbers[: len(chosen)] = chosen
         return numbers
 
     def compute(self, one: ClipBatch) -> dict[str, Tensor]:
-        """Numbers (U, M) of the words that matter most, and their features (U, M, E)."""
+        """Numbers (U, M) of the selected words, and their features (U, M, E)."""
         states, _ = one.model_text
         chosen = one.features["clip_word"] if not self.ranks else self._selected(one)
         return {"clip_word": chosen, "clip_words": self._features(one.batch, states, chosen)}
 
     def _selected(self, one: ClipBatch) -> Tensor:
-        """Numbers (U, M) of the words that matter most; raises InputError for a cosine that is no number."""
+        """Numbers (U, M) of the words with the highest scores; raises InputError for a cosine that is not finite."""
         words = self.options.num_words
         chosen = [self._numbers(select_tokens(*scores, words)) for scores in self.scores(one)]
         return torch.from_numpy(np.stack(chosen)).to(one.batch.device)
 
     def scores(self, one: ClipBatch) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Scores (K,) of each row's words and which are candidates (K,) bool; raises InputError as `_selected`."""
+        """Scores (K,) of each row's words, and a mask (K,) of candidates; raises InputError as `_selected`."""
         is_candidate = one.batch.features["candidate"].cpu().numpy()
         importance = one.batch.features["importance"].cpu().numpy()
         cosines = self._relevance(one).double().cpu().numpy()
@@ -440,14 +438,14 @@ class ClipWordPart(ClipTeacherPart):
             if not np.isfinite(cosines[row][candidates]).all():
                 image = self.clips.photos.name(_image_ids(one.batch)[row])
                 raise InputError(
-                    f"{image}: the teacher's similarity of the image and a word of its text is not a finite number; "
-                    "its weights may be damaged"
+                    f"{image}: the teacher's similarity of the image and a word of its text is not finite; its weights "
+                    "may be damaged"
                 )
             found.append((token_scores(cosines[row], importance[row], candidates), candidates))
         return found
 
     def _relevance(self, one: ClipBatch) -> Tensor:
-        """The cosine (U, K) of each row's image and each of its raw words."""
+        """The cosine (U, K) of each row's image with each of its raw words."""
         batch, scorer = one.batch, self.clips.scorer
         count = batch.features["candidate"].shape[1]
         image = one.features[self.clips.scored_image]
@@ -467,7 +465,7 @@ class ClipWordPart(ClipTeacherPart):
         return (of_words @ image.unsqueeze(-1)).squeeze(-1)
 
     def _alone(self, aside: TeacherInput, image: Tensor, count: int) -> Tensor:
-        """The same of words that are each a text by itself."""
+        """As `_relevance`, for words encoded in windows of their own."""
         windows = require(aside.batch.clip, "clip", "visual relevance")
         side = require(self.clips.scorer.text, "text", "visual relevance")
         _, ends = side.unprojected(windows)
@@ -480,7 +478,7 @@ class ClipWordPart(ClipTeacherPart):
         return (by_row[aside.row_index, :count] @ image.unsqueeze(-1)).squeeze(-1)
 
     def _features(self, batch: Batch, states: Tensor, chosen: Tensor) -> Tensor:
-        """Features (U, M, E) of selected words (U, M), zeros where there is none."""
+        """Features (U, M, E) of the selected words (U, M); zeros for padding."""
         windows = require(batch.clip, "clip", "features of words")
         count = 1 + max(0, int(windows.word_ids.max()))
         last = last_token_positions(windows.word_ids, count).gather(1, chosen.clamp(min=0))
@@ -488,10 +486,10 @@ class ClipWordPart(ClipTeacherPart):
 
 
 class ClipScorePart(ClipTeacherPart):
-    """What follows from the features of image and text: `clip_similarity` and `clip_confidence`."""
+    """Scores from the features of image and text: `clip_similarity` and `clip_confidence`."""
 
     name = "clip_scores"
-    # How sure it is follows from the image in no time; cached with it, a gate would need images of its own.
+    # Cheap to compute from the cached image features, which stay independent of the task's answers.
     cacheable = "never"
 
     def __init__(
@@ -500,7 +498,7 @@ class ClipScorePart(ClipTeacherPart):
         made: Collection[str],
         confidence: AnswerConfidence | ClusterConfidence | None = None,
     ) -> None:
-        """`made`: which of the two; `sure_of`: what `clip_confidence` is about."""
+        """`made`: which of the two; `sure_of`: the answers that `clip_confidence` refers to."""
         self.sure_of = confidence
         self.answers: Tensor | None = None
         self.clusters: Clusters | None = None
@@ -508,11 +506,11 @@ class ClipScorePart(ClipTeacherPart):
 
     @property
     def required_features(self) -> set[str]:
-        """What is compared."""
+        """The features that are compared."""
         return {self.clips.scored_image} | ({self.clips.scored_text} if self.reads_texts else set())
 
     def key(self) -> dict[str, Any]:
-        """As every part's, and the answers."""
+        """As `ClipTeacherPart.key`, and the answers."""
         key = super().key()
         if isinstance(self.sure_of, AnswerConfidence):
             listed = json.dumps(self.sure_of.texts).encode()
@@ -520,13 +518,13 @@ class ClipScorePart(ClipTeacherPart):
         return key
 
     def fit(self, samples: SampleDataset) -> ClipTeacherPart:
-        """Find the images, and the classes' clusters among the similarities of all rows."""
+        """Locate the images, and compute the classes' clusters from the similarities of all rows."""
         super().fit(samples)
         self.fit_clusters(samples, ())
         return self
 
     def fit_clusters(self, samples: SampleDataset, compared: Sequence[ClipTeacherPart]) -> None:
-        """Find the classes' clusters; `compared`: the parts whose features the samples do not carry."""
+        """Compute the classes' clusters; `compared`: parts whose features are not in the samples yet."""
         if not isinstance(self.sure_of, ClusterConfidence) or self.clusters is not None:
             return
         similarity = "clip_similarity"
@@ -542,7 +540,7 @@ class ClipScorePart(ClipTeacherPart):
         self.clusters = kmeans_1d(np.concatenate(found), self.sure_of.classes)
 
     def compute(self, one: ClipBatch) -> dict[str, Tensor]:
-        """The scaled cosine (U,), and the largest share (U,) of the softmax over the answers."""
+        """The scaled cosine (U,), and the largest softmax probability (U,) over the answers."""
         found = {}
         image = one.features[self.clips.scored_image]
         if self.reads_texts:
@@ -557,13 +555,13 @@ class ClipScorePart(ClipTeacherPart):
         return found
 
     def _of_classes(self, similarity: Tensor) -> Tensor:
-        """The largest share (U,) of the softmax over the classes' clusters."""
+        """The largest softmax probability (U,) over the classes' clusters."""
         clusters = require(self.clusters, "clusters", "a teacher's confidence")
         logits = torch.from_numpy(clusters.logits(similarity.cpu().numpy()))
         return logits.softmax(-1).amax(-1).to(similarity)
 
     def _of_answers(self, image: Tensor, texts: Sequence[str]) -> Tensor:
-        """The largest share (U,) of the softmax over answers, whose embeddings are computed once."""
+        """The largest softmax probability (U,) over the answers, whose embeddings are computed once."""
         scorer = self.clips.scorer
         side = require(scorer.text, "text", "an answer's embedding")
         if self.answers is None:
@@ -573,14 +571,14 @@ class ClipScorePart(ClipTeacherPart):
 
 
 class CombinedClipTeacher(ClipTeacherPart):
-    """Several parts in one pass, as they run in every step of training."""
+    """Several parts in one pass, as they run in every training step."""
 
     name = "clip"
 
     def __init__(
         self, clips: ClipModels, members: Sequence[ClipTeacherPart], made: Collection[str]
     ) -> None:
-        """`members`: in the order in which later ones read earlier ones' features; `made`: the features returned."""
+        """`members`: the parts, where later ones read features of earlier ones; `made`: the features returned."""
         super().__init__(
             clips,
             made,
@@ -592,12 +590,12 @@ class CombinedClipTeacher(ClipTeacherPart):
 
     @property
     def required_features(self) -> set[str]:
-        """Features that no member makes itself."""
+        """Features that members read and no member computes."""
         carried = {name for one in self.members for name in one.required_features}
         return carried - {name for one in self.members for name in one.feature_names}
 
     def fit(self, samples: SampleDataset) -> ClipTeacherPart:
-        """Find the images, and what members must know of the data."""
+        """Locate the images, and fit the members to the data."""
         super().fit(samples)
         compared = [one for one in self.members if isinstance(one, ClipImagePart | ClipTextPart)]
         for one in self.members:
@@ -606,55 +604,55 @@ class CombinedClipTeacher(ClipTeacherPart):
         return self
 
     def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
-        """Inputs with what every member reads."""
+        """Inputs extended by what every member reads."""
         for one in self.members:
             inputs = one.add_inputs(inputs, rows)
         return inputs
 
     def compute(self, one: ClipBatch) -> dict[str, Tensor]:
-        """All members' features."""
+        """The features of all members."""
         for member in self.members:
             one.features |= member.compute(one)
         return one.features
 
     def key(self) -> dict[str, Any]:
-        """Every member's."""
+        """The keys of all members, by name."""
         return {one.name: one.key() for one in self.members}
 
 
 def _image_ids(batch: Batch) -> list[str]:
-    """The id of each input's image; an input's own id ends with it."""
+    """The id of each input's image, which is the end of the input's id."""
     return [name.rpartition("|")[2] for name in batch.ids]
 
 
 def _texts_of(rows: Sequence[Sample]) -> list[str]:
-    """What CLIP reads of some rows."""
+    """The texts that CLIP reads for some rows."""
     return [text_for_clip(require(row.example, "example", "a teacher")) for row in rows]
 
 
 def text_for_clip(example: Example) -> str:
-    """What CLIP reads of a row: its first text and, after a space, its second, without a head's cue.
+    """The text that CLIP reads for a row: the first text and, after a space, the second, without a head's cue.
 
-    Raw words keep the numbers that they have in the row (`Tokens.word`): the space ends the first text's last word.
+    Raw words have the same numbers as in the row (`Tokens.word`), because the space ends the first text's last word.
     """
     text = example.text if example.text_pair is None else f"{example.text} {example.text_pair}"
     return text.removesuffix(example.prompt_suffix).rstrip() if example.prompt_suffix else text
 
 
 def _is_word(text: str, places: np.ndarray) -> np.ndarray:
-    """Which raw words (K,) bool are words, and no marks."""
+    """Mask (K,) bool of the raw words that are not punctuation."""
     return np.array([text[start].isalnum() for start, _ in places], bool)
 
 
 def _truncated_words(row: Sample, text: str) -> tuple[int, ...]:
-    """The words of a row's text of which the student has no piece, because they were cut off or have none."""
+    """Numbers of the words in a row's text without a token of the student, because of truncation or otherwise."""
     if row.text is None or row.word_type_ids is None:
         return ()
     unread = np.ones(len(row.word_type_ids) + 1, bool)
-    unread[row.text.word_ids] = False  # -1, no word, is the place behind the last one
+    unread[row.text.word_ids] = False  # index -1 (no word) is the extra last element
     if not unread[:-1].any():
         return ()
-    is_word = _is_word(text, word_spans(text))  # a head's cue is behind them
+    is_word = _is_word(text, word_spans(text))  # a head's cue comes after them
     return tuple(np.flatnonzero(unread[: len(is_word)] & is_word).tolist())
 
 
@@ -663,18 +661,18 @@ def _digest(text: str) -> str:
 
 
 def _add_aside(one: Sample, name: str, **parts: Any) -> Sample:
-    """An input with more to be read beside it: under `name`, by a tower of its own."""
+    """An input with more parts in its aside `name`, which another tower reads."""
     aside = replace(one.teacher_inputs.get(name, Sample(one.id)), **parts)
     return replace(one, teacher_inputs={**one.teacher_inputs, name: aside})
 
 
 def _projected(clip: FrozenClip, states: Tensor) -> Tensor:
-    side = require(clip.text, "text", "what is asked of this teacher")
+    side = require(clip.text, "text", "this teacher")
     projected: Tensor = side.projection(states)
     return projected
 
 
 def _gather_states(states: Tensor, places: Tensor) -> Tensor:
-    """States (U, V, D) at places (U, K): (U, K, D); the first one's where there is none (-1)."""
+    """States (U, K, D) at positions (U, K) of states (U, V, D); position 0 in place of -1."""
     index = places.clamp(min=0).unsqueeze(-1).expand(-1, -1, states.shape[-1])
     return states.gather(1, index)

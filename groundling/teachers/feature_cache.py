@@ -1,4 +1,4 @@
-"""Samples with frozen teachers beside them, and the cache of the teachers' features."""
+"""Samples with features of frozen teachers, and the cache of these features."""
 
 from __future__ import annotations
 
@@ -34,81 +34,81 @@ from groundling.runs.folder import PREPARED, json_text, read_object
 from groundling.runs.progress import Progress
 from groundling.teachers import Teacher, compute_feature_arrays, read_input_keys, read_inputs
 
-# Features of frozen teachers, computed once for equal inputs: in memory, or in a folder that runs share.
+# The cache: features are computed once for equal inputs, and kept in memory or in a folder that runs share.
 
 SHARD = 2048
-"""Records of a file; a killed run computes as many again at most, per process."""
+"""Records per shard; a killed run recomputes at most this many per process."""
 BATCH = 64
-"""Inputs a teacher reads at a time."""
+"""Batch size of a teacher."""
 SCALAR = "_as_row"
-"""Ends the names of single numbers, which a store holds as arrays of one."""
+"""Suffix of scalar features, which a store keeps as arrays of one element."""
 
 CHECKED: set[tuple[tuple[Path, int, int], ...]] = set()
-"""Shards whose hashes this process has compared, by path, size and time of their files: splits and seeds share them."""
+"""Shards verified by this process, by path, size and modification time of their files; splits and seeds share them."""
 
 RecordFactory = Callable[[Sequence[str]], list[Record]]
-"""Records of some ids, in their order; is asked for at most `BATCH` at a time."""
+"""Computes the records of some ids, in their order; called with at most `BATCH` ids."""
 
 
 class FeatureStore(Protocol):
-    """One teacher's cached features by number, once `fill` has computed those that are missing."""
+    """One teacher's cached features, by record number, after `fill` has computed the missing ones."""
 
     def fill(self, ids: Sequence[str], make: RecordFactory, what: str) -> None:
-        """Let `make` compute the records of those ids that are not there; progress calls it `what`."""
+        """Compute the missing records of `ids` with `make`; `what` is the progress bar's title."""
         ...
 
     def index_of(self, record_id: str) -> int:
-        """Where a record is."""
+        """The number of a record."""
         ...
 
     def get(self, number: int) -> Record:
-        """The record; its arrays are to be copied soon, and are not to be written to."""
+        """The record; copy its arrays soon, and do not write to them."""
         ...
 
 
 @with_field_docs
 class FeatureCache:
-    """Keeps the features of frozen teachers, so that each input is read once: in a folder, or in memory.
+    """Caches the features of frozen teachers in a folder or in memory, so that each input is encoded once.
 
-    In a folder every teacher has one of its own, named by the hash of its `key`: runs and teachers share a cache, and
-    a killed run resumes with what is missing.
+    Every teacher has its own subfolder, named by the hash of its `key()`: runs and teachers share a cache,
+    and a killed run resumes with the missing features.
     """
 
     def __init__(self, folder: str | Path | None = None, limit_gb: float = math.inf) -> None:
-        """Features go to `folder`, or stay in memory without one.
+        """Features are cached in `folder`, or in memory without one.
 
-        A teacher without parts is cached if its features take at most `limit_gb` GiB; if that is 0, none is.
+        A teacher without parts is cached only if its features take at most `limit_gb` GiB; 0 disables the cache.
         """
         self.folder = None if folder is None else Path(folder)
         self.limit_gb = limit_gb
         self.in_memory: dict[int, tuple[Teacher, MemoryFeatureStore]] = {}
 
     def store(self, teacher: Teacher) -> FeatureStore:
-        """Where a teacher's features are, after its `fit`."""
+        """The store of a teacher's features; call it after the teacher's `fit`."""
         if self.folder is not None:
             key = teacher.key()
             text = json_text(key, sort_keys=True)
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]
             return DiskFeatureStore(self.folder / f"{teacher.name}-{digest}", key)
-        # The teacher stays beside its features: no other object takes its `id`.
+        # Keep the teacher with its features, so that no other object gets its `id`.
         _, store = self.in_memory.setdefault(id(teacher), (teacher, MemoryFeatureStore()))
         return store
 
 
 def cache_folder(teacher_cache: str, out: Path) -> Path:
-    """Where a run caches features: in --teacher-cache, or without one below its folder `out`, until it ends."""
+    """A run's cache folder: --teacher-cache, or a folder below `out` that exists until the run ends."""
     return Path(teacher_cache) if teacher_cache else out / PREPARED / "teacher"
 
 
 class MemoryFeatureStore:
-    """Features of this process alone, as long as it lives."""
+    """Features in the memory of this process."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.numbers: dict[str, int] = {}
 
     def fill(self, ids: Sequence[str], make: RecordFactory, what: str) -> None:
-        """Compute the records of ids that are not there."""
+        """Compute the missing records."""
         missing = [one for one in ids if one not in self.numbers]
         progress = Progress(what, len(missing), "input")
         for record in _compute_records(missing, make, progress):
@@ -117,7 +117,7 @@ class MemoryFeatureStore:
         progress.close()
 
     def index_of(self, record_id: str) -> int:
-        """Where a record is."""
+        """The number of a record."""
         return self.numbers[record_id]
 
     def get(self, number: int) -> Record:
@@ -126,22 +126,22 @@ class MemoryFeatureStore:
 
 
 class DiskFeatureStore:
-    """In a folder of shards, which many runs may read and one run at a time adds to, all its processes together.
+    """Features in a folder of shards: many runs read it, one run at a time writes, with all its processes.
 
-    Features are mapped, so that memory holds the ids alone.
+    Features are memory-mapped; only the ids are in memory.
     """
 
     def __init__(self, folder: str | Path, key: Facts) -> None:
-        """`key`: what the records depend on beside their ids; see `ShardWriter`."""
+        """`key`: everything the records depend on except their ids; see `ShardWriter`."""
         self.folder = Path(folder)
         self.key = dict(key)
         self.store: ShardStore | None = None
 
     def fill(self, ids: Sequence[str], make: RecordFactory, what: str) -> None:
-        """Compute the records of ids that are not there, every process its share of the shards.
+        """Compute the missing records, each process its share of the shards.
 
-        Goes on where a killed run stopped, and waits for another run that is adding. Raises InputError if the folder
-        holds records of another key, or if a shard with some of these ids is no longer what was written.
+        Resumes a killed run, and waits while another run writes. Raises InputError if the folder has
+        records of another key, or if a shard with some of these ids was changed.
         """
         state = PartialState()
         with _locked_folder(self.folder, state):
@@ -161,11 +161,11 @@ class DiskFeatureStore:
         )
         closed = self._closed(len(written))
         there = {record_id for index in written.values() for record_id in index.ids}
-        state.wait_for_everyone()  # nobody writes before all have seen what there is
+        state.wait_for_everyone()  # every process lists the shards before any writes
         missing = [one for one in ids if one not in there]
         chunks = [missing[start : start + SHARD] for start in range(0, len(missing), SHARD)]
         gaps = sum(number not in written for number in range(max(written, default=-1) + 1))
-        chunks += [[]] * (gaps - len(chunks))  # a store has no gaps
+        chunks += [[]] * (gaps - len(chunks))  # fill gaps in the shard numbers with empty shards
         numbers = list(islice((n for n in count() if n not in written), len(chunks)))
         own = part.shard_numbers(len(chunks))
         progress = Progress(what, sum(len(chunks[place]) for place in own), "input")
@@ -177,21 +177,21 @@ class DiskFeatureStore:
             writer.close({"features_of": self.key}, barrier=state.wait_for_everyone)
 
     def index_of(self, record_id: str) -> int:
-        """Where a record is; raises InputError if it is not there."""
+        """The number of a record; raises InputError if it is missing."""
         return self._filled().index_of(record_id)
 
     def get(self, number: int) -> Record:
-        """The record, its arrays mapped; raises InputError if its shard is damaged."""
+        """The record, its arrays memory-mapped; raises InputError if its shard is damaged."""
         store = self._filled()
         return Record(store.ids[number], _scalars(store.array_views(number)), store.facts(number))
 
     def _filled(self) -> ShardStore:
         if self.store is None:
-            raise RuntimeError(f"{self.folder}: read before it was filled")
+            raise RuntimeError(f"{self.folder}: call `fill` before reading")
         return self.store
 
     def _compare(self, shards: Mapping[int, ShardIndex]) -> None:
-        """Raises InputError if a file of some shards has another hash than the one that was written."""
+        """Raises InputError if a file of these shards does not have its recorded hash."""
         path = self.folder / "manifest.json"
         manifest = read_object(path) if path.is_file() else {}
         for number, index in shards.items():
@@ -201,13 +201,11 @@ class DiskFeatureStore:
                 continue
             own = shard_file(self.folder, "index", number)
             faults = changed_files(self.folder, number, index, manifest)
-            raise_first(
-                [f"{one}; remove {own}, and its features are computed anew" for one in faults]
-            )
+            raise_first([f"{one}; remove {own} to recompute its features" for one in faults])
             CHECKED.add(stamp)
 
     def _closed(self, shards: int) -> bool:
-        """Whether the manifest speaks of all shards that are there."""
+        """Whether the manifest counts all existing shards."""
         manifest = self.folder / "manifest.json"
         return manifest.is_file() and read_object(manifest).get("shards") == shards
 
@@ -215,7 +213,7 @@ class DiskFeatureStore:
 def _compute_records(
     ids: Sequence[str], make: RecordFactory, progress: Progress
 ) -> Iterator[Record]:
-    """Records of ids, computed batch by batch."""
+    """Compute the records of `ids`, batch by batch."""
     for start in range(0, len(ids), BATCH):
         some = ids[start : start + BATCH]
         yield from make(some)
@@ -223,7 +221,7 @@ def _compute_records(
 
 
 def _file_stamp(path: Path) -> tuple[Path, int, int]:
-    """What tells a file from what stood there before; zeros for one that is gone."""
+    """Path, size and modification time of a file; zeros if it does not exist."""
     try:
         about = path.stat()
     except OSError:
@@ -233,14 +231,14 @@ def _file_stamp(path: Path) -> tuple[Path, int, int]:
 
 @contextmanager
 def _locked_folder(folder: Path, state: PartialState) -> Iterator[None]:
-    """As the only run that adds to a folder; its main process holds it for all of them."""
+    """Lock a folder for this run; the main process holds the lock for all its processes."""
     with lock_folder(folder, "adding features") if state.is_main_process else nullcontext():
         state.wait_for_everyone()
         yield
 
 
 def _with_row_axis(record: Record) -> Record:
-    """A record whose arrays all have a first axis, as a store wants it."""
+    """A record with scalars as arrays of one element, as a store requires."""
     arrays = {}
     for name, array in record.arrays.items():
         if array.ndim:
@@ -251,7 +249,7 @@ def _with_row_axis(record: Record) -> Record:
 
 
 def _scalars(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The arrays as they were before `_rows`."""
+    """The arrays with scalars restored, the inverse of `_rows`."""
     found: dict[str, Any] = {}
     for name, array in arrays.items():
         if name.endswith(SCALAR):
@@ -263,16 +261,16 @@ def _scalars(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 @with_field_docs
 class TeacherDataset:
-    """Samples with a teacher's features, row by row; a wrapper, in any order with those of regions and pixels.
+    """Samples with a teacher's features in every row; can be nested with the wrappers for regions and pixels.
 
-    With a cache every different input is read once. Without one, samples carry the teacher's inputs as `asides`, and
-    `train(..., teachers=[teacher])` runs it in every step.
+    With a cache, equal inputs are encoded once. Without one, samples carry the teacher's inputs as
+    `asides`, and `train(..., teachers=[teacher])` runs the teacher in every step.
     """
 
     def __init__(
         self, samples: SampleDataset, teacher: Teacher, cache: FeatureCache | None = None
     ) -> None:
-        """A cache is for inputs that are the same in every epoch; what is drawn anew needs the teacher each step."""
+        """Use a cache for inputs that are the same in every epoch, and none for inputs that are drawn anew."""
         teacher.fit(samples)
         self.samples = samples
         self.teacher = teacher
@@ -280,7 +278,7 @@ class TeacherDataset:
         self.lengths = samples.lengths
         self.images = samples.images
         self.store = None if cache is None else cache.store(teacher)
-        # Where each row's features are, one sample's rows after the other's, and where each sample's begin.
+        # The record number of each row, for all samples' rows in order, and the first row of each sample.
         self.numbers = np.zeros(0, np.int64)
         self.starts = np.zeros(1, np.int64)
         if self.store is not None:
@@ -291,11 +289,11 @@ class TeacherDataset:
 
     @property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3), as without a teacher."""
+        """(len(self), 3), those of the wrapped samples."""
         return self.samples.sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
-        """Samples whose rows carry features, or what the teacher reads, in the order of `indices`."""
+        """Samples, in the order of `indices`, with features or the teacher's inputs in their rows."""
         samples = self.samples.get(indices, rngs)
         if self.store is None:
             return [self._with_inputs(sample) for sample in samples]
@@ -315,7 +313,7 @@ class TeacherDataset:
         )
 
     def _with_inputs(self, sample: Sample) -> Sample:
-        """A sample with what the teacher reads of its rows."""
+        """A sample with the teacher's inputs in its rows."""
         inputs = read_inputs(self.teacher, sample.rows)
         each = iter(inputs)
         name = self.teacher.name
@@ -325,14 +323,14 @@ class TeacherDataset:
         return self._count_truncated(taught, [one.truncated_tokens for one in inputs])
 
     def _count_truncated(self, sample: Sample, dropped: Sequence[int]) -> Sample:
-        """A sample with what was cut off its rows, unless another part of the teacher counts that."""
+        """A sample with the teacher's truncated tokens counted, unless another part of the teacher counts them."""
         return replace(
             sample,
             truncated_tokens=sample.truncated_tokens + sum(dropped) * self.teacher.counts_truncated,
         )
 
     def _fill(self, store: FeatureStore) -> None:
-        """Every different input, in the order in which it first stands in the data."""
+        """Fill the store with all distinct inputs, in the order of their first occurrence."""
         order: dict[str, int] = {}
         places: list[tuple[int, int]] = []
         rows = []
@@ -359,7 +357,7 @@ class TeacherDataset:
         self.starts = np.cumsum([0, *counts])
 
     def _compute_records(self, places: Sequence[tuple[int, int]]) -> list[Record]:
-        """What is cached of some rows, each told by its sample and its place in it."""
+        """Compute the records of some rows, given as (sample index, row in the sample)."""
         samples = _get_fixed(self.samples, [index for index, _ in places])
         rows = [sample.rows[row] for sample, (_, row) in zip(samples, places, strict=True)]
         inputs = read_inputs(self.teacher, rows)
@@ -369,7 +367,7 @@ class TeacherDataset:
             for name, array in arrays.items():
                 if not np.isfinite(array).all():
                     raise InputError(
-                        f"{sample.id}: the feature {name} of {self.teacher.display_name} is not a finite number"
+                        f"{sample.id}: the feature {name} of {self.teacher.display_name} is not finite"
                     )
             facts = {"truncated_tokens": one.truncated_tokens} if one.truncated_tokens else {}
             records.append(Record(one.id, arrays, facts))
@@ -377,14 +375,14 @@ class TeacherDataset:
 
 
 class TeacherSet:
-    """The teachers of a run and the cache of their features; one serves all seeds."""
+    """The teachers of a run and the cache of their features, shared by all seeds."""
 
     def __init__(self, teachers: Sequence[Teacher] = (), cache: FeatureCache | None = None) -> None:
-        """Teachers whose features go to `cache`, or none of them without one; raises InputError if two share a name."""
+        """Teachers, and the cache of their features, if any; raises InputError if two teachers share a name."""
         names = [teacher.name for teacher in teachers]
         for name in names:
             if names.count(name) > 1:
-                raise InputError(f"two teachers are called {name!r}; each needs a name of its own")
+                raise InputError(f"two teachers are called {name!r}; give each its own `name`")
         self.teachers = teachers
         self.limit_gb = 0.0 if cache is None else cache.limit_gb
         self.cache = cache if self.limit_gb else None
@@ -393,10 +391,10 @@ class TeacherSet:
     def wrap(
         self, samples: SampleDataset, fixed: bool = True
     ) -> tuple[SampleDataset, list[Teacher]]:
-        """The samples with the teachers beside them, and the teachers that run in every step.
+        """The samples wrapped in `TeacherDataset`s, and the teachers that run in every step.
 
-        Samples that are drawn anew in every epoch say `fixed=False`: of them only what depends on the image alone is
-        cached. A teacher belongs below regions and pixels, which it need not wait for.
+        Pass `fixed=False` for samples that are drawn anew in every epoch: only features of images are cached
+        then. Wrap samples before adding regions and pixels, so that filling the cache does not load these.
         """
         live: list[Teacher] = []
         for teacher in self.teachers:
@@ -411,7 +409,7 @@ class TeacherSet:
     def _split(
         self, teacher: Teacher, samples: SampleDataset, fixed: bool
     ) -> tuple[Sequence[Teacher], Sequence[Teacher]]:
-        """The parts of a teacher whose features are cached, and what runs in every step."""
+        """The parts of a teacher whose features are cached, and the teachers that run in every step."""
         parts = teacher.parts()
         usual = {"always", "fixed"} if fixed else {"always"}
         cached = [part for part in parts if part.cacheable in usual]
@@ -422,7 +420,7 @@ class TeacherSet:
         return cached, teacher.merge_uncached(rest) if rest else []
 
     def _fits(self, teacher: Teacher, samples: SampleDataset) -> bool:
-        """Whether the features of a teacher without parts are small enough; the first samples decide for all."""
+        """Whether the features of a teacher without parts fit the limit, estimated once, on the first data set."""
         if self.limit_gb == math.inf:
             return True
         if id(teacher) not in self.fits:
@@ -431,11 +429,11 @@ class TeacherSet:
         return self.fits[id(teacher)]
 
     def sizes(self, sizes: OutputSizes) -> OutputSizes:
-        """A model's sizes with the teachers' widths; raises InputError if two teachers' texts differ in width."""
+        """A model's sizes with the teachers' widths; raises InputError if their text features differ in width."""
         widths = {teacher.width for teacher in self.teachers if teacher.width}
         if len(widths) > 1:
             raise InputError(
-                f"the objectives read features of texts of two widths, {min(widths)} and {max(widths)}, because of "
+                f"the objectives read text features of two widths, {min(widths)} and {max(widths)}, because of "
                 "--teacher-text or --teacher-space; train them in two runs"
             )
         images = [teacher.image_width for teacher in self.teachers]
@@ -443,11 +441,11 @@ class TeacherSet:
 
 
 MEASURED = 64
-"""Samples from which the size of all features is estimated."""
+"""Number of samples from which the size of all features is estimated."""
 
 
 def estimate_features_gb(samples: SampleDataset, teacher: Teacher) -> float:
-    """About how many GiB a teacher's features of all samples take, from some of them."""
+    """Estimated size of a teacher's features of all samples, in GiB."""
     count = min(MEASURED, len(samples))
     places = [len(samples) * number // count for number in range(count)]
     rows = [row for sample in _get_fixed(samples, places) for row in sample.rows]
@@ -460,7 +458,7 @@ def estimate_features_gb(samples: SampleDataset, teacher: Teacher) -> float:
 
 
 def iterate_samples(samples: SampleDataset) -> Iterator[Sample]:
-    """Every sample, as it is without a draw."""
+    """Iterate over all samples, with fixed random generators."""
     for start in range(0, len(samples), BATCH):
         yield from _get_fixed(samples, range(start, min(start + BATCH, len(samples))))
 

@@ -1,4 +1,4 @@
-"""The teachers of a run: loaded by what its objectives read."""
+"""Loads the teachers of a run, for the features that its objectives read."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def load_teacher_set(
     seed: int,
     extra_teachers: Sequence[Teacher] = (),
 ) -> TeacherSet:
-    """The teachers that the objectives `names` of a run read, on its device: those of a `source`, and those of `also`.
+    """Load the teachers that the objectives `names` need from a `source`, add those of `also`, move all to `device`.
 
-    Features are cached in --teacher-cache, or below the run's folder `out`. Raises InputError if a teacher lacks a
-    feature that is read.
+    Features are cached in --teacher-cache, or below the run's folder `out`. Raises InputError if a teacher
+    lacks a required feature.
     """
     torch.manual_seed(derive_seed(seed, "init", "teacher"))
     teachers = []
@@ -65,9 +65,10 @@ def load_teacher_set(
 def load_adapter_teacher_set(
     base: AdapterBase, options: TargetedDistillationSettings, device: torch.device, out: Path
 ) -> TeacherSet:
-    """The CLIP under an adapter as a teacher of every row's image and text, on a device; always cached.
+    """The CLIP of an adapter as a teacher of each row's image and text, on a device; always cached.
 
-    Features are in --teacher-cache, or below the run's folder `out`. Raises InputError without --teacher-images.
+    Features are cached in --teacher-cache, or below the run's folder `out`. Raises InputError without
+    --teacher-images.
     """
     clip = FrozenClip(base.image, base.text, base.tokenizer)
     teacher = ClipTeacher(clip, {IMAGE, TEXT}, options).to(device)
@@ -81,11 +82,11 @@ def load_teachers(
     targeted: TargetedDistillationSettings,
     form: OutputType | None = None,
 ) -> list[Teacher]:
-    """The teachers of a `source` for features that objectives read; these tell whether one must see images."""
+    """Load the teachers of a `source` for the features `needs`; images are needed for features of CLIP's images."""
     of_clip = set(needs) & set(FEATURES)
     if not of_clip and targeted.teacher_images:
         raise InputError(
-            f"nothing reads --teacher-images {targeted.teacher_images}; name an objective that does, such as td_image"
+            f"--teacher-images {targeted.teacher_images}: no objective reads images; add one that does, e.g. td_image"
         )
     if is_import_path(source) or not of_clip:
         return [load_teacher(source, distilling)]
@@ -96,14 +97,16 @@ def load_teachers(
 
 
 def load_teacher(source: str, options: DistillationSettings) -> Teacher:
-    """A CLIP-like text tower by hub id or folder, or MODULE:NAME of a teacher of your own or of what makes it."""
+    """Load a CLIP-like text tower by hub id or folder, or your own teacher, MODULE:NAME (an object or its maker)."""
     if not is_import_path(source):
         clip, tokenizer = load_clip_text_tower(source)
         standardise = options.l1_targets == "standard"
         return ClipTextTeacher(clip, tokenizer, standardise, options.max_windows)
     teacher = instantiate(source, is_teacher, "a Teacher")
     if not (teacher.name and (teacher.width or teacher.image_width)):
-        raise InputError(f"{source}: a teacher needs a `name`, and the `width` of its features")
+        raise InputError(
+            f"{source}: a teacher needs a `name`, and a `width` or `image_width` of its features"
+        )
     return teacher
 
 
@@ -113,13 +116,13 @@ def load_clip_teacher(
     options: TargetedDistillationSettings,
     form: OutputType | None,
 ) -> ClipTeacher:
-    """A CLIP-like model as a teacher of images and texts, with the sides that `needs` ask for; see `TargetedDistillationSettings`."""
+    """Load a CLIP-like model as a teacher, with the towers that the features `needs` require; see `TargetedDistillationSettings`."""
     by_chance = {"clip_words", "clip_word"} if options.word_selection == "random" else set()
     sees = not set(needs) <= {"clip_text"} | by_chance
     reads = bool(set(needs) - {"clip_image"})
     text_source = options.teacher_text or source
     joined = text_source == source
-    if not joined:  # what compares image and text is the scorer's
+    if not joined:  # the scorer compares image and text
         sees = "clip_image" in needs
         reads = bool({"clip_text", "clip_words"} & set(needs))
     image = load_clip_image_tower(source) if sees else None
@@ -138,7 +141,7 @@ def load_clip_teacher(
 
 
 def _keywords(name: str) -> KeywordExtractor | None:
-    """An extractor of keywords of your own, MODULE:NAME (a function, or a class made without arguments)."""
+    """Load your own keyword extractor, MODULE:NAME (a function, or a class without arguments); None for no name."""
     return (
         instantiate(name, _is_extractor, "a function from a text to its keywords") if name else None
     )
@@ -149,11 +152,11 @@ def _is_extractor(value: object) -> TypeGuard[KeywordExtractor]:
 
 
 def _confidence_of_task(form: OutputType | None) -> AnswerConfidence | ClusterConfidence:
-    """What a teacher can be sure of in a task; raises InputError for one without answers."""
+    """The answers that a teacher's confidence refers to; raises InputError for a task without answers."""
     if isinstance(form, OpenAnswer):
         return AnswerConfidence(
             tuple(text for text in form.labels if text not in form.excluded_answers)
         )
     if isinstance(form, Classification):
         return ClusterConfidence(len(form.labels))
-    raise InputError("--td-gate: this task has no answers of which a teacher could be sure")
+    raise InputError("--td-gate: this task has no answers to choose from; omit it")

@@ -1,4 +1,4 @@
-"""Teachers of text: a frozen CLIP-like text tower, and the student's own encoder as it was before training."""
+"""Teachers of text: a frozen CLIP-like text tower, and a frozen copy of the student before training."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from groundling.models.text_encoder import TextEncoder
 from groundling.teachers import Teacher
 
 CALIBRATION = 2048
-"""Samples from which the features' mean and spread are estimated."""
+"""Number of samples for the features' mean and standard deviation."""
 BATCH = 64
-"""Samples read at a time for that."""
+"""Batch size for these."""
 REMEMBERED = 1 << 14
-"""Texts whose windows are remembered: those of a task, whose epochs are many, or of a large corpus the last."""
+"""Number of texts whose tokenized inputs are kept in memory: all of a small task, the last ones of a corpus."""
 
 
 class ClipTextTeacher(Teacher):
-    """Sentence and word features of a text, as the teacher sees it; never trained, never saved, always in eval mode.
+    """Sentence and word features of a text from a frozen CLIP-like text tower, in eval mode; not saved.
 
-    A word's feature is that of its last piece (the tower is causal, so only that piece has seen the whole word); a
-    text of several windows has the mean of their end-token features. Features are standardised per dimension over
-    the first samples of the data (`fit`), because CLIP's share a large common part that hides what differs.
+    A word's feature is its last token's (the tower is causal, so only that token has read the whole word).
+    A text of several windows has the mean of their end-token features. Features are standardised per
+    dimension over the first samples of the data (`fit`), because CLIP's features have a large common
+    component that dominates their differences.
     """
 
     name = "clip_text"
@@ -48,7 +49,7 @@ class ClipTextTeacher(Teacher):
         standardise: bool = True,
         max_windows: int = 0,
     ) -> None:
-        """The tokenizer is the tower's own; at most `max_windows` windows a text are read (0: all)."""
+        """`tokenizer`: the tower's; `max_windows`: maximum number of windows per text (0: no limit)."""
         self.clip = clip.eval().requires_grad_(False)
         self.width = clip.embed_dim
         self.windows = ClipRowEncoder(tokenizer, clip.context_length, max_windows)
@@ -59,17 +60,17 @@ class ClipTextTeacher(Teacher):
 
     @property
     def device(self) -> torch.device:
-        """Where the tower is."""
+        """The tower's device."""
         return self.clip.logit_scale.device
 
     def to(self, device: torch.device | str) -> ClipTextTeacher:
-        """Move the tower."""
+        """Move the tower to a device."""
         self.clip.to(device)
         self.stats = {part: (m.to(device), s.to(device)) for part, (m, s) in self.stats.items()}
         return self
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
-        """Windows and words of each row's own text, converted once; equal ones have equal ids."""
+        """Windows and words of each row's text, tokenized once; equal ones have equal ids."""
         examples = [require(row.example, "example", "a teacher of texts") for row in rows]
         missing = [one for one in examples if (one.text, one.text_pair) not in self.cached_inputs]
         if missing and len(self.cached_inputs) > REMEMBERED:
@@ -83,7 +84,7 @@ class ClipTextTeacher(Teacher):
         return [self.cached_inputs[one.text, one.text_pair] for one in examples]
 
     def fit(self, samples: SampleDataset) -> ClipTextTeacher:
-        """Estimate the features' mean and spread on the data's first samples; the same data gives the same numbers."""
+        """Estimate the features' mean and standard deviation on the data's first samples, deterministically."""
         if not self.standardise or self.stats:
             return self
         sentences: list[Tensor] = []
@@ -106,7 +107,7 @@ class ClipTextTeacher(Teacher):
         return self
 
     def key(self) -> dict[str, Any]:
-        """The tower's weights, how texts are cut, and the texts from which the spread was estimated."""
+        """The tower's weights, its windows, and the texts of the mean and standard deviation."""
         return {
             "weights": weights_sha256(self.clip),
             "windows": [self.windows.limit, self.windows.max_windows],
@@ -115,7 +116,7 @@ class ClipTextTeacher(Teacher):
 
     @torch.no_grad()
     def features(self, batch: Batch) -> dict[str, Tensor]:
-        """`sentence` (U, E), `words` (U, K, E) and `has` (U, K), which says where a word has a feature."""
+        """`sentence` (U, E), `words` (U, K, E), and `has` (U, K), True for words with a feature."""
         batch = batch.to(self.device)
         windows = require(batch.clip, "clip", "the teacher")
         numbers = require(batch.word_type_ids, "word_type_ids", "the teacher")
@@ -133,7 +134,7 @@ class ClipTextTeacher(Teacher):
         return {**said, "has": last >= 0}
 
     def countable_features(self, batch: Batch, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`has` (U, K), which follows from the words of the windows' pieces."""
+        """`has` (U, K), computed from the words of the windows' tokens."""
         if "has" not in features:
             return {}
         windows = require(batch.clip, "clip", "the teacher")
@@ -141,7 +142,7 @@ class ClipTextTeacher(Teacher):
         return {"has": last_token_positions(windows.word_ids, numbers.shape[1]) >= 0}
 
     def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
-        """Each row's features, those of words without padding."""
+        """Each row's features, without padding of words."""
         counts = (require(batch.word_type_ids, "word_type_ids", "the teacher") >= 0).sum(1).tolist()
         arrays = {name: value.cpu().numpy() for name, value in features.items()}
         return [
@@ -155,9 +156,9 @@ class ClipTextTeacher(Teacher):
 
 
 class ClipSentenceTeacher(ClipTextTeacher):
-    """The sentence features alone, as the tower gives them: the text side of a CLIP.
+    """The sentence features alone, not standardised: CLIP's text embeddings.
 
-    With one window that is CLIP's own embedding of the text, cut where the window ends; of several it is the mean.
+    With one window this is CLIP's embedding of the truncated text; with several windows, their mean.
     """
 
     name = "clip_sentences"
@@ -178,37 +179,39 @@ class ClipSentenceTeacher(ClipTextTeacher):
 
 
 class FrozenCopy(Teacher):
-    """The pooled sentence vectors of a student's texts, as it gave them before it was trained: a frozen copy."""
+    """A frozen copy of the student before training: its pooled sentence vectors of the student's texts."""
 
     name = "itself"
-    display_name = "the student as it was"  # a run without a teacher has it, too
-    counts_truncated = False  # it reads what the student reads, whose own cut pieces are counted
+    display_name = "the student before training"  # also in a run without another teacher
+    counts_truncated = False  # the student reads the same tokens, and counts truncated ones
 
     def __init__(self, text: TextEncoder) -> None:
-        """Copies the encoder as it stands. Raises InputError if it pools no sentence vector."""
+        """Copies the encoder. Raises InputError if it is no sentence encoder."""
         if text.sentence is None:
-            raise InputError(f"{text.tokenizer.name_or_path}: no sentence vectors to retain")
+            raise InputError(
+                f"{text.tokenizer.name_or_path}: not a sentence encoder, so it has no sentence vectors to retain"
+            )
         self.text = TextEncoder(copy.deepcopy(text.encoder), text.tokenizer)
         self.text.set_sentence_modules(text.sentence)
         self.text.eval().requires_grad_(False)
 
     @property
     def device(self) -> torch.device:
-        """Where the copy is."""
+        """The copy's device."""
         return next(self.text.parameters()).device
 
     def to(self, device: torch.device | str) -> FrozenCopy:
-        """Move the copy."""
+        """Move the copy to a device."""
         self.text.to(device)
         return self
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
-        """Each row's own pieces, which nothing has masked yet; equal ones have equal ids."""
+        """Each row's tokens before masking; equal ones have equal ids."""
         texts = [require(row.text, "text", self.name) for row in rows]
         return [Sample(_text_key(text), text=text) for text in texts]
 
     def key(self) -> dict[str, Any]:
-        """Its weights, and how it pools."""
+        """Its weights and its pooling."""
         sentence = require(self.text.sentence, "sentence", self.name)
         return {
             "weights": weights_sha256(self.text.encoder),
@@ -224,12 +227,12 @@ class FrozenCopy(Teacher):
     def countable_features(
         self, batch: Batch, features: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Nothing: no objective counts by these."""
+        """Empty: no objective's `count` reads its features."""
         return {}
 
 
 def _input_key(sample: Sample) -> str:
-    """Equal for texts that the teacher reads alike: the same pieces in the same raw words."""
+    """Hash of a text's tokens and raw words; equal for texts that give the teacher equal inputs."""
     row: TextRow = require(sample.clip, "clip", "a teacher of texts")
     words = require(sample.word_type_ids, "word_type_ids", "a teacher of texts")
     return hashlib.blake2b(
@@ -238,5 +241,5 @@ def _input_key(sample: Sample) -> str:
 
 
 def _text_key(text: TextRow) -> str:
-    """Equal for texts of the same pieces."""
+    """Hash of a text's tokens."""
     return hashlib.blake2b(text.input_ids.tobytes(), digest_size=16).hexdigest()

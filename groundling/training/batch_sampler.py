@@ -1,4 +1,4 @@
-"""Which samples each optimizer step sees: a pure function of the seed and the step."""
+"""Which samples are in each optimizer step: a pure function of the seed and the step."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ from groundling.settings.input_settings import WeightedFile
 from groundling.settings.training import TrainConfig
 
 POOL = 64
-"""Batches whose samples are sorted by length together, so that a batch needs little padding."""
+"""Number of batches whose samples are sorted by length together, so that a batch needs little padding."""
 BUCKET = 8192
-"""Samples that are sorted by size together where batches are counted in tokens (ChenRocks/UNITER, data/loader)."""
+"""Number of samples sorted by size together if batch size is in tokens (ChenRocks/UNITER, data/loader)."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class DataSource:
-    """A data set of a run, how often it is drawn relative to others, and which objectives score its batches."""
+    """A data set of a run, its sampling ratio, and the objectives that train on its batches."""
 
     samples: SampleDataset
     """The data set."""
     ratio: float = 1.0
     """How often it is drawn, relative to the other sources."""
     objectives: tuple[str, ...] | None = None
-    """Names of the objectives that see this source; None for all. UNITER draws one objective per step this way."""
+    """Names of the objectives that train on this source; None: all. UNITER draws one objective per step this way."""
     name: str = field(default="data")
-    """What messages call it."""
+    """Its name in messages."""
     counts_towards_epoch: bool = True
-    """Whether its samples count towards an epoch; text beside captioned images does not (VL-BERT)."""
+    """Whether its samples count towards an epoch; text-only data mixed with captioned images does not (VL-BERT)."""
     extra_samples: SampleDataset | None = None
-    """Other samples that stand in every batch beside its own, such as unlabelled ones (CLIP-TD, Table 3)."""
+    """Extra samples in every batch, such as unlabelled ones (CLIP-TD, Table 3)."""
     extra_per_sample: int = 1
-    """How many of those stand beside each of its own; a batch has that many times `batch` more samples."""
+    """Number of extra samples for each of its own; a batch has `each * batch` extra samples."""
 
     def __post_init__(self) -> None:
-        """Raises InputError if nothing could be put beside its samples."""
+        """Raises InputError for extra samples if there are none, or `each` is below 1."""
         if self.extra_samples is not None and (
             self.extra_per_sample < 1 or not len(self.extra_samples)
         ):
             raise InputError(
-                f"{self.name}: {self.extra_per_sample} of {len(self.extra_samples)} samples beside each of its own, expected at least 1 "
-                "of at least 1"
+                f"{self.name}: {self.extra_per_sample} extra samples for each of its own, drawn from {len(self.extra_samples)}; expected "
+                "at least 1, drawn from at least 1"
             )
 
 
 def split_by_file(
     source: DataSource, bounds: Sequence[int], files: Sequence[WeightedFile]
 ) -> list[DataSource]:
-    """A source of several files as one for each, drawn by weight; the source as it is, if files have no weights.
+    """Split a source of several files into one per file, drawn by weight; unchanged if files have no weights.
 
-    `bounds` (files + 1) is where each file's samples begin, and the end.
+    `bounds` (files + 1): index of each file's first sample, and the number of samples.
     """
     total = sum(each.weight for each in files)
     if not total:
@@ -80,16 +80,16 @@ def split_by_file(
 
 
 def steps_per_epoch(sources: Sequence[DataSource], batch: int) -> float:
-    """Optimizer steps in which the counted samples come up once, each data set taken once however often it is listed.
+    """Optimizer steps in one epoch of the counted sources, where a data set listed several times counts once.
 
-    UNITER lists one data set four times, once for each objective; a source that does not count takes its share of the
-    steps, so that an epoch has more of them.
+    UNITER lists one data set four times, once per objective. Sources that do not count take their share of
+    the steps, so that an epoch has more steps.
     """
     return _epoch_steps(sources, [len(source.samples) for source in sources], batch)
 
 
 def _epoch_steps(sources: Sequence[DataSource], amounts: Sequence[int], unit: int) -> float:
-    """The same, of so many samples or batches in each source, `unit` of which are a step."""
+    """As `steps_per_epoch`, for `amounts` of samples or micro-batches per source, `unit` of them in a step."""
     pairs = zip(sources, amounts, strict=True)
     different = {
         id(source.samples): amount for source, amount in pairs if source.counts_towards_epoch
@@ -101,23 +101,23 @@ def _epoch_steps(sources: Sequence[DataSource], amounts: Sequence[int], unit: in
 
 @with_field_docs
 class BatchIndices(NamedTuple):
-    """Samples of one source, in one of its epochs."""
+    """The samples of a step or micro-batch, all from one source and epoch."""
 
     source: int
-    """Number of the source."""
+    """Index of the source."""
     epoch: int
-    """Number of its epoch, which keys what is drawn for each sample."""
+    """Number of the source's epoch, a key of each sample's random generators."""
     indices: np.ndarray
-    """(samples,): which of its samples."""
+    """(samples,) indices in the source."""
 
 
 class BatchPlan:
-    """Every step's source, drawn by ratio, and how often it was drawn before; sub-classes say which samples."""
+    """Draws the source of every step by ratio; sub-classes choose the samples. Abstract."""
 
     def __init__(
         self, sources: Sequence[DataSource], steps: int, seed: int, per_epoch: float
     ) -> None:
-        """`per_epoch` is the number of steps in an epoch of the counted samples."""
+        """`per_epoch`: number of steps in an epoch of the counted sources."""
         self.sources = sources
         self.steps = steps
         self.seed = seed
@@ -125,7 +125,7 @@ class BatchPlan:
         ratios = np.array([source.ratio for source in sources], float)
         share = ratios / ratios.sum()
         self.step_sources = generator(seed, "sources").choice(len(sources), steps, p=share)
-        # How often the step's source was drawn before it: its own position in its own epochs.
+        # Number of earlier steps of the same source: the step's position in the source's epochs.
         self.source_positions = np.zeros(steps, np.int64)
         for number in range(len(sources)):
             drawn = self.step_sources == number
@@ -135,11 +135,11 @@ class BatchPlan:
         return self.steps
 
     def micro_batch(self, step: int, place: int, places: int) -> BatchIndices:
-        """The micro-batch at one of a step's `places`, which are those of all processes. Abstract."""
+        """Micro-batch number `place` of the `places` in a step, over all processes. Abstract."""
         raise NotImplementedError
 
     def covered_epochs(self) -> float:
-        """Epochs of the counted samples that the steps amount to."""
+        """Number of epochs of the counted sources in all steps."""
         return self.steps / self.per_epoch
 
 
@@ -152,10 +152,10 @@ def check_batch(source: object, count: int, batch: int) -> None:
 
 
 class FixedSizeBatchPlan(BatchPlan):
-    """Steps of so many samples; within a source, shuffled epochs bucketed by length."""
+    """Steps of a fixed number of samples, from shuffled epochs of each source, bucketed by length."""
 
     def __init__(self, sources: Sequence[DataSource], batch: int, steps: int, seed: int) -> None:
-        """`batch` samples per optimizer step; what does not fill a batch is left out, differently each epoch.
+        """`batch` samples per optimizer step; samples of an incomplete last batch are skipped, others each epoch.
 
         Raises InputError if a source has fewer samples than a batch.
         """
@@ -172,7 +172,7 @@ class FixedSizeBatchPlan(BatchPlan):
         return BatchIndices(number, epoch, self._epoch(number, epoch)[place])
 
     def micro_batch(self, step: int, place: int, places: int) -> BatchIndices:
-        """Every `places`-th sample of the step, from `place` on: where a sample goes depends on its place alone."""
+        """Every `places`-th sample of the step, from `place` on."""
         draw = self[step]
         return draw._replace(indices=draw.indices[place::places])
 
@@ -199,11 +199,11 @@ class FixedSizeBatchPlan(BatchPlan):
 
 
 class TokenBudgetBatchPlan(BatchPlan):
-    """Steps of micro-batches of so many tokens, padding included, as UNITER's and VILLA's.
+    """Steps of micro-batches of at most a number of tokens, padding included, as in UNITER and VILLA.
 
-    Every epoch of a source becomes as many micro-batches as it needs, of samples of about one size, in random order. A
-    step takes the next `places` of them, across the end of an epoch, so every sample comes up once in each epoch. The
-    same number of `places`, however split into processes and accumulation, gives the same steps.
+    Every epoch of a source is split into micro-batches of samples of similar size, in random order. A step
+    takes the next `places` of them, across the end of an epoch, so every sample is used once per epoch.
+    Steps depend on `places` only, not on its split into processes and accumulation.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class TokenBudgetBatchPlan(BatchPlan):
         steps: int,
         seed: int,
     ) -> None:
-        """`epochs` are those of each source."""
+        """`epochs`: the `TokenBudgetEpochs` of each source."""
         amounts = [len(one[0]) for one in epochs]
         super().__init__(sources, steps, seed, _epoch_steps(sources, amounts, places))
         self.epochs = epochs
@@ -229,30 +229,32 @@ class TokenBudgetBatchPlan(BatchPlan):
 
 
 class TokenBudgetEpochs:
-    """A source's epochs as micro-batches of at most so many tokens.
+    """A source's epochs as micro-batches of at most `tokens` tokens.
 
-    Tokens of a micro-batch are its rows (samples, times choices) times what its longest text and its most regions take
-    together, which is what it is padded to.
+    The size of a micro-batch is its number of rows (samples times choices) times its padded length, which
+    is the length of its longest text plus its largest number of regions.
     """
 
     def __init__(
         self, source: DataSource, number: int, tokens: int, seed: int, swapped: bool = False
     ) -> None:
-        """The `number`-th source of a run; `swapped`: an objective exchanges regions or CLIP texts between samples.
+        """`number`: the source's index; `swapped`: an objective swaps regions or CLIP texts between samples.
 
-        Raises InputError if there is no sample, or one is larger than a whole micro-batch.
+        Raises InputError if there is no sample, or one that is larger than a micro-batch.
         """
         if not len(source.samples):
-            raise InputError(f"{source.name}: there are no samples to make a batch of")
+            raise InputError(f"{source.name}: no samples")
         self.number = number
         self.tokens = tokens
         self.seed = seed
         sizes = source.samples.sizes.copy()
-        if source.extra_samples is not None:  # each sample brings others, which may be the largest
+        if (
+            source.extra_samples is not None
+        ):  # each sample has extra samples, possibly the largest ones
             rows, *wide = source.extra_samples.sizes.max(0).tolist()
             sizes[:, 0] += source.extra_per_sample * rows
             sizes[:, 1:] = np.maximum(sizes[:, 1:], wide)
-        if swapped:  # any sample may get what the largest one has
+        if swapped:  # any sample may get the largest one's regions or CLIP text
             sizes[:, 2] = sizes[:, 2].max()
         self.sizes = sizes
         alone = sizes[:, 0] * (sizes[:, 1] + sizes[:, 2])
@@ -260,12 +262,12 @@ class TokenBudgetEpochs:
         if alone[largest] > tokens:
             rows, pieces, others = sizes[largest].tolist()
             raise InputError(
-                f"--batch-tokens = {tokens}: {source.name} has a sample, {source.samples.ids[largest]!r}, of "
-                f"{alone[largest]} tokens by itself (rows x (pieces + others) = {rows} x ({pieces} + {others})); raise "
+                f"--batch-tokens = {tokens}: {source.name}: the sample {source.samples.ids[largest]!r} alone has "
+                f"{alone[largest]} (rows x (tokens + regions or CLIP tokens) = {rows} x ({pieces} + {others})); raise "
                 "it, or lower --max-length or --max-regions"
             )
         self._kept: dict[int, list[np.ndarray]] = {}
-        # Where each epoch's micro-batches begin in the row of all, as far as known.
+        # Index of each epoch's first micro-batch among those of all epochs, as far as computed.
         self._starts = [0]
 
     def __getitem__(self, epoch: int) -> list[np.ndarray]:
@@ -275,7 +277,7 @@ class TokenBudgetEpochs:
         return self._kept[epoch]
 
     def batch(self, place: int) -> tuple[int, np.ndarray]:
-        """The epoch and the samples of a micro-batch, by its place in the row of all epochs' micro-batches."""
+        """The epoch and the samples of a micro-batch, by its index among those of all epochs."""
         while self._starts[-1] <= place:
             epoch = len(self._starts) - 1
             self._starts.append(self._starts[-1] + len(self[epoch]))
@@ -289,7 +291,7 @@ class TokenBudgetEpochs:
         for start in range(0, len(order), BUCKET):
             bucket = order[start : start + BUCKET]
             _, pieces, others = self.sizes[bucket].T
-            # Which order leaves less padding depends on what differs more, regions or pieces.
+            # Which order needs less padding depends on whether regions or tokens vary more.
             orders = (np.lexsort((pieces, others)), np.argsort(pieces + others, kind="stable"))
             filled = [self._filled(bucket[order]) for order in orders]
             fewest = min(filled, key=len)
@@ -297,7 +299,7 @@ class TokenBudgetEpochs:
         return [batches[place] for place in rng.permutation(len(batches))]
 
     def _filled(self, order: np.ndarray) -> list[np.ndarray]:
-        """Samples in this order, a new micro-batch begun wherever the next sample would not fit."""
+        """Split the samples, in this order, into micro-batches, each as large as fits."""
         starts = [0]
         rows, pieces, others = 0, 0, 0
         for place, (more, most_pieces, most_others) in enumerate(self.sizes[order].tolist()):
@@ -316,7 +318,7 @@ def plan_batches(
     config: TrainConfig,
     processes: int,
 ) -> BatchPlan:
-    """The steps of a run on so many processes; raises InputError if the data do not make one."""
+    """The steps of a run on `processes` processes; raises InputError if the data is too small for one step."""
     if not config.batch_tokens:
         steps = config.steps or count_steps(sources, config.batch, config.epochs)
         return FixedSizeBatchPlan(sources, config.batch, steps, config.seed)
@@ -331,19 +333,19 @@ def plan_batches(
 
 
 def count_steps(sources: Sequence[DataSource], batch: int, epochs: float) -> int:
-    """Whole optimizer steps in so many epochs, at least one."""
+    """Number of whole optimizer steps in `epochs` epochs, at least 1."""
     return _whole_steps(steps_per_epoch(sources, batch), epochs)
 
 
 def _whole_steps(per_epoch: float, epochs: float) -> int:
-    # Rounding to ten digits first: a share of 1/6 must not lose a step to binary fractions.
+    # Round to ten digits first, so that a ratio of 1/6 does not lose a step to rounding errors.
     return max(1, math.floor(round(epochs * per_epoch, 10)))
 
 
 class MicroBatchDataset(Dataset[Batch]):
-    """Micro-batches of one process, corrupted and padded, by number; what a `DataLoader` reads.
+    """The corrupted and padded micro-batches of one process, by number; the dataset of a `DataLoader`.
 
-    A sample's corruption follows from its epoch alone, so any split of the batch sees the same.
+    A sample's corruption depends on its epoch, not on how a batch is split.
     """
 
     def __init__(
@@ -354,7 +356,7 @@ class MicroBatchDataset(Dataset[Batch]):
         rank: int,
         world: int,
     ) -> None:
-        """`accumulate` micro-batches a step, of process `rank` of `world`."""
+        """`accumulate` micro-batches per step, for process `rank` of `world`."""
         self.plan = plan
         self.accumulate = accumulate
         self.rank = rank
@@ -378,7 +380,7 @@ class MicroBatchDataset(Dataset[Batch]):
         return collate(samples)
 
     def _extra_indices(self, source: DataSource, indices: np.ndarray, epoch: int) -> np.ndarray:
-        """What stands beside samples of a source, drawn for each of them by its own key: (each * len(indices),)."""
+        """Indices (each * len(indices),) of the extra samples, drawn with a generator of each sample's own."""
         count = len(require(source.extra_samples, "extra_samples", source.name))
         keys = [(self.plan.seed, epoch, source.samples.ids[index], "beside") for index in indices]
         return np.concatenate(
@@ -397,7 +399,7 @@ class MicroBatchDataset(Dataset[Batch]):
 
 
 class SampleCorruptor:
-    """Samples as objectives want them, every random choice keyed by (seed, epoch, sample id, objective)."""
+    """Corrupts samples for objectives; random generators are keyed by (seed, epoch, sample id, objective)."""
 
     def __init__(self, seed: int) -> None:
         """`seed` of the run."""
@@ -411,7 +413,7 @@ class SampleCorruptor:
         epoch: int,
         objectives: Sequence[Objective],
     ) -> list[Sample]:
-        """Corrupted samples in the order of `indices`; `objectives` are in the order of `order_for_corruption`."""
+        """Corrupted samples in the order of `indices`; `objectives` are ordered by `order_for_corruption`."""
         seed = self.seed
         rngs = [generator(seed, epoch, samples.ids[index], "sample") for index in indices]
         out = []
@@ -445,17 +447,17 @@ class SampleCorruptor:
 
 
 NEAR = 64
-"""Most samples on either side, in the order of lengths, that count as equally long."""
+"""Maximum number of neighbours on either side, in the order of lengths."""
 
 
 class LengthNeighbours:
-    """Which samples are about as long as each: its neighbours in the order of lengths, a hundredth of all at most.
+    """Draws a sample of similar length: a neighbour in the order of lengths, within 1 % of all samples.
 
-    Of one length, any are neighbours, not those that stand side by side in a text.
+    Samples of equal length are shuffled, so that neighbours are not adjacent in the corpus.
     """
 
     def __init__(self, samples: SampleDataset) -> None:
-        """The order is of `samples.lengths`, so that nothing need be converted for it."""
+        """Orders by `samples.lengths`, so that no sample needs to be tokenized."""
         self.samples = samples
         mixed = generator("near").permutation(len(samples))
         self.order = mixed[np.argsort(samples.lengths[mixed], kind="stable")]
@@ -464,12 +466,12 @@ class LengthNeighbours:
         self.reach = 1 + min(NEAR, len(self.order) // 100)
 
     def draw(self, index: int, rng: np.random.Generator) -> int:
-        """A sample about as long as this one, which it may be itself."""
+        """Index of a sample of similar length, possibly `index` itself."""
         width = min(2 * self.reach + 1, len(self.order))
         start = int(np.clip(self.place[index] - self.reach, 0, len(self.order) - width))
         return int(self.order[start + rng.integers(width)])
 
 
 def is_scored_by(source: DataSource, objective: Objective) -> bool:
-    """Whether an objective sees a source's batches."""
+    """Whether an objective trains on a source's batches."""
     return source.objectives is None or objective.name in source.objectives

@@ -1,4 +1,4 @@
-"""The other verb: predictions and metrics of a model on a task's examples; and evaluations while a model trains."""
+"""Evaluation: predictions and metrics of a model on a task's examples, at the end or during training."""
 
 from __future__ import annotations
 
@@ -25,67 +25,67 @@ from groundling.runs.folder import json_text, whole_file, write_whole
 from groundling.runs.progress import track
 from groundling.tasks import Task
 
-# Evaluations while a model trains: how often, which step's weights are kept, when to stop.
+# Evaluation during training: how often, which step's weights are kept, when to stop.
 
 EvaluationScores = Mapping[str, float | None]
-"""An exam's `step` and its scores by name; None where a score is undefined."""
+"""`step` and scores by name of one evaluation; None for an undefined score."""
 EvaluationHistory = Sequence[EvaluationScores]
-"""Every exam so far."""
+"""All evaluations so far."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class Evaluator:
-    """What is measured on held-out data every so often, and what follows from it."""
+    """Evaluates a model on held-out data during training, keeps the best weights, and stops early."""
 
     split: str
-    """What the scores are of."""
+    """The evaluated split."""
     metric: str
-    """The one of the scores by which steps are compared."""
+    """The score by which steps are compared."""
     measure: Callable[[], Mapping[str, float]]
-    """Scores of the model as it is now, by name; called by every process, and equal in all."""
+    """Computes the current model's scores by name; called in every process, with equal results."""
     interval_epochs: float
-    """Epochs from one to the next; the last step always has one."""
+    """Epochs between evaluations; the last step is always evaluated."""
     keep_best: bool = False
-    """Which step's weights the model has in the end."""
+    """Which step's weights the model has after training."""
     patience: int = 0
-    """Stop after so many that were no better than the best before; 0: never."""
+    """Stop after this many evaluations without a new best; 0: never."""
     higher_is_better: bool = True
-    """False where the metric is an error."""
+    """False if the metric is an error."""
 
     def is_due(self, step: int, steps: int, per_epoch: float) -> bool:
-        """Whether there is one after `step` of all `steps`, of which an epoch has `per_epoch`."""
+        """Whether to evaluate after `step` of `steps`, at `per_epoch` steps per epoch."""
         each = self.interval_epochs * per_epoch
         return step == steps or _floor_rounded(step / each) > _floor_rounded((step - 1) / each)
 
     def best(self, taken: EvaluationHistory) -> EvaluationScores:
-        """The best of some exams, of equal ones the first; an undefined score is the worst there is."""
+        """The best evaluation; ties go to the first, and an undefined score is the worst."""
         return max(taken, key=self._worth)
 
     def best_step(self, taken: EvaluationHistory) -> int:
-        """The step after which it was taken."""
+        """The step of the best evaluation."""
         return int(self.best(taken)["step"] or 0)
 
     def should_stop(self, taken: EvaluationHistory) -> bool:
-        """Whether patience is at an end."""
+        """Whether to stop early: `patience` evaluations without a new best."""
         if not self.patience or not taken:
             return False
         return len(taken) - 1 - taken.index(self.best(taken)) >= self.patience
 
     def describe(self, taken: EvaluationHistory) -> str:
-        """What is printed of the latest one."""
+        """The line printed after the latest evaluation."""
         latest = taken[-1]
         said = ", ".join(
             f"{name} {_format_score(one)}" for name, one in latest.items() if name != "step"
         )
         best = self.best(taken)
-        compared = "the best so far"
+        compared = "best so far"
         if best is not latest:
             compared = f"best so far: {_format_score(best[self.metric])} at step {best['step']:,}"
         return f"step {latest['step']:,}: {self.split} {said} ({compared})"
 
     def report(self, taken: EvaluationHistory, step: int, steps: int) -> dict[str, Any]:
-        """What a result says of all of them, after `step` of `steps` planned ones."""
+        """The summary of all evaluations in a result, after `step` of `steps` planned steps."""
         kept = self.best_step(taken) if self.keep_best else step
         return {
             "split": self.split,
@@ -109,46 +109,46 @@ def _format_score(value: float | None) -> str:
 
 
 def _floor_rounded(number: float) -> int:
-    # Rounding first: a share of 1/3 must not lose a step to binary fractions.
+    # Round first, so that a fraction such as 1/3 does not lose a step to rounding errors.
     return math.floor(round(number, 6))
 
 
 MANY = 100
-"""More outputs than this are not kept: VQA's 3,129 for its 214,354 questions would fill 20 GB."""
+"""Maximum number of outputs to keep per example: VQA's 3,129 for its 214,354 questions would take 20 GB."""
 AT_ONCE = {"cpu": 16}
-"""Samples of a batch by the kind of device: a processor is quickest where a layer's states stay in its caches."""
+"""Batch size by device type: a CPU is fastest while a layer's states fit in its caches."""
 USUALLY = 64
-"""Samples of a batch on any other."""
+"""Batch size on any other device."""
 LIKELY = 20
-"""So many of the most likely of them are kept, with their probabilities, which ensembles average."""
+"""Number of most likely classes kept instead, with their probabilities, which ensembles average."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class EvaluationOutput:
-    """A model's answers on one split, by example."""
+    """A model's outputs, predictions and metrics on one split."""
 
     ids: list[str]
     """Ids of the N examples."""
     outputs: np.ndarray
-    """(N, outputs), or (N, 1), the best one, where there are more than `MANY`."""
+    """(N, outputs); if there are more than `MANY` outputs, (N, 1), the highest."""
     predictions: np.ndarray
     """(N,)."""
     labels: np.ndarray | None
-    """(N,), or (N, K, 2) of soft targets, or (N, R) of regions; None where they are unknown."""
+    """(N,), or (N, K, 2) for soft targets, or (N, R) for regions; None if unknown."""
     metrics: dict[str, float]
     """The task's metrics by name; empty without labels."""
     official_ids: Sequence[str] = ()
-    """What the data set's own files call the examples."""
+    """Ids of the examples in the data set's own files."""
     top_classes: Sequence[Sequence[tuple[int, float]]] = ()
-    """Where there are more than `MANY` outputs: the most likely classes and their probabilities, best first."""
+    """If there are more than `MANY` outputs: the most likely classes and their probabilities, best first."""
     truncated_tokens: int = 0
-    """Pieces of text that did not fit and were cut off."""
+    """Number of truncated tokens."""
     truncated_regions: int = 0
-    """Regions that did not fit beside the texts."""
+    """Number of truncated regions."""
 
     def write(self, path: Path) -> None:
-        """One JSON line per example: id, official id, prediction, label, outputs, the likely of many."""
+        """Write one JSON line per example: id, official id, prediction, label, outputs, most likely classes."""
         with whole_file(path) as file:
             for number, name in enumerate(self.ids):
                 line: dict[str, object] = {"id": name}
@@ -165,7 +165,7 @@ class EvaluationOutput:
 
 
 def _trim_padding(outputs: np.ndarray) -> list[float]:
-    """The outputs (K,) of one example, without what fills them up to the longest example's; see `_even`."""
+    """The outputs (K,) of one example without padding, rounded; see `_even`."""
     real = np.flatnonzero(np.asarray(outputs) != -np.inf)
     return [round(float(value), 5) for value in outputs[: real[-1] + 1 if len(real) else 0]]
 
@@ -173,16 +173,16 @@ def _trim_padding(outputs: np.ndarray) -> list[float]:
 def score_split(
     answers: EvaluationOutput, task: Task, split: str, folder: Path
 ) -> dict[str, float]:
-    """The task's metrics and the benchmark's own scores; a run that collapsed to one answer is marked."""
+    """The task's metrics and the benchmark's own scores; `constant` marks a run that always predicts one answer."""
     official = task.official(folder, split, answers.official_ids, answers.predictions)
     scores = answers.metrics | official
     if is_degenerate(answers.predictions, answers.labels):
-        scores["constant"] = 1.0  # reported, never dropped
+        scores["constant"] = 1.0  # the run is marked, not excluded
     return scores
 
 
 def write_predictions(answers: EvaluationOutput, task: Task, split: str, folder: Path) -> None:
-    """Predictions and, of an unlabelled split, the server's file, in a folder that is there."""
+    """Write predictions and, for an unlabelled split, the evaluation server's file, to an existing folder."""
     answers.write(folder / f"predictions_{split}.jsonl")
     server_file = task.test.get(split)
     if server_file:
@@ -191,7 +191,7 @@ def write_predictions(answers: EvaluationOutput, task: Task, split: str, folder:
 
 
 class _ExampleOutput(NamedTuple):
-    """What a process says of one example."""
+    """A process's outputs for one example."""
 
     place: int
     outputs: list[float]
@@ -211,9 +211,9 @@ def evaluate(
     samples: SampleDataset,
     batch: int = 0,
 ) -> EvaluationOutput:
-    """Run `model` over all samples in eval mode, on every process's share of them; metrics if they have labels.
+    """Evaluate `model` on all samples, distributed over processes; with metrics if the samples have labels.
 
-    `batch` samples at once; 0: as many as suit the device.
+    `batch`: batch size; 0: a default for the device.
     """
     state = PartialState()
     device = _device(model, objective)
@@ -221,7 +221,7 @@ def evaluate(
     training = model.training
     model.eval()
     objective.eval()
-    order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
+    order = np.argsort(samples.lengths, kind="stable")  # sorted by length to reduce padding
     answers: list[_ExampleOutput] = []
     starts = range(state.process_index * batch, len(order), batch * state.num_processes)
     for start in track(starts, f"evaluating {task.name}", "batch"):
@@ -247,7 +247,7 @@ def evaluate(
 
 
 def _device(model: nn.Module, objective: SupervisedObjective) -> torch.device:
-    """Where they are; of an adapter over frozen features the head may be all there is."""
+    """Their device; an adapter may have no parameters outside the head."""
     return next(chain(model.parameters(), objective.parameters())).device
 
 
@@ -258,7 +258,7 @@ def _predict_batch(
     indices: Sequence[int],
     samples: Sequence[Sample],
 ) -> list[_ExampleOutput]:
-    """A batch's answers."""
+    """Outputs for a batch."""
     batch = collate(samples).to(device)
     outputs = objective.outputs(model(batch), batch).cpu().numpy()
     predictions = objective.output_type.predict(outputs)
@@ -277,7 +277,7 @@ def _predict_batch(
 
 
 def concatenate_outputs(parts: Sequence[EvaluationOutput], task: Task) -> EvaluationOutput:
-    """The answers to several parts of a split as one, in their order."""
+    """Concatenate the outputs on several parts of a split."""
     if len(parts) == 1:
         return parts[0]
     outputs = _pad_rows([row for part in parts for row in part.outputs.tolist()], -np.inf)
@@ -308,7 +308,7 @@ def find_top_classes(outputs: np.ndarray) -> list[list[tuple[int, float]]]:
 
 
 def _pad_rows(rows: Sequence[object], fill: float) -> np.ndarray:
-    """Rows as one array; those with one number per region differ in length from batch to batch."""
+    """Rows as one array, padded with `fill`: rows with one number per region differ in length."""
     lists = [row for row in rows if isinstance(row, list)]
     if not lists or len({len(row) for row in lists}) == 1:
         return np.array(rows, float)

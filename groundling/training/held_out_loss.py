@@ -1,4 +1,4 @@
-"""Held-out data of a run: what its objectives lose there, beside what guessing loses, and what may follow from it."""
+"""Losses of a run's objectives on held-out data, and their comparison with constant predictions."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from groundling.training.batch_sampler import DataSource, SampleCorruptor, is_sc
 from groundling.training.evaluation import Evaluator
 from groundling.training.loop import ModelWithObjectives, count_items
 
-# What objectives lose who guess: by how frequent each answer is, or by the mean, without any look at the input.
+# The loss of constant predictions, which ignore the input: class frequencies, or the mean of numbers.
 
 LEFT = 0.98
-"""A loss above this share of what guessing gives has not left it."""
+"""A loss above this share of the constant prediction's loss counts as no better than it."""
 
 
 class ConstantBaseline:
-    """Gathers what terms are scored against, and tells the loss of the best answer that is always the same."""
+    """Accumulates the targets of terms, and computes the loss of the best constant prediction."""
 
     def __init__(self) -> None:
         self.gathered: dict[str, _TermSums] = {}
 
     def add(self, targets: Mapping[str, LossTargets]) -> None:
-        """Some items of every term."""
+        """Add targets, by term."""
         for term, some in targets.items():
             self.gathered.setdefault(term, _TermSums(some.kind)).add(some.values.cpu().numpy())
 
     def losses(self) -> dict[str, float]:
-        """The loss of guessing by term: nats for classes and shares; for numbers a squared error.
+        """Loss of the constant prediction by term: in nats for classes and probabilities, a squared error for numbers.
 
-        A sample has not met every rare class, so that its entropy is too low; Miller's correction (1955) takes away
-        about half of that.
+        A finite sample lacks some rare classes, so its entropy is too low; Miller's correction (1955) removes
+        about half of this bias.
         """
         return {term: one.baseline_loss() for term, one in self.gathered.items() if one.items}
 
@@ -64,7 +64,7 @@ class _TermSums:
         self.squares = 0.0
 
     def add(self, values: np.ndarray) -> None:
-        """Classes (n,), or shares or numbers (n, K)."""
+        """Add classes (n,), or probabilities or numbers (n, K)."""
         self.items += len(values)
         if self.kind == "class":
             values = np.bincount(values.astype(int), minlength=len(self.total))
@@ -78,7 +78,7 @@ class _TermSums:
         mean = self.total / self.items
         if self.kind == "number":
             return self.squares / self.items - float((mean**2).sum())
-        # Of regions without any class a store's shares sum to 0: they add nothing to a loss, nor here.
+        # Probabilities of a region without classes sum to 0: it adds nothing to the loss, nor here.
         whole = mean.sum()
         there = mean[mean > 0]
         entropy = -float((there * np.log(there / whole)).sum()) if whole else 0.0
@@ -86,32 +86,32 @@ class _TermSums:
         return entropy + unseen
 
 
-# What a run's log says, epoch by epoch, of terms that are only watched.
+# Means per epoch of the terms that are logged but not trained, from a run's log.
 
 
 def summarize_monitored_terms(
     objectives: Sequence[Objective], folder: Path, trained: Mapping[str, Any]
 ) -> tuple[dict[str, list[float]], list[str]]:
-    """The mean of every watched term in each epoch of a finished training, and what is to be said of them, once.
+    """The mean of every `watched` term in each epoch of a finished training, and the objectives' notes on them.
 
-    `trained` is what `train` returned, and `folder` where it wrote its log.
+    `trained`: the result of `train`; `folder`: the folder of its log.
     """
     terms = [term for objective in objectives for term in objective.monitored_terms]
     if not terms:
         return {}, []
-    # An epoch of fewer than a ten-thousandth is written as 0.
+    # Less than 0.0001 epochs is recorded as 0.
     epoch = trained["steps"] / max(trained["epochs"], 1e-4)
     means = means_by_epoch(folder / "log.jsonl", terms, epoch)
-    # Terms that share a gate say the same of it.
+    # Terms that share a gate return the same notes.
     notes = list(dict.fromkeys(line for one in objectives for line in one.notes(means)))
     return means, notes
 
 
 def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, list[float]]:
-    """Mean of each term in every epoch of `log.jsonl`, where it was logged at all.
+    """Mean of each term in every epoch of `log.jsonl`; terms that were not logged are missing.
 
-    A line counts by the steps it covers (one that covers none says nothing), and belongs to the epoch in which it ends,
-    of `epoch` steps each. Raises InputError as `read_log`.
+    A line is weighted by the number of steps it covers, and belongs to the epoch of its last step; `epoch`:
+    steps per epoch. Raises InputError as `read_log`.
     """
     sums: dict[str, dict[int, tuple[float, int]]] = {term: {} for term in terms}
     before = 0
@@ -131,9 +131,9 @@ def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, l
 
 
 AFTER = -1
-"""In an epoch's place in keys: masks and pairs that no epoch of training has."""
+"""The epoch in the keys of random generators: other masks and pairs than in any training epoch."""
 TOGETHER = 64
-"""Samples in one pass over all processes, where --batch-tokens leaves their number open."""
+"""Batch size over all processes if --batch-tokens is set."""
 
 
 def make_evaluator(
@@ -143,7 +143,7 @@ def make_evaluator(
     measure: Callable[[], Mapping[str, float]],
     higher_is_better: bool = True,
 ) -> Evaluator | None:
-    """What is measured every --eval-every epochs; None without."""
+    """An evaluator that runs every --eval-every epochs; None without the flag."""
     if not examining.eval_every:
         return None
     return Evaluator(
@@ -158,31 +158,31 @@ def make_evaluator(
 
 
 def selection_bias_note(trained: Mapping[str, Any]) -> list[str]:
-    """What a reader must know of a score by which the weights were chosen."""
+    """The note on selection bias, if the weights were chosen by a score on this split."""
     evaluation = trained.get("evaluation")
     if evaluation is None or not evaluation["keep_best"] or evaluation["evaluations"] < 2:
         return []
     return [
         f"the weights of step {evaluation['kept_step']} were kept, the best of {evaluation['evaluations']} evaluations on "
-        f"{evaluation['split']}: its scores on {evaluation['split']} are flattered by that choice"
+        f"{evaluation['split']}: scores on {evaluation['split']} are too high (selection bias)"
     ]
 
 
 def training_overlap_note(held: Sequence[str], learned: Sequence[str], what: str) -> list[str]:
-    """A note if some of what is held out is learned from; both by name."""
+    """A note if held-out items are also in the training data; both are given by name."""
     known = set(learned)
     both = [name for name in dict.fromkeys(held) if name in known]
     if not both:
         return []
     count = len(set(held))
     return [
-        f"{len(both):,} of {count:,} held-out {what} are learned from, such as {both[0]!r}: what is measured there is "
-        "not of held-out data"
+        f"{len(both):,} of {count:,} held-out {what} are also in the training data, such as {both[0]!r}: scores on "
+        "these are not held-out scores"
     ]
 
 
 class _ProcessSums(NamedTuple):
-    """What some samples add to the means of terms."""
+    """One process's contribution to the means of terms."""
 
     sums: dict[str, float]
     counts: dict[str, int]
@@ -191,21 +191,21 @@ class _ProcessSums(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOutLoss:
-    """What a model's objectives lose on held-out data, with masks, pairs and draws of its own."""
+    """Losses of a model's objectives on held-out data, with fixed masks and negatives."""
 
     sample_noun: str
-    """What messages call its samples, e.g. `texts`."""
+    """Noun for its samples in messages, e.g. `texts`."""
     sources: Sequence[DataSource]
-    """The data, and which objectives score each; their ratios have no part."""
+    """The data sets, and the objectives of each; their ratios are ignored."""
     model: nn.Module
     objectives: Sequence[Objective]
     teachers: Sequence[Teacher]
-    """Live ones, whose inputs the data carries."""
+    """Teachers without a cache, whose inputs the samples carry."""
     training: TrainConfig
-    """Its seed keys what is drawn; a pass has about as many samples as a micro-batch of all processes."""
+    """Its seed determines the random choices; a batch is about as large as a micro-batch of all processes."""
 
     def __post_init__(self) -> None:
-        """Raises InputError if there are fewer samples than processes, each of which has a share of every pass."""
+        """Raises InputError if there are fewer samples than processes."""
         world = PartialState().num_processes
         for source in self.sources:
             if len(source.samples) < world:
@@ -215,27 +215,27 @@ class HeldOutLoss:
                 )
 
     def evaluator(self, examining: EvaluationSettings) -> Evaluator | None:
-        """This loss every --eval-every epochs, less being better; None without."""
+        """An evaluator of this loss every --eval-every epochs; None without the flag."""
         split = f"held-out {self.sample_noun}"
         return make_evaluator(examining, split, "loss", self.measure, higher_is_better=False)
 
     def report(self) -> dict[str, Any]:
-        """How many samples there are, each once however many kinds of steps see it, the loss, and every term."""
+        """Number of distinct samples, loss, and mean of every term."""
         different = {id(source.samples): len(source.samples) for source in self.sources}
         terms = self.measure()
         loss = terms.pop("loss")
         return {self.sample_noun: sum(different.values()), "loss": loss, "terms": terms}
 
     def describe(self, report: Mapping[str, Any]) -> str:
-        """A report in words."""
+        """A report as one line of text."""
         terms = ", ".join(f"{term} {mean:.4g}" for term, mean in report["terms"].items())
         return f"held out, {report[self.sample_noun]:,} {self.sample_noun}: loss {report['loss']:.4g} ({terms})"
 
     def measure(self) -> dict[str, float]:
-        """`loss`, and every term's mean over its items, of the model as it is now; the same in all processes.
+        """`loss` and every term's mean over its items for the current model; equal in all processes.
 
-        The loss is the sum of the means, each with the weight that it has after its warm-up, so that exams compare.
-        The model is asked in evaluation mode; neither that mode nor the training's random state outlasts it.
+        The loss is the sum of the means with their weights after warm-up, so that evaluations are comparable.
+        Runs in eval mode, and restores the model's mode and the random state.
         """
         was_training = self.model.training
         step = ModelWithObjectives(self.model, self.objectives)
@@ -245,7 +245,7 @@ class HeldOutLoss:
             own = self._share(step, device)
         step.train(was_training)
         every = gather_object([own]) if PartialState().num_processes > 1 else [own]
-        # Not every process need have met every term.
+        # A process may lack some terms.
         names = sorted({term for share in every for term in share.sums})
         means = {}
         loss = 0.0
@@ -257,7 +257,7 @@ class HeldOutLoss:
         return {"loss": loss, **means}
 
     def baseline_losses(self) -> dict[str, float]:
-        """What who guesses loses on the same samples by term, of those for which one can; see `ConstantBaseline`."""
+        """Loss of constant predictions on the same samples, by term; see `ConstantBaseline`."""
         corruption = SampleCorruptor(self.training.seed)
         found = ConstantBaseline()
         for source in self.sources:
@@ -272,7 +272,7 @@ class HeldOutLoss:
         return found.losses()
 
     def _share(self, step: ModelWithObjectives, device: torch.device) -> _ProcessSums:
-        """What this process's samples add."""
+        """The contribution of this process's samples."""
         share = _ProcessSums(defaultdict(float), defaultdict(int), {})
         corruption = SampleCorruptor(self.training.seed)
         warm = max((objective.warmup for objective in self.objectives), default=0)
@@ -290,15 +290,15 @@ class HeldOutLoss:
             counts = count_items(active, [batch.cpu_copy])
             for term, value in step(batch, [one.name for one in active]).terms.items():
                 share.sums[term] += float(value)
-                # What nobody counts is a mean over passes, each of which is counted once.
+                # A term without a count is averaged over batches, each counted once.
                 share.counts[term] += counts.get(term, int(is_main))
                 share.weights[term] = step.weight(term, warm)
         return share
 
     def _batches(self) -> list[tuple[DataSource, np.ndarray]]:
-        """This process's samples in every pass: equal lengths together, no pass much smaller than the others.
+        """This process's samples in every batch; batches are sorted by length and of about equal size.
 
-        Contrastive losses depend on what stands in a pass, so that it is the same on any number of processes.
+        Contrastive losses depend on a batch's samples, so batches are the same for any number of processes.
         """
         state = PartialState()
         together = self.training.batch // self.training.gradient_accumulation_steps
@@ -318,8 +318,9 @@ class HeldOutLoss:
 
 
 def compare_with_baseline(held: HeldOutLoss, skilled: str) -> tuple[dict[str, Any], list[str]]:
-    """Of every term for which one can guess: its loss on some samples and what guessing loses there; notes of those
-    that have not left it, which end in what is `skilled`.
+    """Losses and constant-prediction losses by term, and a note for each term that is no better.
+
+    `skilled`: the end of such a note, about the consequence.
     """
     levels = held.baseline_losses()
     losses = held.measure()
@@ -329,8 +330,8 @@ def compare_with_baseline(held: HeldOutLoss, skilled: str) -> tuple[dict[str, An
         if term in losses
     }
     notes = [
-        f"{term} has not left guessing: {one['loss']:.4g}, where {one['guessing']:.4g} is what who knows no more than "
-        f"how frequent each answer is (of numbers: their mean) loses; {skilled}"
+        f"{term} is no better than a constant prediction: its loss is {one['loss']:.4g}, that of predicting class "
+        f"frequencies (for numbers: their mean) is {one['guessing']:.4g}; {skilled}"
         for term, one in told.items()
         if not one["loss"] < LEFT * one["guessing"]
     ]
@@ -338,7 +339,7 @@ def compare_with_baseline(held: HeldOutLoss, skilled: str) -> tuple[dict[str, An
 
 
 def report_held_out(held: HeldOutLoss | None) -> dict[str, Any]:
-    """`held` of a result, which is said, too; nothing where nothing is held out."""
+    """The `held` entry of a result, which is also printed; empty without held-out data."""
     if held is None:
         return {}
     report = held.report()

@@ -1,4 +1,4 @@
-"""The one loop. Pre-training, adaptation, distillation and fine-tuning differ in what is passed to it."""
+"""The training loop of pre-training, adaptation, distillation and fine-tuning, which differ in its arguments."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from groundling.training.training_steps import (
 )
 
 MOST_WORKERS = 4
-"""Data-loading processes that are started unasked."""
+"""Maximum number of data-loading processes by default."""
 
 
 class ModelWithObjectives(nn.Module):
-    """A model and its objectives as one module, so that DDP sees every parameter that trains."""
+    """A model and its objectives as one module, so that DDP has all trainable parameters."""
 
     def __init__(self, model: nn.Module, objectives: Sequence[Objective]) -> None:
-        """Both are registered, not copied."""
+        """Registers both, without a copy."""
         super().__init__()
         self.model = model
         self.objectives = nn.ModuleList(objectives)
@@ -66,14 +66,14 @@ class ModelWithObjectives(nn.Module):
         self.compiled: Callable[[Batch], EncoderOutput] | None = None
 
     def compile_model(self) -> None:
-        """Let the model's passes be compiled; what is saved and exported stays as it is."""
-        # A function of its own: a compiled module would be a part of this one, and be saved under its name.
+        """Compile the model's forward pass; saved and exported weights do not change."""
+        # A compiled module would become a submodule and change the names of saved weights: compile `__call__`.
         self.compiled = torch.compile(self.model.__call__, dynamic=True)
 
     def forward(self, batch: Batch, active: Sequence[str], compared: bool = False) -> ForwardOutput:
-        """One pass: the model runs once, then every active objective's head, then their losses.
+        """One pass: the model, then the heads of all active objectives, then their losses.
 
-        Heads are returned if they are `compared`: DDP expects a gradient through everything that is returned.
+        Logits are returned only if `compared`: DDP expects a gradient through every output.
         """
         encoded = self.model(batch) if self.compiled is None else self.compiled(batch)
         scoring = [o for o in self.objectives if isinstance(o, Objective) and o.name in active]
@@ -93,7 +93,7 @@ class ModelWithObjectives(nn.Module):
             shared = sorted(scored.keys() & terms.keys())
             if shared:
                 raise InputError(
-                    f"{objective.name}: another objective has a term {shared[0]!r}, too; each term needs a name"
+                    f"{objective.name}: another objective also has a term {shared[0]!r}; give each term its own name"
                 )
             self.scored_by.update(dict.fromkeys(scored, objective))
             terms.update(scored)
@@ -104,7 +104,7 @@ class ModelWithObjectives(nn.Module):
         return ForwardOutput(terms, logits)
 
     def weight(self, term: str, step: int) -> float:
-        """Weight of a term at an optimizer step, as its objective says; 1 for a term of the inner step's own."""
+        """A term's weight at an optimizer step, from its objective; 1 for a term of the training step itself."""
         objective = self.scored_by.get(term)
         return 1.0 if objective is None else objective.weight_of(term, step)
 
@@ -120,14 +120,22 @@ def train(
     training_step: TrainingStep | None = None,
     evaluator: Evaluator | None = None,
 ) -> dict[str, object]:
-    """Train `model` in place with the weighted sum of all objectives' terms; returns the last means and counters.
+    """Train `model` in place on the weighted sum of all objectives' terms; returns the last means and counters.
 
-    `data` is one data set or several `DataSource`s, one of which is drawn per step. `teachers` are live ones, whose
-    inputs the data carries (`TeacherDataset`); they are neither saved nor trained. `inner` runs each micro-batch's
-    passes, such as those of adversarial training. `evaluation` is taken on the way; it may end the run early, or choose
-    the step whose weights the model has afterwards. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints
-    from which the same call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or
-    `accelerate launch` for several processes. Raises InputError on a loss that is not a number.
+    Args:
+        model: the model to train.
+        objectives: objectives with distinct names.
+        data: one data set, or several `DataSource`s, one of which is drawn per step.
+        config: batch size, steps, optimizer and schedule.
+        out: folder for `log.jsonl`, `tensorboard/` and checkpoints. After a kill, the same call resumes from
+            the last checkpoint, with bit-identical results on one type of machine.
+        teachers: teachers without a cache, whose inputs the samples carry (`TeacherDataset`); they are neither
+            trained nor saved.
+        inner: runs the passes of each micro-batch, e.g. for adversarial training; by default one.
+        evaluator: the evaluator that runs during training; it may stop the run early, or choose the step whose
+            weights the model has afterwards.
+
+    For several processes, launch with `torchrun` or `accelerate launch`. Raises InputError if the loss is not finite.
     """
     sources = list(data) if isinstance(data, Sequence) else [DataSource(data)]
     training_step = PlainTrainingStep() if training_step is None else training_step
@@ -145,7 +153,7 @@ def train(
 
 @contextmanager
 def _quiet_writer() -> Iterator[None]:
-    """No traceback of TensorBoard's thread over a disk that is full: the next call of the writer raises the same."""
+    """Suppress the traceback of TensorBoard's thread on a full disk: the writer's next call raises the same error."""
     before = threading.excepthook
 
     def hook(told: threading.ExceptHookArgs) -> None:
@@ -161,16 +169,16 @@ def _quiet_writer() -> Iterator[None]:
 
 
 class _StepCounts(NamedTuple):
-    """What is counted over a whole optimizer step, whatever the split into micro-batches and processes."""
+    """Counts over a whole optimizer step, over all micro-batches and processes."""
 
     terms: dict[str, Tensor]
-    """By term: what its sum is divided by, ()."""
+    """Number of items () of each term, which divides its sum."""
     heads: dict[str, Tensor]
-    """By objective: items that its head answers for, ()."""
+    """Number of items () of each objective's head."""
 
 
 class _TrainingLoop:
-    """What a call of `train` sets up once, and its optimizer steps."""
+    """The state of a call of `train`, and its optimizer steps."""
 
     def __init__(
         self,
@@ -183,7 +191,7 @@ class _TrainingLoop:
         inner: TrainingStep,
         evaluator: Evaluator | None,
     ) -> None:
-        """Arguments as those of `train`; begins where a killed run in `out` stopped."""
+        """Arguments as in `train`; resumes from the last checkpoint in `out`."""
         self.objectives = objectives
         self.sources = sources
         self.config = config
@@ -208,11 +216,11 @@ class _TrainingLoop:
             teacher.to(self.accelerator.device)
         self.log = _TrainingLog(out / "log.jsonl", self.accelerator, self.start, self.checkpoints)
         self.deferred_checks = _DeferredChecks()
-        # Pieces and regions cut off since the last checkpoint: () before there are any, then (2,).
+        # Truncated tokens and regions since the last checkpoint: () at first, then (2,).
         self.truncated = torch.zeros((), dtype=torch.long)
 
     def run(self) -> None:
-        """All steps that are left."""
+        """Run all remaining steps."""
         feed = _batches(self.plan, self.objectives, self.config, self.accelerator, self.start)
         self.module.train()
         began = time.perf_counter() - self.counters.seconds
@@ -233,20 +241,20 @@ class _TrainingLoop:
         if best:
             self.checkpoints.load_best(self.module, best)
         self._check_weights()
-        # Not end_training(): it takes the process group down, and runs follow.
+        # end_training() would also destroy the process group, which later runs need.
         with disk_errors(self.log.path, self.checkpoints.intact()):
             for tracker in self.accelerator.trackers:
                 tracker.finish()
 
     def _active(self, step: int) -> list[Objective]:
-        """The objectives that score the step's source."""
+        """The objectives that train on the step's source."""
         source = self.sources[self.plan.step_sources[step]]
         return [objective for objective in self.objectives if is_scored_by(source, objective)]
 
     def _next_batches(
         self, feed: Iterator[Batch], step: int
     ) -> tuple[list[Batch], list[FiniteCheck]]:
-        """The step's micro-batches, with what live teachers say of them, and what is to be looked at of that."""
+        """The step's micro-batches with features of uncached teachers, and checks of these features."""
         device = self.accelerator.device
         batches = []
         checks = []
@@ -262,7 +270,7 @@ class _TrainingLoop:
         return batches, checks
 
     def _optimizer_step(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """Forward and backward passes of all micro-batches and the optimizer's step; the gradient's norm ()."""
+        """Run all micro-batches and the optimizer step; returns the gradient norm ()."""
         active = self._active(step)
         counts = self._counts(active, batches)
         set_learning_rates(self.optimizer, self.config, step, len(self.plan), self.plan.per_epoch)
@@ -276,19 +284,19 @@ class _TrainingLoop:
         return norm
 
     def _finite_checks(self, norm: Tensor, step: int) -> list[FiniteCheck]:
-        """Whether the gradient was made of numbers; a scaler leaves steps out where it was not."""
+        """The check that the gradient is finite; none with a gradient scaler, which skips such steps."""
         if self.accelerator.scaler is not None:
             return []
         return [
             FiniteCheck(
-                norm, lambda n: f"step {step + 1}: the gradient's norm is {n}; {self.log.advice()}"
+                norm, lambda n: f"step {step + 1}: the gradient norm is {n}; {self.log.advice()}"
             )
         ]
 
     def _counts(self, active: Sequence[Objective], batches: Sequence[Batch]) -> _StepCounts:
-        """Counts over all micro-batches and processes; what was cut off is added to the run's.
+        """Counts over all micro-batches and processes; adds truncated tokens and regions to the run's totals.
 
-        All from batches as they were before they went to the device, which is not waited for.
+        Reads the batches in host memory, without synchronising with the GPU.
         """
         hosts = [batch.cpu_copy for batch in batches]
         counts = count_items([*active, self.inner], hosts)
@@ -303,7 +311,7 @@ class _TrainingLoop:
         return _StepCounts(dict(zip(counts, summed[len(names) :], strict=True)), heads)
 
     def _sum_over_processes(self, numbers: Sequence[int]) -> Tensor:
-        """Whole numbers (n,), summed over processes: on the device if there are several, or else where they are."""
+        """Integers (n,) summed over processes: on the device for several processes, in host memory for one."""
         own = torch.tensor(numbers, dtype=torch.long)
         if self.accelerator.num_processes == 1:
             return own
@@ -318,9 +326,9 @@ class _TrainingLoop:
         active: Sequence[Objective],
         counts: _StepCounts,
     ) -> Terms:
-        """The inner step of one micro-batch; its summed terms."""
+        """Run the training step of one micro-batch; returns its summed terms."""
         names = [objective.name for objective in active]
-        # By the micro-batch's place in the step: two processes drop what one does that accumulates for both.
+        # Dropout is seeded by the micro-batch's place in the step, whether processes or accumulation split the step.
         place = number * self.accelerator.num_processes + self.accelerator.process_index
         torch.manual_seed(derive_seed(self.config.seed, "dropout", step, place, 0))
         micro = MicroBatchContext(
@@ -334,22 +342,24 @@ class _TrainingLoop:
         last = number == self.config.gradient_accumulation_steps - 1
         waiting = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
         with waiting, self.accelerator.autocast():
-            return _check_terms(f"{type(self.inner).__name__}: an inner step", self.inner(micro))
+            return _check_terms(
+                f"{type(self.inner).__name__}: the training step", self.inner(micro)
+            )
 
     def _loss(self, terms: Terms, step: int, totals: Mapping[str, Tensor]) -> Tensor:
-        """The weighted sum of terms, each divided by its count."""
+        """The loss: the weighted sum of terms, each divided by its count."""
         parts = [
             self.module.weight(term, step) * value / _divisor(totals, term)
             for term, value in terms.items()
         ]
-        if not parts:  # nothing to score: a loss of 0 that reaches the parameters all the same
+        if not parts:  # no term: a loss of 0 that depends on all parameters, for DDP
             return sum((p.sum() * 0 for p in self.module.parameters()), torch.zeros(()))
-        # DDP averages gradients over processes; the number of processes makes that a sum.
+        # DDP averages gradients over processes; multiplying makes it a sum.
         loss: Tensor = torch.stack(parts).sum() * self.accelerator.num_processes
         return loss
 
     def _record(self, norm: Tensor, progress: Progress) -> None:
-        """Log, examine and save, as is due after a step."""
+        """Log, evaluate and save a checkpoint after a step, if due."""
         counters = self.counters
         done = counters.step
         steps = len(self.plan)
@@ -373,9 +383,11 @@ class _TrainingLoop:
             self._save()
 
     def _evaluate(self, evaluator: Evaluator, progress: Progress) -> None:
-        """Take the evaluator and keep the weights if none were better before."""
+        """Evaluate, and keep the weights if they are the best so far."""
         counters = self.counters
-        taken = json_safe({"step": counters.step, **evaluator.measure()})  # as a checkpoint has it
+        taken = json_safe(
+            {"step": counters.step, **evaluator.measure()}
+        )  # in a checkpoint's JSON types
         counters.evaluations = [*counters.evaluations, taken]
         self.log.note(
             counters.step, {f"{evaluator.split} {k}": taken[k] for k in taken if k != "step"}
@@ -385,29 +397,29 @@ class _TrainingLoop:
             self.checkpoints.save_best(self.module, counters.step)
 
     def _best_step(self) -> int:
-        """The step whose weights the model is to have at the end; 0 for the last one's."""
+        """The step whose weights the model has at the end; 0 for the last step."""
         if self.evaluator is None or not self.evaluator.keep_best or not self.counters.evaluations:
             return 0
         return self.evaluator.best_step(self.counters.evaluations)
 
     def _check_weights(self) -> None:
-        """Raises InputError for weights that are no numbers: nobody resumes from them, and none are exported."""
+        """Raises InputError for NaN or infinite weights, before they are saved or exported."""
         weights = self.module.state_dict().items()
         sound = {
             name: value.isfinite().all() for name, value in weights if value.is_floating_point()
         }
         if not sound:
             return
-        # Read together: each read waits for the device.
+        # Read all at once: each read synchronises with the GPU.
         for name, is_sound in zip(sound, torch.stack([*sound.values()]).tolist(), strict=True):
             if not is_sound:
                 raise InputError(
-                    f"step {self.counters.step}: weights of {name} are no numbers any more (NaN or infinite), "
-                    "so no model is written; lower --lr or use --precision fp32"
+                    f"step {self.counters.step}: weights of {name} are NaN or infinite, so no model is written; "
+                    "lower --lr or use --precision fp32"
                 )
 
     def _save(self) -> None:
-        """Write a checkpoint from the main process, and let the others wait for it."""
+        """Write a checkpoint from the main process, while the others wait."""
         if self.accelerator.scaler is not None:
             self.counters.scaler = self.accelerator.scaler.state_dict()
         dropped, left_out = self.truncated.expand(2).tolist()
@@ -419,7 +431,7 @@ class _TrainingLoop:
         self.accelerator.wait_for_everyone()
 
     def result(self) -> dict[str, object]:
-        """What is reported of the run."""
+        """The result of the run."""
         counters = self.counters
         told: dict[str, object] = {
             "steps": counters.step,
@@ -429,7 +441,7 @@ class _TrainingLoop:
             "dropped_regions": counters.truncated_regions,
             "seconds": round(counters.seconds, 1),
             "train_metrics": counters.train_metrics,
-            # By which `train_metrics` adds up: the loss is the sum of each term times its weight.
+            # In `train_metrics`, the loss is the sum of each term times its weight.
             "loss_weights": {
                 term: self.module.weight(term, counters.step - 1)
                 for term in counters.train_metrics
@@ -444,20 +456,21 @@ class _TrainingLoop:
 
 
 def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
-    """Device, processes and precision; raises InputError if the batch cannot be split over them."""
-    AcceleratorState._reset_state()  # or an earlier call's precision would bind this one; the process group stays
+    """Device, processes and precision; raises InputError if the batch cannot be split evenly."""
+    AcceleratorState._reset_state()  # forget an earlier call's precision; the process group stays
     accelerator = Accelerator(
         cpu=use_cpu(config.cpu),
         mixed_precision={"fp32": "no"}.get(config.precision, config.precision),
         log_with="tensorboard",
         project_dir=out,
-        # Poolers, and objectives that sit a step out, get no gradient.
+        # Poolers, and objectives that are inactive in a step, get no gradient.
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
     processes = accelerator.num_processes
     if not config.batch_tokens and config.batch % (config.gradient_accumulation_steps * processes):
         raise InputError(
-            f"batch={config.batch} cannot be split into {config.gradient_accumulation_steps} micro-batches on {processes} processes"
+            f"batch={config.batch} cannot be split evenly into {config.gradient_accumulation_steps} micro-batches on {processes} "
+            "processes"
         )
     return accelerator
 
@@ -465,7 +478,7 @@ def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
 def _check_needs(
     sources: Sequence[DataSource], objectives: Sequence[Objective], config: TrainConfig
 ) -> None:
-    """Raises InputError if an objective lacks an input; labels and features may still come, inputs cannot."""
+    """Raises InputError if the samples lack an objective's input; labels and features may be added later."""
     for source in sources:
         for samples in (source.samples, source.extra_samples):
             if samples is None:
@@ -499,14 +512,14 @@ def _batches(
 
 
 def _workers(config: TrainConfig, device: torch.device) -> int:
-    """Data-loading processes: so many, or what fits the machine."""
+    """Number of data-loading processes: `config.workers`, or a default for the machine."""
     if config.workers >= 0:
         return config.workers
     return 0 if device.type == "cpu" else min(MOST_WORKERS, os.cpu_count() or 1)
 
 
 def _clip_gradients(accelerator: Accelerator, module: nn.Module, config: TrainConfig) -> Tensor:
-    """Clip the step's gradient; its norm () before that."""
+    """Clip the step's gradient; returns its norm () before clipping."""
     together = (
         config.max_grad_norm if config.max_grad_norm and not config.clip_per_tensor else math.inf
     )
@@ -517,35 +530,35 @@ def _clip_gradients(accelerator: Accelerator, module: nn.Module, config: TrainCo
 
 
 def _unique_sources(sources: Sequence[DataSource]) -> list[DataSource]:
-    """Sources of different samples: UNITER lists one data set once for each objective."""
+    """One source per data set: UNITER lists a data set once for each objective."""
     return list({id(source.samples): source for source in sources}.values())
 
 
 def _check_names(objectives: Sequence[Objective]) -> None:
-    """Terms, heads and counts are kept by their objective's name, so two of one name would be mixed up."""
+    """Raises InputError unless objectives have distinct names, which are keys of terms, heads and counts."""
     for objective in objectives:
         if not objective.name:
-            raise InputError(f"{type(objective).__name__}: this objective has no `name`")
+            raise InputError(f"{type(objective).__name__}: this objective has no `name`; set one")
         for field, names in (
             ("needs", objective.required_fields),
             ("watched", objective.monitored_terms),
         ):
             if isinstance(names, str):
                 raise InputError(
-                    f"{objective.name}: `{field}` is the text {names!r}, expected a tuple of such texts"
+                    f"{objective.name}: `{field}` is the str {names!r}, expected a tuple of str"
                 )
     names = [objective.name for objective in objectives]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(
-            f"two objectives are called {twice[0]!r}, of the model's own and the added ones; each may be there once"
+            f"two objectives are called {twice[0]!r}, among the model's own and the added ones; remove one"
         )
 
 
 def count_items(
     counting: Sequence[Objective | TrainingStep], batches: Sequence[Batch]
 ) -> dict[str, int]:
-    """Items of every term over all micro-batches of this process; InputError if two count the same term."""
+    """Number of items of each term in this process's micro-batches; raises InputError if two count the same term."""
     counts: dict[str, int] = {}
     for one in counting:
         own: dict[str, int] = {}
@@ -555,28 +568,28 @@ def count_items(
         shared = sorted(own.keys() & counts.keys())
         if shared:
             raise InputError(
-                f"two objectives, or one and the inner step, count the term {shared[0]!r}; each term needs a name"
+                f"two objectives, or one and the training step, count the term {shared[0]!r}; give each its own name"
             )
         counts.update(own)
     return counts
 
 
 def _check_terms(who: str, found: object) -> dict[str, Tensor]:
-    """What an objective or an inner step returned; raises InputError if these are not scalars by name."""
+    """The terms that an objective or a training step returned; raises InputError unless they are scalars by name."""
     if not isinstance(found, Mapping):
         raise InputError(
-            f"{who} returns its summed terms by name, not {describe_value(found)}; expected a dict of scalars"
+            f"{who} returned {describe_value(found)}, expected a dict of summed terms, scalars by name"
         )
     for term, value in found.items():
-        if require_kind(value, Tensor, f"{who} returns as {term!r}").ndim:
+        if require_kind(value, Tensor, f"{who} returned as {term!r}").ndim:
             raise InputError(
-                f"{who} returns a tensor {tuple(value.shape)} as {term!r}, expected its sum, a tensor ()"
+                f"{who} returned a tensor {tuple(value.shape)} as {term!r}, expected its sum, a tensor ()"
             )
     return dict(found)
 
 
 def _check_counts(one: Objective | TrainingStep, batch: Batch) -> dict[str, int]:
-    """Items of every term in a batch; raises InputError if these are not whole numbers by name."""
+    """Number of items of each term in a batch; raises InputError unless they are integers by name."""
     who = one.name if isinstance(one, Objective) else type(one).__name__
     found: object = one.count(batch)
     if not isinstance(found, Mapping):
@@ -587,18 +600,18 @@ def _check_counts(one: Objective | TrainingStep, batch: Batch) -> dict[str, int]
         if not isinstance(count, int | np.integer) or count < 0:
             what = f"{count!r}" if isinstance(count, int) else describe_value(count)
             raise InputError(
-                f"{who}: `count` says {what} of {term!r}, expected a whole number of items, 0 or more"
+                f"{who}: `count` returned {what} as {term!r}, expected an integer, 0 or more"
             )
     return dict(found)
 
 
 def _divisor(totals: Mapping[str, Tensor], term: str) -> Tensor | float:
-    """What a term's sum is divided by: its count, 1 if there is none."""
+    """The divisor of a term's sum: its count, 1 without a count."""
     return totals[term].clamp(min=1) if term in totals else 1.0
 
 
 class _DeferredChecks:
-    """Checks of a step, settled when the next one is queued: until then nothing waits for the device."""
+    """Checks of a step, evaluated when the next step is queued, so that the GPU is not waited for."""
 
     def __init__(self) -> None:
         self.numbers: Tensor | None = None
@@ -606,20 +619,20 @@ class _DeferredChecks:
         self.checks: list[FiniteCheck] = []
 
     def submit(self, checks: Sequence[FiniteCheck]) -> None:
-        """Settles the step before's, and sends these on their way."""
+        """Evaluate the previous checks, and start copying the numbers of these to host memory."""
         self.raise_if_not_finite()
         self.checks = list(checks)
         if not checks:
             return
         numbers = torch.stack([check.number.detach().float() for check in checks])
-        # The copy goes to page-locked memory, so it can be waited for by itself, without what is queued behind it.
+        # The copy goes to page-locked memory: an event waits for it alone, not for work queued later.
         self.numbers = numbers.to("cpu", non_blocking=True)
         if numbers.is_cuda:
             self.arrived = torch.Event(numbers.device)
             self.arrived.record()
 
     def raise_if_not_finite(self) -> None:
-        """Raises InputError if a number that was asked for is none."""
+        """Raises InputError if a number of the pending checks is not finite."""
         if self.numbers is None:
             return
         if self.arrived is not None:
@@ -631,7 +644,10 @@ class _DeferredChecks:
 
 
 class _TrainingLog:
-    """Means of every term since the last line, over all processes; lines after the restart point are removed."""
+    """Writes `log.jsonl`: means of every term since the last line, over all processes.
+
+    When a run resumes, later lines are removed.
+    """
 
     def __init__(
         self, path: Path, accelerator: Accelerator, step: int, checkpoints: Checkpoints
@@ -652,25 +668,25 @@ class _TrainingLog:
             accelerator.init_trackers("tensorboard")
 
     def advice(self) -> str:
-        """What to do about numbers that are none."""
+        """Advice for a loss or gradient that is not finite."""
         intact = self.checkpoints.intact()
         return f"{intact}{', ' if intact else ''}lower --lr or use --precision fp32"
 
     def add(self, terms: Terms, weights: Mapping[str, float]) -> None:
-        """Adds a micro-batch's sums."""
+        """Add a micro-batch's sums."""
         for term, value in terms.items():
             before = self.sums.get(term, torch.zeros_like(value, dtype=torch.float))
             self.sums[term] = before + value.detach().float()
         self.weights.update(weights)
 
     def count(self, counts: Mapping[str, Tensor]) -> None:
-        """Ends an optimizer step: what each sum of it is divided by."""
+        """End an optimizer step; `counts` divide its sums."""
         self.steps += 1
         for term, count in counts.items():
             self.counts[term] = self.counts.get(term, torch.zeros_like(count)) + count
 
     def _means(self) -> dict[str, float]:
-        """Means over all processes, some of which may never have had a term; without a count, means over steps."""
+        """Means over all processes, even if some lack a term; terms without a count are averaged over steps."""
         terms = list(self.sums)
         if self.accelerator.num_processes > 1:
             terms = sorted(set(gather_object(terms)))
@@ -685,7 +701,7 @@ class _TrainingLog:
         return means
 
     def write(self, step: int, lr: float, norm: float, seconds: float) -> dict[str, float]:
-        """Appends a line, and begins anew; returns the loss and every term's mean."""
+        """Append a line and reset the sums; returns the loss and every term's mean."""
         means = self._means()
         loss = sum(self.weights.get(term, 1.0) * mean for term, mean in means.items())
         if not math.isfinite(loss):
@@ -705,7 +721,7 @@ class _TrainingLog:
         return {"loss": loss, **means}
 
     def note(self, step: int, measured: Mapping[str, float | None]) -> None:
-        """Appends a line of what was measured after a step, by the main process; None is what is undefined."""
+        """Append measurements after a step, from the main process; None marks an undefined value."""
         if not self.accelerator.is_main_process:
             return
         with disk_errors(self.path, self.checkpoints.intact()):

@@ -1,4 +1,4 @@
-"""How weights move: the papers' optimizers, their schedules, and which weights decay."""
+"""The papers' optimizers, learning rate schedules, and weight decay."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from groundling.settings.training import TrainConfig
 
 
 class BertAdam(Optimizer):
-    """Adam as BERT's code has it: running means are not corrected for their start at zero; decay is apart from them.
+    """Adam as in BERT's code: no bias correction, and decoupled weight decay.
 
-    Source: google-research/bert, optimization.py; VisualBERT's and XDBERT's code train with it.
+    Source: google-research/bert, optimization.py; also used by VisualBERT's and XDBERT's code.
     """
 
     def __init__(
@@ -32,18 +32,18 @@ class BertAdam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Move every parameter that has a gradient; `closure` is not read."""
+        """Update every parameter that has a gradient; `closure` is ignored."""
         for group in self.param_groups:
             moved: list[Tensor] = [one for one in group["params"] if one.grad is not None]
             if all(one.is_cpu for one in moved):
-                # One by one each stays in the caches, and no second copy of all of them is needed.
+                # One by one, each stays in the CPU caches, and no second copy of all parameters is needed.
                 for one in moved:
                     self._move([one], group)
             else:
                 self._move(moved, group)
 
     def _move(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Move parameters that have gradients, by a kernel for many of them where there are such."""
+        """Update parameters that have gradients, with fused kernels where available."""
         for one in parameters:
             if not self.state[one]:
                 self.state[one]["exp_avg"] = torch.zeros_like(one)
@@ -62,7 +62,7 @@ class BertAdam(Optimizer):
 
 
 def make_optimizer(module: nn.Module, config: TrainConfig) -> Optimizer:
-    """The optimizer of a run, over all parameters of `module` that train."""
+    """Make a run's optimizer of all trainable parameters of `module`."""
     groups = _groups(module, config)
     if config.optimizer == "sgd":
         return SGD(groups, lr=config.lr, momentum=config.momentum)
@@ -72,7 +72,7 @@ def make_optimizer(module: nn.Module, config: TrainConfig) -> Optimizer:
 
 
 def _groups(module: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-    """Parameter groups: those that decay and those that do not, of the model and of the objectives' heads."""
+    """Parameter groups: with and without weight decay, of the model and of the objectives' heads."""
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
@@ -93,7 +93,7 @@ def _groups(module: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
 def set_learning_rates(
     optimizer: Optimizer, config: TrainConfig, step: int, steps: int, epoch: float
 ) -> None:
-    """Give every group its learning rate at a step of `steps`; `epoch` is the number of steps in one."""
+    """Set every group's learning rate for a step of `steps`; `epoch`: number of steps per epoch."""
     for group in optimizer.param_groups:
         share = _learning_rate_factor(step, steps, config, epoch, head=group["head"])
         group["lr"] = config.lr * group["scale"] * share
@@ -102,7 +102,7 @@ def set_learning_rates(
 def _learning_rate_factor(
     step: int, steps: int, config: TrainConfig, epoch: float, head: bool
 ) -> float:
-    """Learning rate at a step, as a share of its peak."""
+    """Learning rate at a step, relative to the peak."""
     whole = config.schedule_steps or steps
     delay = 0 if head else config.freeze_encoder_steps or round(config.freeze_encoder_ratio * whole)
     place = step - delay
@@ -124,16 +124,16 @@ def _learning_rate_factor(
 
 
 def clip_each_gradient(module: nn.Module, largest: float) -> None:
-    """Clip every parameter's gradient by itself (uclanlp/visualbert, visualbert/pytorch_pretrained_bert)."""
+    """Clip every parameter's gradient norm separately (uclanlp/visualbert, visualbert/pytorch_pretrained_bert)."""
     gradients = _gradients(module.parameters())
     if not gradients:
         return
     norms = torch.stack(torch._foreach_norm(gradients))
-    # As torch.nn.utils.clip_grad_norm_ does with each of them.
+    # The same as torch.nn.utils.clip_grad_norm_ for each parameter.
     shares = (largest / (norms + 1e-6)).clamp(max=1)
     torch._foreach_mul_(gradients, shares.unbind())
 
 
 def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The gradients of those that have one."""
+    """The gradients of the parameters that have one."""
     return [one.grad for one in parameters if one.grad is not None]

@@ -1,1 +1,1 @@
-"""From pixels to regions: where the boxes are, and what features they hold."""
+"""From pixels to regions: boxes, and their features."""

@@ -1,4 +1,4 @@
-"""Where the regions are: a Hugging Face detector's boxes, those of others' files, or a grid."""
+"""Boxes of regions: from a Hugging Face detector, from others' files, or from a grid."""
 
 from __future__ import annotations
 
@@ -29,34 +29,48 @@ from groundling.runs.folder import read_json
 
 @dataclass(frozen=True)
 class ImageBoxes:
-    """The boxes of one image: a detector's best first, annotated ones as they are numbered, a grid's row by row."""
+    """The boxes of one image: a detector's best first, annotated ones in annotation
+    order, a grid's row by row.
+    """
 
     boxes: np.ndarray
     """(R, 4) float32: x1, y1, x2, y2 as shares of width and height."""
     confidence: np.ndarray
     """(R,) float32."""
     classes: np.ndarray | None = None
-    """(R, C) a distribution without a no-object column, or (R,) one class each."""
+    """(R, C) probabilities without a no-object column, or (R,) one class each."""
     left_out: int = 0
-    """Boxes that were empty or outside the image."""
+    """Number of boxes left out: empty or outside the image."""
     annotated_order: bool = False
-    """They are an image's annotated objects alone, in the order of their file; maybe not all of them, see above."""
+    """Whether the boxes are the image's annotated objects alone, in the order of their file.
+
+    `left_out` may be missing.
+    """
     appended_detections: int = 0
-    """How many of them, the last ones, a detector found beside annotated ones."""
+    """Number of detected boxes, which follow the annotated ones."""
     segments: Path | None = None
-    """VCR's json, which knows what objects fill of their boxes; read with the image, since masks take their time."""
+    """VCR's json, which has the objects' segmentations.
+
+    Read with the image, because masks take time.
+    """
 
 
 class AnnotatedBoxes(NamedTuple):
-    """What files say of one image's boxes before it is opened."""
+    """The boxes of one image in files, before the image is opened."""
 
     size: tuple[int, int]
-    """Width and height in pixels of the image that annotators saw; 0 where a file of detections does not say."""
+    """Width and height in pixels of the annotated image; 0 where a file of detections does not say."""
     boxes: ImageBoxes
-    """Annotators' in the order of their file, of confidence 1, then detections, best first; pixels without a size."""
+    """Annotated boxes in the order of their file, with confidence 1, then detections, best first.
+
+    If the size is unknown, boxes are in pixels.
+    """
 
     def for_image_size(self, size: tuple[int, int]) -> ImageBoxes:
-        """The boxes on an image of this width and height; raises InputError if annotators saw another."""
+        """The boxes in shares of an image of this width and height.
+
+        Raises InputError if the annotated image had another size.
+        """
         if not any(self.size):
             return _cut(self.boxes, size)
         if self.size != size:
@@ -67,19 +81,24 @@ class AnnotatedBoxes(NamedTuple):
 
 @dataclass(frozen=True)
 class DetectionFilter:
-    """Which of a detector's boxes stay, as for bottom-up attention: the confident ones, within bounds."""
+    """Selects a detector's boxes as for bottom-up attention: the confident ones, between a
+    minimum and a maximum number.
+    """
 
     threshold: float = 0.2
-    """Boxes above this confidence stay."""
+    """Boxes above this confidence are kept."""
     min_boxes: int = 10
-    """But at least so many, where there are as many."""
+    """Minimum number of boxes per image, if the detector has as many."""
     max_boxes: int = 100
-    """And at most so many."""
+    """Maximum number of boxes per image."""
     nms_iou: float = 0.7
-    """A box that overlaps a better one by more than this (intersection over union) goes; 1: none does."""
+    """Boxes whose intersection over union with a better box is higher are removed; 1: none."""
 
     def __call__(self, boxes: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-        """Indices of (R, 4) boxes that stay, by confidence; fewer than `least` only where there are no more."""
+        """Indices of the (R, 4) boxes to keep, by confidence.
+
+        Fewer than `least` only if there are no more.
+        """
         chosen: list[int] = []
         for at in np.argsort(-confidence, kind="stable"):
             enough = len(chosen) >= self.min_boxes and confidence[at] <= self.threshold
@@ -100,19 +119,24 @@ def box_iou(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 class Detector:
-    """A model of the DETR family: softmax with a last no-object column (DETR, YOLOS), or sigmoids (RT-DETR, D-FINE)."""
+    """A model of the DETR family: softmax with a last no-object column (DETR, YOLOS), or
+    sigmoids (RT-DETR, D-FINE).
+    """
 
     def __init__(self, source: str | Path, keep: DetectionFilter, device: str = "cpu") -> None:
-        """`source` is a hub id or a folder with model and image processor; raises InputError if it does not load."""
+        """`source` is a hub id or a folder with model and image processor.
+
+        Raises InputError if it cannot be loaded.
+        """
         config = load_config(source)
         self.keep = keep
         self.device = device
         self.processor = load_processor(source)
         try:
             self.model = load_weights(AutoModelForObjectDetection, source).eval().to(device)
-        except ImportError as error:  # older DETR checkpoints take their backbone from timm
+        except ImportError as error:  # older DETR checkpoints have a backbone from timm
             raise InputError(
-                f"{source}: {first_line(error)}; PekingU/rtdetr_r50vd needs none"
+                f"{source}: {first_line(error)}; PekingU/rtdetr_r50vd works without it"
             ) from None
         self.names = [str(config.id2label[i]) for i in range(config.num_labels)]
 
@@ -121,8 +145,8 @@ class Detector:
         """Boxes of RGB images of one size (so that none is padded)."""
         inputs = self.processor(images=list(images), return_tensors="pt").to(self.device)
         out = self.model(**inputs)
-        logits = out.logits.float()  # (images, queries, classes, and maybe "no object")
-        # One column more than classes: that one is "no object", which no region is.
+        logits = out.logits.float()  # (images, queries, classes, perhaps with "no object")
+        # A column more than the classes is "no object", which no region has.
         has_none = logits.shape[-1] > len(self.names)
         scores = logits.softmax(-1)[..., :-1] if has_none else logits.sigmoid()
         centre, sides = out.pred_boxes.float().split(2, -1)
@@ -133,10 +157,10 @@ class Detector:
         ]
 
     def _best(self, scores: np.ndarray, corners: np.ndarray) -> ImageBoxes:
-        """The boxes to keep, of all scores (Q, C) and corners (Q, 4) of an image."""
+        """The boxes to keep, from all scores (Q, C) and corners (Q, 4) of an image."""
         cut, good = clip_boxes(
             corners.clip(0, 1)
-        )  # a detector's box may reach out anyhow: it is cut
+        )  # a detected box may extend beyond the image, and is clipped
         scores = scores[good]
         cut = cut[good]
         kept = self.keep(cut, scores.max(1))
@@ -145,7 +169,7 @@ class Detector:
 
 
 def grid_boxes(side: int) -> ImageBoxes:
-    """`side` x `side` equal boxes, row by row, of confidence 1."""
+    """`side` x `side` equal boxes, row by row, with confidence 1."""
     edge = np.arange(side)
     rows, columns = np.meshgrid(edge, edge, indexing="ij")
     y = rows.reshape(-1)
@@ -155,12 +179,13 @@ def grid_boxes(side: int) -> ImageBoxes:
 
 
 def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
-    """Boxes that exist already, by image file: annotated ones, detected ones, or both of every image.
+    """Boxes from files, by image file: annotated ones, detected ones, or both for every image.
 
-    Sources are COCO's instances json and MAttNet's detections; or one folder, VCR's `vcr1images`, with a json beside
-    each image. Also the names of the classes, in the order of their ids. Crowds are kept; annotated boxes stay in the
-    file's order. Of detections without annotations, the images are train2014's, as RefCOCO's are. Raises InputError on
-    another layout, a file listed twice, and detections of an image or a class that the annotations lack.
+    Sources are COCO's instances json and MAttNet's detections; or one folder, VCR's `vcr1images`,
+    with a json beside each image. Also returns the names of the classes, in order of their ids.
+    Crowds are kept; annotated boxes stay in the file's order. Detections without annotations are
+    assumed to be of train2014's images, as RefCOCO's are. Raises InputError for another layout, a
+    file that is listed twice, and detections of an image or class that the annotations lack.
     """
     if len(sources) == 1 and Path(sources[0]).is_dir():
         return _of_vcr(Path(sources[0]))
@@ -168,7 +193,7 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, AnnotatedBoxes
     detections: list[tuple[str | Path, list[Detection]]] = []
     for source in sources:
         if Path(source).is_dir():
-            raise InputError(f"{source}: boxes of a folder (VCR's) go with no other ones")
+            raise InputError(f"{source}: a folder's boxes (VCR's) cannot be combined with others")
         content = _content(source)
         if are_detections(content):
             detections.append((source, read_detections(source, content)))
@@ -181,15 +206,15 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, AnnotatedBoxes
 
 
 def _content(source: str | Path) -> Any:
-    """A file's JSON; raises InputError for an empty list."""
+    """A file's parsed JSON; raises InputError for an empty list."""
     content = read_json(Path(source))
     if content == []:
-        raise InputError(f"{source}: holds no detections")
+        raise InputError(f"{source}: the file has no detections")
     return content
 
 
 class _CocoFiles:
-    """Images, classes and boxes of COCO's files, as they are read."""
+    """Images, classes and boxes of COCO's files, while they are read."""
 
     def __init__(self) -> None:
         self.files: dict[Hashable, str] = {}
@@ -200,7 +225,7 @@ class _CocoFiles:
         self.detected: set[Hashable] = set()
 
     def add_instances(self, path: str | Path, content: Any) -> None:
-        """The images and annotations of COCO's instances json."""
+        """Add the images and annotations of COCO's instances json."""
         read = read_instances(Path(path), content).require_valid()
         for category, name in read.names.items():
             self._add_class(path, category, name)
@@ -215,11 +240,11 @@ class _CocoFiles:
     def add_detections(
         self, path: str | Path, found: Sequence[Detection], has_annotations: bool
     ) -> None:
-        """Detected boxes, of images and classes that annotations name, where there are annotations."""
+        """Add detected boxes; with annotations, only of their images and classes."""
         for number, one in enumerate(found):
             where = f"{path}, entry {number}"
             if not one.category:
-                raise InputError(f"{where}: no category_id, which a store needs")
+                raise InputError(f"{where}: expected category_id, which a store needs")
             if has_annotations and one.image not in self.files:
                 raise InputError(f"{where}: image {one.image} is not among the annotations' images")
             if has_annotations and one.category not in self.names:
@@ -266,7 +291,9 @@ def _boxes(notes: Sequence[BoxAnnotation], place: Mapping[int, int]) -> ImageBox
 
 
 def _cut(boxes: ImageBoxes, size: tuple[int, int]) -> ImageBoxes:
-    """Boxes in pixels as shares of an image of this width and height, without those that are empty or outside."""
+    """Boxes in pixels, as shares of an image of this width and height, without those
+    that are empty or outside.
+    """
     shares = boxes.boxes.astype(np.float32) / np.array(size * 2, np.float32)
     cut, kept = clip_boxes(shares)
     classes = None if boxes.classes is None else boxes.classes[kept]
@@ -275,11 +302,14 @@ def _cut(boxes: ImageBoxes, size: tuple[int, int]) -> ImageBoxes:
 
 
 def _of_vcr(folder: Path) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
-    """As `annotated`; confidence is 1 for all, which keeps them in the order of the tags' numbers."""
+    """As `annotated`, for VCR's folder.
+
+    Confidence is 1 for all boxes, which keeps the order of the tags' numbers.
+    """
     stills = {path: read_vcr_objects(path) for path in sorted(folder.rglob("*.json"))}
     if not stills:
         raise InputError(
-            f"{folder}: holds no json; expected VCR's vcr1images, or a COCO instances json"
+            f"{folder}: no json in this folder; expected VCR's vcr1images, or a COCO instances json"
         )
     names = class_names(name for objects in stills.values() for name in objects.names)
     number = {name: at for at, name in enumerate(names)}

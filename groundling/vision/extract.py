@@ -1,4 +1,6 @@
-"""Features of regions from any Hugging Face vision backbone, for folders of images and for single photos."""
+"""Region features from any Hugging Face vision backbone, for folders of
+images and for single photos.
+"""
 
 from __future__ import annotations
 
@@ -44,29 +46,41 @@ from groundling.vision.boxes import (
 from groundling.vision_language.end_to_end import roi_align
 
 BINS = 7
-"""RoIAlign: bins per side, averaged afterwards."""
+"""RoIAlign: bins per side, which are averaged."""
 SAMPLES = 2
 """RoIAlign: samples per bin and direction."""
 SIDE = 608
-"""Short side of images for backbones without a size of their own (bottom-up attention: 600), at most 5/3 long."""
+"""Short side of images for backbones without an image size (bottom-up attention: 600).
+
+The long side has at most 5/3.
+"""
 STRIDE = 32
-"""Pixels per cell of the last feature map of ResNets, and of models whose small patches are merged."""
+"""Pixels per cell of the last feature map, for ResNets and for models that merge small patches."""
 MERGED = 4
-"""Patches of this side (Swin, ConvNeXt) are merged by 8 on the way up; larger ones (ViT) stay as they are."""
+"""Patches of this side (Swin, ConvNeXt) are merged by a factor of 8.
+
+Larger ones (ViT) are not merged.
+"""
 
 
 class Backbone:
-    """A ResNet, ViT or CLIP-like image encoder: the last feature map, or the last patch states as one."""
+    """A ResNet, ViT or CLIP-like image encoder.
+
+    Gives the last feature map, or the last patch states as a map.
+    """
 
     def __init__(self, source: str | Path, side: int = 0, device: str = "cpu") -> None:
-        """`source` is a hub id or a folder with model and image processor; raises InputError if it does not load.
+        """`source` is a hub id or a folder with model and image processor.
 
-        `side` in pixels: the image's short side; 0: the square the backbone was trained on, if it has one.
+        Raises InputError if it cannot be loaded.
+
+        `side` in pixels: the image's short side; 0: the backbone's own square
+        input size, if it has one.
         """
         config = load_config(source)
         processor = load_processor(source)
         model = load_weights(AutoModel, source)
-        if hasattr(config, "vision_config"):  # CLIP and its like: the image tower
+        if hasattr(config, "vision_config"):  # CLIP-like models: the image tower
             config = config.vision_config
             model = model.vision_model
         self.source = str(source)
@@ -85,7 +99,7 @@ class Backbone:
         self.facts = self._facts()
 
     def _facts(self) -> dict[str, str | list[float]]:
-        """How images become features, for a manifest."""
+        """The preprocessing of images, for a manifest."""
         if self.square:
             scaled = f"{self.square} x {self.square}"
         else:
@@ -104,18 +118,20 @@ class Backbone:
 
     @property
     def identity(self) -> str:
-        """A hash of all that features depend on but the image and its boxes: weights and preprocessing."""
+        """A hash of everything that features depend on, except the image and its boxes:
+        weights and preprocessing.
+        """
         text = json.dumps({"weights": self.sha256, "preprocessing": self.facts}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def made_by(self) -> str:
-        """The same in a few words."""
+        """Model, image size and weights, in a few words."""
         scaled = f"{self.square} x {self.square}" if self.square else f"short side {self.side}"
         return f"{self.source} at {scaled} pixels (weights {self.sha256[:8]})"
 
     def target(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Width and height to which an image is scaled; boxes are shares, so they stay right."""
+        """Width and height to which an image is scaled; boxes are shares, so they stay valid."""
         if self.square:
             return self.square, self.square
         shrink = min(self.side / min(size), self.side * 5 // 3 / max(size))
@@ -146,7 +162,7 @@ class Backbone:
             options["interpolate_pos_encoding"] = True
         out = self.model(pixel_values=pixels.to(self.device), **options)
         states = out.last_hidden_state.float()
-        if states.ndim == 3:  # class and register tokens come before the patches
+        if states.ndim == 3:  # class and register tokens precede the patches
             rows = high // self.stride
             columns = wide // self.stride
             states = states[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
@@ -156,10 +172,12 @@ class Backbone:
 def list_images(
     extraction: ExtractionSettings, files: Collection[str]
 ) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Images to read as (id, file), sorted, and what was left out; an id is the file's path without its ending.
+    """Images to read as (id, file), sorted, and those left out.
 
-    With `extraction.boxes`, the images are these `files`. Raises InputError if there are none, or if one is missing
-    without `extraction.skip_missing`.
+    An id is the file's path without its ending.
+
+    With `extraction.boxes`, the images are these `files`. Raises InputError if there are none, or
+    if one is missing without `extraction.skip_missing`.
     """
     folder = Path(extraction.images)
     check_image_folder(folder)
@@ -170,7 +188,7 @@ def list_images(
         outside = []
         paths = sorted(path for path in folder.rglob("*") if is_image_file(path.name))
     there = []
-    gaps = [f"{file}: leads out of {folder}, and is not followed" for file in outside]
+    gaps = [f"{file}: leads out of {folder}; not followed" for file in outside]
     for path in paths:
         if path.is_file():
             there.append(path)
@@ -191,16 +209,16 @@ def list_images(
 
 
 class LoadedImage(NamedTuple):
-    """An image that has been read."""
+    """An image, decoded."""
 
     id: str
     image: Image.Image
     boxes: ImageBoxes | None = None
-    """Those that a file has for it."""
+    """Its boxes from a file."""
 
 
 class Extractor:
-    """Boxes and features as told, image by image."""
+    """Finds boxes and features, image by image, as `extraction` specifies."""
 
     def __init__(
         self,
@@ -209,7 +227,10 @@ class Extractor:
         annotations: Mapping[str, AnnotatedBoxes],
         names: Sequence[str],
     ) -> None:
-        """`annotations`: boxes of files by image file, of classes `names`; empty if there are none."""
+        """`annotations`: boxes from files by image file, with classes `names`.
+
+        Empty if there are none.
+        """
         self.extraction = extraction
         self.finding = finding = extraction.detection
         self.annotations = annotations
@@ -237,7 +258,9 @@ class Extractor:
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.key: dict[str, Any] = {"weights": weights, "preprocessing": digest, "boxes": source}
         if any(one.boxes.segments for one in annotations.values()):
-            self.key["cover"] = "14 x 14"  # shards of an unfinished store from before have none
+            self.key["cover"] = (
+                "14 x 14"  # shards of an unfinished store of an older version have none
+            )
         self.facts: dict[str, Any] = {
             "model": models,
             "identity": self.backbone.identity,
@@ -258,7 +281,9 @@ class Extractor:
     def __call__(
         self, images: Sequence[tuple[str, Picture]], progress: Progress | None = None
     ) -> tuple[list[ImageRegions], list[str]]:
-        """Regions of images in their order, and what was skipped; images of one size go through together.
+        """Regions of images in order, and reasons for skipped images.
+
+        Images of one size form a batch.
 
         `progress` counts images.
         """
@@ -284,7 +309,7 @@ class Extractor:
             if name in regions and len(regions[name].boxes):
                 kept.append(regions[name])
             elif name in regions:
-                skipped.append(f"{name}: no box in it")
+                skipped.append(f"{name}: no box in this image")
         return kept, skipped
 
     def _read(self, name: str, picture: Picture) -> LoadedImage:
@@ -306,7 +331,9 @@ class Extractor:
             boxes = detected
         elif not boxes:
             boxes = [grid_boxes(self.finding.grid)] * len(ready)
-        whole = np.array([[0, 0, 1, 1]], np.float32)  # goes through with the rest, as a last box
+        whole = np.array(
+            [[0, 0, 1, 1]], np.float32
+        )  # the whole image is a last box in the same batch
         features = self.backbone(images, [np.concatenate([one.boxes, whole]) for one in boxes])
         regions = []
         for one, of_image, numbers in zip(ready, boxes, features, strict=True):
@@ -328,7 +355,9 @@ class Extractor:
         return regions
 
     def _behind(self, known: ImageBoxes, found: ImageBoxes) -> ImageBoxes:
-        """An image's boxes of files and behind them the detector's, each of its best class by the files' names."""
+        """An image's boxes from files, followed by the detector's, each with its best
+        class among the files' names.
+        """
         assert self.detector is not None and known.classes is not None and found.classes is not None
         numbers = {_plain(name): number for number, name in enumerate(self.names)}
         names = [_plain(self.detector.names[best]) for best in found.classes.argmax(1)]
@@ -343,12 +372,12 @@ class Extractor:
 
 
 def _plain(name: str) -> str:
-    """A class's name without spaces, as VCR writes them."""
+    """A class's name without spaces, as in VCR."""
     return name.replace(" ", "").lower()
 
 
 def _cover(boxes: ImageBoxes) -> np.ndarray | None:
-    """The cells of its box that each object fills, (R, 14, 14); a detected one all of them."""
+    """The cells of its box that each object fills, (R, 14, 14); a detected object fills all."""
     if boxes.segments is None:
         return None
     return np.pad(
@@ -359,20 +388,20 @@ def _cover(boxes: ImageBoxes) -> np.ndarray | None:
 
 
 class ExtractionResult(NamedTuple):
-    """What is needed to close a store of extracted regions; the same in every process."""
+    """Data to complete a store of extracted regions; the same in every process."""
 
     facts: dict[str, Any]
-    """What the manifest says of models and preprocessing."""
+    """The manifest's facts about models and preprocessing."""
     key: dict[str, Any]
-    """What the regions depend on; see `ShardWriter`."""
+    """Everything that the regions depend on; see `ShardWriter`."""
     gaps: list[str]
-    """Images that were left out before any was read, with reasons."""
+    """Images that were left out before reading, with reasons."""
 
 
 def extract(
     extraction: ExtractionSettings, folder: str | Path, part: ProcessRank
 ) -> ExtractionResult:
-    """Write every shard of a store in `folder` that belongs to `part` and is missing."""
+    """Write the missing shards of a store in `folder` that belong to `part`."""
     device = "cpu"
     if torch.cuda.is_available() and not extraction.cpu:
         device = f"cuda:{part.rank % torch.cuda.device_count()}"
@@ -395,11 +424,11 @@ def extract(
     return ExtractionResult(extractor.facts, extractor.key, gaps)
 
 
-# Regions of photos that no store holds: found as `groundling regions` would, when somebody asks about them.
+# Regions of photos that no store has: found as by `groundling regions`, on request.
 
 
 class RegionFinder:
-    """Finds the regions of photos by a store's own detector or grid, and its backbone."""
+    """Finds the regions of photos with a store's own detector or grid, and its backbone."""
 
     def __init__(
         self,
@@ -408,33 +437,35 @@ class RegionFinder:
         device: str = "cpu",
         features: bool = True,
     ) -> None:
-        """`finding` as the store was made with, `facts` what its manifest says of models and preprocessing.
+        """`finding`: the settings with which the store was made.
 
-        With `features` off, boxes alone are handed on. Raises InputError if a model is missing, or is not the one that
-        the store was made with.
+        `facts`: its manifest's models and preprocessing.
+
+        With `features` off, only boxes are returned. Raises InputError if a model is missing, or is
+        not the one that the store was made with.
         """
         self.features = features
         try:
             self.extractor = Extractor(ExtractionSettings(detection=finding), device, {}, ())
         except InputError as error:
             raise InputError(
-                f"{error}; regions of new photos are found as those were that the model learned from: --backbone and "
-                "--detector say where these models lie now"
+                f"{error}; new photos need the models of the training regions: --backbone and "
+                "--detector name their present folders"
             ) from None
         found = self.extractor.facts
         sources = {"backbone": finding.backbone, "detector": finding.detector}
         for name, weights in dict(facts.get("weights", {})).items():
             if found["weights"].get(name) != weights and (features or name == "detector"):
                 raise InputError(
-                    f"{sources[name]}: not the {name} that this model's regions were made with; its weights differ"
+                    f"{sources[name]}: its weights differ from those of the {name} that made this model's regions"
                 )
         if features and facts.get("identity") not in ("", None, found["identity"]):
             raise InputError(
-                f"{finding.backbone}: its images are prepared otherwise than those that this model learned from"
+                f"{finding.backbone}: its preprocessing differs from that of this model's training images"
             )
 
     def __call__(self, photos: Mapping[str, Picture]) -> tuple[InMemoryRegions, dict[str, str]]:
-        """Regions of photos, by their id; and what is wrong with those that have none, by id."""
+        """Regions of photos, by id; and the faults of photos without regions, by id."""
         found, skipped = self.extractor(list(photos.items()))
         kept: list[ImageRegions] = []
         for image in found:
@@ -449,6 +480,6 @@ class RegionFinder:
 
 
 def _reason(name: str, skipped: Sequence[str]) -> str:
-    """Why a photo was skipped, of the lines that say so."""
+    """The reason why a photo was skipped, from the lines about skipped photos."""
     told = (line.removeprefix(f"{name}: ") for line in skipped if line.startswith(f"{name}: "))
     return next(told, "no regions were found")

@@ -1,4 +1,4 @@
-"""A photo with the regions that a store has of it, to look at."""
+"""Draws a photo with its regions in a store."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_json
 
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
-"""Told apart by colour-blind people, too (Okabe and Ito 2008)."""
+"""Colours that colour-blind people can distinguish (Okabe and Ito 2008)."""
 SIDE = 800
-"""Pixels of the long side at least, so that numbers can be read on small photos."""
+"""Minimum long side in pixels, so that numbers on small photos are readable."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class AnnotatedPhoto:
-    """A photo with its boxes, and what each of them is."""
+    """A photo with its boxes drawn, and their descriptions."""
 
     id: str
-    """The image's, in the store."""
+    """The image's id in the store."""
     picture: Image.Image
-    """The photo with numbered boxes, scaled up if it is small."""
+    """The photo with numbered boxes, enlarged if it is small."""
     regions: list[str]
-    """Number, class and confidence of each region, in the store's order, as far as the store has them."""
+    """Number, class and confidence of each region, in the store's order; omits what the store lacks."""
     notes: list[str]
-    """What a reader must know."""
+    """Notes for the reader."""
 
 
 def show_regions(
@@ -45,15 +45,17 @@ def show_regions(
     image: str | os.PathLike[str],
     images: str | os.PathLike[str] = "",
 ) -> AnnotatedPhoto:
-    """The photo of an image with the boxes that a region store has of it.
+    """The photo of an image with its boxes from a region store.
 
     Args:
         store: the folder that `groundling regions` wrote.
         image: the image's id there, its file name, or its file.
-        images: folder of the photos; empty: the one that the store was made of, unless `image` is a file.
+        images: folder of the photos; empty: the folder that the store was made from,
+            unless `image` is a file.
 
     Raises:
-        InputError: there is no such store, the store has no such image, or its photo is not there or does not decode.
+        InputError: there is no such store, the store has no such image, or its photo is
+            missing or cannot be decoded.
     """
     with rename_flags_to_keywords(("image", "images")):
         return show_for_command(store, image, images)
@@ -64,7 +66,7 @@ def show_for_command(
     image: str | os.PathLike[str],
     images: str | os.PathLike[str] = "",
 ) -> AnnotatedPhoto:
-    """The same for a command, whose mistakes are told by its flags."""
+    """The same for a command: messages name its flags."""
     regions = RegionStore(Path(store), features=False)
     found = _id_in(regions, os.fspath(image))
     file = Path(image)
@@ -80,12 +82,14 @@ def show_for_command(
 
 
 def _id_in(store: RegionStore, image: str) -> str:
-    """The id that is meant by an id, a file's name or its path."""
+    """The id for an id, a file's name or its path."""
     if image in store:
         return image
     fitting = NameLookup(store.ids).find(image_id(image))
     if len(fitting) > 1:
-        raise InputError(f"{store.folder}: {image} may be {fitting[0]} or {fitting[1]}; write more")
+        raise InputError(
+            f"{store.folder}: {image} may be {fitting[0]} or {fitting[1]}; write more of its path"
+        )
     if fitting:
         return fitting[0]
     near = get_close_matches(image_id(Path(image).name), store.ids, 1)
@@ -94,22 +98,24 @@ def _id_in(store: RegionStore, image: str) -> str:
 
 
 def _photo(store: RegionStore, image: str, folder: str) -> Path:
-    """The file of an image, in `folder` or in the one that the store was made of."""
+    """The file of an image, in `folder` or in the folder that the store was made from."""
     folder = folder or _made_of(store.folder)
     if not folder:
-        raise InputError(f"{store.folder}: does not say where its photos are; pass --images FOLDER")
+        raise InputError(
+            f"{store.folder}: the folder of its photos is unknown; pass --images FOLDER"
+        )
     if not Path(folder).is_dir():
         raise InputError(f"{folder}: no such folder of photos; pass --images FOLDER")
     files = files_below(Path(folder))
     fitting: Collection[str] = [image] if image in files else NameLookup(files).find(image)
     if not fitting:
-        raise InputError(f"{folder}: no photo of {image!r}; pass --images FOLDER, where it is")
+        raise InputError(f"{folder}: no photo of {image!r}; pass another --images FOLDER")
     with prefix_errors(folder):
         return single_file([file for name in fitting for file in files[name]])
 
 
 def _made_of(store: Path) -> str:
-    """The folder of photos that a store's run was given; empty if it tells of none."""
+    """The folder of photos in a store's run settings; empty if there is none."""
     path = store / "config.json"
     if not path.is_file():
         return ""
@@ -125,7 +131,7 @@ def _notes(store: RegionStore, image: str, file: Path, photo: Image.Image) -> li
     if not width or abs(width / height - photo.width / photo.height) <= 0.02:
         return []
     return [
-        f"{file}: {photo.width} x {photo.height} pixels, but the store has regions of an image of {width} x {height}"
+        f"{file}: {photo.width} x {photo.height} pixels, but the regions are from an image of {width} x {height}"
     ]
 
 
@@ -148,7 +154,7 @@ def _told(store: RegionStore, row: RegionRow) -> list[str]:
 
 
 def _drawn(photo: Image.Image, row: RegionRow, told: list[str]) -> Image.Image:
-    """The photo with boxes; those of higher confidence are drawn over others, all of them over the whole image's."""
+    """The photo with boxes, the most confident on top, and the whole image's below all others."""
     scale = max(1.0, SIDE / max(photo.size))
     picture = photo.resize((round(photo.width * scale), round(photo.height * scale)))
     canvas = ImageDraw.Draw(picture)
@@ -170,7 +176,7 @@ def _label(
     colour: str,
     font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
 ) -> None:
-    """A text on a ground of its box's colour, moved inside the photo where it would leave it."""
+    """A label on a background of its box's colour, shifted so that it stays inside the photo."""
     left, top, right, bottom = canvas.textbbox((0, 0), text, font=font)
     wide, high = canvas.im.size
     x = max(0.0, min(corner[0], wide - (right - left) - 4))

@@ -1,4 +1,4 @@
-"""A paper's vision-language model in one file each: its join of text and regions, its heads, its pre-training."""
+"""Vision-language models, one file per paper: multimodal embeddings, task heads and pre-training."""
 
 from __future__ import annotations
 
@@ -18,52 +18,55 @@ from groundling.vision_language.single_stream import SingleStreamModel
 @with_field_docs
 @dataclass(frozen=True)
 class PretrainingPhase:
-    """What a model is pre-trained with: objectives, and how often a step scores which of them."""
+    """A pre-training phase: its objectives, and how often each is trained."""
 
     objectives: Callable[[ObjectiveContext, PretrainingObjectiveSettings], list[Objective]]
-    """Makes them, from what a run knows and what its settings say."""
+    """Makes the objectives."""
     step_mix: Sequence[tuple[float, tuple[str, ...]]] = ()
-    """(ratio, objectives) of each kind of step; empty: every step scores all of them."""
+    """(sampling ratio, objectives) of each type of step; empty: every step trains all objectives."""
     has_caption_pairs: bool = False
-    """Two captions a text, as VisualBERT's."""
+    """Whether a text is a pair of captions, as in VisualBERT."""
     keeps_object_tags: bool = False
-    """A task's texts keep the places that name objects."""
+    """Whether a task's texts keep their object tags."""
     can_judge_answers: bool = False
-    """Whether a task's texts are right may be predicted (`--task-answers judged`)."""
+    """Whether it can predict if a task's answer is right (`--task-answers judged`)."""
 
 
 def leave_unchanged(
     model: SingleStreamModel, examples: Sequence[Example], pretraining: bool
 ) -> None:
-    """Nothing: the model reads these examples as it is."""
+    """The default of `Architecture.prepare_model`: does nothing."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class Architecture:
-    """A vision-language model that is a BERT over text and regions; raises InputError if its join has another name."""
+    """A paper's vision-language model, a BERT over text and regions.
+
+    Raises InputError unless its name is the `kind` of its `MultimodalEmbeddings`.
+    """
 
     name: str
-    """Also the join's `kind`, by which a folder's model finds its design."""
+    """Also the `kind` of its `MultimodalEmbeddings`, by which a model folder's architecture is found."""
     embeddings: type[MultimodalEmbeddings]
-    """How texts and regions become one sequence."""
+    """Embeds text and regions as one sequence."""
     build: Callable[..., SingleStreamModel]
     """(bert, tokenizer, width of a region's features, options) to a model."""
     pretraining: PretrainingPhase
-    """The phase on captioned images."""
+    """Pre-training on captioned images."""
     task_pretraining: PretrainingPhase | None = None
-    """The phase on a task's own texts, where it is another one."""
+    """Pre-training on a task's texts, if it differs."""
     prepare_model: Callable[[SingleStreamModel, Sequence[Example], bool], None] = leave_unchanged
-    """Makes a model ready for a task's examples: segments and words that they want, in pre-training (True) or after."""
+    """Adds the segments and words that a task's examples need; called in pre-training (True) and fine-tuning."""
     heads: Mapping[str, type[TaskHead]] = field(default_factory=dict)
-    """The paper's head by task, where it is not the plain one; see docs/papers.md for the settings that go with it."""
+    """The paper's head by task, if it is not the plain one; docs/papers.md has the matching settings."""
     auxiliary_objectives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Objectives by name that the paper trains beside a task's own loss, by task."""
+    """Names of auxiliary objectives that the paper trains with a task's loss, by task."""
     bert_name: str = ""
-    """Which BERT the paper starts from, in a word or two."""
+    """The BERT that the paper starts from, e.g. `bert-base-cased`."""
 
     def __post_init__(self) -> None:
         if self.name != self.embeddings.kind:
             raise InputError(
-                f"the design {self.name!r} has a join of the kind {self.embeddings.kind!r}; expected one name for both"
+                f"the architecture {self.name!r} has a `join` with kind = {self.embeddings.kind!r}; expected the same name"
             )

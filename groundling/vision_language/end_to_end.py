@@ -1,4 +1,4 @@
-"""VL-BERT and VisualBERT end to end: a ResNet and RoIAlign learn with the encoder that reads their regions."""
+"""VL-BERT and VisualBERT end to end: a ResNet with RoIAlign is trained together with the encoder."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from groundling.vision_language.single_stream import (
 from groundling.vision_language.visualbert import VisualBertEmbeddings, visualbert
 from groundling.vision_language.vlbert import VLBertEmbeddings, vlbert
 
-# RoIAlign: torchvision's where it is installed, else this one, which gives the same values.
-# He et al. 2017, "Mask R-CNN", Section 3; with the half-pixel shift that torchvision calls `aligned=True`.
+# RoIAlign: torchvision's if it is installed, else this one, which returns the same values.
+# He et al. 2017, "Mask R-CNN", Section 3; with a half-pixel shift (torchvision's `aligned=True`).
 
 try:
     from torchvision.ops import roi_align as torchvision_roi_align
@@ -42,14 +42,14 @@ except (ImportError, RuntimeError):  # RuntimeError: a torchvision built for ano
 def roi_align(
     features: Tensor, boxes: Sequence[Tensor], size: int, scale: float = 1.0, sampling: int = 0
 ) -> Tensor:
-    """Features under boxes, bilinearly sampled: (R, C, size, size) for all R boxes, image by image.
+    """Bilinearly sampled features of boxes: (R, C, size, size) for all R boxes, image by image.
 
     Args:
         features: (N, C, H, W).
-        boxes: N tensors (R_i, 4) of x1, y1, x2, y2, which times `scale` are pixels of the feature map.
+        boxes: N tensors (R_i, 4) of x1, y1, x2, y2; times `scale`, in pixels of the feature map.
         size: bins per side.
         scale: pixels of the feature map per unit of `boxes`.
-        sampling: points per bin and direction; 0: one per pixel, as Mask R-CNN.
+        sampling: points per bin and direction; 0: one per pixel, as in Mask R-CNN.
     """
     if torchvision_roi_align is None:
         return own_roi_align(features, boxes, size, scale, sampling)
@@ -61,7 +61,7 @@ def roi_align(
 def own_roi_align(
     features: Tensor, boxes: Sequence[Tensor], size: int, scale: float, sampling: int
 ) -> Tensor:
-    """As `roi_align` (R, C, size, size), without torchvision: one `grid_sample` per image and number of samples."""
+    """`roi_align` (R, C, size, size) without torchvision: one `grid_sample` per image and number of samples."""
     total = sum(len(of_image) for of_image in boxes)
     out = features.new_zeros(total, features.shape[1], size, size)
     first = 0
@@ -80,7 +80,7 @@ def own_roi_align(
 
 
 def _sample_per_pixel(image: Tensor, corners: Tensor, spans: Tensor, size: int) -> Tensor:
-    """(R, C, size, size) with as many samples per bin as it has pixels; boxes of as many are sampled together."""
+    """(R, C, size, size) with one sample per pixel of a bin; boxes with equal bins are sampled together."""
     out = image.new_zeros(len(corners), len(image), size, size)
     counts = (spans / size).ceil()
     for pair in counts.unique(dim=0):
@@ -94,14 +94,14 @@ def _sample_per_pixel(image: Tensor, corners: Tensor, spans: Tensor, size: int) 
 def _sample(
     image: Tensor, corners: Tensor, spans: Tensor, size: int, wide: int, high: int
 ) -> Tensor:
-    """(C, H, W) under (R, 4) corners, with `wide` x `high` samples per bin: (R, C, size, size)."""
+    """Sample (C, H, W) in boxes (R, 4), `wide` x `high` points per bin: (R, C, size, size)."""
     x, counts_x = _sample_positions(corners[:, 0], spans[:, 0], size, wide, image.shape[2])
     y, counts_y = _sample_positions(corners[:, 1], spans[:, 1], size, high, image.shape[1])
     shape = (len(corners), size * high, size * wide)
     columns = x[:, None].expand(shape)
     rows = y[:, :, None].expand(shape)
     grid = torch.stack([columns, rows], -1)  # (R, size * high, size * wide, 2)
-    # One image and all its boxes below each other: no copy of the features per box.
+    # All boxes of an image in one grid, so that the features are not copied per box.
     stacked = grid.view(1, -1, shape[2], 2)
     values = F.grid_sample(image[None], stacked, padding_mode="border", align_corners=False)
     values = values[0].view(-1, *shape)  # (C, R, size * high, size * wide)
@@ -113,10 +113,10 @@ def _sample(
 def _sample_positions(
     low: Tensor, span: Tensor, size: int, each: int, limit: int
 ) -> tuple[Tensor, Tensor]:
-    """Positions (R, size * each) of samples in -1..1 as `grid_sample` counts, and which count at all (others are zero).
+    """Positions (R, size * each) of samples in `grid_sample`'s range -1..1, and a mask of the valid ones.
 
-    A sample counts from -1 to `limit`, both included. Sums are in torchvision's order, or rounding would take another
-    side of these ends in some boxes.
+    Valid positions are -1 to `limit`, both included; others are zero. Sums are in torchvision's order, so
+    that rounding puts a position on the same side of these limits.
     """
     bins = torch.arange(size, device=low.device)[:, None]
     middles = torch.arange(each, device=low.device) + 0.5
@@ -128,25 +128,26 @@ def _sample_positions(
 
 
 SIDE = 600
-"""Pixels of a picture's short side (jackroos/VL-BERT, SCALES of every configuration)."""
+"""Length of an image's short side in pixels (jackroos/VL-BERT, SCALES of every configuration)."""
 STRIDE = 16
-"""Pixels per cell of the map under RoIAlign."""
+"""Image pixels per cell of RoIAlign's feature map."""
 SAMPLES = 2
 """RoIAlign's samples per bin and direction."""
 BUILDS: dict[str, Callable[..., SingleStreamModel]] = {"vlbert": vlbert, "visualbert": visualbert}
-"""Models that learn from pixels."""
+"""Architectures that can be trained from pixels."""
 
 
 class EndToEndModel(SingleStreamModel):
-    """A model that makes its regions' features from pixels (VL-BERT Section 3.2; release: common/fast_rcnn.py).
+    """A model that computes region features from pixels (VL-BERT Section 3.2; release: common/fast_rcnn.py).
 
-    All stages of the ResNet but the last see a picture, cut to its own size; RoIAlign takes 14 x 14 bins of every
-    region, the whole image included; the last stage, with stride 1 and dilation 2, sees each; their mean is the
-    feature, what lies outside a region's `cover` counting as zero. Stem, first stage and all BatchNorms are frozen.
-    Masked regions are zero in the normalised pixels, wherever else these are seen.
+    All stages of the ResNet except the last run on an image without padding; RoIAlign pools 14 x 14 bins of
+    every region, the whole image included; the last stage, with stride 1 and dilation 2, runs on each
+    region. The feature is the mean over bins, with zeros outside a region's object mask `cover`. Stem, first
+    stage and all BatchNorms are frozen. Pixels in masked regions are zero (after normalisation), also where
+    other regions overlap them.
 
-    VisualBERT's are R2C's (rowanz/r2c, utils/detector.py): 7 x 7 bins without dilation, and the last stage reads of a
-    region's `cover` what the join makes of it; R2C trains stem and BatchNorms, too.
+    VisualBERT's regions are R2C's (rowanz/r2c, utils/detector.py): 7 x 7 bins without dilation, and `cover`
+    is an input of the last stage (`MultimodalEmbeddings.prepare_last_stage`); R2C also trains stem and BatchNorms.
     """
 
     region_source = "pixels"
@@ -154,7 +155,7 @@ class EndToEndModel(SingleStreamModel):
     std: Tensor
 
     def __init__(self, stream: SingleStreamModel, cnn: ResNetModel, processor: Any) -> None:
-        """`stream`: a model made for pixels; `processor` has the CNN's mean and deviation, and the pictures' sides."""
+        """`stream`: a model made for pixels; `processor`: the CNN's normalisation and the images' size."""
         super().__init__(
             stream.text.encoder,
             stream.text.tokenizer,
@@ -176,51 +177,51 @@ class EndToEndModel(SingleStreamModel):
 
     @property
     def side(self) -> int:
-        """Pixels of the pictures' short side."""
+        """Length of the images' short side in pixels."""
         return int(self.processor.size["shortest_edge"])
 
     @property
     def longest_edge(self) -> int:
-        """Most pixels of their long side; 0: 5/3 of the short one."""
+        """Maximum length of their long side in pixels; 0: 5/3 of the short side."""
         return int(self.processor.size.get("longest_edge") or 0)
 
     @property
     def image_sides(self) -> tuple[int, float]:
-        """Pixels of the pictures' short side, and most of the long one."""
+        """Length of the images' short side and maximum of the long side, in pixels."""
         return self.side, self.longest_edge
 
     def resize(self, side: int, longest_edge: int) -> None:
-        """Look at pictures of other sides from now on, which are kept with the model; 0 leaves one as it is.
+        """Set the images' short and long side, which are saved with the model; 0 keeps the current value.
 
-        Raises InputError for a long side that is shorter than the short one.
+        Raises InputError for a long side below the short side.
         """
         side = side or self.side
         longest_edge = longest_edge or self.longest_edge
         if longest_edge and longest_edge < side:
             raise InputError(
-                f"--longest-edge {longest_edge}: shorter than the short side of {side} pixels"
+                f"--longest-edge {longest_edge}: less than the short side of {side} pixels"
             )
         self.processor.size = {"shortest_edge": side}
         if longest_edge:
             self.processor.size = {"shortest_edge": side, "longest_edge": longest_edge}
 
     def train(self, mode: bool = True) -> EndToEndModel:
-        """As always, but the CNN's BatchNorms keep the statistics they came with."""
+        """As `nn.Module.train`, but the CNN stays in eval mode, so its BatchNorms keep their statistics."""
         super().train(mode)
         self.cnn.eval()
         return self
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """As `SingleStreamModel`, with features of the regions seen in the pixels; a batch of texts alone needs neither."""
+        """As `SingleStreamModel`, with region features computed from pixels; a batch of texts needs neither."""
         return super().forward(
             batch if batch.regions is None else self.add_region_features(batch), attention
         )
 
     def add_region_features(self, batch: Batch) -> Batch:
-        """The batch with features (N, R, D) of its regions; those of a multiple choice are seen once.
+        """The batch with features (N, R, D) of its regions, computed once for all choices of an example.
 
-        Without pixels, regions that have features already keep them: so a blind control reads zeros. Raises
-        InputError if there is neither.
+        Without pixels, regions keep features that they have: the control with zero features needs this.
+        Raises InputError if there are neither pixels nor features.
         """
         regions = require(batch.regions, "regions", "a model that reads pixels")
         if batch.pixels is None and regions.features.shape[-1] == self.join.width:
@@ -230,7 +231,7 @@ class EndToEndModel(SingleStreamModel):
         extent = require(batch.image_sizes, "image_sizes", "a model that reads pixels")
         choices = batch.choices
         device = pixels.device
-        # Sizes and numbers of regions are read where no device has to be waited for.
+        # Sizes and numbers of regions are read in host memory, without synchronising with the GPU.
         sizes = require(
             batch.cpu_copy.image_sizes, "image_sizes", "a model that reads pixels"
         ).tolist()
@@ -240,7 +241,7 @@ class EndToEndModel(SingleStreamModel):
         boxes = regions.boxes[::choices] * extent.repeat(1, 2)[:, None]
         pictures = self._pictures(pixels, boxes, regions, choices)
         looks = []
-        # One by one: padding would reach into a picture, since a BatchNorm makes something of its zeros.
+        # Image by image: BatchNorm turns padding into non-zero values, which would leak into an image.
         for number, (wide, high) in enumerate(sizes):
             places = to_device(there[number].nonzero().squeeze(1), device)
             cover = None
@@ -255,7 +256,7 @@ class EndToEndModel(SingleStreamModel):
         return replace(batch, regions=replace(regions, features=features))
 
     def _pictures(self, pixels: Tensor, boxes: Tensor, regions: Regions, choices: int) -> Tensor:
-        """Normalised pixels (B, 3, H, W), zero under masked regions."""
+        """Normalised pixels (B, 3, H, W), zero inside masked regions."""
         pictures = (pixels / 255 - self.mean) / self.std
         if regions.masked is None:
             return pictures
@@ -263,12 +264,12 @@ class EndToEndModel(SingleStreamModel):
         return pictures * ~mask_boxes(boxes, regions.masked[::choices], wide, high)[:, None]
 
     def _features(self, picture: Tensor, boxes: Tensor, cover: Tensor | None) -> Tensor:
-        """(R, D) of boxes (R, 4) in pixels of one picture (1, 3, H, W); `cover` (R, 14, 14)."""
+        """Features (R, D) of boxes (R, 4), in pixels of one image (1, 3, H, W); object masks `cover` (R, 14, 14)."""
         *stages, last = self.cnn.encoder.stages
         states = self.cnn.embedder(picture)
         for stage in stages:
             states = stage(states)
-        # In full precision: half of it would move the boxes.
+        # In float32: half precision would shift the boxes.
         states = roi_align(states.float(), [boxes], self.region_pooling.bins, 1 / STRIDE, SAMPLES)
         if cover is not None:
             states = self.join.prepare_last_stage(states, cover)
@@ -279,14 +280,14 @@ class EndToEndModel(SingleStreamModel):
         return means
 
     def export(self, folder: Path) -> None:
-        """Write what a `SingleStreamModel` does, and `cnn`: a stock HF ResNet with its image processor."""
+        """As `SingleStreamModel.export`, with a stock HF ResNet and its image processor in `cnn`."""
         super().export(folder)
         self.cnn.save_pretrained(folder / CNN)
         self.processor.save_pretrained(folder / CNN)
 
 
 def _freeze(cnn: ResNetModel) -> None:
-    """Stem, first stage and every BatchNorm stay as they are."""
+    """Freeze the stem, the first stage and every BatchNorm."""
     cnn.embedder.requires_grad_(False)
     cnn.encoder.stages[0].requires_grad_(False)
     for part in cnn.modules():
@@ -295,7 +296,7 @@ def _freeze(cnn: ResNetModel) -> None:
 
 
 def _without_stride(stage: nn.Module, dilation: int) -> None:
-    """A ResNet's last stage without its stride, its 3 x 3 convolutions dilated instead."""
+    """Set the stride of a ResNet's last stage to 1, and dilate its 3 x 3 convolutions instead."""
     for conv in stage.modules():
         if isinstance(conv, nn.Conv2d):
             conv.stride = (1, 1)
@@ -305,7 +306,7 @@ def _without_stride(stage: nn.Module, dilation: int) -> None:
 
 
 def mask_boxes(boxes: Tensor, masked: Tensor, wide: int, high: int) -> Tensor:
-    """Pixels (B, H, W) inside any masked (B, R) box (B, R, 4), both its ends included (VL-BERT's release)."""
+    """Mask (B, H, W) of the pixels in any box (B, R, 4) that is `masked` (B, R), edges included (VL-BERT's release)."""
 
     def between(low: Tensor, last: Tensor, count: int) -> Tensor:
         place = torch.arange(count, device=boxes.device)
@@ -325,10 +326,10 @@ def make_end_to_end_model(
     build: Callable[..., SingleStreamModel] = vlbert,
     **options: Any,
 ) -> EndToEndModel:
-    """VL-BERT from a BERT, as `vlbert`, and a ResNet's hub id or folder; or another model by its `build`.
+    """Make an end-to-end VL-BERT (or another `build`) from a BERT and a ResNet's hub id or folder.
 
-    Pictures get `side` pixels at the short side, and at the long one at most `longest_edge`, or 5/3 of the short one. The
-    authors' ResNet-101 is bottom-up attention's, trained on Visual Genome's objects.
+    Images are resized to `side` pixels at the short side, and at most `longest_edge` (by default 5/3 of the
+    short side) at the long one. The authors' ResNet-101 is bottom-up attention's, trained on Visual Genome.
     """
     cnn, processor = _load_cnn(backbone)
     processor.size = {"shortest_edge": side}
@@ -344,9 +345,9 @@ def prepare_end_to_end_model(
     design: str = "vlbert",
     options: Mapping[str, Any] | None = None,
 ) -> EndToEndModel:
-    """An end-to-end model, at other sides if these are given, or a new one of a design around a loaded BERT.
+    """An end-to-end model with the image size of `pixels`, or a new one of an architecture from a loaded BERT.
 
-    `options` are those of the design's `build`. Raises InputError if `start` is neither.
+    `options`: those of the architecture's `build`. Raises InputError if `start` is neither.
     """
     if isinstance(start, EndToEndModel):
         start.resize(pixels.shortest_edge, pixels.longest_edge)
@@ -361,12 +362,12 @@ def prepare_end_to_end_model(
 
 
 def load_end_to_end(folder: str | Path) -> EndToEndModel:
-    """A model from a folder written by its `export`."""
+    """Load an end-to-end model from a folder written by its `export`; raises InputError for another model."""
     kind = read_join_description(folder).get("kind")
     joins: tuple[type[MultimodalEmbeddings], ...] = (VLBertEmbeddings, VisualBertEmbeddings)
     by_kind = {join.kind: join for join in joins}
     if kind not in by_kind:
-        raise InputError(f"{folder}: a {kind} model has no CNN; remove {CNN} from the folder")
+        raise InputError(f"{folder}: a {kind} model has no CNN; remove the folder {CNN}")
     return EndToEndModel(load_single_stream(folder, by_kind[kind]), *_load_cnn(Path(folder) / CNN))
 
 
@@ -374,7 +375,7 @@ def _load_cnn(source: str | Path) -> tuple[Any, Any]:
     config = load_config(source)
     if config.model_type != "resnet" or len(config.depths) != 4 or config.downsample_in_first_stage:
         raise InputError(
-            f"{source}: expected a ResNet of four stages and a stride of 32, e.g. microsoft/resnet-101"
+            f"{source}: expected a ResNet with four stages and a stride of 32, e.g. microsoft/resnet-101"
         )
     return load_weights(ResNetModel, source), load_processor(source)
 

@@ -1,4 +1,4 @@
-"""How any model folder becomes a model, how a plain BERT becomes a vision-language one, and which head answers."""
+"""Loads any model folder, makes vision-language models from a BERT, and makes task heads."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from groundling.vision_language.single_stream import (
 
 
 def load_encoder(source: str | Path, model_format: str = "", architecture: str = "") -> Encoder:
-    """The model of a hub id or folder; `ModelFormat`s of this package are asked first, then transformers.
+    """Load the model of a hub id or folder, in a `ModelFormat` of this package or as a transformers encoder.
 
-    `kind` (MODULE:NAME) names a `ModelFormat` of your own that loads it, `design` the `Architecture` that a
-    single-stream model of a join outside this package was made with. Raises InputError if there is no model, or one
-    that needs these.
+    `kind` (MODULE:NAME): your own `ModelFormat` that loads it. `design` (MODULE:NAME): the `Architecture` of
+    a single-stream model that is not from this package. Raises InputError if there is no model, or if it
+    needs one of these.
     """
     if model_format:
         loaded: object = import_object(model_format, ModelFormat).load(str(source))
@@ -54,7 +54,7 @@ def load_encoder(source: str | Path, model_format: str = "", architecture: str =
 
 
 def load_for_inspection(source: str | Path) -> Encoder:
-    """The model of a hub id or folder as it is looked at, see `InspectionFormat`; others as `load_encoder` has them."""
+    """Load the model of a hub id or folder for inspection, in an `InspectionFormat` or as `load_encoder` does."""
     if not is_single_stream(source):
         for one in registered("models", InspectionFormat).values():
             if one.fits(str(source)):
@@ -68,7 +68,7 @@ def is_single_stream(source: str | Path) -> bool:
 
 
 def _join_of(source: str | Path, design: str) -> type[MultimodalEmbeddings]:
-    """The kind of join a folder's model has; one of another package is only taken if it is named by `design`."""
+    """The `MultimodalEmbeddings` of a folder's model; those of other packages only if `design` names them."""
     kind = str(read_join_description(source)["kind"])
     if is_import_path(design):
         named_by_user = import_object(design, Architecture)
@@ -76,13 +76,13 @@ def _join_of(source: str | Path, design: str) -> type[MultimodalEmbeddings]:
             return named_by_user.embeddings
     offered = registered("vision_language", Architecture)
     told = f"{Path(source) / JOIN}: unknown kind {kind!r}"
-    advice = "; of a design of your own, pass --architecture MODULE:NAME, too"
+    advice = "; for your own architecture, also pass --architecture MODULE:NAME"
     require_known(kind, sorted(offered), told, advice)
     return offered[kind].embeddings
 
 
 def find_architecture(model: SingleStreamModel, name: str = "") -> Architecture:
-    """The paper whose model it is; `name` (MODULE:NAME) where that is a design of your own."""
+    """The architecture of a model; `name` (MODULE:NAME) if it is your own."""
     if is_import_path(name):
         design = import_object(name, Architecture)
         if design.name == model.join.kind:
@@ -91,26 +91,26 @@ def find_architecture(model: SingleStreamModel, name: str = "") -> Architecture:
 
 
 PLAIN = "plain"
-"""The head that is read by the pooler and one Linear, or the plain one of a form of regions."""
+"""The plain head of the output type: pooler and one Linear, or scores of regions."""
 ADAPTER = "adapter"
 """The last Linear of an adapter over CLIP."""
 RAW = "raw"
-"""One Linear on a text encoder's own first position."""
+"""One Linear on a text encoder's first position."""
 
 
 def make_task_head(
     student: Encoder, output_type: OutputType, name: str = PLAIN, architecture: str = ""
 ) -> TaskHead:
-    """A new head for answers of a form: `plain`, `raw`, `adapter`, or that of the design's paper for the task `name`.
+    """Make a head for an output type: `plain`, `raw`, `adapter`, or the paper's head for the task `name`.
 
-    `design` (MODULE:NAME) where that is one of your own. Raises InputError if the paper has none for this task, or a
-    `raw` one is asked of another model than a text encoder.
+    `design` (MODULE:NAME): your own architecture. Raises InputError if the paper has no head for this task,
+    or for `raw` with a model that is no text encoder.
     """
     if name == ADAPTER:
         return AdapterHead(HeadContext(student.sizes, output_type))
     if name == RAW:
         if not isinstance(student, TextEncoder):
-            raise InputError("--cls-without-pooler reads a text encoder; this model is none")
+            raise InputError("--cls-without-pooler: this model is not a text encoder; omit it")
         return UnpooledClsHead(HeadContext(student.sizes, output_type))
     if not isinstance(student, SingleStreamModel):
         return make_plain_head(HeadContext(student.sizes, output_type))
@@ -120,12 +120,12 @@ def make_task_head(
         return make_plain_head(reading)
     heads = find_architecture(student, architecture).heads
     if name not in heads:
-        raise InputError(f"a {student.join.kind} model has no head of its own for {name}")
+        raise InputError(f"a {student.join.kind} model has no head for {name}; use the plain head")
     return heads[name](reading)
 
 
 def embedding_flags(joining: VisualBertSettings) -> dict[str, bool]:
-    """What is said of a new VisualBERT, by flag."""
+    """Whether each flag about a new VisualBERT was given."""
     return {
         "--no-early-fusion": not joining.early_fusion,
         "--region-boxes": joining.region_boxes,
@@ -136,21 +136,21 @@ def embedding_flags(joining: VisualBertSettings) -> dict[str, bool]:
 def embedding_options(
     start: Encoder, design: str, joining: VisualBertSettings, store: CombinedStore
 ) -> dict[str, Any]:
-    """What `joining` says of a new model, as options of the design's `build`.
+    """The settings `joining` of a new model, as options of the architecture's `build`.
 
-    Raises InputError if nothing new is made, the design has no such options, or the store no classes.
+    Raises InputError if no new model is made, the architecture has no such options, or the store has no classes.
     """
     if joining == VisualBertSettings():
         return {}
     other = f"this {start.join.kind}" if isinstance(start, SingleStreamModel) else design
     if other != "visualbert":
         refuse_settings(
-            embedding_flags(joining), f"is about a new VisualBERT, not {other}; leave it out"
+            embedding_flags(joining), f"is only for a new VisualBERT, not {other}; omit it"
         )
     if joining.object_classes and not store.classes:
         raise InputError(
             f"--object-classes: the regions of {store.name} have no classes; make the store with "
-            "`groundling regions --boxes` or a detector, or leave it out"
+            "`groundling regions --boxes` or a detector, or omit the flag"
         )
     classes = store.classes if joining.object_classes else 0
     return {"early": joining.early_fusion, "boxes": joining.region_boxes, "classes": classes}
@@ -159,9 +159,9 @@ def embedding_options(
 def make_vision_language_model(
     start: Encoder, architecture: str, width: int, **options: Any
 ) -> SingleStreamModel:
-    """A new model of a design around a loaded BERT, or `start` itself if it is a single-stream model already.
+    """Make a model of an architecture from a loaded BERT, or return `start` if it is a single-stream model.
 
-    Raises InputError if it is another encoder, or there is no such design.
+    Raises InputError for another encoder, or an unknown architecture.
     """
     if isinstance(start, SingleStreamModel):
         return start

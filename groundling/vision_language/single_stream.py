@@ -1,4 +1,4 @@
-"""Single-stream models: a stock BERT over text and regions; and weights as the papers' authors released them."""
+"""Single-stream models: a stock BERT over text and regions, and loading of the authors' released weights."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from groundling.runs.folder import json_text, read_object
 
 
 class SingleStreamModel(RegionEncoder):
-    """A BERT whose every layer attends over text and regions alike; a join makes one sequence of them.
+    """A BERT whose layers attend over one sequence of text and regions, made by a `MultimodalEmbeddings`.
 
-    With `early` off (VisualBERT "without early fusion", ablation C2 of Appendix C), BERT reads the text alone, and
-    only one new layer over its output and the embedded regions joins the two; a text without regions skips that layer
-    (as in the release, uclanlp/visualbert, pytorch_pretrained_bert/modeling.py).
+    With `early=False` (VisualBERT "without early fusion", ablation C2 of Appendix C), BERT reads the text
+    alone, and one new layer attends over its output and the embedded regions; a text without regions skips
+    that layer (as in the release, uclanlp/visualbert, pytorch_pretrained_bert/modeling.py).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SingleStreamModel(RegionEncoder):
         early: bool = True,
         regions_from: Mapping[str, Any] | None = None,
     ) -> None:
-        """The join was made for this BERT; `regions_from` says what made the regions it was trained on."""
+        """`join`: made for this BERT; `regions_from`: detector or annotations of the regions it was trained on."""
         super().__init__()
         self.text = TextEncoder(bert, tokenizer)
         self.join = join
@@ -71,23 +71,23 @@ class SingleStreamModel(RegionEncoder):
 
     @property
     def architecture_name(self) -> str:
-        """What its join is called."""
+        """Name of its architecture."""
         return self.join.kind
 
     @property
     def special_ids(self) -> list[int]:
-        """Ids of BERT's special pieces."""
+        """Ids of BERT's special tokens."""
         ids: list[int] = self.text.tokenizer.all_special_ids
         return ids
 
     @property
     def max_length(self) -> int:
-        """Most pieces of text, special ones included."""
+        """Maximum number of tokens of a text, special ones included."""
         positions = self.text.encoder.config.max_position_embeddings
         return int(min(self.text.max_length, positions - self.join.added_position_count))
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder, None]:
-        """Texts of at most `max_length` pieces, or what the model can take."""
+        """Texts of at most `max_length` tokens, or the model's own maximum if it is lower."""
         return self.join.make_text_input(
             self.text.tokenizer, min(max_length, self.max_length)
         ), None
@@ -97,10 +97,10 @@ class SingleStreamModel(RegionEncoder):
         return self.text.word_embeddings()
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """Last states of `text` (N, T, H) and regions, `visual` (N, R, H), each having read the other.
+        """Last states of the text, `text` (N, T, H), and of the regions, `visual` (N, R, H).
 
-        `attention` is told every layer's map over the whole sequence of the join, named `self`; without early fusion
-        BERT's own maps are over the text alone, and the fusion layer's comes last.
+        `attention` is called with every layer's map over the whole sequence, named `self`; without early
+        fusion BERT's maps are over the text alone, and the fusion layer's map is the last.
         """
         bert = self.text.encoder
         joined = self.join(bert.embeddings, batch)
@@ -119,7 +119,7 @@ class SingleStreamModel(RegionEncoder):
         )
 
     def encode(self, joined: EmbeddedSequence) -> Tensor:
-        """Last states (N, S, H) of a joined sequence."""
+        """Last states (N, S, H) of an embedded sequence."""
         encoder = self.text.encoder.encoder
         no_regions = joined.regions.start == joined.regions.stop
         if self.fusion is None or no_regions:
@@ -154,15 +154,15 @@ class SingleStreamModel(RegionEncoder):
             places = every if weights.shape[-1] == every.kinds.shape[1] else text
             attention(AttentionMap("self", layer, weights, places, places))
 
-        # The whole model, so that the fusion layer is watched too.
+        # The whole model, to include the fusion layer.
         return capture_attention(_AttentionSource(self), tell)
 
     def add_images(self, images: int) -> None:
-        """Make room for samples of several images."""
+        """Prepare the model for samples of several images."""
         self.join.add_images(images, self.text.encoder)
 
     def add_tokens(self, words: Sequence[str]) -> None:
-        """Give each of these words a piece and a random embedding of its own, behind all others."""
+        """Append each of these words to the vocabulary, with a random embedding."""
         tokenizer = copy.deepcopy(self.text.tokenizer)
         tokenizer.add_tokens(list(words))
         bert = self.text.encoder
@@ -172,7 +172,7 @@ class SingleStreamModel(RegionEncoder):
         self.sizes = self.sizes._replace(input_embeddings=self.text.sizes.input_embeddings)
 
     def export(self, folder: Path) -> None:
-        """Write the whole model: `bert` as a stock HF folder, the join (and its description) beside it."""
+        """Write `bert` as a stock HF folder, and beside it the weights and description of the other layers."""
         self.text.export(folder / "bert")
         weights = {
             name: value
@@ -190,7 +190,7 @@ class SingleStreamModel(RegionEncoder):
 
 
 class _AttentionSource:
-    """A single-stream model as `watching` takes an HF encoder: BERT's configuration, every module of the model."""
+    """Wraps a single-stream model for `watching`: BERT's configuration, and all modules of the model."""
 
     def __init__(self, model: SingleStreamModel) -> None:
         self.modules = model.modules
@@ -199,35 +199,35 @@ class _AttentionSource:
 
 
 JOIN = "join.json"
-"""Marks a folder of a single-stream model."""
+"""The file that identifies the folder of a single-stream model."""
 
 
 def get_bert(start: object) -> tuple[BertModel, PreTrainedTokenizerBase]:
-    """The BERT inside a loaded text encoder, and its tokenizer; raises InputError if it holds another encoder."""
+    """The BERT in a loaded text encoder, and its tokenizer; raises InputError for another encoder."""
     if not isinstance(start, TextEncoder) or not isinstance(start.encoder, BertModel):
         raise InputError(
-            f"expected a BERT or a single-stream model to start from, found a {type(start).__name__}"
+            f"expected a BERT or a single-stream model, found a {type(start).__name__}"
         )
     return start.encoder, start.tokenizer
 
 
 def read_join_description(folder: str | Path) -> dict[str, Any]:
-    """What a folder's `join.json` says: `kind`, `early`, `options`; raises InputError if it cannot be read."""
+    """Read a folder's `join.json`: `kind`, `early`, `options`, `regions_from`; raises InputError if it is damaged."""
     path = Path(folder) / JOIN
     described = read_object(path)
     wanted = {"kind": str, "early": bool, "options": dict, "regions_from": dict | None}
     for name, expected in wanted.items():
         if not isinstance(described.get(name), expected):
-            raise InputError(f"{path}: {name!r} is missing, or of another type")
+            raise InputError(f"{path}: {name!r} is missing or has the wrong type")
     return described
 
 
 def load_single_stream(
     folder: str | Path, join: Callable[..., MultimodalEmbeddings]
 ) -> SingleStreamModel:
-    """A single-stream model with this kind of join from a folder written by its `export`.
+    """Load a single-stream model with these `MultimodalEmbeddings` from a folder written by its `export`.
 
-    Raises InputError if a part is missing or damaged, or does not fit the others.
+    Raises InputError if a file is missing or damaged, or does not fit the others.
     """
     folder = Path(folder)
     described = read_join_description(folder)
@@ -236,7 +236,7 @@ def load_single_stream(
     text = load_text_encoder(folder / "bert")
     bert, _ = get_bert(text)
     with (
-        prefix_errors(f"{folder}: the join does not fit the BERT beside it"),
+        prefix_errors(f"{folder}: the embeddings do not fit the BERT"),
         convert_errors("its weights"),
     ):
         model = SingleStreamModel(
@@ -251,27 +251,27 @@ def load_single_stream(
     return model
 
 
-# Weights as the papers' authors released them: read safely, renamed, and loaded strictly.
+# Weights released by the papers' authors: read safely, renamed, and loaded strictly.
 
 POOLER = "text.encoder.pooler."
-"""Weights that a checkpoint need not have: pre-training without a pooler leaves none."""
+"""Prefix of weights that a checkpoint may lack, after pre-training without a pooler."""
 BERT = {part: f"text.encoder.{part}" for part in ("embeddings.", "encoder.", "pooler.")}
-"""What a BERT's own weights are called in a `SingleStreamModel`."""
+"""Prefixes of a BERT's weights, and their names in a `SingleStreamModel`."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class WeightNames:
-    """How a code base names its weights; of several prefixes that fit, the longest counts."""
+    """Maps the weight names of a code base; the longest matching prefix is used."""
 
     optional_prefixes: tuple[str, ...]
-    """Prefixes that checkpoints may or may not have, in this order."""
+    """Outer prefixes to strip if present, in this order."""
     renamed_prefixes: Mapping[str, str]
-    """From a prefix there to one of `SingleStreamModel`."""
+    """From prefixes in the checkpoint to prefixes in `SingleStreamModel`."""
     unused_prefixes: tuple[str, ...]
-    """Prefixes of weights that are not used: heads and detectors."""
+    """Prefixes of unused weights: heads and detectors."""
     optional_weights: tuple[str, ...] = ()
-    """Prefixes here that a checkpoint need not have, beside the pooler."""
+    """Prefixes in `SingleStreamModel` that a checkpoint may lack, as well as the pooler."""
 
     def strip_prefixes(self, name: str) -> str:
         """A weight's name without the outer prefixes."""
@@ -283,9 +283,9 @@ class WeightNames:
 def rename_weights(
     weights: Mapping[str, Tensor], names: WeightNames
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Weights (...) by the names of `SingleStreamModel`, and the names of those dropped.
+    """Weights (...) with the names of `SingleStreamModel`, and the names of unused weights.
 
-    Raises InputError on an unknown name.
+    Raises InputError for an unknown name.
     """
     kept: dict[str, Tensor] = {}
     dropped = []
@@ -297,13 +297,13 @@ def rename_weights(
             if inner.startswith(one)
         ]
         if not prefixes:
-            raise InputError(f"{name}: neither a known weight nor one known to be of no use here")
+            raise InputError(f"{name}: unknown weight; expected a checkpoint of this architecture")
         longest = max(prefixes, key=len)
         if longest not in names.renamed_prefixes:
             dropped.append(name)
             continue
         rest = inner.removeprefix(longest)
-        # BERT's first checkpoints call a LayerNorm's weights gamma and beta.
+        # Early BERT checkpoints call a LayerNorm's weights gamma and beta.
         rest = rest.replace(".gamma", ".weight").replace(".beta", ".bias")
         target = (
             names.renamed_prefixes[longest].replace(".gamma", ".weight").replace(".beta", ".bias")
@@ -315,7 +315,7 @@ def rename_weights(
 def load_released_weights(
     model: SingleStreamModel, source: str | Path | Mapping[str, Tensor], names: WeightNames
 ) -> list[str]:
-    """Fill `model` from a file, a folder or weights (...) by name, strictly; what is dropped is printed and returned.
+    """Load `model` strictly from a file, a folder or weights (...) by name; prints and returns the unused weights.
 
     Raises InputError for a weight that is missing, unknown, or of another shape.
     """
@@ -341,33 +341,33 @@ def load_released_weights(
     if dropped or missing:
         parts = sorted({name.rpartition(".")[0] for name in dropped})
         unused = ", ".join(parts) or "nothing"
-        print(f"{where}: not used: {unused}; left as made: {', '.join(missing) or 'nothing'}")
+        print(f"{where}: not used: {unused}; newly initialised: {', '.join(missing) or 'nothing'}")
     return dropped
 
 
 def read_weights(source: str | Path) -> dict[str, Tensor]:
-    """Weights (...) of a file, or of a folder's `model.safetensors` or `pytorch_model.bin`; only tensors are read.
+    """Weights (...) in a file, or in a folder's `model.safetensors` or `pytorch_model.bin`; only tensors are loaded.
 
-    Raises InputError for a file that holds anything else, or cannot be read.
+    Raises InputError for a file that contains anything else, or cannot be read.
     """
     path = Path(source)
     if path.is_dir():
         safe = path / "model.safetensors"
         path = safe if safe.exists() else path / "pytorch_model.bin"
-    # Torch's reader of damaged pickles fails in many ways.
+    # torch.load raises many types of errors for damaged pickles.
     with convert_errors(
-        f"{path}: no weights that can be read safely; save its tensors alone", errors=Exception
+        f"{path}: not loadable as tensors only; save a file of tensors by name", errors=Exception
     ):
         content: object
         if path.suffix == ".safetensors":
             content = load_file(path)
         else:
             content = torch.load(path, "cpu", weights_only=True)
-    for whole in ("state_dict", "model"):  # of a training state
+    for whole in ("state_dict", "model"):  # inside a training checkpoint
         if isinstance(content, dict) and isinstance(content.get(whole), dict):
             content = content[whole]
     if not isinstance(content, dict) or not all(
         isinstance(value, Tensor) for value in content.values()
     ):
-        raise InputError(f"{path}: expected weights by name")
+        raise InputError(f"{path}: expected a dict of tensors by name")
     return content

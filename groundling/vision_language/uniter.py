@@ -1,4 +1,4 @@
-"""UNITER (Chen et al. 2020): join, heads and pre-training. Release: ChenRocks/UNITER."""
+"""UNITER (Chen et al. 2020): embeddings, heads and pre-training. Release: ChenRocks/UNITER."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ from groundling.vision_language import Architecture, PretrainingPhase
 from groundling.vision_language.single_stream import BERT, SingleStreamModel, WeightNames
 
 PERSONS = tuple(f"person_{number}" for number in range(81))
-"""Words that VCR adds: what a tag that names a person becomes, by its number; other tags stay names of classes.
+"""Words added for VCR: a tag of a person becomes `person_N`, with the tag's number; other tags stay class names.
 
-Found in the preprocessing that the authors' repository held before its release; the released code has their number
-(ChenRocks/UNITER, train_vcr.py) and the name of the texts' folder, `vcr_train_w_obj_ids_base-cased.db`.
+Source: preprocessing code in the authors' repository before its release; the released code has only the
+number of words (ChenRocks/UNITER, train_vcr.py) and a data folder, `vcr_train_w_obj_ids_base-cased.db`.
 """
 VCR_TYPES = 3
-"""Segments of VCR's texts: question, answer, rationale."""
+"""Number of segments in VCR's texts: question, answer, rationale."""
 
 
 class UniterEmbeddings(MultimodalEmbeddings):
-    """LN(LN(projected feature) + LN(projected box) + segment), beside BERT's embedded text (Section 3.1).
+    """Regions as LN(LN(projected feature) + LN(projected box) + segment), and BERT's embedded text (Section 3.1).
 
-    The box is x1, y1, x2, y2, width, height and their product. With regions, a piece of text `i` has segment
-    `text_types[i]` and a region of image `j` segment `image_types[j]` of BERT's own table (release; VCR: text types
-    (0, 2, 3), see `add_vcr_inputs`; NLVR2: image types (1, 2), with rows appended by `add_token_types`); without regions
-    segments are BERT's, but those of VCR stay. A hidden region's features are a learned vector.
+    The box is x1, y1, x2, y2, width, height and area. With regions, tokens of text `i` have segment
+    `text_types[i]`, and regions of image `j` segment `image_types[j]`, both of BERT's own table (release;
+    VCR: text types (0, 2, 3), see `add_vcr_inputs`; NLVR2: image types (1, 2), with rows appended by `add_token_types`).
+    Without regions, segments are BERT's, except VCR's. A masked region's features are a learned vector.
     """
 
     kind = "uniter"
     reads_tagged_regions = False
     separators_follow = True
-    """VCR: a [SEP] has the segment of what follows it; with False of what it closes (release, second stage alone)."""
+    """VCR: a [SEP] has the segment of the part after it; with False, of the part before it (release, second stage)."""
 
     def __init__(
         self,
@@ -89,16 +89,16 @@ class UniterEmbeddings(MultimodalEmbeddings):
         self.feature_norm = nn.LayerNorm(hidden, eps=1e-12)
         self.box_norm = nn.LayerNorm(hidden, eps=1e-12)
         self.norm = nn.LayerNorm(hidden, eps=1e-12)
-        # The authors' table; row 0, for regions that are not hidden, is zero there and never read here.
+        # The authors' table; its row 0, for regions that are not masked, is zero and not used here.
         self.mask = nn.Embedding(2, width, padding_idx=0)
         nn.init.normal_(self.mask.weight.detach()[1:], std=0.02)
 
     def feature_projection_weight(self) -> Tensor:
-        """The feature Linear's weight (H, D), to whose transpose UNITER's feature regression is tied."""
+        """The feature projection's weight (H, D); UNITER's feature regression uses its transpose."""
         return self.feature.weight
 
     def add_images(self, images: int, bert: BertModel) -> None:
-        """Later images get rows of their own in BERT's table, which start as the first one's (release, nlvr2)."""
+        """Add a segment for each further image, initialised as the first image's (release, nlvr2)."""
         more = images - len(self.image_types)
         if more <= 0:
             return
@@ -110,7 +110,7 @@ class UniterEmbeddings(MultimodalEmbeddings):
     def make_text_input(
         self, tokenizer: PreTrainedTokenizerBase, max_length: int
     ) -> TextRowEncoder:
-        """VCR's parts, if the join has segments for them."""
+        """Texts of several parts (VCR) if it has segments for them, else as for BERT."""
         if len(self.text_types) < VCR_TYPES:
             return super().make_text_input(tokenizer, max_length)
         there = tokenizer.get_vocab()
@@ -146,7 +146,7 @@ def uniter(
     text_types: Sequence[int] = (0, 0),
     image_types: Sequence[int] = (1,),
 ) -> SingleStreamModel:
-    """UNITER from a BERT: cased; `add_token_types(bert, [1])` first for NLVR2, `add_vcr_inputs` afterwards for VCR."""
+    """Make a UNITER from a cased BERT; for NLVR2 call `add_token_types(bert, [1])` before, for VCR `add_vcr_inputs` afterwards."""
     return SingleStreamModel(
         bert, tokenizer, UniterEmbeddings(bert, width, text_types, image_types)
     )
@@ -155,10 +155,10 @@ def uniter(
 def prepare_for_vcr(
     model: SingleStreamModel, examples: Sequence[Example], pretraining: bool = False
 ) -> None:
-    """`add_vcr_inputs`, if the examples say what the objects of their images are.
+    """Call `add_vcr_inputs` if the examples name the objects of their images, and set the segments of [SEP].
 
-    In fine-tuning a [SEP] has the segment of the part that follows (release, data/vcr.py), in pre-training of the part
-    that it closes (data/pretrain_vcr.py). Raises InputError for another model.
+    In fine-tuning a [SEP] has the segment of the part after it (release, data/vcr.py), in pre-training of
+    the part before it (data/pretrain_vcr.py). Raises InputError for another model.
     """
     join = _uniter_embeddings(model)
     join.separators_follow = not pretraining
@@ -167,10 +167,11 @@ def prepare_for_vcr(
 
 
 def add_vcr_inputs(model: SingleStreamModel) -> None:
-    """Give a UNITER what it reads VCR with: segments for answer and rationale, and words for persons.
+    """Add what VCR needs to a UNITER: segments for answer and rationale, and words for persons.
 
-    Both segments start as the first text's, the words at random (release, model/vcr.py and model/pretrain_vcr.py),
-    unless `load_released_weights` fills them. What it has already stays. Raises InputError for another model.
+    The segments are initialised as the first text's, the words at random (release, model/vcr.py and
+    model/pretrain_vcr.py); `load_released_weights` can replace them. A model that has them is not changed.
+    Raises InputError for another model.
     """
     join = _uniter_embeddings(model)
     if len(join.text_types) >= VCR_TYPES:
@@ -199,7 +200,7 @@ class _WidePooledHead(TaskHead):
         super().__init__()
         width = reading.sizes.pooler_output
         if not width:
-            raise InputError("UNITER's heads read BERT's pooler, and this BERT has none")
+            raise InputError("UNITER's heads need BERT's pooler, but this BERT has none")
         self.between = make_transform(width, 2 * width, self.activation())
         self.classify = make_output_layer(
             2 * width, self.output_type_for(reading.output_type).head_width
@@ -213,13 +214,13 @@ class _WidePooledHead(TaskHead):
 
 
 class UniterAnswerHead(_WidePooledHead):
-    """VQA and SNLI-VE: every answer by itself, with binary cross-entropy (release, model/vqa.py, model/ve.py)."""
+    """VQA and SNLI-VE: binary cross-entropy of each answer (release, model/vqa.py, model/ve.py)."""
 
     loss = "bce"
 
 
 class UniterChoiceHead(_WidePooledHead):
-    """VCR: with ReLU; two outputs a choice, wrong and right, each pair with a cross-entropy (release, model/vcr.py)."""
+    """VCR: with ReLU; two outputs per choice, wrong and right, with cross-entropy (release, model/vcr.py)."""
 
     loss = "each"
     activation = nn.ReLU
@@ -232,7 +233,7 @@ class UniterRegionHead(TransformedRegionScoreHead):
     norm = True
 
     def __init__(self, reading: HeadContext, dropout: float = 0.0) -> None:
-        """`dropout` before the last Linear, of which the release has none."""
+        """`dropout` before the last Linear; the release has none."""
         super().__init__(reading, dropout)
 
 
@@ -249,14 +250,15 @@ def objectives(given: ObjectiveContext, options: PretrainingObjectiveSettings) -
 def task_objectives(
     given: ObjectiveContext, options: PretrainingObjectiveSettings
 ) -> list[Objective]:
-    """The same on a task's own texts, without the matching (release, pretrain_vcr.py and its configurations)."""
+    """As `objectives`, on a task's texts, without matching (release, pretrain_vcr.py and its configurations)."""
     return [masked_lm(given), *_region_objectives(given.sizes, options)]
 
 
 def _region_objectives(
     sizes: OutputSizes, options: PretrainingObjectiveSettings
 ) -> list[Objective]:
-    # The release takes the mean over the features' numbers. Over classes too, which would leave 1/1601 of that term.
+    # The release averages over a feature's dimensions. It also averages over classes, which would scale that term
+    # by 1/1601, and is not done here.
     weight = 1 / sizes.regions
     chosen: list[Objective] = [
         MaskedRegionModeling(
@@ -278,7 +280,7 @@ DESIGN = Architecture(
     name="uniter",
     embeddings=UniterEmbeddings,
     build=uniter,
-    # In-domain ratios of the release: itm 2, mlm 2, mrfr 1, mrc 1; one of them per optimizer step.
+    # In-domain ratios of the release: itm 2, mlm 2, mrfr 1, mrc 1; one objective per optimizer step.
     pretraining=PretrainingPhase(
         objectives,
         step_mix=(
@@ -334,18 +336,18 @@ RELEASED = WeightNames(
         "fc.",
     ),
 )
-"""What the authors' checkpoints call the weights; `load_released_weights` reads them."""
+"""Weight names in the authors' checkpoints, for `load_released_weights`."""
 
 
 # -- VCR's texts of several parts --------------------------------------------------------------------------------------
 
 
 class MultipartTextInput(TextRowEncoder):
-    """Rows `[CLS] question [SEP] answer [SEP] rationale [SEP]`: of a text's parts, and of the second text.
+    """Rows `[CLS] question [SEP] answer [SEP] rationale [SEP]`, of the parts of a text and of the second text.
 
-    A piece's part is the number of what it stands in; [CLS] belongs to the first. A [SEP] belongs to the part that
-    follows it, the last one to its own, or, with `follows` off, to the part that it closes. A person that a tag names
-    is one word, by the number of its tag, whatever its name is in the text.
+    Every token has the number of its part; [CLS] is in the first. A [SEP] is in the part after it (the last
+    [SEP] in the last part), or, with `follows=False`, in the part before it. A tagged person is one word,
+    `person_N` with the tag's number, instead of its name in the text.
     """
 
     def __init__(
@@ -356,14 +358,14 @@ class MultipartTextInput(TextRowEncoder):
         most: int,
         follows: bool = True,
     ) -> None:
-        """`persons`: from the number of a tag to an id of the tokenizer's; `most`: parts that the model knows.
+        """`persons`: from a tag's number to a token id; `most`: maximum number of parts.
 
-        Raises InputError for a tokenizer that does not begin a text and end its parts with a token.
+        Raises InputError for a tokenizer without [CLS] or [SEP].
         """
         super().__init__(tokenizer, max_length)
         if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
             raise InputError(
-                f"{tokenizer.name_or_path}: the tokenizer has no [CLS] or no [SEP], which stand around parts of a text"
+                f"{tokenizer.name_or_path}: the tokenizer has no [CLS] or no [SEP], which separate the parts of a text"
             )
         self.first = int(tokenizer.cls_token_id)
         self.separator = int(tokenizer.sep_token_id)
@@ -374,10 +376,10 @@ class MultipartTextInput(TextRowEncoder):
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
     ) -> list[tuple[TextRow, int]]:
-        """A row for each example and the number of pieces cut off the ends of its longest parts.
+        """The row of each example, and its number of truncated tokens, which are taken from the longest parts.
 
-        `words` (K, 2) are each text's spans. Raises InputError for a text of more parts than the model knows, or
-        where `max_length` leaves no piece for one of them.
+        `words`: spans (K, 2) of each text. Raises InputError for too many parts, or if `max_length` leaves no
+        token for a part.
         """
         every = [text for example in examples for text in texts_of(example)]
         encodings = iter(self.engine.encode_batch(every, add_special_tokens=False))
@@ -390,13 +392,13 @@ class MultipartTextInput(TextRowEncoder):
         return rows
 
     def row_of(self, pieces: Pieces) -> tuple[TextRow, int]:
-        """The row of one text of one part, and how many pieces are cut off."""
+        """The row of a text with one part, and its number of truncated tokens."""
         return self._build_row("a text", [pieces], 1)
 
     def _parts(
         self, example: Example, texts: Sequence[Encoding], words: Sequence[np.ndarray]
     ) -> list[Pieces]:
-        """The pieces of every part."""
+        """The tokens of each part."""
         parts = []
         before = 0
         tags_of_texts = [example.region_tags, *(example.choice_region_tags or [()])]
@@ -420,7 +422,7 @@ class MultipartTextInput(TextRowEncoder):
     def _replace_persons(
         self, ids: np.ndarray, offsets: np.ndarray, tags: Tags, names: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Ids (P,) in which the first piece of a tagged person is that person's word, and which pieces stay."""
+        """Ids (P,) with each tagged person's first token replaced by its word, and a mask of the tokens to keep."""
         kept = np.ones(len(ids), bool)
         for start, stop, number in tags:
             if number not in self.persons or names[number : number + 1] != ("person",):
@@ -431,16 +433,16 @@ class MultipartTextInput(TextRowEncoder):
         return ids, kept
 
     def _build_row(self, name: str, parts: list[Pieces], first: int) -> tuple[TextRow, int]:
-        """A row of [CLS] and parts, each with its [SEP], of which the `first` are of the first text."""
+        """The row of [CLS] and of each part with its [SEP]; the `first` parts are of the first text."""
         if len(parts) > self.most:
             raise InputError(
-                f"{name}: its texts have {len(parts)} parts; this model has segments for {self.most}"
+                f"{name}: its texts have {len(parts)} parts, but this model has segments for {self.most}"
             )
         lengths = np.array([len(ids) for ids, _ in parts])
         room = self.max_length - 1 - len(parts)
         if room < len(parts):
             raise InputError(
-                f"{name}: {self.max_length} pieces leave no room for {len(parts)} parts; raise --max-length"
+                f"{name}: {self.max_length} tokens leave no room for {len(parts)} parts; raise --max-length"
             )
         dropped = max(0, int(lengths.sum()) - room)
         for _ in range(dropped):
@@ -453,7 +455,7 @@ class MultipartTextInput(TextRowEncoder):
             word += [words[:length], np.array([-1])]
             owner = min(number + 1, len(parts) - 1) if self.follows else number
             part += [np.full(length, number), np.array([owner])]
-        # The parts as they stand, each with its own [SEP], tell the first text from the second.
+        # For token types, every part includes its own [SEP].
         stands_in = np.repeat(np.arange(len(parts)), lengths + 1)
         types = np.concatenate([[0], stands_in >= first])
         special = np.concatenate([[True], *(np.arange(length + 1) == length for length in lengths)])

@@ -1,4 +1,4 @@
-"""VisualBERT (Li et al. 2019/2020): join, heads and pre-training. Release: uclanlp/visualbert."""
+"""VisualBERT (Li et al. 2019/2020): embeddings, heads and pre-training. Release: uclanlp/visualbert."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from groundling.vision_language.single_stream import (
 )
 
 REDUCED = 512
-"""Width of R2C's regions in VisualBERT's release."""
+"""Width of R2C's region vectors in VisualBERT's release."""
 CLASS_WIDTH = 128
 """Width of the embedding of a region's class."""
 CHANNELS = 32
-"""Channels of the last stage's input that segments are added to, or all of a smaller CNN's."""
+"""Number of channels of the last stage's input that object masks are added to (all channels of a smaller CNN)."""
 
 
 class R2CRegions(nn.Module):
-    """Features and classes of regions to 512 numbers: an embedding of the class, dropout, a Linear, ReLU.
+    """R2C's region vectors of width 512, from features and classes: class embedding, dropout, Linear, ReLU.
 
-    All of it starts as PyTorch's own does (rowanz/r2c, utils/detector.py).
+    With PyTorch's default initialisation (rowanz/r2c, utils/detector.py).
     """
 
     def __init__(self, width: int, classes: int, pixels: bool) -> None:
-        """With `pixels` it also has the convolution that shows the CNN an object's segment."""
+        """With `pixels` it also has the convolution of object masks for the CNN."""
         super().__init__()
         self.classes = nn.Parameter(torch.randn(classes, CLASS_WIDTH))
         linear = nn.Linear(width + CLASS_WIDTH, REDUCED)
@@ -59,22 +59,23 @@ class R2CRegions(nn.Module):
             self.segments = nn.Conv2d(1, CHANNELS, kernel_size=3, stride=2, padding=1)
 
     def forward(self, features: Tensor, classes: Tensor) -> Tensor:
-        """(N, R, 512) of features (N, R, D) and distributions over classes (N, R, C)."""
+        """(N, R, 512) from features (N, R, D) and class distributions (N, R, C)."""
         reduced: Tensor = self.reduce(torch.cat([features, classes @ self.classes], -1))
         return reduced
 
 
 class VisualBertEmbeddings(MultimodalEmbeddings):
-    """A projected feature + visual segment + visual position, under BERT's own LayerNorm (Appendix A).
+    """Regions as projected feature + visual segment + visual position, with BERT's LayerNorm (Appendix A).
 
-    Segment and position tables are the regions' own and start as copies of BERT's. As in the release the position is
-    always 0, and where pieces of the text name a region (VCR), the mean of the mentions' text positions is added to it
-    (paper: their sum alone). The segment is the number of the image (NLVR2), 0 for a single one; HF's default is 1.
-    With `boxes`, x1, y1, x2, y2, width and height are appended to the features (release: Flickr30k).
+    Visual segments and positions have their own embeddings, initialised with BERT's. As in the release, the
+    position is always 0; for a region that the text mentions (VCR), the mean of the mentions' text position
+    embeddings is added (paper: their sum instead). The segment is the image's index (NLVR2), 0 for a single
+    image; HF's default is 1. With `boxes`, x1, y1, x2, y2, width and height are appended to the features
+    (release: Flickr30k).
 
-    With `classes`, regions are R2C's (release: VCR; rowanz/r2c, utils/detector.py): the whole image is one of them, and
-    512 numbers are made of the features and of an embedding of the region's class. With `pixels` the CNN's last stage
-    also reads the object's segment, which a convolution adds to its first 32 channels.
+    With `classes`, regions are R2C's (release: VCR; rowanz/r2c, utils/detector.py): they include the whole
+    image, and features and a class embedding are reduced to width 512. With `pixels`, a convolution adds the
+    object mask to the first 32 channels of the last CNN stage's input.
     """
 
     kind = "visualbert"
@@ -88,7 +89,7 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
         classes: int = 0,
         pixels: bool = False,
     ) -> None:
-        """`width` of the stored features, without the six numbers of a box; `classes` of regions, 0: not read."""
+        """`width` of the stored features, without the box; `classes`: number of classes, 0 if they are not read."""
         super().__init__(width, boxes=boxes, classes=classes, pixels=pixels)
         self.boxes = boxes
         self.reads_whole_image = bool(classes)
@@ -112,7 +113,7 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
             expected = len(self.r2c.classes)
             if classes.shape[-1] != expected:
                 raise InputError(
-                    f"regions have {classes.shape[-1]} classes; this visualbert model embeds {expected}"
+                    f"the regions have {classes.shape[-1]} classes, but this visualbert model embeds {expected}"
                 )
             features = self.r2c(features, classes)
         if self.boxes:
@@ -129,7 +130,7 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
         return text, embeddings.dropout(embeddings.LayerNorm(looks))
 
     def prepare_last_stage(self, states: Tensor, cover: Tensor) -> Tensor:
-        """States (R, C, 7, 7) with the segments (R, 14, 14) in their first channels."""
+        """States (R, C, 7, 7) with the object masks (R, 14, 14) added to their first channels."""
         if self.r2c is None or self.r2c.segments is None:
             return states
         added = self.r2c.segments(cover[:, None].to(states) - 0.5)
@@ -137,8 +138,8 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
 
 
 def _mention_weights(region: Tensor, word: Tensor, count: int) -> Tensor:
-    """Weights (N, R, T) of pieces for the regions they name: equal over a region's mentions, of sum 1 (0 if none)."""
-    # A mention counts at its first piece.
+    """Weights (N, R, T) of tokens that mention a region: equal over its mentions, with sum 1 (0 without any)."""
+    # Only the first token of a mention has a weight.
     again = (region[:, 1:] == region[:, :-1]) & (word[:, 1:] == word[:, :-1])
     first = ~F.pad(again, (1, 0))
     named = F.one_hot(region + 1, count + 1)[..., 1:].transpose(1, 2) * first[:, None]
@@ -154,13 +155,13 @@ def visualbert(
     classes: int = 0,
     pixels: bool = False,
 ) -> SingleStreamModel:
-    """VisualBERT from a BERT: uncased, region features `width` wide (NLVR2 1024); options as its join has them."""
+    """Make a VisualBERT from an uncased BERT; `width` of region features (NLVR2: 1024), see `VisualBertEmbeddings`."""
     join = VisualBertEmbeddings(bert, width, boxes, classes, pixels)
     return SingleStreamModel(bert, tokenizer, join, early)
 
 
 class VisualBertVqaHead(MaskTokenHead):
-    """VQA: dropout and one Linear at a [MASK] behind the question; Kullback-Leibler divergence (release, vqa model)."""
+    """VQA: dropout and one Linear at a [MASK] after the question; Kullback-Leibler divergence (release, vqa model)."""
 
     loss = "kl"
 
@@ -171,17 +172,17 @@ class VisualBertVqaHead(MaskTokenHead):
         self.classify = make_output_layer(reading.sizes.text, reading.outputs)
 
     def prepare_example(self, example: Example) -> Example:
-        """The question with a [MASK] behind it."""
+        """The question with a [MASK] after it."""
         return replace(example, text=f"{example.text} {self.mask}", prompt_suffix=self.mask)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """(N, outputs) of the state at the [MASK]."""
+        """(N, outputs) from the state at the [MASK]."""
         outputs: Tensor = self.classify(self.dropout(self.at_mask(encoded, batch)))
         return outputs
 
 
 def objectives(given: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
-    """Masked LM with the image and sentence-image prediction, which ablation C4 leaves out (Appendix A)."""
+    """Masked LM with the image, and sentence-image prediction, which ablation C4 omits (Appendix A)."""
     chosen: list[Objective] = [masked_lm(given)]
     if options.sentence_image:
         chosen.append(ImageTextMatching(given.sizes, swap_images=False))
@@ -193,7 +194,8 @@ def task_objectives(
 ) -> list[Objective]:
     """Masked LM alone, as in the paper's task-specific phase.
 
-    The head of sentence-image prediction may tell right texts from wrong ones (release: NLVR2 and VCR).
+    With `task_answers="judged"`, the sentence-image head also predicts if the answer is right (release:
+    NLVR2 and VCR).
     """
     return objectives(given, options) if options.task_answers == "judged" else [masked_lm(given)]
 
@@ -211,7 +213,7 @@ DESIGN = Architecture(
 )
 
 RELEASED = WeightNames(
-    # Of processes, of HF's model with heads, of the authors' models.
+    # Prefixes of DDP, of HF's model with heads, and of the authors' models.
     optional_prefixes=("module.", "visual_bert.", "bert.", "bert."),
     renamed_prefixes={
         "embeddings.projection.": "join.projection.",
@@ -232,7 +234,7 @@ RELEASED = WeightNames(
         "embeddings.position_ids",
     ),
 )
-"""What the authors' checkpoints and Hugging Face's call the weights; `load_released_weights` reads them."""
+"""Weight names in the authors' and Hugging Face's checkpoints, for `load_released_weights`."""
 
 SHARED = (
     "vocab_size",
@@ -248,13 +250,13 @@ SHARED = (
     "initializer_range",
     "layer_norm_eps",
 )
-"""What the configurations of VisualBERT and BERT have in common, but for the id of padding (HF: 1 and 0)."""
+"""Settings that VisualBERT's and BERT's configurations share, except the padding id (HF: 1 and 0)."""
 
 
 def load_hf_visualbert(
     folder: str | Path, tokenizer: str | Path | None = None
 ) -> SingleStreamModel:
-    """A `SingleStreamModel` from a VisualBERT folder of transformers; without a tokenizer in it, give BERT's, uncased.
+    """Load a transformers VisualBERT folder as a `SingleStreamModel`; pass uncased BERT's tokenizer if it has none.
 
     Raises InputError if the weights do not fit.
     """

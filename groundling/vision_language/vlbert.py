@@ -1,4 +1,4 @@
-"""VL-BERT (Su et al. 2020): join, heads and pre-training. Release: jackroos/VL-BERT."""
+"""VL-BERT (Su et al. 2020): embeddings, heads and pre-training. Release: jackroos/VL-BERT."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from groundling.vision_language.single_stream import SingleStreamModel, WeightNa
 
 
 def embed_boxes(boxes: Tensor) -> Tensor:
-    """VL-BERT's embedding of boxes (N, R, 4) as 2048 numbers; centre, width and height as percentages.
+    """VL-BERT's geometry embedding (N, R, 2048) of boxes (N, R, 4): sines and cosines of centre, width and height.
 
-    For each of the four, 256 sines and 256 cosines of the number over 1000^(k / 256), as in the release. The paper
-    (Section 3.2) takes normalised corners.
+    Each of the four numbers, in percent, is divided by 1000^(k / 256) for 256 values of k, as in the
+    release. The paper (Section 3.2) uses normalised corners.
     """
     first = boxes[..., :2]
     second = boxes[..., 2:]
@@ -54,15 +54,16 @@ def embed_boxes(boxes: Tensor) -> Tensor:
 
 
 class VLBertEmbeddings(MultimodalEmbeddings):
-    """Every piece is a word + what it sees, every region an [IMG] + what it is, then [END] (Section 3.2).
+    """Tokens as word + visual feature, regions as [IMG] + visual feature, then [END] (Section 3.2).
 
-    A piece sees the whole image, which must be among the row's regions, or the region that it names (VCR); of a row
-    without regions, a learned vector (text-only pre-training). What a region is comes from its geometry and appearance,
-    through two LayerNorms whose gains start at 0: the model begins as BERT. All regions share the position after the
-    text, [END] has the one after that (release). Hidden regions get learned vectors in place of appearance and [IMG]
-    (release, pre-computed features); with `pixels`, where they are hidden in the picture already, of [IMG] alone
-    (release, end to end). Segment 2, of regions and [END], is a third row of BERT's own table. Boxes end at their last
-    pixel: the whole image is W - 1 by H - 1 (release).
+    A token's visual feature is that of the whole image, which must be among the row's regions, or of the
+    region that it names (VCR); in a row without regions, a learned vector (text-only pre-training). A
+    region's visual feature combines geometry and appearance. Two LayerNorms, for tokens and for regions,
+    scale visual features; their gains start at 0, so that the model starts as BERT. All regions have the
+    position after the text, and [END] the next one (release). Masked regions have learned vectors in place
+    of appearance and [IMG] (release, pre-computed features); with `pixels`, where masking is in the image,
+    in place of [IMG] only (release, end to end). Regions and [END] have segment 2, a third row of BERT's
+    table. Boxes include their last pixel: the whole image is W - 1 by H - 1 (release).
     """
 
     kind = "vlbert"
@@ -96,7 +97,7 @@ class VLBertEmbeddings(MultimodalEmbeddings):
         rows, pieces = tokens.input_ids.shape
         after_text = tokens.attention_mask.sum(
             1, keepdim=True
-        )  # (N, 1): the first place after the row's own text
+        )  # (N, 1): the first position after the row's text
         seen = self.no_image.expand(rows, pieces, -1)
         rest = self.end.expand(rows, 1, -1)
         places = after_text + 1
@@ -118,24 +119,24 @@ class VLBertEmbeddings(MultimodalEmbeddings):
         return text, embeddings(inputs_embeds=rest, position_ids=places, token_type_ids=segment)
 
     def mask_last_stage(self, states: Tensor, cover: Tensor) -> Tensor:
-        """Zero outside the object, in a map (R, D, 14, 14)."""
+        """States (R, D, 14, 14), zero outside the objects `cover` (R, 14, 14)."""
         return states * cover[:, None]
 
     def _region_embeddings(self, batch: Batch, regions: Regions) -> Tensor:
-        """What each region is (N, R, H), from geometry and appearance."""
+        """Visual features (N, R, H) of the regions, from geometry and appearance."""
         appearance = self.masked_features(batch, regions, self.mask_visual)
         both = torch.cat([embed_boxes(regions.boxes), appearance], -1)
         looks: Tensor = self.visual(self.dropout(both))
         return looks.relu()
 
     def _region_words(self, regions: Regions) -> Tensor:
-        """[IMG], or the learned word of a hidden region; (N, R, H) or (1, H) where none is hidden."""
+        """[IMG], or a masked region's learned vector: (N, R, H), or (1, H) if no region is masked."""
         if regions.masked is None:
             return self.image_word
         return torch.where(regions.masked[..., None], self.mask_word, self.image_word)
 
     def _region_of_tokens(self, tokens: Tokens, regions: Regions) -> Tensor:
-        """The region (N, T) that each piece of the text sees."""
+        """Index (N, T) of the region whose visual feature each token has."""
         whole = regions.is_whole_image & regions.mask
         first = whole.int().argmax(1, keepdim=True).expand(tokens.input_ids.shape)
         if tokens.region_index is None:
@@ -143,15 +144,15 @@ class VLBertEmbeddings(MultimodalEmbeddings):
         return torch.where(tokens.region_index >= 0, tokens.region_index, first)
 
 
-# It asks what the batch holds, on which no compiled pass may depend.
+# Its result depends on the batch's values, which `torch.compile` does not support.
 @torch.compiler.disable
 def _check_whole(batch: Batch) -> None:
-    """Raises InputError if a row has regions, but not the whole image as one."""
+    """Raises InputError if a row has regions, but no whole-image region."""
     regions = require(batch.regions, "regions", "a VL-BERT")
     whole = regions.is_whole_image & regions.mask
     if (regions.mask.any(1) & ~whole.any(1)).any():
         raise InputError(
-            "VL-BERT reads the whole image as a region; a sample of this data has regions, but not it"
+            "VL-BERT needs the whole image as a region, and a sample of this data has regions without it"
         )
 
 
@@ -162,19 +163,19 @@ def _vector(width: int) -> nn.Parameter:
 def vlbert(
     bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 2048, pixels: bool = False
 ) -> SingleStreamModel:
-    """VL-BERT from a BERT, whose segment table gets a third, random row, in place: uncased."""
+    """Make a VL-BERT from an uncased BERT; adds a third, random segment to the BERT, in place."""
     missing = max(0, 3 - bert.config.type_vocab_size)
     add_token_types(bert, [None] * missing)
     return SingleStreamModel(bert, tokenizer, VLBertEmbeddings(bert, width, pixels))
 
 
 class VLBertVqaHead(MaskTokenHead):
-    """VQA: the masked-LM head's transform at a [MASK] as second text; binary cross-entropy (release, vqa)."""
+    """VQA: the masked-LM head's transform and one Linear, at a [MASK] as second text; binary cross-entropy."""
 
     loss = "bce"
 
     def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
-        """The last Linear starts with the mean word embedding of each answer's pieces (release)."""
+        """The last Linear is initialised with the mean word embedding of each answer's tokens (release)."""
         super().__init__(reading)
         width = reading.sizes.text
         self.between = make_transform(width, width, nn.GELU())
@@ -187,25 +188,25 @@ class VLBertVqaHead(MaskTokenHead):
             self.classify.weight.data.copy_(rows)
 
     def prepare_example(self, example: Example) -> Example:
-        """The question, with a [MASK] as second text."""
+        """The question with a [MASK] as second text."""
         return replace(example, text_pair=self.mask, prompt_suffix=self.mask)
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
-        """The transform of the masked-LM head: that of pre-training, or BERT's own."""
+        """The transform of the masked-LM head, from pre-training or from BERT's checkpoint."""
         return [
             (self.between[0], "masked_lm.head.dense"),
             (self.between[2], "masked_lm.head.norm"),
         ]
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """(N, outputs) of the state at the [MASK]."""
+        """(N, outputs) from the state at the [MASK]."""
         states = self.between(self.at_mask(encoded, batch))
         outputs: Tensor = self.classify(self.dropout(states))
         return outputs
 
 
 def mean_answer_embeddings(answers: Sequence[str], reading: HeadContext, table: Tensor) -> Tensor:
-    """Of each answer (outputs, E), the mean of its pieces' rows of `table` (vocabulary, E); zeros if it has none."""
+    """Mean embedding (outputs, E) of each answer's tokens in `table` (vocabulary, E); zeros without tokens."""
     tokenizer = require(reading.tokenizer, "tokenizer", "a head that starts from words")
     pieces: Sequence[Any] = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
     return torch.stack(
@@ -228,29 +229,29 @@ NAMES = (
     "Pat",
     "Quinn",
 )
-"""What persons are called on VCR, one after the other (release, vcr/data/datasets/vcr.py)."""
+"""Names for persons in VCR, in this order (release, vcr/data/datasets/vcr.py)."""
 
 
 class VLBertChoiceHead(PooledClsHead):
-    """VCR: pooler, dropout, one Linear; every choice by itself, with binary cross-entropy (release, vcr).
+    """VCR: pooler, dropout, one Linear; binary cross-entropy of each choice (release, vcr).
 
-    The mean is over choices. Persons have names from a list that goes round; the release goes on where the item before
-    stopped, so that an item has other names in every epoch, and here each item starts at a place of its own.
+    The loss is averaged over choices. Persons get names from a cyclic list. The release continues the list
+    from item to item, so that an item's names change every epoch; here each item has its own fixed start.
     """
 
     loss = "bce"
-    swaps_left_right = False  # the release does not, although it mirrors the pictures
+    swaps_left_right = False  # the release does not swap left and right, although it mirrors images
     uses_segments = True
 
     def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
-        """`dropout` before the last Linear, which starts as Xavier's (release)."""
+        """`dropout` before the last Linear, which has Xavier initialisation (release)."""
         super().__init__(reading, dropout)
         nn.init.xavier_uniform_(self.classify.weight)
 
     def prepare_example(self, example: Example) -> Example:
-        """The example with other names of persons; things keep the name of their class.
+        """The example with names for persons; other objects keep their class names.
 
-        Persons stand first among VCR's objects, so that an object's number tells which person it is.
+        VCR lists persons before other objects, so that an object's number is also the person's number.
         """
         start = int(generator("vlbert", "names", example.id).integers(len(NAMES)))
         texts = (example.text, *example.choices)
@@ -269,12 +270,12 @@ class VLBertChoiceHead(PooledClsHead):
             choice_region_tags=tuple(its_tags for _, its_tags in choices)
             if example.choice_region_tags
             else (),
-            part_starts=(),  # parts are UNITER's, and these places no longer fit
-            tag_lists=(),  # nor do these
+            part_starts=(),  # only UNITER has parts, and these offsets are no longer valid
+            tag_lists=(),  # nor are these
         )
 
     def count_loss_items(self, labels: Tensor, choices: int, form: OutputType) -> int:
-        """Choices, if each is scored by itself."""
+        """Choices, if the loss is per choice, else samples."""
         by_itself = isinstance(form, Classification) and form.kind == "bce"
         return len(labels) * choices if by_itself else len(labels)
 
@@ -282,37 +283,37 @@ class VLBertChoiceHead(PooledClsHead):
 def _replace_names(
     text: str, tags: Tags, going_on: Collection[int], first: int
 ) -> tuple[str, Tags]:
-    """A text in which person 0 has the name number `first`, and "and" stands between the objects of a list.
+    """A text in which person N is called `NAMES[first + N]` (cyclic), with "and" between the objects of a list.
 
-    `going_on` is where tags begin that are not the first of their list (release, vcr/data/datasets/vcr.py).
+    `going_on`: start offsets of the tags that are not first in their list (release, vcr/data/datasets/vcr.py).
     """
     changes = []
     for start, stop, number in tags:
         if start in going_on:
             changes.append((start, start, "and "))
-        if text[start].isupper():  # classes of things are lower-case
+        if text[start].isupper():  # class names are lower-case
             changes.append((start, stop, NAMES[(first + number) % len(NAMES)]))
     return replace_words(text, changes, tags)
 
 
 class VLBertRegionHead(TransformedRegionScoreHead):
-    """RefCOCO+: the region head's first layer, one Linear; binary cross-entropy (release, refcoco).
+    """RefCOCO+: the first layer of the masked-region head, one Linear; binary cross-entropy (release, refcoco).
 
-    The mean is over all regions of a batch, the whole image among them, and there is no dropout (release, refcoco/
-    modules/resnet_vlbert_for_refcoco.py and cfgs/refcoco, CLASSIFIER_DROPOUT).
+    The loss is averaged over all regions of a batch, the whole image included, and there is no dropout
+    (release, refcoco/modules/resnet_vlbert_for_refcoco.py and cfgs/refcoco, CLASSIFIER_DROPOUT).
     """
 
     loss = "bce"
     norm = False
 
     def __init__(self, reading: HeadContext, dropout: float = 0.0) -> None:
-        """`dropout` before the last Linear; both Linears start as Xavier's (release)."""
+        """`dropout` before the last Linear; both Linears have Xavier initialisation (release)."""
         super().__init__(reading, dropout)
         for linear in (self.between[0], self.classify):
             nn.init.xavier_uniform_(linear.weight)  # type: ignore[arg-type]
 
     def count_loss_items(self, labels: Tensor, choices: int, form: OutputType) -> int:
-        """Regions, if each is scored by itself."""
+        """Regions, if the loss is per region, else samples."""
         by_itself = isinstance(form, RegionSelection) and form.kind == "bce"
         return int((labels >= 0).sum()) if by_itself else len(labels)
 
@@ -320,7 +321,7 @@ class VLBertRegionHead(TransformedRegionScoreHead):
 def objectives(given: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
     """Whole-word masked LM and masked region classification (Section 3.3; the release trains these two).
 
-    Raises InputError if the regions have no classes and nobody said that they need none.
+    Raises InputError if the regions have no classes, unless `--region-classes none` was given.
     """
     chosen: list[Objective] = [masked_lm(given, whole_word=True)]
     if options.related:
@@ -329,8 +330,8 @@ def objectives(given: ObjectiveContext, options: PretrainingObjectiveSettings) -
         return chosen
     if not given.sizes.classes:
         raise InputError(
-            "VL-BERT predicts the classes of masked regions, and this store has none; make it with a detector or "
-            "annotated boxes, or pass --region-classes none to pre-train on masked words alone"
+            "VL-BERT predicts the classes of masked regions, but this store has no classes; make it with a detector or "
+            "annotated boxes, or pass --region-classes none to pre-train on masked words only"
         )
     chosen.append(MaskedRegionModeling(given.sizes, kind=options.region_classes))
     return chosen
@@ -347,7 +348,7 @@ DESIGN = Architecture(
         "vcr/answer": VLBertChoiceHead,
         "vcr/rationale": VLBertChoiceHead,
         "refcoco+": VLBertRegionHead,
-        # Not in the release; regions do not tell which image they are from, so the images are read apart.
+        # Not in the release; region embeddings do not identify the image, so each image has a row of its own.
         "nlvr2": ImagePairHead,
     },
     auxiliary_objectives={
@@ -387,6 +388,6 @@ RELEASED = WeightNames(
         "join.mask_word",
         "join.mask_visual",
         "join.no_image",
-    ),  # each only of some pre-trainings
+    ),  # each is trained only in some pre-training settings
 )
-"""What the authors' checkpoints call the weights; `load_released_weights` reads them."""
+"""Weight names in the authors' checkpoints, for `load_released_weights`."""

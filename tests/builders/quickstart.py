@@ -16,7 +16,7 @@ def scores(visual: float, textual: float = 0.9) -> dict[str, Any]:
 
 
 def tuned(*seeds: float | None) -> dict[str, Any]:
-    """A fine-tuned probe's result by seed; None: that seed learned nothing."""
+    """A fine-tuned probe's result by seed; None: that seed's probe did not train."""
     counted = [value for value in seeds if value is not None]
     return {
         "dev": None,

@@ -110,7 +110,7 @@ def test_swag(tmp_path: Path) -> None:
     test = put(tmp_path / "test.csv", SWAG.replace(",label", "") + "A dog ran.,He,a,b,c,d\n")
     assert f"{test}: 1 examples" in check(tmp_path).lines
     put(val, SWAG + rows + "A dog ran.,He,a,b,c,d,4\n")
-    one(check(tmp_path), f"{val}, line 4: label '4' is none of 0, 1, 2, 3")
+    one(check(tmp_path), f"{val}, line 4: label '4' is not one of 0, 1, 2, 3")
     put(val, SWAG + rows + " ,He,a,b,c,d,0\n,It,a,b,c,d,0\n")
     one(
         check(tmp_path),
@@ -150,7 +150,7 @@ def test_readability(names: tuple[str, ...], quote: str, tmp_path: Path) -> None
 def test_a_csv_of_something_else_is_no_layout(tmp_path: Path) -> None:
     put(tmp_path / "prices.csv", "id,price\n1,2\n")
     (tmp_path / "folder.csv").mkdir()
-    one(check(tmp_path), "no layout is recognised", "SWAG", "readability")
+    one(check(tmp_path), "no known layout", "SWAG", "readability")
 
 
 def test_coco_with_boxes_and_images(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_coco_with_boxes_and_images(tmp_path: Path) -> None:
     assert report.lines == [
         f"{path}: 3 captions of 2 images",
         f"{boxes}: 1 boxes in 1 categories; 2 images listed",
-        f"{tmp_path}/images: 3 images; 1 have no caption; 3 tried, evenly spaced",
+        f"{tmp_path}/images: 3 images; 1 have no caption; 3 decoded, evenly spaced",
     ]
     content["annotations"][0]["category_id"] = 8
     put(boxes, json.dumps(content | {"categories": [{"id": 7, "name": "cup"}]}))
@@ -225,7 +225,7 @@ def test_flickr8k(tmp_path: Path) -> None:
     assert (report.ok, report.layout) == (True, "Flickr8k captions")
     assert report.lines == [
         f"{path}: 3 captions of 2 images",
-        f"{tmp_path}: no images*/ folder, so no image was looked for",
+        f"{tmp_path}: no images*/ folder, so no images were checked",
     ]
     picture(tmp_path / "images_small" / "1.jpg")
     gone = f"{path}: 1 of 2 captioned images are missing, the first is 2.jpg; add them to"
@@ -265,11 +265,11 @@ def test_images_that_a_file_of_boxes_lists_are_looked_for(tmp_path: Path) -> Non
     path = put(tmp_path / "instances.json", json.dumps(boxes))
     report = check(tmp_path)
     one(report, f"{path}, image 2.jpg: not in {tmp_path}/images")
-    assert report.lines[-1] == f"{tmp_path}/images: 1 images; 1 tried, evenly spaced"
+    assert report.lines[-1] == f"{tmp_path}/images: 1 images; 1 decoded, evenly spaced"
     del listed[0]["width"]  # `regions --boxes` refuses it
     picture(tmp_path / "images" / "2.jpg")
     put(path, json.dumps(boxes))
-    one(check(tmp_path), f"{path}, image 1: width and height are missing, or no whole numbers")
+    one(check(tmp_path), f"{path}, image 1: expected width and height in whole")
 
 
 @pytest.mark.parametrize("missing", ["annotations", "images"])
@@ -307,7 +307,7 @@ def test_photos_in_folders_of_any_name(tmp_path: Path) -> None:  # F5
     picture(tmp_path / "2024" / "june" / "1.jpg")
     report = check(tmp_path)
     assert (report.ok, report.layout) == (True, "images")
-    assert report.lines == [f"{tmp_path}: 1 images; 1 tried, evenly spaced"]
+    assert report.lines == [f"{tmp_path}: 1 images; 1 decoded, evenly spaced"]
 
 
 def test_an_image_without_width_is_no_image(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_an_image_without_width_is_no_image(tmp_path: Path) -> None:
     note = {"id": 5, "image_id": 1, "category_id": 7, "bbox": [0, 0, 1, 1]}
     content = {"images": [image], "annotations": [note], "categories": [{"id": 7, "name": "cup"}]}
     path = put(tmp_path / "instances.json", json.dumps(content))
-    one(check(tmp_path), f"{path}, image 1: width and height")
+    one(check(tmp_path), f"{path}, image 1: expected width and height")
 
 
 def test_plain_text(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_of_many_images_an_evenly_spaced_sample_is_decoded(
         picture(tmp_path / f"{n}.png")
     seen = []
     monkeypatch.setattr(module, "_decodes", lambda path: seen.append(path.name) or True)
-    assert check(tmp_path).lines == [f"{tmp_path}: 9 images; 3 tried, evenly spaced"]
+    assert check(tmp_path).lines == [f"{tmp_path}: 9 images; 3 decoded, evenly spaced"]
     assert seen == ["0.png", "4.png", "8.png"]
 
 
@@ -364,9 +364,10 @@ def test_a_rendered_world(world: Path) -> None:
     report = check(world)
     assert (report.ok, report.layout) == (True, "rendered world + COCO captions + COCO boxes")
     assert f"{world}/corpus/train.txt: 200 lines, 200 with text" in "\n".join(report.lines)
-    assert f"{world}/images: 9 images; 0 have no caption; 9 tried, evenly spaced" in report.lines
+    assert f"{world}/images: 9 images; 0 have no caption; 9 decoded, evenly spaced" in report.lines
     assert (
-        f"{world}/images_blind: 9 images; 0 have no caption; 9 tried, evenly spaced" in report.lines
+        f"{world}/images_blind: 9 images; 0 have no caption; 9 decoded, evenly spaced"
+        in report.lines
     )
     probe = next(
         line for line in report.lines if line.startswith(f"{world}/probes/truth_dev.tsv: ")
@@ -436,7 +437,7 @@ def test_own_pairs_in_tables(ending: str, mark: str, tmp_path: Path) -> None:
     path = put(tmp_path / f"own.{ending}", "".join(mark.join(row) + "\n" for row in rows))
     report = check(tmp_path)
     assert report.layout == "minimal pairs (your own)"
-    one(report, f"{path}, line 3: the id own/1 is there twice")
+    one(report, f"{path}, line 3: duplicate id own/1")
 
 
 def test_codas_raw_files(tmp_path: Path) -> None:
@@ -470,7 +471,7 @@ def test_a_table_beside_images_is_told_even_if_it_is_not_taken_for_captions(tmp_
         line
         == f"{other}: 1 captions of 1 images; captions from column 'remark', images from 'photo'"
     )
-    assert "stands in them; --caption-column" in note
+    assert "detected from their values; change it with --caption-column" in note
 
 
 def test_an_imagefolder_below_a_folder_of_any_name_is_seen(tmp_path: Path) -> None:
@@ -511,7 +512,7 @@ def test_questions_without_answers_are_no_captions(tmp_path: Path) -> None:
     put(tmp_path / "new.csv", "question,photo\nis it red ?,b.png\n")
     report = check(tmp_path)
     assert any(
-        line.endswith("new.csv: the same columns without the label, as `predict` reads them")
+        line.endswith("new.csv: the same columns without labels, for `predict`")
         for line in report.lines
     )
     assert not any("captions" in line for line in report.lines)

@@ -29,7 +29,7 @@ from groundling.studies.worlds.world import World
 FLICKR = ("0000000002", "0000000003", "1000000004", "1000000007")
 STILLS = ("movie/0", "movie/1", "movie/2")
 BRIEF = ("--steps", "1", "--batch", "3")
-OBJECTS = "names objects of 'movie/0' by number, and this store does not hold that image's 5 annotated objects"
+OBJECTS = "names objects of 'movie/0' by number, but this store does not have that image's 5 annotated objects"
 FEW = ("--most-questions", "2")
 ONE = ("--limit-train", "4", "--max-length", "24")
 
@@ -241,7 +241,7 @@ def test_stored_features(
         out = {"evaluate": "none", "predict": "other.csv"}.get(command, "other")
         reason = asks(command, *words, *more, out=out, stores=grid)
         assert (
-            "boxes are from a grid of 2 x 2, the model learned from boxes of files of boxes"
+            "boxes are from a grid of 2 x 2, but the model was trained with boxes from files of boxes"
             in reason
         )
         reason = asks(

@@ -176,7 +176,7 @@ def test_a_store_without_classes(
     config = replace_settings(settings, model=kind, regions=bare)
     brief = replace(STEPS, batch=4)
     if kind == "vlbert":
-        with pytest.raises(InputError, match="this store has none") as told:
+        with pytest.raises(InputError, match="this store has no classes") as told:
             pretrain(config, brief, tmp_path / "refused")
         assert "\n" not in str(told.value)
         result = pretrain(
@@ -243,7 +243,7 @@ def test_regions_of_another_backbone_are_refused(
         regions=stores["vit"],
         save_model=True,
     )
-    message = "made by vit, the model learned from resnet"
+    message = "made by vit, but the model was trained with resnet"
     with pytest.raises(InputError, match=message) as told:
         finetune(config, brief, tmp_path / "other")
     assert "\n" not in str(told.value) and "--allow-region-mismatch" in str(told.value)
@@ -308,16 +308,17 @@ def test_a_phase_on_the_texts_of_two_splits(
     )
     result = pretrain(config, replace(STEPS, batch=4), tmp_path / "phase")
     assert homes.apart(result["notes"]) == [
-        "this model has read the right answers of val of vqa: scores there after it are of examples that it knows"
+        "this model has read the right answers of val of vqa: these splits are "
+        "not held out for models fine-tuned from it"
     ]
     with pytest.raises(InputError, match="no labelled split 'test'; there are: train, val"):
         pretrain(replace_settings(config, train_splits=("test",)), STEPS, tmp_path / "x")
-    with pytest.raises(InputError, match="--train-splits train val: captions have none"):
+    with pytest.raises(InputError, match="--train-splits train val: applies only to --task"):
         pretrain(replace_settings(settings, train_splits=splits), STEPS, tmp_path / "x")
     aside = replace_settings(config, train_splits=(), eval_splits=("val",))
     held = pretrain(aside, replace(STEPS, batch=4), tmp_path / "held")["held"]
     assert held["texts"] == len(alone[1]) and set(held["terms"]) == {"mlm"}
-    with pytest.raises(InputError, match="--eval-splits val: is learned from, too"):
+    with pytest.raises(InputError, match="--eval-splits val: is also a training split"):
         pretrain(replace_settings(config, eval_splits=("val",)), STEPS, tmp_path / "y")
     with pytest.raises(InputError, match="--eval-splits: vqa has no labelled split 'dev'"):
         pretrain(replace_settings(aside, eval_splits=("dev",)), STEPS, tmp_path / "z")
@@ -334,7 +335,7 @@ def test_a_model_that_is_joined_already_is_not_joined_again(
         data=str(vqa(tmp_path / "vqa")),
         join=join,
     )
-    with pytest.raises(InputError, match="is a visualbert model already; leave --architecture out"):
+    with pytest.raises(InputError, match="is already a visualbert model; leave --architecture out"):
         finetune(config, replace(STEPS, batch=4), tmp_path / "out")
 
 
@@ -364,7 +365,7 @@ def test_pixels_reach_the_score(
         for way in ("seen", "blind")
     ]
     assert outputs[0] != outputs[1]
-    with pytest.raises(InputError, match="features are 7 wide, the model reads 12"):
+    with pytest.raises(InputError, match="features have width 7, the model needs 12"):
         finetune(
             replace_settings(config, regions=str(store(tmp_path / "o", names, 7))),
             STEPS,
@@ -379,7 +380,7 @@ def test_pixels_reach_the_score(
         ({"regions": ""}, "needs --regions"),
         ({"captions": ""}, "needs --captions FILE, or --task"),
         ({"task": "vqa"}, "needs --captions FILE, or --task"),
-        ({"data": "vqa_data"}, "--data vqa_data: captions have none; pass --task and"),
+        ({"data": "vqa_data"}, "--data vqa_data: applies only to --task; pass --task and"),
         (
             {"captions": "more.token.txt"},
             "1 of 17 captioned images .* 'gone'",

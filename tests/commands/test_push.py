@@ -79,7 +79,7 @@ def test_a_fine_tuning_says_its_scores_and_what_flatters_them(place: Path, hub: 
     card = hub.cards["me/rte"]
     result = json.loads((place / "tuned/result.json").read_text())
     assert f"| median: dev: accuracy | {result['median']['dev']['accuracy']:.4g} |" in card
-    assert "scores on dev are flattered" in card
+    assert "scores on dev are too high (selection bias)" in card
     assert "--eval-every 0.25 --keep-best" in card
     assert str(place) not in card
 
@@ -151,8 +151,8 @@ def test_a_failing_upload_loses_nothing(
     assert main([*run_words(place, out), "--push-to-hub", "me/new"]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line == (
-        f"groundling: {out}: the run is finished and saved, but not pushed (me/new: the hub did not take it "
-        f"(RuntimeError: 503 Server Error long story)); try again with `groundling push {out} --to me/new`"
+        f"groundling: {out}: the run is finished and saved, but the upload failed (me/new: the hub refused the upload "
+        f"(RuntimeError: 503 Server Error long story)); retry with `groundling push {out} --to me/new`"
     )
     assert (out / "result.json").exists() and (out / "model/model.safetensors").exists()
     hub = hubs.put_up(monkeypatch)
@@ -163,7 +163,7 @@ def test_a_failing_upload_loses_nothing(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--push-to-hub", "no-owner"], "no-owner: no name on the hub; expected OWNER/NAME"),
+        (["--push-to-hub", "no-owner"], "no-owner: not a valid hub name; expected OWNER/NAME"),
         (["--private"], "--private: needs --push-to-hub OWNER/NAME"),
     ],
 )
@@ -204,7 +204,7 @@ def test_what_cannot_be_pushed_is_named(place: Path, tmp_path: Path, hub: hubs.H
     (tmp_path / "other/model").mkdir(parents=True)
     (tmp_path / "other/config.json").write_text(settings.replace('"adapt"', '"regions"'))
     for name, message in (
-        ("half", "has not finished, there is no result.json"),
+        ("half", r"the run has not finished \(no result.json\)"),
         ("other", "expected the run folder of adapt, finetune, pretrain, teach"),
         ("nowhere", "no such folder"),
     ):

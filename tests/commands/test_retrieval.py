@@ -327,7 +327,7 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     assert not (out / "result.json").exists()
     whole = retrieve(config_of(place, images=str(images), skip_bad=True), out)
     assert (whole["bad_images"], whole["bad_images_named"]) == (1, ["2.png"])
-    assert "left out: 1 images do not decode, the first is 2.png" in capsys.readouterr().out
+    assert "skipped: 1 images do not decode, the first is 2.png" in capsys.readouterr().out
     (images / "2.png").unlink()
     assert "1 of 6 captioned images are missing, the first is 2.png" in refused(
         place, out, capsys, "--images", str(images)
@@ -338,7 +338,7 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     shutil.copy(place / "images/2.png", images)
     shutil.copy(place / "images/3.png", images / "2.bmp")
     said = refused(place, out, capsys, "--images", str(images))
-    assert "2.png and 2.bmp differ in nothing but the ending" in said
+    assert "2.png and 2.bmp differ only in the ending" in said
     empty = put(tmp_path / "empty.txt", "0.png#0\t \n")
     assert "no captions found" in refused(place, out, capsys, "--captions", str(empty))
     one = put(tmp_path / "one.txt", "0.png#0\ta dog\n")
@@ -356,7 +356,7 @@ def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, cap
     out = tmp_path / "out"
     homes.speaking_encoder(tmp_path / "narrow", 8)
     said = refused(place, out, capsys, "--student", str(tmp_path / "narrow"))
-    assert "its vectors have 8 numbers, but the space of" in said and "has 24" in said
+    assert "its vectors have 8 dimensions, but the space of" in said and "has 24" in said
     plain = homes.student(tmp_path / "bert")
     said = refused(place, out, capsys, "--student", str(plain))
     assert "modules.json is missing" in said
@@ -366,9 +366,9 @@ def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, cap
     assert "--max-windows = -1, expected at least 0" in refused(
         place, out, capsys, "--max-windows", "-1"
     )
-    assert "--max-length 9: is for --student" in refused(place, out, capsys, "--max-length", "9")
+    assert "--max-length 9: needs --student" in refused(place, out, capsys, "--max-length", "9")
     assert "retrieve needs --images" in refused(place, out, capsys, "--images", "")
-    assert "no CLIP-like image side" in refused(place, out, capsys, "--model", str(plain))
+    assert "no CLIP-like image tower" in refused(place, out, capsys, "--model", str(plain))
     weights = tmp_path / "nan"
     shutil.copytree(place / "student", weights)
     nothing = {"linear.weight": torch.full((24, 32), torch.nan), "linear.bias": torch.zeros(24)}

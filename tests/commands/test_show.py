@@ -84,21 +84,21 @@ def test_the_command_writes_a_picture(store: Path, capsys: pytest.CaptureFixture
         assert made.size == (800, 600)
     Image.new("RGB", (800, 600)).save(out)
     assert main(words) == 2
-    assert "exists already, and is none of `groundling data show`" in capsys.readouterr().err
+    assert "exists already and was not written by `groundling data show`" in capsys.readouterr().err
     assert main([*words[:-1], "boxes.jpg"]) == 2
-    assert "expected a file that ends in .png" in capsys.readouterr().err
+    assert "expected a file name ending in .png" in capsys.readouterr().err
 
 
 def test_what_cannot_be_shown(store: Path) -> None:
     for name, message in (
         ("beech", "no image 'beech' among 2; did you mean|no image 'beech' among 2; the first is"),
-        ("grün", "photos: no photo of 'grün'; pass images=FOLDER, where it is"),
+        ("grün", "photos: no photo of 'grün'; pass another images=FOLDER"),
     ):
         with pytest.raises(InputError, match=message) as told:
             show_regions(store, name)
         assert "\n" not in str(told.value)
     (store / "config.json").unlink()
-    with pytest.raises(InputError, match="does not say where its photos are; pass images=FOLDER"):
+    with pytest.raises(InputError, match="the folder of its photos is unknown; pass images=FOLDER"):
         show_regions(store, "beach")
     with pytest.raises(InputError, match="no such folder of photos"):
         show_regions(store, "beach", store.parent / "nowhere")
@@ -110,7 +110,7 @@ def test_what_cannot_be_shown(store: Path) -> None:
 def test_another_photo_of_the_same_name_is_noted(store: Path) -> None:
     Image.new("RGB", (48, 64)).save(store.parent / "photos/holiday/beach.jpg")
     (note,) = show_regions(store, "beach").notes
-    assert "48 x 64 pixels, but the store has regions of an image of 64 x 48" in note
+    assert "48 x 64 pixels, but the regions are from an image of 64 x 48" in note
 
 
 def test_a_stores_images_are_counted_off_and_known_in_either_form(store: Path) -> None:

@@ -145,7 +145,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         (('[tasks."glue/rte"]', "[task]"), "unknown key 'task'"),
         (('data = "glue"', ""), r"glue/rte needs `data`"),
         (('"glue/rte"', '"glue/x"'), "no task is called 'glue/x'"),
-        (('arm = "mlm"', 'arm = "mlmm"'), "'mlmm' is none of"),
+        (('arm = "mlm"', 'arm = "mlmm"'), "unknown name 'mlmm'"),
         (("seeds = 2", 'seeds = "2"'), "seeds = '2', expected a whole number"),
         (
             ("seeds = 2", "seeds = 2\nadapt_every_seed = 1"),
@@ -155,15 +155,15 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         (('[variants."control"]', "[variants]\nx = 3"), r"no \[variants.NAME\] table"),
         (
             ("[tune]", '[tune]\nmodel = "student"'),
-            r"s.toml, \[tune\]: model = 'student'; a model belongs in the table of a variant",
+            r"s.toml, \[tune\]: model = 'student'; put the model into the table of a variant",
         ),
         (
             ('data = "glue"', 'data = "glue"\nmodel = "student"'),
-            r"s.toml, \[tasks\.\"glue/rte\"\]: model = 'student'; a model belongs",
+            r"s.toml, \[tasks\.\"glue/rte\"\]: model = 'student'; put the model",
         ),
         (
             ("limit_train = 12", 'model = "student"'),
-            r'\[variants\."tower"\]\.tune: model = \'student\'; a model belongs',
+            r'\[variants\."tower"\]\.tune: model = \'student\'; put the model',
         ),
         (
             ('published = "BERT-b"', 'published = "BERT"'),
@@ -187,11 +187,11 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         ),
         (
             ('[variants."tower"]', '[variants.".."]'),
-            r"variants: '..' names no folder inside the sweep's; rename it",
+            r"variants: '..' does not name a folder inside the sweep's; rename it",
         ),
         (
             ('[variants."tower"]', '[variants."/ "]'),
-            "variants: '/ ' names no folder inside the sweep's; rename it",
+            "variants: '/ ' does not name a folder inside the sweep's; rename it",
         ),
     ],
 )
@@ -414,7 +414,7 @@ def test_the_most_special_seeds_count(
     [
         (
             ("lr = 1e-3", "seeds = 2"),
-            r'\[variants\."two"\]\.tune: seeds = 2; every variant has the',
+            r'\[variants\."two"\]\.tune: seeds = 2; all variants have the',
         ),
         (("seeds = 1", "seeds = 0"), r"s\.toml: seeds = 0, expected at least 1"),
         (("[tune]", "[tune]\nseeds = -1"), r"\[tune\]: seeds = -1, expected at least 1"),
@@ -473,7 +473,7 @@ def test_a_sweeps_file_names_columns_of_ones_own_file(
     assert "my.csv, line 1: no column 'frage'" in capsys.readouterr().err
     homes.put(place / "own.toml", OWN.replace('"photo"', '"photo"\ntask = "glue/rte"'))
     assert main(["sweep", "--file", "own.toml", "--out", "out"]) == 2
-    assert "makes a task of your own file; leave it or --task out" in capsys.readouterr().err
+    assert "makes a task of your own file; leave out --label or --task" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_process")
@@ -489,7 +489,8 @@ def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
     assert list(result["scores"]["mlm"]) == ["my"]
     assert trained[-1] == "out/mlm/my/seed-0"
     with pytest.raises(
-        InputError, match="--label answer makes a task of your own file; leave it or --tasks out"
+        InputError,
+        match="--label answer makes a task of your own file; leave out --label or --tasks",
     ):
         compare(replace_settings(config, tasks=("glue/rte",)), settings, one, one, "out")
 

@@ -93,9 +93,9 @@ def test_which_arms_read_blocks_and_of_what_length() -> None:
     told = text_layout_of("lines", 40, 3, True, 512)
     assert (told.form, told.max_length, told.windows(77)) == ("lines", 40, 3)
     assert (
-        found[0].note("xdbert", 9) == "xdbert reads blocks of 512 pieces, in at most 9 CLIP windows"
+        found[0].note("xdbert", 9) == "xdbert reads blocks of 512 tokens, in at most 9 CLIP windows"
     )
-    assert found[1].note("xdbert", 9).endswith("9 CLIP windows; its paper's have 512")
+    assert found[1].note("xdbert", 9).endswith("9 CLIP windows; the paper's have 512")
     assert "--text-layout blocks" in told.note("xdbert", 3)
 
 
@@ -179,7 +179,7 @@ def test_negatives_of_like_length_are_keyed_other_texts(cross, uneven: list[str]
 def test_data_check_says_what_lengths_tell(tmp_path: Path, uneven: list[str]) -> None:
     path = put(tmp_path / "train.txt", "\n".join(uneven) + "\n")
     (line,) = [line for line in check(tmp_path).lines if "AUC" in line]
-    assert line.startswith(f"{path}: words of one line against letters of another")
+    assert line.startswith(f"{path}: lengths alone tell equal from different lines")
     assert "an AUC of 0.89" in line and "--match-negatives length" in line
     put(path, "one two three four\n" * 200)
     (line,) = [line for line in check(tmp_path).lines if "AUC" in line]
@@ -216,8 +216,8 @@ def test_the_report_is_what_the_objectives_say(cross, samples) -> None:
     assert found.clip_tokens_entropy == pytest.approx(-(shares * np.log(shares)).sum())
     assert len({found.mlm_loss, found.mlm_loss_without_clip, found.mlm_loss_with_other_clip}) == 3
     assert (
-        f"learned, on {len(samples)} held-out texts: MATCH" in found.line()
-        and "by frequency alone" in found.line()
+        f"objectives on {len(samples)} held-out texts: MATCH accuracy" in found.line()
+        and "unigram baseline" in found.line()
     )
 
 
@@ -239,7 +239,7 @@ def test_an_adaptation_reports_its_parts_and_its_form(
     assert result["learned"]["held"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
     assert 0.2 < result["match_by_length"] < 0.8
     said = capsys.readouterr().err
-    assert "blocks of 24 pieces" in said and "learned, on" in said and "held-out texts" in said
+    assert "blocks of 24 tokens" in said and "objectives on" in said and "held-out texts" in said
     assert json.loads((tmp_path / "out/result.json").read_text())["learned"] == result["learned"]
     lines = adapt(
         replace_settings(config, form="lines", held=(), arm="joint_mlm+match"), TWO, tmp_path / "2"
@@ -267,9 +267,11 @@ def test_the_released_head_is_one_linear_on_the_raw_first_position(student, text
 
 
 def test_the_released_head_is_of_text_encoders_alone(cross) -> None:
-    with pytest.raises(InputError, match="--cls-without-pooler reads a text encoder"):
+    with pytest.raises(InputError, match="--cls-without-pooler: this model is not a text encoder"):
         make_task_head(cross, RTE.form, RAW)
-    with pytest.raises(InputError, match="--cls-without-pooler: this task's answers are not read"):
+    with pytest.raises(
+        InputError, match="--cls-without-pooler: this task is not predicted from the first"
+    ):
         UnpooledClsHead(HeadContext(cross.sizes, RegionSelection()))
 
 

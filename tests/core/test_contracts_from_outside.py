@@ -81,17 +81,17 @@ OBJECTIVES = [
         lambda e, b: {"length": e.text.norm(dim=-1).sum(1)},
         r"`forward`.*\(4,\).*'length'",
     ),
-    ("forward", lambda e, b: e.text.sum(), r"`forward`.*not a Tensor"),
+    ("forward", lambda e, b: e.text.sum(), r"`forward` returned a Tensor"),
     ("forward", lambda e, b: {"length": 1.0}, "`forward`.*'length' a float"),
     ("forward", lambda e, b: {"length": e.text.sum((1, 2))[:1]}, r"\(1,\) as 'length'"),
     ("count", lambda b: b.rows, "`count` returned an int"),
     (
         "count",
         lambda b: {"length": b.text.attention_mask.sum()},
-        "`count` says a Tensor of 'length'",
+        "`count` returned a Tensor as 'length'",
     ),
-    ("count", lambda b: {"length": 0.5}, "`count` says a float of 'length'"),
-    ("count", lambda b: {"length": -1}, "`count` says -1 of 'length'"),
+    ("count", lambda b: {"length": 0.5}, "`count` returned a float as 'length'"),
+    ("count", lambda b: {"length": -1}, "`count` returned -1 as 'length'"),
     ("read", lambda e, b: {"logits": e.text}, "`read` returned a dict"),
     ("corrupt", lambda sample, rng, other: sample.text, "`corrupt` returned a TextRow"),
     ("corrupt", lambda sample, rng, other: None, "`corrupt` returned a NoneType"),
@@ -118,7 +118,7 @@ def test_a_lone_text_in_place_of_several_is_refused(
     field: str, student: Any, text_only: Any, tmp_path: Path
 ) -> None:
     lone = type("Lone", (Length,), {field: "text"})
-    with pytest.raises(InputError, match=f"^length: `{field}` is the text 'text'"):
+    with pytest.raises(InputError, match=f"^length: `{field}` is the str 'text'"):
         trained(student, text_only, tmp_path, lone)
 
 
@@ -134,7 +134,7 @@ def test_what_could_not_be_saved_is_told_before_training(monkeypatch: pytest.Mon
     }
     monkeypatch.setattr(making, "part_named", parts.__getitem__)
     for name in ("list", "text"):
-        with pytest.raises(InputError, match="length: `saved` returns no modules by name"):
+        with pytest.raises(InputError, match="length: `saved` must return a dict"):
             make_objectives([name], ObjectiveContext(OutputSizes()), 0)
     with pytest.raises(InputError, match="none: makes a NoneType, expected an Objective"):
         make_objectives(["none"], ObjectiveContext(OutputSizes()), 0)
@@ -151,7 +151,7 @@ TEACHERS = [
         lambda rows: [Sample("a", word_type_ids=np.array([1]))] * (len(rows) + 1),
         "`inputs` returned",
     ),
-    ("inputs", lambda rows: [], "`inputs` returned 0"),
+    ("inputs", lambda rows: [], "`inputs` returned a list of 0"),
     ("inputs", lambda rows: [row.id for row in rows], "`inputs` returned a list with a str"),
     ("inputs", lambda rows: None, "`inputs` returned a NoneType"),
 ]
@@ -175,9 +175,9 @@ def test_a_teachers_fault_is_told_by_its_name(
 @pytest.mark.parametrize(
     ("method", "answer", "told"),
     [
-        ("ids", lambda rows: ["a"] * (len(rows) + 1), "`ids` returned 2"),
+        ("ids", lambda rows: ["a"] * (len(rows) + 1), "`ids` returned a list of 2"),
         ("ids", lambda rows: [1 for _ in rows], "`ids` returned a list with an int"),
-        ("unbatch", lambda features, batch: [], "`unbatch` returned 0"),
+        ("unbatch", lambda features, batch: [], "`unbatch` returned a list of 0"),
     ],
 )
 def test_so_is_one_of_what_is_kept(method: str, answer: Any, told: str, text_only: Any) -> None:
@@ -197,7 +197,7 @@ class Vector(TrainingStep):
 def test_an_inner_steps_fault_is_told_by_its_name(
     student: Any, text_only: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=r"^Vector: an inner step .*\(2,\) as 'length'"):
+    with pytest.raises(InputError, match=r"^Vector: the training step .*\(2,\) as 'length'"):
         trained(student, text_only, tmp_path, Length, inner=Vector())
 
 
@@ -226,7 +226,7 @@ class Wide(TaskHead):
 
 def test_a_head_that_is_too_wide_is_told(student: Any, text_only: Any, tmp_path: Path) -> None:
     form = Classification(("no", "yes"))
-    with pytest.raises(InputError, match=r"^Wide: this head answers \(4, 3\), expected 2 outputs"):
+    with pytest.raises(InputError, match=r"^Wide: this head returns \(4, 3\), expected 2 outputs"):
         trained(
             student,
             text_only,

@@ -531,7 +531,7 @@ def test_a_design_as_objects(mine: Any, tmp_path: Path) -> None:
 
 
 def test_a_design_with_two_names_is_refused(mine: Any) -> None:
-    with pytest.raises(InputError, match="expected one name for both"):
+    with pytest.raises(InputError, match="expected the same name"):
         replace(mine("plain").DESIGN, name="another")
 
 
@@ -963,11 +963,11 @@ UNFINISHED = [
     ),
     (
         ["--objectives", "mine.bag:Follow", "--teacher", "mine.unfinished:Widthless"],
-        "mine.unfinished:Widthless: a teacher needs a `name`, and the `width` of its features",
+        "mine.unfinished:Widthless: a teacher needs a `name`, and a `width` or `image_width` of its features",
     ),
     (
         ["--training-step", "mine.unfinished:Silent"],
-        "Silent: an inner step returns its summed terms by name, not a NoneType",
+        "Silent: the training step returned a NoneType, expected a dict of summed terms",
     ),
 ]
 
@@ -982,7 +982,7 @@ def test_an_unfinished_part_is_one_line(
 def test_what_nobody_would_notice_is_refused(capsys: Any, tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "out")]
     unread = refused(capsys, *RTE, "--teacher", "mine.length:Length", *out)
-    assert "nothing reads --teacher mine.length:Length" in unread
+    assert "no objective uses --teacher mine.length:Length" in unread
     assert "--seeds = 0" in refused(capsys, *RTE, "--seeds", "0", *out)
 
 
@@ -1032,10 +1032,10 @@ TYPES = [
         "expected an ObjectiveSpec or a sub-class of Objective, found a Task",
     ),
     ("--teacher", "mine.wrong:NUMBER", "expected a Teacher"),
-    ("--teacher", "mine.shorter:ObjectiveSpec", "cannot be made without arguments"),
+    ("--teacher", "mine.shorter:ObjectiveSpec", "cannot be called without arguments"),
     ("--training-step", "mine.wrong:NUMBER", "expected an TrainingStep, found an int"),
-    ("--training-step", "mine.wrong:Needs", "cannot be made without arguments"),
-    ("--training-step", "mine.wrong:needs_one", "cannot be made without arguments"),
+    ("--training-step", "mine.wrong:Needs", "cannot be called without arguments"),
+    ("--training-step", "mine.wrong:needs_one", "cannot be called without arguments"),
     ("--training-step", "mine.bag:Bag", "expected an TrainingStep, found a Bag"),
     (
         "--architecture",

@@ -151,7 +151,7 @@ def test_graded_answers_become_what_they_gained() -> None:
         assert (plain.name, plain.uses_example_scores) == (metric.name, False)
         gains = metric.per_example(values, labels)
         assert plain.compute(gains, np.ones(len(gains))) == metric.compute(values, labels)
-    with pytest.raises(ValueError, match="pearson is no mean"):
+    with pytest.raises(ValueError, match="pearson is not a mean"):
         PEARSON.per_example(np.arange(3.0), np.arange(3.0))
 
 

@@ -222,7 +222,7 @@ def test_a_librarys_files_import_nothing(
 def test_a_model_that_asks_for_a_kernel_is_refused(asked: str, place: Path, tuned: Path) -> None:
     folder = shutil.copytree(tuned / "bert", place / "model")
     edited(folder / "config.json", attn_implementation=asked)
-    with pytest.raises(InputError, match=f"config.json asks for attn_implementation = '{asked}'"):
+    with pytest.raises(InputError, match=f"config.json sets attn_implementation = '{asked}'"):
         load_encoder(folder)
 
 

@@ -65,7 +65,7 @@ def test_text_that_cannot_be_read(
         ("16\tA dog.\tA cat.", "line 18: 3 fields, expected 4"),
         (
             "16\tA dog.\tA cat.\tmaybe",
-            "line 18: label 'maybe' is none of entailment, not_entailment",
+            "line 18: label 'maybe' is not one of entailment, not_entailment",
         ),
     ],
 )
@@ -138,5 +138,5 @@ def test_e6_an_old_macs_lines_are_not_one_line(name: str, tmp_path: Path) -> Non
 
 def test_e14_a_zero_byte_is_no_text(tmp_path: Path) -> None:
     path = put(tmp_path / "a.txt", b"fine\n" + bytes(512))
-    with pytest.raises(InputError, match=r"a.txt, line 2: a zero byte; damaged"):
+    with pytest.raises(InputError, match=r"a.txt, line 2: a zero byte; the file is damaged"):
         lines_of(path)

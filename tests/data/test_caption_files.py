@@ -77,7 +77,7 @@ def test_karpathys_json(tmp_path: Path) -> None:
     [
         (
             (),
-            "it holds several splits; pass --caption-splits with some of: train, restval, val, test",
+            "it has several splits; pass --caption-splits with some of: train, restval, val, test",
         ),
         (("train", "dev"), "no split is called 'dev'; pass --caption-splits with some of: train"),
     ],
@@ -96,7 +96,9 @@ def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> 
     text = put(tmp_path / "cc.tsv", "a dog\ta.jpg\n")
     for path in (plain, text):
         assert not has_splits(path)
-        with pytest.raises(InputError, match=r"its images have no splits, but train is asked for"):
+        with pytest.raises(
+            InputError, match=r"its images have no splits, but the splits train are selected"
+        ):
             read_captions(path, ["train"])
 
 
@@ -271,16 +273,16 @@ def test_several_files_train(config: PretrainConfig, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("captions", "message"),
     [
-        (("coco.json=0", "cc.tsv=1"), "'0' is no weight"),
-        (("coco.json=-2", "cc.tsv=1"), "'-2' is no weight"),
-        (("coco.json=nan", "cc.tsv=1"), "'nan' is no weight"),
-        (("coco.json=inf", "cc.tsv=1"), "'inf' is no weight"),
-        (("coco.json=", "cc.tsv=1"), "'' is no weight"),
-        (("coco.json=six", "cc.tsv=1"), "'six' is no weight"),
-        (("coco.json=1e308", "cc.tsv=1e308"), "'1e308' is no weight"),
-        (("coco.json=1", "=2"), "'2' is no weight"),
+        (("coco.json=0", "cc.tsv=1"), "'0' is not a weight"),
+        (("coco.json=-2", "cc.tsv=1"), "'-2' is not a weight"),
+        (("coco.json=nan", "cc.tsv=1"), "'nan' is not a weight"),
+        (("coco.json=inf", "cc.tsv=1"), "'inf' is not a weight"),
+        (("coco.json=", "cc.tsv=1"), "'' is not a weight"),
+        (("coco.json=six", "cc.tsv=1"), "'six' is not a weight"),
+        (("coco.json=1e308", "cc.tsv=1e308"), "'1e308' is not a weight"),
+        (("coco.json=1", "=2"), "'2' is not a weight"),
         (("coco.json=6", "cc.tsv"), "cc.tsv has no weight; give one to all files or to none"),
-        (("cc.tsv=6", "cc.tsv=1"), "cc.tsv is there twice"),
+        (("cc.tsv=6", "cc.tsv=1"), "cc.tsv is given twice"),
     ],
 )
 def test_weights_that_are_none(
@@ -308,7 +310,7 @@ def test_a_split_for_the_file_that_has_splits(
     assert len([image for image in named if not image.startswith("COCO")]) == 8
     with pytest.raises(InputError, match=r"coco.json: its images have no"):
         pretrain(replace_settings(config, caption_splits=("train",)), BRIEF, tmp_path / "none")
-    with pytest.raises(InputError, match="it holds several splits"):
+    with pytest.raises(InputError, match="it has several splits"):
         pretrain(replace_settings(both, caption_splits=()), BRIEF, tmp_path / "unsaid")
 
 
@@ -322,7 +324,7 @@ def test_images_of_one_name_in_two_files_do_not_mix_stores(
     mixed = replace_settings(
         config, captions=("cc.tsv", f"{tmp_path}/sbu.tsv"), regions=("cc", sbu)
     )
-    message = r"image '4' is in several stores, and both cc.tsv and .*sbu.tsv name it \(4 such\)"
+    message = r"image '4' is in several stores and in both cc.tsv and .*sbu.tsv \(4 such images\)"
     with pytest.raises(InputError, match=message) as told:
         pretrain(mixed, BRIEF, tmp_path / "mixed")
     assert "--regions cc=STORE sbu=STORE" in str(told.value) and "\n" not in str(told.value)
@@ -341,11 +343,11 @@ def test_images_of_one_name_in_two_files_do_not_mix_stores(
     monkeypatch.chdir(place)
     notes = homes.apart(pretrain(one, BRIEF, tmp_path / "one")["notes"])
     assert notes == [
-        "4 images of same are named by an earlier file, too, and share its regions, such as '0'"
+        "4 images of same are also in an earlier file and share its regions, such as '0'"
     ]
     twice = replace_settings(config, regions=("cc", sbu), captions="cc.tsv")
     assert homes.apart(pretrain(twice, BRIEF, tmp_path / "twice")["notes"]) == [
-        "4 images of cc are in several stores, of which the first counts, such as '4'"
+        "4 images of cc are in several stores and are read from the first, such as '4'"
     ]
 
 

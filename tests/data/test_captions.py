@@ -185,7 +185,7 @@ def test_images_that_are_missing(tmp_path: Path) -> None:
         images_in_folder(images, tmp_path / "images")
     assert images_in_folder(images, tmp_path / "images", skip=True) == ([images[1], images[3]], 2)
     assert images_in_folder(images[1:2], tmp_path / "images") == ([images[1]], 0)
-    with pytest.raises(InputError, match="holds none of the captioned images"):
+    with pytest.raises(InputError, match="none of the captioned images is in it"):
         images_in_folder(images[:1], tmp_path / "images", skip=True)
 
 

@@ -55,8 +55,8 @@ def test_order_and_shift_change_nothing_and_k_values_are_their_own_centres():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([1.0, 1.0, 2.0], "2 different values cannot make 3 clusters"),
-        ([], "0 different values cannot make 3 clusters"),
+        ([1.0, 1.0, 2.0], "2 distinct values cannot form 3 clusters"),
+        ([], "0 distinct values cannot form 3 clusters"),
         ([1.0, np.nan, 2.0, 3.0], "a value is not a finite number"),
     ],
 )

@@ -465,7 +465,7 @@ def test_without_a_cache_texts_go_with_the_run(
     assert stores_folder(tmp_path).parent == cache_folder()
     blocked = put(tmp_path / "cache" / "texts", "")  # as another user's folder is, but to root, too
     with pytest.raises(
-        InputError, match=f"{blocked}/.*: cannot be written .* GROUNDLING_CACHE name"
+        InputError, match=f"{blocked}/.*: cannot be written .* GROUNDLING_CACHE to another"
     ):
         read(write(tmp_path / "t.txt", NASTY), blocked, bert_tokenizer)
     monkeypatch.setenv(CACHE, "")
@@ -524,5 +524,5 @@ def test_no_text_is_said(raw: bytes, message: str, tmp_path: Path, monkeypatch) 
 
 
 def test_packed_tables_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"c\.jsonl\.gz: of packed files those of plain text"):
+    with pytest.raises(InputError, match=r"c\.jsonl\.gz: only plain text can be read compressed"):
         files.corpus_lines(put(tmp_path / "c.jsonl.gz", "x"))

@@ -136,7 +136,7 @@ def test_detections_alone(config: RegionsConfig, tmp_path: Path) -> None:
     assert (result["images"], result["boxes_left_out"], result["skipped"]) == (2, 2, 1)
     made = RegionStore(tmp_path / "store")
     assert made.ids == NAMES[1:] and made.manifest["class_names"] == ["car", "dog"]
-    assert made.manifest["skipped"] == [f"{NAMES[0]}: no box in it"]
+    assert made.manifest["skipped"] == [f"{NAMES[0]}: no box in this image"]
     row = made[NAMES[1]]
     np.testing.assert_allclose(row.boxes, [[0, 0, 1, 1], [0.1, 0.1, 0.6, 0.6]], atol=1e-6)
     assert row.confidence.tolist() == [0.75, 0.5]
@@ -185,7 +185,7 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
         RegionDataset(TextDataset([replace(example, object_count=3)], words.text), both).get(
             [0], [rng]
         )
-    with pytest.raises(InputError, match="--add-detected-boxes: adds to --boxes"):
+    with pytest.raises(InputError, match="--add-detected-boxes: needs --boxes"):
         regions(replace_settings(config, boxes=(), add_detected_boxes=True), tmp_path / "x")
 
 
@@ -212,16 +212,19 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
     [
         ([detection(2, [1, 1, 9, 9], 0.5)], "image 2 is not among the annotations' images"),
         ([detection(1, [1, 1, 9, 9], 0.5, kind=7)], "class 7 is not among the annotations'"),
-        ([{"image_id": 1, "box": [1, 1, 9, 9], "score": 0.5}], "no category_id"),
-        ([], "holds no detections"),
+        ([{"image_id": 1, "box": [1, 1, 9, 9], "score": 0.5}], "expected category_id"),
+        ([], "the file has no detections"),
         ([detection(1, [1, 1, 9], 0.5)], "entry 0: not enough values"),
-        ([detection(1, "1199", 0.5)], "entry 0: box is no list"),  # type: ignore[arg-type]
+        ([detection(1, "1199", 0.5)], "entry 0: expected a list x, y"),  # type: ignore[arg-type]
         (
             [detection(1, [1, 1, 9, 9], 0.5, category_name="cow")],
             "class 18 is 'cow' here and 'dog' elsewhere",
         ),
         ([detection(1, [1, 1, 9, 9], 0.5), 3], "entry 1: 'int' object"),
-        ([detection(1, [1, 1, 9, 9], 0.5), detection("1", [1, 1, 9, 9], 0.5)], "entry 1: image_id"),  # type: ignore[arg-type]
+        (
+            [detection(1, [1, 1, 9, 9], 0.5), detection("1", [1, 1, 9, 9], 0.5)],
+            "entry 1: expected whole numbers",
+        ),  # type: ignore[arg-type]
         ([detection(1, [1, 1, 9, 9], None)], "entry 0: float"),  # type: ignore[arg-type]
         ([detection(1, [1, 1, 10**400, 9], 0.5)], "number of too many digits"),
     ],
@@ -246,7 +249,7 @@ def test_sources_of_boxes_that_contradict_each_other(config: RegionsConfig, tmp_
     with pytest.raises(InputError, match="class 18 is 'cat' here and 'dog' elsewhere"):
         read_annotated_boxes(notes, put(tmp_path / "c.json", other))
     (tmp_path / "vcr1images").mkdir()
-    with pytest.raises(InputError, match=r"a folder \(VCR's\) go with no other ones"):
+    with pytest.raises(InputError, match=r"a folder's boxes \(VCR's\) cannot be combined"):
         read_annotated_boxes(notes, tmp_path / "vcr1images")
     lone = [detection(1, [1, 1, 9, 9], 0.5), detection(1, [1, 1, 9, 9], 0.5, category_name="cow")]
     with pytest.raises(InputError, match="class 18 is 'cow' here and 'dog' elsewhere"):
@@ -487,9 +490,9 @@ def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Pa
         parts = [first[stills[0]].fields()[name], other[stills[0]].fields()[name]]
         np.testing.assert_array_equal(values, np.concatenate(parts))
     np.testing.assert_array_equal(both[stills[1]].features, alone.features)
-    with pytest.raises(InputError, match="those of stores have names"):
+    with pytest.raises(InputError, match="images in stores have ids"):
         taken(tmp_path / "x", tmp_path / "first", tmp_path / "other", ids_as=told)
-    with pytest.raises(InputError, match="no region store"):
+    with pytest.raises(InputError, match="not a complete region store"):
         taken(tmp_path / "x", tmp_path / "first", tmp_path / "gt")
     put(tmp_path / "bad.jsonl", '{"img": "a"}\n')
     with pytest.raises(InputError, match="line 1: no text in field 'img_fn'"):
@@ -513,7 +516,7 @@ def test_several_files_become_one_store(tmp_path: Path) -> None:
     assert plain.identity == named.identity == taken(tmp_path / "one", train).identity
     folder = put(tmp_path / "npz/4.npz", npz()).parent
     with pytest.raises(
-        InputError, match=r"is a TSV of LXMERT, .*npz a npz of UNITER; a store"
+        InputError, match=r"is a TSV of LXMERT, .*npz a npz of UNITER; expected one layout"
     ) as told:
         taken(tmp_path / "mixed", train, folder)
     assert "\n" not in str(told.value)
@@ -535,7 +538,7 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
     path = put(tmp_path / "dataset_coco.json", json.dumps(karpathy))
     assert taken(tmp_path / "k", file, ids_as=(str(path),)).ids == ["seven"]
     with pytest.raises(
-        InputError, match=r"no image was left \(1: neither its id nor trainval_36.tsv"
+        InputError, match=r"no image is left \(1: neither its id nor trainval_36.tsv"
     ):
         taken(tmp_path / "none", file, ids_as=("COCO_{subset}_{number:012d}",))
 
@@ -543,11 +546,11 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("ids_as", "message"),
     [
-        (("COCO_{x}",), "--ids-as COCO_{x}: not a pattern"),
-        (("{number",), "not a pattern"),
-        (("{number:abc}",), "not a pattern"),
-        (("{}",), "not a pattern"),
-        (("COCO_{subset}",), "all images would be COCO_train2014"),
+        (("COCO_{x}",), "--ids-as COCO_{x}: invalid pattern"),
+        (("{number",), "invalid pattern"),
+        (("{number:abc}",), "invalid pattern"),
+        (("{}",), "invalid pattern"),
+        (("COCO_{subset}",), "all images would have the id COCO_train2014"),
         (("gone.json",), "gone.json: no such file"),
         (("a.json",), "a.json: not COCO's images with id and file_name"),
     ],
@@ -575,7 +578,7 @@ def test_cut_rows_take_no_images_name(tmp_path: Path) -> None:
 
 
 def test_settings_of_imports_alone(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--ids.*: names the images of --imports"):
+    with pytest.raises(InputError, match=r"--ids.*: applies only to --imports"):
         regions(make_settings(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")
     file = put(tmp_path / "x.tsv", lxmert("1"))
     with pytest.raises(InputError, match="1 files of ids for 0 HDF5 files; give one for each"):

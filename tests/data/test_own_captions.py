@@ -290,7 +290,7 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "csv, swapped names",
         edited(csv_named, "captions.csv", "Image,Caption", "Caption,Image"),
-        "column 'Image', read as images, holds sentences and 'Caption' files: are the columns swapped?",
+        "the image column 'Image' has sentences, and the caption column 'Caption' files: are the columns swapped?",
     ),
     (
         "csv, short row",
@@ -379,7 +379,7 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "csv, one image in two spellings",
         edited(csv_named, "captions.csv", "1.jpg,a dog", "./1.jpg,a dog"),
-        "1.jpg and ./1.jpg both mean the image 1.jpg; mend one",
+        "1.jpg and ./1.jpg both mean the image 1.jpg; correct one",
     ),
     (
         "csv, a name too long for any disk",
@@ -458,8 +458,8 @@ def test_a_guess_is_told_by_the_command_and_its_faults_by_both(
     fixture.flags.clear()
     rows = fixture.folder / "bilder.jsonl"
     assert fixture.told(tmp_path / "out") == ""
-    guess = f"{rows}: captions from column 'satz', images from 'bild', by what stands in them"
-    assert f"note: {guess}; --caption-column" in capsys.readouterr().err
+    guess = f"{rows}: captions from column 'satz', images from 'bild', detected from their values"
+    assert f"note: {guess}; change it with --caption-column" in capsys.readouterr().err
     assert fixture.checked().problems == []
     put(rows, rows.read_text().replace("2.jpg", "gone.jpg"))
     told = fixture.told(tmp_path / "again")
@@ -482,7 +482,7 @@ def test_columns_are_told_by_their_values_where_nobody_names_them(tmp_path: Path
         read_captions(path)
     with pytest.raises(
         InputError,
-        match=r"no column 'satze'; there are: bild, satz, note; did you mean satz.; mend --caption-column",
+        match=r"no column 'satze'; there are: bild, satz, note; did you mean satz.; correct --caption-column",
     ):
         read_captions(path, (), make_settings(TeachConfig, caption_column="satze").reading.columns)
 
@@ -541,7 +541,7 @@ def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["00000.tar", "00001.tar"], "shards are read unpacked; unpack them with `tar -xf`"),
+        (["00000.tar", "00001.tar"], "shards must be unpacked; unpack them with `tar -xf`"),
         (["a.csv", "b.csv"], "a folder with several files; pass one of them: a.csv, b.csv"),
         (["1.jpg"], "no captions found; expected metadata.jsonl, metadata.csv, or image files"),
     ],
@@ -551,7 +551,7 @@ def test_folders_that_are_no_captions(names: list[str], message: str, tmp_path: 
         put(tmp_path / name, "x")
     with pytest.raises(InputError, match=message):
         read_captions(tmp_path)
-    with pytest.raises(InputError, match=r"00000.tar: shards are read unpacked"):
+    with pytest.raises(InputError, match=r"00000.tar: shards must be unpacked"):
         read_captions(put(tmp_path / "00000.tar", "x"))
 
 
@@ -600,7 +600,7 @@ def test_a_photo_that_lies_in_two_folders_is_one_photo(tmp_path: Path) -> None:
     found = find_images([CaptionedImage("2", "2.jpg", ("a dog",))], tmp_path)
     assert [image.file for image in found.images] == ["a/2.jpg"]
     put(tmp_path / "b/2.jpg", whole + b"x")
-    with pytest.raises(InputError, match=r"2.jpg may be a/2.jpg or b/2.jpg; write its folder"):
+    with pytest.raises(InputError, match=r"2.jpg may be a/2.jpg or b/2.jpg; add the folder"):
         find_images([CaptionedImage("2", "2.jpg", ("a dog",))], tmp_path)
 
 
@@ -652,11 +652,11 @@ def test_every_file_is_counted_as_looked_at_or_not(tmp_path: Path) -> None:
     put(tmp_path / "data/notes.md", "x")
     put(tmp_path / "data/.hidden", "x")
     assert fixture.checked().files == [
-        f"{tmp_path}/data: looked at 3 files (2 .jpg, 1 .csv)",
-        f"{tmp_path}/data: not looked at 1 file (1 .md); the first is notes.md",
+        f"{tmp_path}/data: checked: 3 files (2 .jpg, 1 .csv)",
+        f"{tmp_path}/data: not checked: 1 file (1 .md); the first is notes.md",
     ]
     unknown = check(put(tmp_path / "other/model.bin", "x").parent)
-    assert "no layout is recognised; it holds 1 file (1 .bin); expected" in unknown.problems[0]
+    assert "no known layout; the folder holds 1 file (1 .bin); expected" in unknown.problems[0]
 
 
 QUESTIONS = [("is it a dog?", "yes", "1.jpg"), ("is it a cat?", "no", "2.jpg")]
@@ -707,5 +707,7 @@ def test_a_question_file_of_ones_own_beside_its_photos(tmp_path: Path) -> None:
         f"{tmp_path}: no file was found with the columns frage, label",
         f"{tmp_path}: no file was found with the columns satz",
     ]
-    with pytest.raises(InputError, match="--text is about your own file as a task; pass --label"):
+    with pytest.raises(
+        InputError, match="--text describes your own file as a task; also pass --label"
+    ):
         data_check(make_settings(CheckConfig, folder=str(tmp_path), text="frage"))

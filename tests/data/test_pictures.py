@@ -44,6 +44,6 @@ def test_e1_e15_data_check_reads_pictures_as_commands_do(tmp_path: Path) -> None
 def test_e13_a_pipe_among_pictures_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.jpg")
     homes.picture(tmp_path / "fine.jpg")
-    with pytest.raises(InputError, match="is no ordinary file"):
+    with pytest.raises(InputError, match="is not a regular file"):
         read_image(tmp_path / "x.jpg")
     assert "x.jpg: does not decode" in check(tmp_path).problems[0]

@@ -131,7 +131,7 @@ def test_a_killed_writer_resumes_to_the_same_bytes(tmp_path):
     ShardWriter(tmp_path / "cut", KEY).write(1, RECORDS[2:4])
     put(tmp_path / "cut" / "words-00000.npy", b"half of a shard")
     put(tmp_path / "cut" / "index-00002.json.partial", b"{")
-    with pytest.raises(InputError, match="no store, or one not finished"):
+    with pytest.raises(InputError, match="not a complete store"):
         ShardStore(tmp_path / "cut")
     writer = ShardWriter(tmp_path / "cut", KEY)
     assert [writer.is_complete(n) for n in range(3)] == [False, True, False]
@@ -188,7 +188,7 @@ def test_what_no_store_can_hold_is_refused(tmp_path):
     writer.write(0, [record("a")])
     writer.write(1, [Record("b", {"ids": np.zeros(1)})])
     with pytest.raises(
-        InputError, match=r"index-00001.json: not of one form with shard 0 \(arrays"
+        InputError, match=r"index-00001.json: type or shape differs from shard 0 \(arrays"
     ):
         writer.close({})
     writer.write(1, [record("a")])
@@ -220,7 +220,11 @@ HOSTILE = [
     ("manifest.json", '{"shards": ' + "9" * 5000 + "}", "a number of too many digits"),
     ("manifest.json", '{"shards": null, "counts": {}}', "shards or counts are missing"),
     ("manifest.json", '{"shards": 9, "counts": {}, "format": 2}', "index-00003.json: no such"),
-    ("manifest.json", '{"shards": 3, "counts": {}, "format": 3}', "a newer groundling wrote it"),
+    (
+        "manifest.json",
+        '{"shards": 3, "counts": {}, "format": 3}',
+        "a newer version of groundling wrote it",
+    ),
     ("index-00000.json", "{}", "not the index of a shard"),
     ("index-00000.json", "not json", "line 1: not valid JSON"),
     ("index-00000.json", b"\xff\xfe", "not UTF-8"),

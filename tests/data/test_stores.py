@@ -95,9 +95,9 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
     }
     first = RegionStore(made["first"])
     for name, message in (
-        ("wide", "features are 12 and 7 wide"),
+        ("wide", "features have widths 12 and 7"),
         ("bare", "regions have 5 classes, all things and no classes"),
-        ("other", "made by resnet and by vit; together, stores are of one kind: make both alike"),
+        ("other", "made by resnet and by vit; stores that are used together need the same kind"),
     ):
         with pytest.raises(InputError, match=message) as told:
             CombinedStore([first, RegionStore(made[name])])
@@ -106,7 +106,7 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
     parts = (np.array([[0, 0, 1, 1]]), np.ones(1), np.zeros((1, 12)), np.full((1, 5), 0.2))
     writer.write(0, [ImageRegions("3", (60, 40), *parts, cover=np.ones((1, 14, 14), bool))])
     writer.close({"source": "test"})
-    with pytest.raises(InputError, match="first knows no segments of objects"):
+    with pytest.raises(InputError, match="first has no segmentations of objects"):
         CombinedStore([RegionStore(tmp_path / "covered"), first])
     both = CombinedStore([RegionStore(made["unknown"]), first])
     assert (both.identity, both.made_by) == ("hash of resnet", "resnet")
@@ -135,7 +135,7 @@ def test_names_say_what_a_store_is_for(tmp_path: Path, monkeypatch: pytest.Monke
         (["tran=a"], "train", "no split of x is called 'tran'; there are: train, val, test"),
         (["train="], "train", "expected STORE or NAME=STORE"),
         (["train=a"], "val", "no store for the split of x 'val'; add val=STORE"),
-        (["x"], "val", "x: no region store"),
+        (["x"], "val", "x: not a complete region store"),
     ):
         with pytest.raises(InputError, match=message) as told:
             of(words, asked)
@@ -196,7 +196,7 @@ def test_a_changed_manifest_is_another_run(
             "no split of vqa is called 'dev'; there are: train, val, ",
         ),
         (("train={}/train",), "no store for the split of vqa 'val'"),
-        (("train={}/train", "val={}/vit"), "vit: made by vit, the model learned from"),
+        (("train={}/train", "val={}/vit"), "vit: made by vit, but the model was trained with"),
         (
             ("train={}/val", "val={}/val"),
             "12 of 12 images are not in this region store, the first is 'COCO_train2014_0",
@@ -231,7 +231,7 @@ def test_train_and_val_are_learned_from_together_and_marked(
     seed = json.loads((tmp_path / "both/seed-0/result.json").read_text())
     assert (seed["samples"], seed["steps"]) == (18, 4)
     assert result["trained_on"] == seed["trained_on"] == ["val"]
-    note = "val was learned from: its scores are not of held-out data"
+    note = "val is a training split: its scores are not on held-out data"
     assert result["notes"] == [note] and f"note: {note}" in capsys.readouterr().err
     assert set(collect_runs("x", tmp_path / "both")) == {"vqa (val, learned from)"}
     plain = finetune(replace_settings(config, regions=words), once, tmp_path / "plain")

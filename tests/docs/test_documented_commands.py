@@ -29,7 +29,7 @@ NOT_RUN = {
     (
         "results.md",
         "groundling quickstart --full --seed 0 --out runs/quickstart",
-    ): "a stand-in is there",
+    ): "uses a stand-in instead of",
     ("papers.md", "groundling sweep --file sweeps/real.toml --out runs/real"): NEEDS_RESULTS,
     (
         "papers.md",

@@ -54,7 +54,7 @@ def test_help_lists_every_field_with_its_docstring(
     text = help_of(command)
     assert f"groundling {command}" in text
     assert COMMANDS[command].summary[1:] in text
-    assert f"example: {' '.join(COMMANDS[command].example.split())} the flags" in text
+    assert f"example: {' '.join(COMMANDS[command].example.split())} most used flags:" in text
     flags = flags_of(command)
     assert flags
     for flag, doc in flags.items():
@@ -217,9 +217,9 @@ def test_an_unknown_command_is_one_line(
         ("adapt --betas -1e-5 .9", "--betas = -1e-05 0.9, expected at least 0 and below 1"),
         ("adapt --lr inf", "--lr = inf, expected at least 0, and a finite number"),
         ("adapt --lr=nan", "--lr = nan, expected at least 0, and a finite number"),
-        ("adapt --lr 1 --steps 2 --lr 3", "--lr: is there twice"),
-        ("adapt --text a --text b", "--text: is there twice"),
-        ("adapt --out a --out b", "--out: is there twice"),
+        ("adapt --lr 1 --steps 2 --lr 3", "--lr: is given twice"),
+        ("adapt --text a --text b", "--text: is given twice"),
+        ("adapt --out a --out b", "--out: is given twice"),
         ("adapt --steps 1 2", "adapt has no place for '2'; see"),
         ("finetune --submit=false", "--submit: takes no value, found 'false'; see"),
         ("finetune --no-submit yes", "finetune has no place for 'yes'; see"),
@@ -228,7 +228,7 @@ def test_an_unknown_command_is_one_line(
         ("adapt --stud s", "'--stud'; did you mean --student?; see"),
         ("adapt --cpu=1", "--cpu: takes no value, found '1'; see"),
         ("adapt --private", "--private: needs --push-to-hub OWNER/NAME"),
-        ("compare --train.schedule steps", "--train.schedule steps and --train.milestones"),
+        ("compare --train.schedule steps", "--train.schedule steps needs --train.milestones"),
         ("compare --adapt.patience 2", "--adapt.patience 2: needs --adapt.eval-every EPOCHS"),
         ("info", "info needs --name"),
     ],
@@ -322,12 +322,9 @@ def test_an_interrupted_run_says_how_to_go_on(
     monkeypatch.setattr("groundling.command_line.Command.check", lambda self, values: None)
     monkeypatch.setattr("groundling.command_line.Command.call", interrupted)
     assert main(["adapt"]) == 130
-    assert (
-        capsys.readouterr().err
-        == "groundling: stopped; the same command goes on from what it has saved\n"
-    )
+    assert capsys.readouterr().err == "groundling: stopped; run the same command again to resume\n"
     assert main(["predict"]) == 130
-    assert capsys.readouterr().err == "groundling: stopped; nothing is written\n"
+    assert capsys.readouterr().err == "groundling: stopped; nothing was written\n"
 
 
 # -- info and data ---------------------------------------------------------------------------------------------------
@@ -373,7 +370,8 @@ def test_data_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert "16 examples" in out
     assert (
-        err == f"  problem: {bad}, line 10: label 'maybe' is none of entailment, not_entailment\n"
+        err
+        == f"  problem: {bad}, line 10: label 'maybe' is not one of entailment, not_entailment\n"
     )
     assert main(["data", "check", str(tmp_path / "absent")]) == 2
     assert "no such folder" in capsys.readouterr().err

@@ -138,4 +138,4 @@ def test_names_that_no_file_can_have(call: Callable[[str], Any], name: str) -> N
 @pytest.mark.parametrize("command", ["verdict", "finetune", "predict", "data make-world", "sweep"])
 def test_an_empty_place_is_none(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--out", ""]) == 2
-    assert "--out '': names no file or folder" in capsys.readouterr().err
+    assert "--out '': not the name of a file or folder" in capsys.readouterr().err

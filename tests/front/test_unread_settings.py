@@ -48,7 +48,7 @@ def test_a_list_in_which_something_stands_twice_is_refused(
     command: str, flag: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command.split(), flag, "a", "b", "a"]) == 2
-    assert f"{flag}: a is there twice" in capsys.readouterr().err
+    assert f"{flag}: a is given twice" in capsys.readouterr().err
     main([*command.split(), flag, "a", "b"])
     assert "twice" not in capsys.readouterr().err
 
@@ -59,13 +59,13 @@ def test_the_flags_of_the_field_are_among_them() -> None:
 
 
 def test_functions_refuse_them_too() -> None:
-    with pytest.raises(InputError, match=r"^groundling.compare: tasks: glue/rte is there twice"):
+    with pytest.raises(InputError, match=r"^groundling.compare: tasks: glue/rte is given twice"):
         groundling.compare(tasks=["glue/rte", "glue/rte"])
 
 
 @pytest.mark.parametrize("arm", ["mlm+mine.x:X+mine.x:X", "l1+l1"])
 def test_an_arm_with_an_objective_twice_is_refused(arm: str) -> None:
-    with pytest.raises(InputError, match="is there twice, and would be trained once"):
+    with pytest.raises(InputError, match="is given twice but would be trained once"):
         parse_arm(arm)
 
 
@@ -89,7 +89,7 @@ def test_a_teacher_whom_nobody_asks_is_refused(
 ) -> None:
     asked = nullcontext()
     if is_refused:
-        asked = pytest.raises(InputError, match="nothing reads --teacher clip; name an objective")
+        asked = pytest.raises(InputError, match="no objective uses --teacher clip; name one")
     with asked:
         check_extra_objectives(ExtraObjectiveSettings(names, "clip"), inner, "finetune")
 
@@ -113,7 +113,7 @@ def test_settings_without_a_reader_are_named(
 ) -> None:
     settings = make_settings(ObjectiveSettings, **given)
     (note,) = unused_settings_note((), settings, "")
-    assert f"nothing here reads {flag}: what is trained is the task's own loss" in note
+    assert f"{flag} has no effect: this run trains the task's own loss" in note
     assert unused_settings_note((reader,), settings, "") == []
     assert (
         unused_settings_note(("mine.x:X",), settings, "")
@@ -136,21 +136,27 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        ("finetune --model m --task vqa --data d --text q", "--text is about your own file"),
+        ("finetune --model m --task vqa --data d --text q", "--text describes your own file"),
         (
             "finetune --model m --task vqa --data d --label-type regress",
-            "--label-type is about your own file",
+            "--label-type describes your own file",
         ),
-        ("compare --tasks vqa --data d --dev x.csv", "--dev is about your own file"),
-        ("data check d --image photo", "--image is about your own file"),
-        ("finetune --model m --task vqa --data d --backbone b", "--backbone is about pixels"),
-        ("pretrain --model m --regions r --task vqa --data d --no-flip", "--no-flip is about"),
-        ("predict --model m --data d --detector x", "--detector finds regions in --images FOLDER"),
-        ("evaluate --model m --data d --backbone x", "--backbone finds regions in --images"),
+        ("compare --tasks vqa --data d --dev x.csv", "--dev describes your own file"),
+        ("data check d --image photo", "--image describes your own file"),
+        ("finetune --model m --task vqa --data d --backbone b", "--backbone needs --images FOLDER"),
+        (
+            "pretrain --model m --regions r --task vqa --data d --no-flip",
+            "--no-flip needs --images",
+        ),
+        (
+            "predict --model m --data d --detector x",
+            "--detector extracts regions from --images FOLDER",
+        ),
+        ("evaluate --model m --data d --backbone x", "--backbone extracts regions from --images"),
         ("evaluate --model . --data . --trust dogs", "--trust dogs: expected MODULE:NAME"),
         ("verdict --runs . b=. --trust mine.py", "--trust mine.py: expected MODULE:NAME"),
         ("verdict --runs a b --published c=BERT-b", "no group is called 'c'; there are: a, b"),
-        ("verdict --runs a b --published b=MLM b=VL-BERT", "--published: b is there twice"),
+        ("verdict --runs a b --published b=MLM b=VL-BERT", "--published: b is given twice"),
     ],
 )
 def test_what_nothing_reads_is_refused(
@@ -184,6 +190,6 @@ def test_the_control_says_that_it_asks_no_teacher(
         td_gate="question",
     )
     result = adapt(config, homes.STEPS, tmp_path / "out")
-    assert any("teacher is not read: --arm mlm has none" in note for note in result["notes"])
-    assert any("nothing here reads --td-gate" in note for note in result["notes"])
-    assert "is not read" in capsys.readouterr().err
+    assert any("teacher is not used: --arm mlm is a control" in note for note in result["notes"])
+    assert any("--td-gate has no effect" in note for note in result["notes"])
+    assert "is not used" in capsys.readouterr().err

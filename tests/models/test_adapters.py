@@ -281,10 +281,10 @@ def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
         ({"join": "uniter"}, "--architecture uniter: --adapter"),
         ({"objectives": ("td_text",), "teacher": "x"}, "--teacher x: --adapter"),
         ({"inner": "villa"}, "--training-step villa: --adapter"),
-        ({"td_weight": 1.0}, "CLIP-TD's other settings say nothing"),
-        ({"space": "pre_projection"}, "CLIP-TD's other settings say"),
+        ({"td_weight": 1.0}, "CLIP-TD's other settings have no effect"),
+        ({"space": "pre_projection"}, "CLIP-TD's other settings"),
         ({"adapter_layers": 2}, "--adapter-layers = 2, expected one of 1, 3"),
-        ({"adapter": "none"}, "--adapter-layers and --fusion are settings of --adapter"),
+        ({"adapter": "none"}, "--adapter-layers and --fusion need --adapter"),
         ({"adapter": "attention"}, "leave --adapter-layers and --fusion out"),
     ],
 )
@@ -298,7 +298,7 @@ def test_settings_that_do_not_fit(
 def test_models_that_are_no_clip(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     homes.student(tmp_path / "bert")
-    assert "has no CLIP-like image side" in refusal(over(place), out, model=str(tmp_path / "bert"))
+    assert "has no CLIP-like image tower" in refusal(over(place), out, model=str(tmp_path / "bert"))
     clip = CLIPModel.from_pretrained(place / "clip")
     vision = homes.home(tmp_path / "vision", clip.vision_model, None)
     CLIPImageProcessorPil().save_pretrained(vision)
@@ -319,23 +319,23 @@ def test_a_damaged_folder_or_another_clip(place: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out/seed-0/model"
     plain = over(place, AdapterSettings(), model=str(folder))
     told = refusal(plain, tmp_path / "no", adapter="mlp")
-    assert told == f"{folder}: an adapter over CLIP already; leave --adapter out"
+    assert told == f"{folder}: already an adapter over CLIP; leave --adapter out"
     told = refusal(plain, tmp_path / "no", teacher_images="")
     assert told.startswith(f"--model {folder} needs --teacher-images FOLDER")
     about = json.loads((folder / "adapter.json").read_text())
     for change in ({"clip": 3}, {"adapter": "x"}, {"adapter_layers": "3"}, {"fusion": None}):
         put(folder / "adapter.json", json.dumps(about | change))
-        assert "does not say what adapter it is" in refusal(plain, tmp_path / "no")
+        assert "damaged; expected `clip`, `adapter`" in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about)[:-9])
     assert "not valid JSON" in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about | {"adapter_layers": 1}))
-    assert "not the weights of this adapter" in refusal(plain, tmp_path / "no")
+    assert "its weights do not fit this adapter" in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about))
     whole = (folder / "adapter.safetensors").read_bytes()
     for damaged in (whole[:-7], b""):
         (folder / "adapter.safetensors").write_bytes(damaged)
-        assert "weights of this adapter" in refusal(plain, tmp_path / "no")
+        assert "weights do not fit this adapter" in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about | {"weights": {"image": "0", "text": "1"}}))
-    assert "its weights differ" in refusal(plain, tmp_path / "no")
+    assert "trained over other weights than" in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about | {"clip": str(tmp_path / "gone")}))
     assert "gone" in refusal(plain, tmp_path / "no")

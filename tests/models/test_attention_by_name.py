@@ -282,7 +282,7 @@ def test_an_encoder_without_maps_is_one_line(bert_tokenizer: Any) -> None:
     encoder = toys.bert(len(bert_tokenizer))
     encoder.encoder.layer = nn.ModuleList()  # an encoder with nothing to attend
     model = TextEncoder(encoder, bert_tokenizer)
-    with pytest.raises(InputError, match="a bert model gives no attention maps") as caught:
+    with pytest.raises(InputError, match="a bert model returns no attention weights") as caught:
         model(read(model), attention=lambda one: None)
     assert "\n" not in str(caught.value)
 
@@ -301,7 +301,7 @@ def test_an_encoder_that_knows_no_eager_attention_is_one_line(student: Any) -> N
 
     model = Convolutional()
     with (
-        pytest.raises(InputError, match="gives no attention maps"),
+        pytest.raises(InputError, match="returns no attention weights"),
         capture_attention(model, lambda layer, weights: None),
     ):
         model(torch.zeros(1, 2, 3))

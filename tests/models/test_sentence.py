@@ -184,24 +184,27 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "outside": (lambda at: spoil(at, "modules.json", "1_Pooling", "../1"), "expected a list"),
     "encoder elsewhere": (
         lambda at: spoil(at, "modules.json", '"path": ""', '"path": "0_Transformer"'),
-        "the encoder lies in '0_Transformer', but there is no config.json",
+        "the encoder's folder is '0_Transformer', but it has no config.json",
     ),
     "empty pooling": (
         lambda at: edited(at, POOLING, lambda c: c.update(pooling_mode=[])),
-        r"pooling \[\] is not known here",
+        r"pooling \[\] is not supported",
     ),
     "pooling of null": (
         lambda at: edited(at, POOLING, lambda c: c.update(pooling_mode=None)),
-        "pooling None is not known here",
+        "pooling None is not supported",
     ),
     "no pooling": (lambda at: (at / POOLING).unlink(), "1_Pooling/config.json: no such file"),
     "unknown pooling": (
         lambda at: spoil(
             at, POOLING, '"pooling_mode_cls_token": false', '"pooling_mode_best": true'
         ),
-        r"pooling \['pooling_mode_best'\] is not known here; expected some of cls, max, mean",
+        r"pooling \['pooling_mode_best'\] is not supported; expected some of cls, max, mean",
     ),
-    "other width": (lambda at: spoil(at, POOLING, "32", "33"), "33 wide, the encoder's are 32"),
+    "other width": (
+        lambda at: spoil(at, POOLING, "32", "33"),
+        "width 33, but the encoder's have width 32",
+    ),
     "prompt left out": (
         lambda at: (
             edited(at, POOLING, lambda c: c.update(include_prompt=False)),
@@ -213,11 +216,14 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "include_prompt",
     ),
-    "residual": (lambda at: with_dense(at, use_residual=True), "use_residual = True is not known"),
+    "residual": (
+        lambda at: with_dense(at, use_residual=True),
+        "use_residual = True is not supported",
+    ),
     "activation": (lambda at: with_dense(at, "mine.Swish"), "activation_function = .*Swish"),
     "pickle": (
         lambda at: (with_dense(at) / "2_Dense/model.safetensors").rename(at / "2_Dense/x.bin"),
-        "weights are not unpickled",
+        "pickled weights are not opened",
     ),
     "damaged": (
         lambda at: put(with_dense(at) / "2_Dense/model.safetensors", b"no"),
@@ -300,8 +306,8 @@ def test_adapting_leaves_a_sentence_encoder(
     assert "projected" not in result["retention"]
     said = capsys.readouterr().err
     assert "Spearman on 6 pairs" in said
-    assert "has no head for it; a new one starts at a loss of about" in said
-    assert "taken: a rate of 0.001 from the first step" in said
+    assert "has no head for it; a new head starts at a loss of about" in said
+    assert "used: learning rate 0.001 from the first step" in said
 
 
 def test_what_is_pooled_is_what_is_taught(settings: AdaptConfig, given: Path) -> None:
@@ -370,7 +376,7 @@ def test_the_targets_of_a_kept_projection_are_the_teachers_own(
 def test_what_does_not_go_together_is_refused(settings: AdaptConfig, tmp_path: Path) -> None:
     for words, complaint in (
         ({"arm": "mlm", "keep_projection": True}, "--keep-projection: --arm mlm trains no"),
-        ({"sentence": 0.0, "keep_projection": True}, "--sentence-weight share above 0"),
+        ({"sentence": 0.0, "keep_projection": True}, "--sentence-weight above 0"),
         ({"arm": "mlm", "masked_lm": False}, "--no-masked-lm: --arm mlm is mlm"),
         ({"arm": "xdbert", "masked_lm": False}, "--no-masked-lm: --arm xdbert is joint_mlm"),
     ):
@@ -547,10 +553,10 @@ def test_sentence_transformers_loads_what_was_adapted(
     [
         ("sentence_bert_config.json", {"max_seq_length": "long"}, "max_seq_length is 'long'"),
         ("sentence_bert_config.json", {"max_seq_length": -5}, "max_seq_length is -5"),
-        ("config_sentence_transformers.json", {"prompts": "x"}, "has no text of this name"),
+        ("config_sentence_transformers.json", {"prompts": "x"}, "has no text with this name"),
         ("config_sentence_transformers.json", {"prompts": {"q": None}}, "has no text"),
         ("config_sentence_transformers.json", {"prompts": {"z": "a"}}, "has no text"),
-        ("1_Pooling/config.json", {"pooling_mode": [["mean"]]}, "is not known here"),
+        ("1_Pooling/config.json", {"pooling_mode": [["mean"]]}, "is not supported"),
     ],
 )
 def test_settings_that_are_no_settings(

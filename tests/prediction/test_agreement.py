@@ -73,15 +73,15 @@ def test_of_two_scores_a_choice_the_right_one_counts() -> None:
 def test_a_number_is_its_output() -> None:
     form = Regression(0, 5)
     assert told(form, said(2.5000049, 2.5), said(-3, -3)) == ""
-    assert "its 'outputs' say 2.5" in told(form, said(3.5, 2.5))
-    assert "its 'outputs' say 2.5" in told(None, said(3.5, 2.5), classes=False)
+    assert "its 'outputs' give 2.5" in told(form, said(3.5, 2.5))
+    assert "its 'outputs' give 2.5" in told(None, said(3.5, 2.5), classes=False)
 
 
 def test_of_many_classes_the_likely_ones_are_known() -> None:
     form = OpenAnswer(tuple(map(str, range(200))))
     likely = [[7, 0.6], [3, 0.2]]
     assert told(form, said(3, 1.5, likely=likely)) == ""
-    assert "none of the 'likely'" in told(form, said(4, 1.5, likely=likely))
+    assert "not among the 'likely'" in told(form, said(4, 1.5, likely=likely))
 
 
 def test_an_answer_that_is_never_predicted_may_be_barred() -> None:

@@ -334,7 +334,7 @@ def test_a_run_is_asked_as_it_was_evaluated(own: Path, tmp_path: Path, capsys: A
     assert main(["predict", *flags, "--cpu", "--out", str(tmp_path / "new.csv")]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["answered"] == 5
-    assert "answers, the best on dev (" in told.err and ") of 0, 1" in told.err
+    assert "the best on dev (" in told.err and ") of 0, 1" in told.err
     before, after = rows(own / "new.csv"), rows(tmp_path / "new.csv")
     assert [{name: row[name] for name in before[0]} for row in after] == before
     assert list(after[0])[4:] == ["answer", "probability"]
@@ -417,14 +417,14 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
         ),
         ("pair of text 0: expected a text, got int", lambda ask: ask("is it", 3, photo)),
         (
-            "image of text 0: a region store knows images by their names; pass the image's path",
+            "image of text 0: a region store finds images by file name; pass the image's path",
             lambda ask: ask("is it", image=Image.open(photo), regions=own / "store"),
         ),
         ("question 0: nope.jpg: no such file", lambda ask: ask("is it", image="nope.jpg")),
-        ("pass regions=STORE, or image=FILE to find", lambda ask: ask("is it")),
+        ("pass regions=STORE, or image=FILE to detect", lambda ask: ask("is it")),
         ("best = 0, expected at least 1", lambda ask: ask("is it", image=photo, best=0)),
         (
-            "image of text 0: expected the path of a file, or a picture of Pillow's, got None",
+            "image of text 0: expected a file path or a PIL image, got None",
             lambda ask: ask(["is it"], image=[None]),
         ),
     ]
@@ -434,7 +434,7 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
         assert message in str(caught.value)
     with pytest.raises(InputError, match="there are no texts"):
         model.encode([])
-    with pytest.raises(InputError, match="pass regions=STORE, or images=FOLDER to find"):
+    with pytest.raises(InputError, match="pass regions=STORE, or images=FOLDER to detect"):
         model.evaluate(own / "train.csv")
     with pytest.raises(InputError, match="text 0: expected a text, got int"):
         model.encode([3])
@@ -481,9 +481,9 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
         assert model.encode(["a", "b"], [own / "photos/trip/1.png"] * 2).shape[0] == 2
     assert found[1] == pytest.approx(found[2], abs=1e-4)
     assert len(set(found[0])) > 2
-    with pytest.raises(InputError, match="looks at whole photos; pass --images FOLDER"):
+    with pytest.raises(InputError, match="reads pixels, not regions; pass --images FOLDER"):
         load(models["adapter"]).image_lookup([str(own / "store")])
-    with pytest.raises(InputError, match="looks at the photos themselves; pass --images FOLDER"):
+    with pytest.raises(InputError, match="reads pixels; pass --images FOLDER"):
         load(models["pixels"]).image_lookup([str(own / "store")])
 
 
@@ -498,7 +498,10 @@ def test_rows_that_cannot_be_asked_keep_their_place(own: Path, tmp_path: Path) -
     settings = {"model": str(own / "run"), "data": str(file)}
     out = tmp_path / "answers.csv"
     for where, first in (
-        ({"images": str(tmp_path / "photos")}, f"{file}, line 6: the text is empty; mend it, or"),
+        (
+            {"images": str(tmp_path / "photos")},
+            f"{file}, line 6: the text is empty; correct it, or",
+        ),
         ({"regions": str(own / "store")}, f"{file}, line 6: the text is empty"),
     ):
         with pytest.raises(InputError) as caught:
@@ -593,21 +596,21 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
     [
         (
             {"regions": "finer"},
-            "boxes are from a grid of 3 x 3, the model learned from boxes of a grid of 2 x 2",
+            "boxes are from a grid of 3 x 3, but the model was trained with boxes from a grid of 2 x 2",
         ),
         (
             {"regions": "foreign"},
-            "made by .*, the model learned from .*pass --allow-region-mismatch",
+            "made by .*, but the model was trained with .*pass --allow-region-mismatch",
         ),
-        ({"regions": ""}, "looks at regions of images; pass --regions STORE, or --images FOLDER"),
-        ({"images": "photos"}, "give one of them"),
+        ({"regions": ""}, "reads image regions; pass --regions STORE, or --images FOLDER"),
+        ({"images": "photos"}, "pass one of them"),
         (
             {"regions": "", "images": "photos", "backbone": "other"},
-            "not the backbone that this model's regions",
+            "its weights differ from those of the backbone",
         ),
         (
             {"data": "few.csv"},
-            "few.csv: no column 'photo'; there are: question; --image says which",
+            "few.csv: no column 'photo'; there are: question; name the column with --image",
         ),
         ({"data": "above.csv"}, "new photos|in place of --regions STORE"),
         (
@@ -616,24 +619,24 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ),
         ({"text": "query"}, "no column 'query'"),
         ({"text": "a,b,c"}, "no column 'a'"),
-        ({"choices": "note"}, "1 choices; this model chooses among 0"),
-        ({"data": "folder"}, "learned from a file of one's own; pass a file"),
+        ({"choices": "note"}, "1 choices; this model expects 0"),
+        ({"data": "folder"}, "trained on a table file; pass a file"),
         ({"data": "none.csv"}, "none.csv: no such file or folder"),
         ({"split": "dev"}, "is a file, and has no splits"),
         ({"out": "answers.txt"}, "ends in .csv, .tsv, .jsonl"),
         ({"out": "few.csv"}, "exists already; choose another --out"),
-        ({"out": "nowhere/a.csv"}, "no folder .*nowhere; make it, or choose another --out"),
-        ({"model": "bert"}, f"does not say what it answers .{FILE} is missing"),
+        ({"out": "nowhere/a.csv"}, "no folder .*nowhere; create it, or choose another --out"),
+        ({"model": "bert"}, f"{FILE} is missing"),
         ({"model": "none"}, "--model none: no such folder"),
         ({"model_seed": 7}, "no saved model of seed 7; there are: 0, 1"),
         (
             {"command": evaluate, "data": "named.csv"},
-            "line 2: label 'bird' is none of cat, dog, sea",
+            "line 2: label 'bird' is not one of cat, dog, sea",
         ),
         ({"command": evaluate}, "no column 'answer'; there are"),
         (
             {"command": evaluate, "data": "train.csv", "split": "test"},
-            "one's own file has train and dev",
+            "your own file has train and dev",
         ),
     ],
 )
@@ -669,7 +672,7 @@ def test_pairs_of_a_model_that_learned_from_none_are_noted(own: Path) -> None:
     assert not model.notes
     model.predict("what", pair="is it", image=own / "photos/trip/0.png")
     assert model.notes == [
-        "this model learned from 'question' alone, and never from pairs of texts"
+        "this model was trained on single texts (column 'question'), not on text pairs"
     ]
 
 
@@ -683,11 +686,11 @@ def test_a_row_is_answered_from_the_very_photo_that_it_names(own: Path, tmp_path
     file = put(tmp_path / "new.csv", table(("question", "photo"), *(("what", n) for n in names)))
     settings = {"model": str(own / "run"), "data": str(file), "images": str(photos)}
     settings |= {"backbone": str(own / "vit")}
-    with pytest.raises(InputError, match=r"line 4: trip/1.png: .*photos has 1.JPG in its place"):
+    with pytest.raises(InputError, match=r"line 4: trip/1.png: .*photos has 1.JPG instead"):
         predict(config_of(**settings), tmp_path / "no.csv")
     told = predict(config_of(**settings, skip_bad=True), tmp_path / "some.csv")
     assert [bool(row["answer"]) for row in rows(tmp_path / "some.csv")] == [0, 0, 0, 1, 1]
-    assert "line 2: trip/0: 0.png and 0.jpg differ in nothing" in told["skipped_first"][0]
+    assert "line 2: trip/0: 0.png and 0.jpg differ only in" in told["skipped_first"][0]
 
 
 def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: Path) -> None:
@@ -695,9 +698,9 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
     model = saved(tmp_path / "model", world / "bert", students[False], about)
     file = put(tmp_path / "new.tsv", "first\tsecond\na dog\ta cat\n")
     for extra, message in (
-        ({"images": str(world)}, "this model reads texts alone; leave it out"),
-        ({"regions": str(world / "store")}, "reads texts alone"),
-        ({"text": ""}, "say which columns hold what is asked"),
+        ({"images": str(world)}, "this model reads only text; omit it"),
+        ({"regions": str(world / "store")}, "reads only text"),
+        ({"text": ""}, "name the input columns"),
     ):
         settings: dict[str, Any] = {"text": "first", **extra}
         with pytest.raises(InputError, match=message):
@@ -706,7 +709,7 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
         config_of(model=str(model), data=str(file), text="first,second"), tmp_path / "a.tsv"
     )
     assert told["answered"] == 1
-    with pytest.raises(InputError, match="reads texts alone; leave the image out"):
+    with pytest.raises(InputError, match="reads only text; omit the image"):
         load(model).predict("a dog", image="x.png")
     one = load(model).predict("a dog", pair="a cat")
     assert one.answer == (tmp_path / "a.tsv").read_text().splitlines()[1].split("\t")[2]
@@ -723,8 +726,8 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
         ({"reads": []}, "damaged"),
         ({"form": {"is": "riddle"}}, "damaged"),
         ({"form": {"is": "classify", "labels": [1, 2]}}, "damaged"),
-        ({"form": {"is": "classify", "labels": ["a"]}}, "does not hold the head"),
-        ({"head": "vqa"}, "not hold the head"),
+        ({"form": {"is": "classify", "labels": ["a"]}}, "lacks the head"),
+        ({"head": "vqa"}, "lacks the head"),
         ({"own": {"text": 3}}, "damaged"),
         ({"form": {"is": "classify", "labels": 3}}, "damaged"),
         ({"form": {"is": "classify", "labels": ["a", "b", "a"]}}, "damaged"),
@@ -738,11 +741,11 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
         ({"more": 1}, "damaged"),
         (
             {"regions": {"made_with": {"grid": "two"}}},
-            "damaged, no settings of `groundling regions`",
+            "damaged; expected settings of `groundling regions`",
         ),
         (
             {"regions": {"boxes_from": "a.json"}},
-            "cannot be found on other photos (they are from a.json",
+            "cannot be detected on other photos (its training regions are from a.json",
         ),
     ],
 )
@@ -786,7 +789,7 @@ def test_a_model_may_be_left_out(own: Path, tmp_path: Path) -> None:
     finetune(config, BRIEF, tmp_path / "run")
     assert not (tmp_path / "run/seed-0/model").exists()
     with pytest.raises(
-        InputError, match="holds no saved model; fine-tune once more, without --no-save-model"
+        InputError, match="contains no saved model; fine-tune again without --no-save-model"
     ):
         load(tmp_path / "run")
 
@@ -802,4 +805,4 @@ def test_semicolons_and_endings_in_capitals_are_read_and_told(own: Path, tmp_pat
     assert told["answered"] == 1
     notes = "; ".join(told["notes"])
     assert f"{data}: its columns are separated by semicolons" in notes
-    assert "1 image names differ from their files' in the capitals of the ending" in notes
+    assert "1 image names differ from the file names only in capitals of the ending" in notes

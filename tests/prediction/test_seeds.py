@@ -50,7 +50,11 @@ def result(score: object, metric: str = "accuracy", **more: object) -> dict[str,
         ({3: result(0.5, "mse"), 4: result(0.7, "mse")}, 3, "the best on dev"),
         ({0: result(0.5, "mine", higher_is_better=False), 1: result(0.7, "mine")}, 1, "the best"),
         ({0: result(None), 1: result(0.1), 2: result(float("nan"))}, 1, "the best on dev"),
-        ({0: result(0.9), 1: result(0.1)} | {0: {}, 1: {}}, 0, "seed 0 answers, the first of 0, 1"),
+        (
+            {0: result(0.9), 1: result(0.1)} | {0: {}, 1: {}},
+            0,
+            "predictions of seed 0, the first of 0, 1",
+        ),
         ({0: result(0.9, trained_on=["dev"]), 1: result(0.95)}, 0, "the best on test"),
         ({2: result(0.1), 10: result(0.2)}, 10, "the best on dev"),
     ],
@@ -61,7 +65,7 @@ def test_the_best_on_held_out_data_answers_and_it_is_said(
     found = choose_seed_models(run(tmp_path / "run", results))
     assert found.folder == tmp_path / f"run/seed-{best}/model"
     assert found.others == ()
-    assert f"seed {best} answers" in found.note
+    assert f"predictions of seed {best}," in found.note
     assert re.search(words, found.note)
 
 
@@ -74,10 +78,12 @@ def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
         "seed-0",
         "seed-2",
     ]
-    assert "seeds 0, 1, 2 vote" in found.note and "probabilities are means" in found.note
-    with pytest.raises(InputError, match="--model-seed 1 names one seed, --all-seeds asks all"):
+    assert (
+        "majority vote of seeds 0, 1, 2" in found.note and "probabilities are means" in found.note
+    )
+    with pytest.raises(InputError, match="--model-seed 1 and --all-seeds exclude each other"):
         choose_seed_models(folder, 1, "all")
-    with pytest.raises(InputError, match="holds no seeds with a saved model"):
+    with pytest.raises(InputError, match="contains no seeds with a saved model"):
         choose_seed_models(folder / "seed-0", seeds="all")
 
 
@@ -158,12 +164,15 @@ def test_commands_and_python_take_the_same_seeds(
     asked = PredictConfig(SavedModelSettings(str(mine / "run"), cpu=True), data=data)
     best = predict(asked, tmp_path / "best.jsonl")
     assert best["model"] == str(mine / "run/seed-2/model")
-    assert "seed 2 answers, the best on dev (accuracy 0.8) of 0, 1, 2" in capsys.readouterr().err
+    assert (
+        "predictions of seed 2, the best on dev (accuracy 0.8) of 0, 1, 2"
+        in capsys.readouterr().err
+    )
     together = predict(
         replace(asked, saved_model=replace(asked.saved_model, all_seeds=True)),
         tmp_path / "all.jsonl",
     )
-    assert "seeds 0, 1, 2 vote" in together["notes"][0]
+    assert "majority vote of seeds 0, 1, 2" in together["notes"][0]
     alone = [
         predict(
             replace(asked, saved_model=replace(asked.saved_model, model_seed=n)),

@@ -23,7 +23,7 @@ def test_a_run_in_place_of_its_model_is_told_where_the_model_is(tmp_path: Path) 
     homes.student(tmp_path / "run/model")
     check_weights_exist("--student", str(tmp_path / "run/model"))
     write_json(tmp_path / "run/result.json", {})
-    with pytest.raises(InputError, match=r"run's folder; its model is .*run/model$"):
+    with pytest.raises(InputError, match=r"is a run folder; pass its model, .*run/model$"):
         check_weights_exist("--student", str(tmp_path / "run"))
 
 

@@ -70,7 +70,9 @@ def test_e2_a_damaged_checkpoint_is_told_and_the_one_before_taken(
         found = checkpoint.Checkpoints(out / "checkpoints")
         found.restore(module, torch.optim.SGD(module.parameters()))
         damage(states[-2] / file)
-        with pytest.raises(InputError, match=r"cannot be read .*, and no other is whole"):
+        with pytest.raises(
+            InputError, match=r"cannot be read .*, and there is no other checkpoint"
+        ):
             found.restore(module, torch.optim.SGD(module.parameters()))
     assert restored == [states[-2]]
 
@@ -82,7 +84,7 @@ def test_e2_a_run_goes_on_from_the_older_checkpoint_to_the_same_weights(
     flipped(out / "checkpoints/step-000000002/state.safetensors")
     adapt(control, STEPS, out)
     said = capsys.readouterr().err
-    assert "step-000000002/state.safetensors: the state cannot be read (damaged" in said
-    assert "; going on from step 1, the checkpoint before\n" in said
+    assert "step-000000002/state.safetensors: the checkpoint cannot be read (damaged" in said
+    assert "; resuming from step 1, the checkpoint before\n" in said
     assert same(out, whole)
     assert [line["step"] for line in homes.log_of(out)] == [1, 2, 3]

@@ -127,7 +127,7 @@ def test_a_verdict_says_what_was_compared(judged: Path, browser: Any) -> None:
         "runs/b/model",
         "sets/glue_data",
         "0123456789ab",
-        "not told",
+        "unknown",
         "66.43",
     ):
         assert said in text, said
@@ -150,12 +150,12 @@ def test_a_quickstart_has_a_row_for_each_arm(quick: Path, browser: Any) -> None:
     )
     does, values, differences, *_ = tables
     assert len(does) == 1 + len(ARMS)
-    assert "does not see" in does[1] and "sees" in does[4]
+    assert "not transferred" in does[1] and "transferred" in does[4]
     assert not any(digit.isdigit() for row in does[1:] for digit in row.replace("L1", ""))
     # Accuracies stand in one table, differences in another: a column never has both.
     assert len(values) == 2 + len(ARMS) and len(differences) == len(ARMS)
     assert NOTHING in values[1] and "+" not in "".join(values[1:])
-    assert f"control {NOTHING}" in differences[3] and "+0.39" in differences[3]
+    assert f"control's {NOTHING}" in differences[3] and "+0.39" in differences[3]
     captions = page("[...document.querySelectorAll('figcaption')].map((one) => one.innerText)")
     assert captions[0] == f"{NASTY} 0\n{NASTY} 8"
     below = """[...document.querySelectorAll('figure')].every((one) => one.lastElementChild.getBoundingClientRect().top

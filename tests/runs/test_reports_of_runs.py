@@ -102,7 +102,7 @@ def test_a_run_without_a_teacher_does_not_speak_of_one(
     samples = TextDataset([Example("a", "a red dog"), Example("b", "two cats")], *text.inputs(24))
     TeacherDataset(samples, FrozenCopy(text), FeatureCache())
     TeacherDataset(samples, FrozenCopy(text), FeatureCache(tmp_path / "kept"))
-    assert len(phases) == 4 and all("the student as it was" in phase for phase in phases)
+    assert len(phases) == 4 and all("the student before training" in phase for phase in phases)
     assert not any("teacher" in phase for phase in phases)
 
 

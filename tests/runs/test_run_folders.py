@@ -375,7 +375,7 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
     out = open_run(tmp_path / "run", "finetune", {"steps": 1}, {})
     put(out / "log.jsonl", "")
     put(out / "config.json", "[]")
-    with pytest.raises(InputError, match=r"config.json: not the settings of a run"):
+    with pytest.raises(InputError, match=r"config.json: not a run's settings"):
         open_run(out, "finetune", {"steps": 1}, {})
     put(out / "seed-0/predictions_val.jsonl", "")
     task = resolve("tasks", Task, "vcr/answer")
@@ -384,7 +384,9 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
         text_only_run(out / "seed-0/predictions_val.jsonl")
     with pytest.raises(InputError, match=r"result.json: expected a whole number in 'seed'"):
         _files(str(out), task, "val")
-    with pytest.raises(InputError, match=r"result.json: not as its run wrote it .KeyError: 'last'"):
+    with pytest.raises(
+        InputError, match=r"result.json: damaged or changed since the run .KeyError: 'last'"
+    ):
         finished_result(out / "seed-0", lambda done: done["train_metrics"]["loss"])
     put(out / "seed-0/result.json", json.dumps({"trained_on": 1}))
     with pytest.raises(InputError, match=r"result.json: 'trained_on' is 1, expected a list"):
@@ -393,7 +395,7 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
         out / "config.json",
         json.dumps({"kind": "adapt", "config": 1, "inputs": {}, "versions": {}}),
     )
-    with pytest.raises(InputError, match=r"run: config.json or result.json is not as a run writes"):
+    with pytest.raises(InputError, match=r"run: config.json or result.json is malformed"):
         _card("me/it", out, out, _described(out), {})
 
 
@@ -438,7 +440,7 @@ def test_e14_a_number_that_no_float_holds_is_no_line_of_a_log(tmp_path: Path) ->
     ("there", "fault"),
     [
         ("out/config.json", "holds a run"),
-        ("out/notes.txt", "exists, and is none of `groundling"),
+        ("out/notes.txt", "exists and was not written by `groundling"),
         ("out", "is a file; --out names a folder"),
     ],
 )

@@ -76,7 +76,7 @@ def test_foreign_files_are_left_alone(control: AdaptConfig, tmp_path: Path) -> N
     for name in ("thesis", "file"):
         with pytest.raises(
             InputError,
-            match=f"{name}: exists and is no run folder of groundling; choose another --out",
+            match=f"{name}: exists and is not a groundling run folder; choose another --out",
         ):
             adapt(control, STEPS, tmp_path / name)
     assert set(digests(tmp_path)) == {"thesis/chapter1.tex", "file"}
@@ -87,7 +87,9 @@ def test_a_folder_that_another_run_took_gets_no_result(tmp_path: Path) -> None:
     """Until a run has written more than its settings, other settings may replace them."""
     first = Run(tmp_path / "out", "test", {"seed": 0}, {}, cpu=True)
     second = Run(tmp_path / "out", "test", {"seed": 1}, {}, cpu=True)
-    with pytest.raises(InputError, match=r"out: taken by another run .*seed: 1 there, 0 now"):
+    with pytest.raises(
+        InputError, match=r"out: meanwhile taken by another run .*seed: 1 there, 0 now"
+    ):
         first.end({"from": 0})
     assert second.end({"from": 1}) == second.result
 
@@ -154,7 +156,7 @@ def test_e9_a_finished_run_whose_model_is_gone_says_how_to_make_it_again(
     assert main(arguments) == 0
     result = (out / made).with_name("result.json")
     said = (
-        f"finished earlier, but {out / made} is gone since; delete {result}, and the same command"
+        f"finished earlier, but {out / made} is missing; delete {result} and run the same command"
     )
     assert said in capsys.readouterr().err
     result.unlink()

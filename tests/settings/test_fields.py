@@ -76,7 +76,7 @@ WRONG = [
     ("full", 1, "--full = 1, expected true or false"),
     ("files", ("a", 1), "--files = ['a', 1], expected a list of texts"),
     ("share", 1.1, "--share = 1.1, expected 0 to 1"),
-    ("names", ("a", "b", "a"), "--names: a is there twice; leave one out"),
+    ("names", ("a", "b", "a"), "--names: a is given twice; remove one"),
     ("inner", 3, "--training-step = 3, expected"),
 ]
 

@@ -27,7 +27,7 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
         (["adapt", "--student", "x"], "needs --teacher"),
         (
             ["adapt", "--student", "x", "--arm", "mlm+nonsense"],
-            "'nonsense' is none of mlm, xdbert, l1, contrastive",
+            "unknown name 'nonsense', expected mlm, xdbert, l1, contrastive",
         ),
         (["adapt", "--student", "STUDENT", "--arm", "mlm"], "--text"),
         (["train-clip"], "needs --captions"),
@@ -46,9 +46,9 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
         ),
         (
             [*TUNE, "--zero-region-features"],
-            "--zero-region-features: is about regions; pass --regions STORE or leave it out",
+            "--zero-region-features: needs regions; pass --regions STORE or leave it out",
         ),
-        ([*TUNE, "--max-regions", "3"], "--max-regions 3: is about regions"),
+        ([*TUNE, "--max-regions", "3"], "--max-regions 3: needs regions"),
         (["probe"], "needs --model"),
         (
             ["probe", "--model", "STUDENT", "--data", "GLUE"],
@@ -57,7 +57,7 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
         (["compare", "--arms", "mlm"], "compare needs --tasks"),
         (
             ["compare", "--arms", "nonsense", "--tasks", "glue/rte", "--data", "GLUE"],
-            "'nonsense' is none of",
+            "unknown name 'nonsense'",
         ),
         (["data", "make-world", "--nouns", "3"], "--nouns = 3, expected 4 to 1000"),
         (["info", "nonsense"], "nonsense: neither a model folder nor a preset"),

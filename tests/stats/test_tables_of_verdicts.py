@@ -65,7 +65,7 @@ def test_votes_that_agree_are_no_zero_beside_a_difference(told: Any) -> None:
     said, page, _ = told
     assert "-7.2 points" in said, "a third of 60 in 277"
     assert "0 : 0" not in page and "none differs" in page
-    assert "however far the means are apart" in page
+    assert "however large the difference of the means" in page
 
 
 @pytest.mark.parametrize("broad", [True, False])

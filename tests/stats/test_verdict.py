@@ -205,7 +205,7 @@ def test_too_few_seeds_are_said_to_be_too_few() -> None:
     found = judge(control, other, ACCURACY)
     assert not found.reliable
     assert "no reliable difference" in found.sentence
-    assert "their smallest p is 0.1" in found.sentence
+    assert "the smallest possible p is 0.1" in found.sentence
 
 
 def test_more_tasks_need_more_seeds() -> None:
@@ -230,7 +230,7 @@ def test_collapsed_missing_and_unfinished_seeds_are_named_and_kept() -> None:
     assert found.notes == [
         "control: seed 4 is missing",
         "other: seed 7 has not finished",
-        "other: seed 2 collapsed to one answer; it counts all the same",
+        "other: seed 2 is degenerate (one answer to nearly all examples) but included",
     ]
     assert found.difference == pytest.approx(
         np.mean(other.scores(ACCURACY)) - np.mean(lame.scores(ACCURACY))
@@ -245,7 +245,9 @@ def test_a_collapsed_seed_of_a_correlation_counts_as_zero() -> None:
     flat = np.array(good)
     flat[1] = 0.25
     found = judge(runs("good", good, labels), runs("flat", flat, labels), PEARSON)
-    assert found.notes == ["flat: seed 1 collapsed to one answer; it counts all the same"]
+    assert found.notes == [
+        "flat: seed 1 is degenerate (one answer to nearly all examples) but included"
+    ]
     correlations = [stats.pearsonr(p, labels)[0] for p in flat[[0, 2, 3, 4]]]
     assert found.difference == pytest.approx(
         np.mean([*correlations, 0]) - np.mean([stats.pearsonr(p, labels)[0] for p in good])
@@ -262,14 +264,14 @@ def test_an_undefined_metric_is_no_zero() -> None:
     broken = np.array(good)
     broken[1, 3] = np.nan
     found = judge(runs("good", good, labels), runs("broken", broken, labels), PEARSON)
-    assert found.notes == ["broken: pearson is undefined for seed 1, left out of means"]
+    assert found.notes == ["broken: pearson is undefined for seed 1 and omitted from means"]
     assert found.difference == pytest.approx(
         np.mean([stats.pearsonr(p, labels)[0] for p in broken[[0, 2, 3, 4]]])
         - np.mean([stats.pearsonr(p, labels)[0] for p in good])
     )
     constant = np.ones(50)
     dead = judge(runs("good", good, constant), runs("same", good, constant), PEARSON)
-    assert "undefined in every run" in dead.sentence
+    assert "undefined for all runs" in dead.sentence
     assert not dead.reliable
 
 
@@ -297,7 +299,7 @@ def test_constant_predictions_are_zero_by_definition() -> None:
 
 def test_other_examples_are_refused() -> None:
     control, other = both(0.0)
-    with pytest.raises(InputError, match=r"different examples .*2 differ, the first is 276"):
+    with pytest.raises(InputError, match=r"different examples .*2 ids differ, the first is 276"):
         judge(control, replace(other, ids=(*other.ids[:-1], "x"), labels=other.labels), ACCURACY)
     with pytest.raises(InputError, match="in another order"):
         judge(control, replace(other, ids=other.ids[::-1]), ACCURACY)
@@ -368,7 +370,7 @@ def test_ones_own_task_leaves_its_metrics_name(tmp_path: Path) -> None:
     ):
         collect_runs("c", folder)
     folder = write_runs(tmp_path / "d", made, "refcoco+", "picked")
-    with pytest.raises(InputError, match="picked is computed from labels that are a list each"):
+    with pytest.raises(InputError, match="picked needs labels that are a list each"):
         collect_runs("d", folder)
 
 
@@ -416,13 +418,13 @@ def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:
             lambda own: (own / "predictions_dev.jsonl").write_text(
                 '{"id": "x", "prediction": 1, "label": 1}\n' * 2
             ),
-            "example x is there twice",
+            "example x is repeated",
         ),
         (
             lambda own: (own / "predictions_dev.jsonl").write_text(
                 '{"id": "x", "prediction": 1, "label": 1}\n'
             ),
-            "other examples or labels than in seed 0",
+            "examples or labels differ from seed 0",
         ),
     ],
 )
@@ -502,13 +504,13 @@ def test_empty_folders_and_names_given_twice(
     (tmp_path / "empty").mkdir()
     for arguments, message in (
         (["--runs", str(folder)], "needs --runs CONTROL_FOLDER OTHER_FOLDER"),
-        (["--runs", str(folder), str(tmp_path / "empty")], "holds no finished fine-tuning run"),
+        (["--runs", str(folder), str(tmp_path / "empty")], "contains no finished fine-tuning run"),
         (["--runs", str(folder), str(tmp_path / "absent")], "absent: no such file"),
         (["--runs", str(folder), f"a={folder}"], "two groups are called 'a'"),
         (["--runs", str(folder), f"b={folder}", "--published", "b=GPT"], "there are: CLIP-T"),
         (
             ["--runs", str(twins), f"b={twins}", "--published", "b=MLM"],
-            "b: the paper has no number",
+            "b: the paper has no scores",
         ),
     ):
         assert main(["verdict", *arguments, "--out", str(tmp_path / "v")]) == 2
@@ -530,5 +532,5 @@ def test_a_verdict_on_nothing_leaves_an_earlier_one_alone(here: Path, capsys: An
     assert main(["verdict", "--runs", "a", "b", "--out", "judged"]) == 0
     before = homes.digests(here / "judged")
     assert main(["verdict", "--runs", "a", "c", "--out", "judged"]) == 2
-    assert "nothing is judged" in capsys.readouterr().err
+    assert "there is nothing to compare" in capsys.readouterr().err
     assert homes.digests(here / "judged") == before

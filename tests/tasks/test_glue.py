@@ -275,7 +275,7 @@ def test_a_label_outside_the_set_names_file_and_line(root: Path) -> None:
         table(NLI, ("0", "A.", "B.", "entailment"), ("1", "C.", "D.", "neutral")),
     )
     message = refusal(RTE, root, "train")
-    assert message == f"{path}, line 3: label 'neutral' is none of entailment, not_entailment"
+    assert message == f"{path}, line 3: label 'neutral' is not one of entailment, not_entailment"
     path = write(root, COLA, "train", table(("gj04", "2", "", "It rained.")))
     assert refusal(COLA, root, "train").startswith(f"{path}, line 1: label '2'")
 
@@ -320,7 +320,7 @@ def test_a_missing_column_is_named(root: Path) -> None:
         ),
         (b"", "the file is empty"),
         (b"\n\n", "the file is empty"),
-        (table(NLI), "holds no examples"),
+        (table(NLI), "contains no examples"),
         (None, "no such file"),
     ],
     ids=["latin-1", "empty", "blank", "header only", "missing"],
@@ -455,7 +455,7 @@ def test_no_network_no_library_and_no_glue_task_are_one_line(
         "glue/rte: train cannot be read from the hub (ConnectionError: Couldn't reach the Hub second line); pass "
         "--data FOLDER"
     )
-    with pytest.raises(InputError, match="world/truth: only the GLUE tasks"):
+    with pytest.raises(InputError, match="world/truth: only GLUE tasks"):
         from_hub(TRUTH, "train")
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(InputError, match=r"pip install 'groundling\[hub\]'"):

@@ -64,7 +64,7 @@ def test_losses_over_regions_are_those_of_their_formulas() -> None:
     ).tolist() == [1, 0]
     assert (
         refusal(RegionSelection().parse_label, "1", "f, line 2")
-        == "f, line 2: label '1'; regions are right or wrong by their boxes"
+        == "f, line 2: label '1', expected none: regions are right or wrong by their boxes"
     )
 
 
@@ -181,7 +181,7 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
     renamed = json.dumps(content | {"names": OBJECTS[::-1]})
     for text, told in (
         (renamed, "4 objects of val-0"),
-        ("{}", "not VCR's boxes with"),
+        ("{}", "expected VCR's fields boxes"),
         (renamed[:20], "not valid JSON"),
     ):
         put(path, text)
@@ -198,7 +198,7 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
         told["QA->R"] += reasons[i.id] == i.rationale
         told["Q->AR"] += answers[i.id] == i.answer and reasons[i.id] == i.rationale
     assert q_to_ar(answers, reasons, many[::-1]) == {name: n / 3000 for name, n in told.items()}
-    assert refusal(q_to_ar, answers, {}, many[:2]).endswith("predicted for v-0 (2 such)")
+    assert refusal(q_to_ar, answers, {}, many[:2]).endswith("missing for v-0 (2 such)")
     hidden, reasons_asked = ANSWER.read(stills, "test"), RATIONALE.read(stills, "test")
     assert [e.label for e in (*hidden, *reasons_asked)] == [None] * 10
     assert [e.id[-8:] for e in reasons_asked] == [f"val-{n}-a{k}" for n in (7, 8) for k in range(4)]
@@ -218,7 +218,7 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
         expected = np.concatenate([np.exp(one) / np.exp(one).sum() for one in given])
         assert list(map(float, shares)) == pytest.approx(expected, rel=1e-4)
     assert [row[0] for row in rows] == ["val-7", "val-8"]
-    assert "no scores of 'val-7-a0'" in refusal(vcr.leaderboard, own, {})
+    assert "no scores for 'val-7-a0'" in refusal(vcr.leaderboard, own, {})
 
 
 @pytest.mark.parametrize(
@@ -226,18 +226,18 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
     [
         (
             {"question": ["Is", [4], "?"]},
-            "line 2: '[4]'; expected words, and lists of objects from 0 to 3",
+            "line 2: '[4]'; expected words, and lists of object numbers from 0 to 3",
         ),
         ({"rationale_choices": [["a"], ["b"], ["c"], [[-1]]]}, "line 2: '[-1]'; expected words"),
         ({"question": "Why?"}, "line 2: 'Why?'; expected words"),
         ({"answer_choices": [["a"]] * 3}, "line 2: 3 answers and 4 rationales, expected 4 and 4"),
-        ({"answer_label": 4}, "line 2: label '4' is none of 0, 1, 2, 3"),
-        ({"annot_id": "val-0"}, "line 2: annot_id val-0 stands there before"),
+        ({"answer_label": 4}, "line 2: label '4' is not one of 0, 1, 2, 3"),
+        ({"annot_id": "val-0"}, "line 2: repeated annot_id val-0"),
         (None, "line 2: not a line of VCR ('answer_label' is missing)"),
         ({"objects": None}, "line 2: not a line of VCR ('objects' is not a list)"),
         (
             {"objects": [1, 2, 3, 4]},
-            "line 2: not a line of VCR (a name in 'objects' is not a text)",
+            "line 2: not a line of VCR (a name in 'objects' is not a string)",
         ),
         ({"answer_choices": 4}, "line 2: not a line of VCR ('answer_choices' is not a list)"),
         ("cut", "line 2: not valid JSON"),
@@ -379,10 +379,10 @@ def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
     path = put(referred / "dets.json", json.dumps([det, det]))
     for one in read_detections(path):
         assert (one.image, one.corners.tolist(), one.score) == (1, [1, 2, 4, 6.5], 0.5)
-    assert ": not a list of detections with" in refusal(
+    assert ": expected a list of detections with" in refusal(
         read_detections, put(path, '[{"image_id": 1}]')
     )
-    assert "holds no expressions of 'dev'" in refusal(read_expressions, referred, "dev")
+    assert "contains no expressions of 'dev'" in refusal(read_expressions, referred, "dev")
 
 
 PYTHON_2 = (
@@ -427,9 +427,7 @@ def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
     for content in bad:
         path.write_bytes(content)
         told = refusal(refcoco.load_plain_pickle, path)
-        assert re.fullmatch(
-            r".*refs\(unc\)\.p: not read \(this pickle asks for '[^']+', .*\)", told
-        )
+        assert re.fullmatch(r".*refs\(unc\)\.p: not read \(this pickle needs '[^']+'; .*\)", told)
     assert not Bomb.mark.exists()
     assert pickle.load(io.BytesIO(inst)) == 0 and Bomb.mark.exists()  # it would have run
 
@@ -443,7 +441,7 @@ def test_faults_of_refcoco(referred: Path) -> None:
     for cut in (0, 3, 50, len(whole) - 1):
         path.write_bytes(whole[:cut])
         assert refusal(read_expressions, referred, "val").startswith(
-            f"{path}: not a whole pickle ("
+            f"{path}: not a complete pickle ("
         )
     for content in (
         {"a": 1},
@@ -475,15 +473,15 @@ def test_faults_of_refcoco(referred: Path) -> None:
         f"{path}: not read ([Errno 2] No such file"
     )
     for image, told in (
-        ({"width": 2**31}, "image 0: width and height are missing, or no whole numbers"),
-        ({"id": "0"}, "image id '0' is no whole number"),
+        ({"width": 2**31}, "image 0: expected width and height in whole"),
+        ({"id": "0"}, "image id '0' is not a whole number"),
     ):
         odd = [instances["images"][0] | image, instances["images"][1]]
         about = {"images": odd, "annotations": instances["annotations"][3:4], "categories": []}
         put(referred / "instances.json", json.dumps(about))
         assert told in refusal(read_expressions, referred, "val")
     put(referred / "instances.json", "{}")
-    assert "not COCO instances, images, annotations with bbox" in refusal(
+    assert "expected COCO's instances (images, annotations with bbox" in refusal(
         read_expressions, referred, "val"
     )
 
@@ -619,24 +617,24 @@ def test_recall_told_another_way() -> None:
         (
             "Annotations",
             xml(flag="<object><name>9</name></object>"),
-            ": the object of chains [9] has neither box nor",
+            ": the object of chains [9] has no box; expected",
         ),
         (
             "Annotations",
             xml(((7,), 1, "x", 3, 4)),
-            ": not a whole annotation with size and objects",
+            ": not a complete annotation with size and objects",
         ),
         (
             "Annotations",
             xml(((7,), 1, 2, 3, "9" * 400)),  # E14
-            ": not a whole annotation",
+            ": not a complete annotation",
         ),
         (
             "Annotations",
             xml(((7,), 1, 2, 3, 4)).replace("<width>50", "<width>0"),
-            ": an image of 0 x 40",
+            ": image size 0 x 40",
         ),
-        ("Annotations", xml()[:-9], ": not a whole annotation"),
+        ("Annotations", xml()[:-9], ": not a complete annotation"),
         ("Annotations", "", ": the file is empty"),
     ],
 )
@@ -648,5 +646,5 @@ def test_faults_of_flickr_entities(file: str, text: str, complaint: str, flickr:
 def test_an_image_is_listed_once(flickr: Path) -> None:
     path = put(flickr / "val.txt", "3\n4\n3\n")
     assert refusal(read_captions, flickr, "val") == (
-        f"{path}: lists 3 more than once; remove all but one"
+        f"{path}: repeated image 3; remove the duplicates"
     )

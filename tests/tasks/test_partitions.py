@@ -223,7 +223,7 @@ def test_damage(tmp_path: Path, data: Path) -> None:
         return str(error.value)
 
     first = json.loads(text)["ids"][0]
-    damaged = "its ids are not those of its sha256; damaged or edited"
+    damaged = "its ids do not match its sha256; damaged or edited"
     assert told(text.replace(f'"{first}"', '"train-999"')).endswith(damaged)
     assert told(text.replace('"ids": [', '"ids": ["x", ')).endswith(damaged)
     assert "expected a file of `groundling data partition`" in told('{"ids": []}')
@@ -231,10 +231,12 @@ def test_damage(tmp_path: Path, data: Path) -> None:
     other = text.replace('"task": "vcr/answer"', '"task": "vqa"')
     assert told(other).endswith("a partition of vqa, expected one of vcr/answer")
     bare = json.dumps({**json.loads(text), "files": {}})
-    assert "does not tell the files" in told(bare)
+    assert "'files' is empty" in told(bare)
     with (data / "train.jsonl").open("a") as file:
         file.write(json.dumps(vcr_files.row(99, split="train")) + "\n")
-    assert "drawn from train.jsonl, but" in told(text) and "another file of that name" in told(text)
+    assert "drawn from train.jsonl, but" in told(text) and "a different file of that name" in told(
+        text
+    )
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,9 @@ def test_own_files_of_every_kind_say_the_same(suffix: str, tmp_path: Path) -> No
     assert [len(apart.read(path, split)) for split in ("train", "dev")] == [20, 3]
     assert [e.id for e in apart.read(path, "dev")] == [f"held-dev-{n}" for n in range(3)]
     apart = own(path, dev=str(write(tmp_path / f"held{suffix}", 1, "maybe")))
-    with pytest.raises(InputError, match=rf"held{suffix}, \w+ \d: label 'maybe' is none of 0, 1"):
+    with pytest.raises(
+        InputError, match=rf"held{suffix}, \w+ \d: label 'maybe' is not one of 0, 1"
+    ):
         apart.read(path, "dev")
 
 
@@ -85,7 +87,7 @@ def test_an_own_file_is_read_once(tmp_path: Path) -> None:
     assert read(path, "dev") == first
     assert table_notes(read) == [
         "3 of 3 dev rows have texts that are in train: "
-        "scores tell what was remembered, too; see --group and --dev"
+        "scores include memorisation; see --group and --dev"
     ]
 
 
@@ -131,7 +133,7 @@ def test_labels_are_classes_or_numbers(
     [
         ("x.txt", "q,a,y\n1,2,3\n", ": expected a .csv, .tsv, .json or .jsonl file"),
         ("x.csv", "q,y\n1,2\n", ", line 1: no column 'a'"),
-        ("x.csv", "q,a,y\n", ": holds no examples"),
+        ("x.csv", "q,a,y\n", ": contains no examples"),
         (
             "x.csv",
             "q,a,y\n1,2,0\n3,4,0\n",
@@ -205,7 +207,7 @@ def test_a_group_may_be_a_column_of_the_text(tmp_path: Path) -> None:
     path = put(tmp_path / "x.csv", table(("q", "a", "y"), *rows))
     told = notes(path)
     assert len(told) == 1
-    assert "first text in common" in told[0]
+    assert "the first text of" in told[0]
     task = own(path, group="q")
     first = {split: {e.text for e in task.read(path, split)} for split in ("train", "dev")}
     assert not first["train"] & first["dev"]
@@ -270,7 +272,7 @@ def test_a_few_texts_that_repeat_are_on_both_sides_and_told(tmp_path: Path) -> N
     assert 20 < len(dev) < 60
     assert notes(path, "q") == [
         f"{len(dev)} of {len(dev)} dev rows have texts that are in train: "
-        "scores tell what was remembered, too; see --group and --dev"
+        "scores include memorisation; see --group and --dev"
     ]
     before = {e.official_id for e in dev}
     put(path, table(("q", "y"), *rows, *rows))
@@ -287,7 +289,7 @@ def test_tiny_files_have_rows_on_both_sides(count: int, tmp_path: Path) -> None:
         path = put(tmp_path / "x.csv", table(("q", "y"), *rows))
         task = own(path, "q")
         assert len(task.read(path, "train")) + len(task.read(path, "dev")) == count
-        assert f"rows are held out, by {count} groups" in notes(path, "q")[0]
+        assert f"rows are held out, from {count} groups" in notes(path, "q")[0]
     rows = [(f"text {n}", "g", n % 2) for n in range(count)]
     same = put(tmp_path / "x.csv", table(("q", "g", "y"), *rows))
     with pytest.raises(InputError, match="so none can be held out; pass --dev FILE") as caught:
@@ -318,14 +320,14 @@ def test_an_overlap_with_a_dev_file_is_told(tmp_path: Path) -> None:
     held = put(tmp_path / "held.csv", table(("q", "photo", "y"), *rows))
     assert notes(path, "q", image="photo", dev=str(held)) == [
         "class 'no' is in train (200 rows), but not in dev",
-        "2 of 4 dev rows show an image that is in train: "
-        "scores tell what was remembered, too; see --group and --dev",
+        "2 of 4 dev rows have an image that is in train: "
+        "scores include memorisation; see --group and --dev",
     ]
     held = put(
         tmp_path / "held.csv", table(("q", "photo", "y"), ("photo 3: question 2?", "", "no"))
     )
     assert "1 of 1 dev rows have texts that are in train" in notes(path, "q", dev=str(held))[1]
-    with pytest.raises(InputError, match="--group photo says what is held out together, but --dev"):
+    with pytest.raises(InputError, match="--group photo groups the held-out rows, but with --dev"):
         own(path, "q", dev=str(held), group="photo")
 
 
@@ -337,12 +339,12 @@ def test_an_overlap_is_counted_by_rows() -> None:
     # F1
     train = [row("one", "two"), row("three", "four")]
     assert overlap_notes(train, [row("one", "four"), row("five", "two")]) == [
-        "1 of 2 dev rows have their first text in common with a training row: "
-        "if it tells the answer, pass --group"
+        "1 of 2 dev rows have the first text of a training row: "
+        "if this text determines the answer, pass --group"
     ]
     pictured = [row("is it red?", images=("1", "2"))]
     assert overlap_notes(pictured, [row("is it red?", images=("3",))]) == []
-    assert "1 of 1 dev rows show an image" in overlap_notes(pictured, [row("", images=("2",))])[0]
+    assert "1 of 1 dev rows have an image" in overlap_notes(pictured, [row("", images=("2",))])[0]
 
 
 def test_classes_that_look_wrong_are_told(tmp_path: Path) -> None:
@@ -354,11 +356,11 @@ def test_classes_that_look_wrong_are_told(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", *labels)
     assert own(path).form == Classification(("no", "yes", "yse"))
     assert notes(path) == [
-        f"{path}: 2 of 60 labels had spaces around them, which are left out",
-        "class 'yse' has one row; is it spelt as it should be?",
+        f"{path}: 2 of 60 labels had surrounding spaces, which are removed",
+        "class 'yse' has one row; check its spelling",
     ]
     held = write(tmp_path / "held.csv", "no ", "no")
-    assert f"{held}: 1 of 2 labels had spaces around them, which are left out" in notes(
+    assert f"{held}: 1 of 2 labels had surrounding spaces, which are removed" in notes(
         path, dev=str(held)
     )
 
@@ -369,7 +371,7 @@ def test_many_classes_that_look_wrong_are_told_in_one_note(tmp_path: Path) -> No
     path = write(tmp_path / "x.csv", *labels, *(f"answer {n:02}" for n in range(30)))
     assert notes(path) == [
         "30 classes have one row each, such as 'answer 00', 'answer 01', 'answer 02'; "
-        "are they spelt as they should be, and is this the column of labels?"
+        "check their spelling and the label column"
     ]
 
 
@@ -378,7 +380,7 @@ def test_classes_on_one_side_are_told_in_one_note(tmp_path: Path) -> None:
     train_only, dev_only = notes(write(tmp_path / "x.csv", *labels))
     assert train_only.startswith("class 'answer 1' is in train (2 rows), but not in dev; ")
     assert dev_only.startswith("class 'answer 14' is in dev (2 rows), but not in train; ")
-    assert all(re.search(r"; \d+ classes are like this$", note) for note in (train_only, dev_only))
+    assert all(re.search(r"; \d+ such classes$", note) for note in (train_only, dev_only))
 
 
 def test_an_empty_group_is_refused(tmp_path: Path) -> None:
@@ -405,7 +407,7 @@ def test_fine_tuning_on_an_own_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
     assert result["notes"] == [
         "6 of 6 dev rows have texts that are in train: "
-        "scores tell what was remembered, too; see --group and --dev"
+        "scores include memorisation; see --group and --dev"
     ]
     assert "note: 6 of 6 dev rows" in capsys.readouterr().err
     lines = homes.answers(out / "seed-0" / "predictions_dev.jsonl")
@@ -499,9 +501,7 @@ def own_of(path: Path, labels: list[str]) -> Any:
 def test_classes_that_are_spelt_alike_are_told(tmp_path: Path) -> None:
     def told(labels: list[str]) -> list[str]:
         task = own_of(tmp_path / "own.csv", labels * 8)
-        return [
-            note for note in table_notes(task.compute_logits) if "alone, and are learned as" in note
-        ]
+        return [note for note in table_notes(task.compute_logits) if "but are separate" in note]
 
     assert told(["yes", "no"]) == []
     (capitals,) = told(["Yes", "yes", "no"])

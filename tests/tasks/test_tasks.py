@@ -128,7 +128,7 @@ def test_full_swag_puts_the_gold_ending_where_its_id_says(swag: Path) -> None:
     [
         (
             table([*SWAG_HEAD, "label"], swag_row(0, 1), swag_row(1, 4)),
-            ", line 3: label '4' is none of 0, 1, 2, 3",
+            ", line 3: label '4' is not one of 0, 1, 2, 3",
         ),
         (table([*SWAG_HEAD, "label"], swag_row(0)), ", line 2: no value for column 'label'"),
         (table(SWAG_HEAD, swag_row(0)), ", line 1: no column 'label'"),
@@ -140,7 +140,7 @@ def test_full_swag_puts_the_gold_ending_where_its_id_says(swag: Path) -> None:
             table([*SWAG_HEAD, "label"], swag_row(0, 1)) + '1,"open',
             ", line 3: a quote opens here that is not closed",
         ),
-        (table([*SWAG_HEAD, "label"]), ": holds no examples"),
+        (table([*SWAG_HEAD, "label"]), ": contains no examples"),
     ],
 )
 def test_faults_of_swag_name_file_and_line(content: str, complaint: str, tmp_path: Path) -> None:

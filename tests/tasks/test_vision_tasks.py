@@ -85,7 +85,7 @@ def test_barred_answers_are_never_predicted() -> None:
     )
     assert (
         refusal(form.parse_label, "maybe", "f.json, line 3")
-        == "f.json, line 3: answer 'maybe' is none of the 4"
+        == "f.json, line 3: answer 'maybe' is not among the 4 answers"
     )
     assert "use task.at(folder)" in refusal(
         lambda: SupervisedObjective(OutputSizes(text=8), output_type=VQA.form)
@@ -273,7 +273,7 @@ def test_official_accuracy_is_the_mean_over_nine_of_ten() -> None:
     )
     assert (
         refusal(vqa.official_accuracy, {0: "no", 7: "no"}, asked[:1])
-        == "vqa: nobody asked question 7"
+        == "vqa: prediction for unknown question 7"
     )
 
 
@@ -384,11 +384,11 @@ def test_the_answer_map_is_read_and_never_made(folder: Path) -> None:
         == f"{other}: expected an object of answers numbered from 0 to 1 without gaps"
     )
     put(folder / "b_ans2label.json", "{}")
-    assert "b_ans2label.json and uniter_ans2label.json may differ in order" in refusal(
+    assert "b_ans2label.json and uniter_ans2label.json may have different orders" in refusal(
         VQA.with_answers_of, folder
     )
     put(path, '["yes", "no", "yes"]')
-    assert refusal(VQA.with_answers_of, folder) == f"{path}: answer 'yes' stands there twice"
+    assert refusal(VQA.with_answers_of, folder) == f"{path}: repeated answer 'yes'"
     put(path, '["yes", 3]')
     assert "expected a list of answers" in refusal(VQA.with_answers_of, folder)
 
@@ -437,11 +437,11 @@ NOTED = [noted(ASKED[0], "a")]
     [
         ([*ASKED, asking(1, 1)], NOTED, "Q: question_id 1001 is not in N (1 such)"),
         (ASKED, [*NOTED, noted(asking(2, 0), "a")], "N: question_id 2000 is not in Q (1 such)"),
-        (ASKED * 2, NOTED, "Q, questions[1]: question_id 1000 stands there before"),
+        (ASKED * 2, NOTED, "Q, questions[1]: repeated question_id 1000"),
         (
             ASKED,
             [NOTED[0] | {"answers": []}],
-            "N, annotations[0]: expected a list of some in 'answers'",
+            "N, annotations[0]: expected a nonempty list in 'answers'",
         ),
         (ASKED, [NOTED[0] | {"answers": [3]}], "N, annotations[0]: expected a text in 'answer'"),
         (
@@ -449,7 +449,7 @@ NOTED = [noted(ASKED[0], "a")]
             NOTED,
             "Q, questions[0]: expected a whole number in 'image_id'",
         ),
-        ([], NOTED, "Q: expected a list of questions, bare or under 'questions'"),
+        ([], NOTED, "Q: expected a list of questions, at the top level or under 'questions'"),
     ],
 )
 def test_faults_of_vqa_name_file_and_id(
@@ -600,7 +600,7 @@ def test_snli_ve_reads_three_spellings_of_its_image(tmp_path: Path) -> None:
     put(tmp_path / "snli_ve_dev.jsonl", json_lines(*rows))
     found, notes = SNLI_VE.with_notes(tmp_path, "dev")
     assert SNLI_VE.read(tmp_path, "dev") == found
-    assert notes == ["1 lines without a label that annotators agree on (-) are left out"]
+    assert notes == ["1 lines without a majority label (-) are omitted"]
     assert [(e.images, e.label) for e in found] == [(("5",), 0), (("6",), 2), (("7",), 1)]
     assert resolve("tasks", Task, "snli-ve") is SNLI_VE
     assert found[0] == Example(
@@ -623,26 +623,26 @@ TRUE = pair("dev-1-0-0", "True")
         (
             SNLI_VE,
             json_lines(entailed("5r1", "neutral", **GOOD)) * 2,
-            ", line 2: pairID 5r1 is already that of line 1",
+            ", line 2: repeated pairID 5r1, first in line 1",
         ),
         (
             SNLI_VE,
             json_lines(entailed("5r1", "neutral")),
-            ", line 1: names no image; expected one of Flikr30kID",
+            ", line 1: no image; expected one of Flikr30kID",
         ),
         (
             SNLI_VE,
             json_lines(entailed("5r1", "maybe", **GOOD)),
-            ", line 1: label 'maybe' is none of entailment, neutral",
+            ", line 1: label 'maybe' is not one of entailment, neutral",
         ),
-        (SNLI_VE, json_lines(entailed("5r1", "-", **GOOD)), ": holds no examples"),
+        (SNLI_VE, json_lines(entailed("5r1", "-", **GOOD)), ": contains no examples"),
         (
             SNLI_VE,
             json_lines({"pairID": "5r1", "sentence2": 3}),
             ", line 1: no text in field 'sentence2'",
         ),
         (NLVR2, json_lines(TRUE) + "{", ", line 2: not valid JSON"),
-        (NLVR2, json_lines(TRUE, TRUE), ", line 2: identifier dev-1-0-0 stands"),
+        (NLVR2, json_lines(TRUE, TRUE), ", line 2: repeated identifier dev-1-0-0"),
         (
             NLVR2,
             json_lines(pair("dev-1-0", "True")),
@@ -651,9 +651,9 @@ TRUE = pair("dev-1-0-0", "True")
         (
             NLVR2,
             json_lines(pair("dev-1-0-0", "yes")),
-            ", line 1: label 'Yes' is none of False, True",
+            ", line 1: label 'Yes' is not one of False, True",
         ),
-        (NLVR2, json_lines(TRUE, pair("dev-1-0-1", None)), ", line 2: label 'None' is none of"),
+        (NLVR2, json_lines(TRUE, pair("dev-1-0-1", None)), ", line 2: label 'None' is not one of"),
         (NLVR2, "[3]\n", ", line 1: no text in field 'identifier'"),
         (NLVR2, '{"n": ' + "9" * 5000 + "}\n", ", line 1: nested too deep"),  # E14
         (NLVR2, "[" * 100_000 + "\n", ", line 1: nested too deep, or a number of too many digits"),
@@ -719,7 +719,7 @@ def test_a_task_may_stand_anywhere() -> None:
     assert own.official(Path(), "test", officials, [0, 1, 2]) == {}
     assert refusal(own.submission, "test", ["x", "", ""], [0, 1, 2]) == (
         "mine: example 1 of 'test' has no official id, which the server's file needs; "
-        "its reader has to set Example.official"
+        "set Example.official in the task's reader"
     )
 
 
@@ -736,7 +736,7 @@ def test_e6_a_list_of_answers_that_fits_no_question_is_refused(tmp_path: Path) -
     task = resolve("tasks", Task, "vqa")
     assert len(task.with_answers_of(tmp_path).read(tmp_path, "train")) == 1
     put(path, json.dumps(["Ja", "Nein"]))
-    with pytest.raises(InputError, match=r"label2ans.json: holds no answer that people gave"):
+    with pytest.raises(InputError, match=r"label2ans.json: has none of people's answers"):
         task.with_answers_of(tmp_path).read(tmp_path, "train")
 
 

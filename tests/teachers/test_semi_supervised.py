@@ -198,17 +198,17 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
         assert "\n" not in str(told.value)
         return str(told.value)
 
-    assert "outside a partition; pass --partition FILE, too" in refusal(partition="")
+    assert "outside a partition; also pass --partition FILE" in refusal(partition="")
     assert re.match(r"--unlabelled-per-labelled\W+-1\b", refusal(unlabelled=-1))
     told = refusal(objectives=(), teacher="", teacher_images="")
     assert told.startswith(
-        "--unlabelled-per-labelled 1: no objective scores what has no label; name one"
+        "--unlabelled-per-labelled 1: no objective uses unlabelled examples; name one"
     )
     assert "leave --td-choices out" in refusal(td_choices="right")
     whole = shots(place / "vcr", tmp_path / "all.json", per=3)
     told = refusal(partition=str(whole))
     assert told.endswith(
-        "takes all 21 training examples of vcr/answer, so that none is left without a label"
+        "takes all 21 training examples of vcr/answer, so no unlabelled example is left"
     )
     supervised = f"{__name__}:NeedsLabels"
     told = refusal(objectives=(supervised,), teacher="", teacher_images="")
@@ -302,7 +302,7 @@ def test_a_killed_stage_ends_with_the_same_weights(place: Path, tmp_path: Path) 
 def test_mistakes_in_adapting(place: Path, tmp_path: Path) -> None:
     captions = homes.put(tmp_path / "some.token.txt", "movie/0.jpg#0\ta dog\n")
     config = adapting(place, "uniter", task="", data="", captions=str(captions))
-    with pytest.raises(InputError, match=r"--partition x\.json: captions have none"):
+    with pytest.raises(InputError, match=r"--partition x\.json: applies only to --task"):
         pretrain(replace_settings(config, partition="x.json"), BRIEF, tmp_path / "out")
     gated = adapting(place, "uniter", td_gate="question")
     with pytest.raises(InputError, match="--td-gate question compares"):

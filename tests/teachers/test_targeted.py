@@ -374,9 +374,9 @@ def gate_of(form: OutputType | None, **options: Any) -> Objective:
 @pytest.mark.parametrize(
     ("form", "options", "message"),
     [
-        (None, {}, "td_text: --td-gate question compares answers to a task, and there is none"),
-        (Regression(), {}, "this task has none to choose from"),
-        (RegionSelection(), {}, "has none to choose"),
+        (None, {}, "td_text: --td-gate question compares answers to a task, but there is no task"),
+        (Regression(), {}, "this task has no answers to choose from"),
+        (RegionSelection(), {}, "has no answers to choose"),
         (FOUR, {"td_temperature": 0.0}, "td.temperature = 0.0, expected"),
         (FOUR, {"td_temperature": math.nan}, "td.temperature = nan, expected"),
     ],
@@ -390,7 +390,7 @@ def test_a_gate_that_cannot_be(form: OutputType | None, options: Any, message: s
 def test_a_gate_without_logits_or_numbers() -> None:
     with pytest.raises(InputError, match="a gate on the task's answers needs"):
         ConfidenceGate(FOUR).confidence_ratio(EncoderOutput(), said(COSINES))
-    with pytest.raises(InputError, match="the teacher's clip_similarity is not a number") as error:
+    with pytest.raises(InputError, match="the teacher's clip_similarity is not finite") as error:
         ConfidenceGate(FOUR).confidence_ratio(answered(LOGITS), said(COSINES * math.nan))
     assert "\n" not in str(error.value)
 
@@ -680,15 +680,13 @@ def test_what_stands_out_is_said() -> None:
     (never,) = gated.notes({"td_text_gate_open": [0.4, 0.0, 0.0]})
     assert "0% of all cases in epoch 2, 3: nothing" in never
     (always,) = gate_of(FOUR, td_gate="pair").notes({"td_text_gate_open": [1.0]})
-    assert "100% of all cases in epoch 1: it kept" in always
+    assert "100% of all cases in epoch 1: the gate had no effect" in always
     image = TargetedImageDistillation(
         OutputSizes(text=4, visual=4, regions=3, teacher=4, teacher_image=4)
     )
     assert image.notes({"td_image_mean": [0.0]}) == []
     (mean,) = image.notes({"td_image_mean": [0.25]})
-    assert mean.startswith(
-        "td_image: the model read no region of the whole image in 25% of the rows"
-    )
+    assert mean.startswith("td_image: 25% of the rows had no whole-image region")
 
 
 def test_means_of_epochs(tmp_path: Path) -> None:
@@ -776,7 +774,9 @@ def test_every_step_mixes_labelled_and_unlabelled() -> None:
 @pytest.mark.parametrize(("each", "count"), [(0, 12), (1, 0)])
 def test_nothing_to_put_beside_is_one_line(each: int, count: int) -> None:
     source = mixed()
-    with pytest.raises(InputError, match=f"data: {each} of {count} samples beside each") as error:
+    with pytest.raises(
+        InputError, match=f"data: {each} extra samples for each of its own, drawn from {count}"
+    ) as error:
         DataSource(
             source.samples, extra_samples=shown(questions(count), False), extra_per_sample=each
         )

@@ -138,7 +138,11 @@ def test_who_has_not_left_guessing_is_told() -> None:
     assert told["mlm"] == {"loss": 2.0, "guessing": 5.0}
     assert "word_region" not in told
     assert [note.split()[0] for note in notes] == ["sentence_image", "bad"]
-    assert "0.69, where 0.6931" in notes[0] and notes[0].endswith("; mend it")
+    assert (
+        "its loss is 0.69, that of" in notes[0]
+        and "is 0.6931; " in notes[0]
+        and notes[0].endswith("; mend it")
+    )
 
 
 def test_a_pretraining_says_which_parts_still_guess(
@@ -163,6 +167,9 @@ def test_a_pretraining_says_which_parts_still_guess(
     assert still
     told = capsys.readouterr().err
     for term in still:
-        assert f"note: {term} has not left guessing: " in told
-        assert any(note.startswith(f"{term} has not left guessing") for note in result["notes"])
+        assert f"note: {term} is no better than a constant prediction: " in told
+        assert any(
+            note.startswith(f"{term} is no better than a constant prediction")
+            for note in result["notes"]
+        )
     assert pretrain(config, replace(STEPS, lr=1e-9, batch=4), tmp_path / "out") == result

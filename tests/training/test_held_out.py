@@ -202,7 +202,7 @@ def test_what_is_held_out_and_learned_from_is_told(place: Path, tmp_path: Path) 
         (teach, replace_settings(teaching(place), eval_captions=both)),
     ):
         (note,) = homes.apart(recipe(config, once, tmp_path / recipe.name)["notes"])
-        assert note.startswith("8 of 8 held-out images are learned from, such as ")
+        assert note.startswith("8 of 8 held-out images are also in the training data, such as ")
 
 
 @pytest.mark.parametrize(
@@ -212,17 +212,17 @@ def test_what_is_held_out_and_learned_from_is_told(place: Path, tmp_path: Path) 
             adapt,
             adapting,
             {"held": ()},
-            "--eval-every: nothing is held out .*; pass --eval-text FILES",
+            "--eval-every: there is no held-out data .*; pass --eval-text FILES",
         ),
         (pretrain, pretraining, {"eval_captions": ()}, "pass --eval-captions FILES, "),
         (teach, teaching, {"eval_captions": ""}, "pass --eval-captions FILE, "),
-        (teach, teaching, {"untrained": True}, "--untrained leaves no training to evaluate"),
+        (teach, teaching, {"untrained": True}, "--untrained does not train"),
         (teach, teaching, {"eval_every": -1.0}, "--eval-every = -1.0"),
         (
             pretrain,
             pretraining,
             {"captions": (), "task": "vqa", "data": "x"},
-            r"--eval-captions .*held.tsv: a task's own texts have none",
+            r"--eval-captions .*held.tsv: applies only to --captions",
         ),
     ],
 )
@@ -245,5 +245,5 @@ def test_settings_that_do_not_fit(
 
 def test_a_file_is_not_held_out_and_learned_from(place: Path, tmp_path: Path) -> None:
     config = replace_settings(adapting(place), held=(str(place / "train.txt"),))
-    with pytest.raises(InputError, match=r"--eval-text .*train.txt: --text has it, too"):
+    with pytest.raises(InputError, match=r"--eval-text .*train.txt: also given as --text"):
         adapt(config, STEPS, tmp_path / "out")

@@ -243,7 +243,7 @@ def test_another_optimizer_does_not_resume(student: Any, text_only: Any, tmp_pat
     model = student()
     objective = Pull(model.sizes)
     train(model, [objective], text_only, replace(CPU, steps=1, optimizer="sgd"), tmp_path)
-    with pytest.raises(InputError, match="a run of sgd cannot resume with bertadam"):
+    with pytest.raises(InputError, match="a run with sgd cannot resume with bertadam"):
         train(model, [objective], text_only, replace(CPU, steps=2, optimizer="bertadam"), tmp_path)
 
 
@@ -292,8 +292,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("milestone_factor", -1.0, "--milestone-factor = -1.0"),
     ("save_every", 0, "--save-every = 0, expected at least 1"),
     ("epochs", 0.0, "--epochs = 0.0, expected more than 0"),
-    ("milestones", (3.0,), "--schedule steps and --milestones"),
-    ("schedule", "steps", "--schedule steps and --milestones"),
+    ("milestones", (3.0,), "--schedule steps needs --milestones"),
+    ("schedule", "steps", "--schedule steps needs --milestones"),
 ]
 
 
@@ -305,7 +305,7 @@ def test_a_setting_out_of_range_names_its_flag(name: str, value: Any, expected: 
 
 
 def test_milestones_rise() -> None:
-    with pytest.raises(InputError, match="--milestones = 3 2, expected rising"):
+    with pytest.raises(InputError, match="--milestones = 3 2, expected increasing"):
         replace(CPU, schedule="steps", milestones=(3, 2))
 
 

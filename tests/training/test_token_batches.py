@@ -221,8 +221,8 @@ def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
             [DataSource(text_only, name="captions")], [], replace(CONFIG, batch_tokens=20), 1
         )
     message = str(error.value)
-    assert "--batch-tokens = 20: captions has a sample, 's" in message
-    assert "tokens by itself" in message and "\n" not in message
+    assert "--batch-tokens = 20: captions: the sample 's" in message
+    assert "alone has" in message and "\n" not in message
 
 
 def test_what_stands_beside_has_room(text_only: Any) -> None:
@@ -236,7 +236,7 @@ def test_what_stands_beside_has_room(text_only: Any) -> None:
 
 def test_no_samples_are_refused() -> None:
     nothing = TextDataset([], TextRowEncoder(toys.bert_words(), 40))
-    with pytest.raises(InputError, match="data: there are no samples"):
+    with pytest.raises(InputError, match="data: no samples"):
         plan_batches([DataSource(nothing)], [], CONFIG, 1)
 
 
@@ -295,4 +295,4 @@ def test_by_flag(capsys: Any, tmp_path: Path) -> None:
     capsys.readouterr()
     words += ["--batch-tokens", "5", "--out", str(tmp_path / "other")]
     assert main(words) == 2
-    assert "--batch-tokens = 5: --text has a sample" in capsys.readouterr().err
+    assert "--batch-tokens = 5: --text: the sample" in capsys.readouterr().err

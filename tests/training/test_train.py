@@ -663,7 +663,7 @@ def test_an_uncounted_term_of_two_owners_is_refused(student, text_only, tmp_path
     model = student()
     task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     config = TrainConfig(steps=1, batch=4, **CPU)
-    with pytest.raises(InputError, match="clash: another objective has a term 'task'"):
+    with pytest.raises(InputError, match="clash: another objective also has a term 'task'"):
         train(model, [task, Clash(model.sizes)], text_only, config, tmp_path)
 
 

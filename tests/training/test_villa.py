@@ -485,7 +485,7 @@ def test_a_step_without_logits_has_no_divergence_and_says_so(tmp_path: Path, cap
     train(model, [objectives["regress_regions"]], data, SGD, tmp_path, training_step=villa())
     assert all("divergence" not in line for line in log_of(tmp_path))
     notes = [line for line in capsys.readouterr().err.splitlines() if "note:" in line]
-    assert len(notes) == 1 and "leaves its divergence out" in notes[0]
+    assert len(notes) == 1 and "has no divergence term" in notes[0]
 
 
 def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
@@ -540,7 +540,7 @@ REFUSED = {
         ["--training-step", "vila"],
         "no inner step is called 'vila'; there are: villa",
     ),
-    "settings without it": (["--adversarial-steps", "2"], "settings of --training-step villa"),
+    "settings without it": (["--adversarial-steps", "2"], "settings need --training-step villa"),
     "no pass": (
         ["--training-step", "villa", "--adversarial-steps", "0"],
         "--adversarial-steps = 0, expected at least 1",

@@ -321,7 +321,7 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
     assert (found["wide"].pixels == np.array([200, 30, 30])[:, None, None]).all()
     assert len(samples("wide")) == 1 and samples("wide").ids == ["t"]
     for images, message in (
-        (("wide", "deep/high"), "t has 2 images; a model that reads pixels takes one a text"),
+        (("wide", "deep/high"), "t has 2 images; a model that reads pixels takes one per text"),
         (("lost",), "1 images are missing, .* 'lost'"),
     ):
         with pytest.raises(InputError, match=message):
@@ -410,7 +410,7 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
     homes.student(tmp_path / "bert")
     for change, message in (
         ({"images": ""}, "pass --images"),
-        ({"regions": ""}, "needs --regions STORE, too"),
+        ({"regions": ""}, "also needs --regions STORE"),
         ({"model": str(tmp_path / "bert")}, "reads no regions"),
         ({"images": str(tmp_path / "none")}, "none: no such folder"),
     ):
@@ -463,14 +463,14 @@ def test_mistakes_are_named(
     for change, message in (
         (
             {"model": "uniter"},
-            "only VL-BERT and VisualBERT learn from pixels; pass --architecture vlbert or",
+            "only VL-BERT and VisualBERT read pixels; pass --architecture vlbert or",
         ),
         (
             {"student": str(trained), **no_pixels},
             "model: this model reads pixels",
         ),
-        ({"backbone": str(place / "bert")}, "bert: expected a ResNet of four stages"),
-        ({"backbone": str(tmp_path / "deep")}, "deep: expected a ResNet of"),
+        ({"backbone": str(place / "bert")}, "bert: expected a ResNet with four stages"),
+        ({"backbone": str(tmp_path / "deep")}, "deep: expected a ResNet with"),
         ({"images": str(tmp_path / "few")}, "few: 5 images .* '001'"),
     ):
         with pytest.raises(InputError, match=message):
@@ -487,7 +487,7 @@ def test_mistakes_are_named(
         images=str(place / "images"),
     )
     assert stored["model"] == "vlbert"
-    with pytest.raises(InputError, match="no pixels; leave"):
+    with pytest.raises(InputError, match="not pixels; leave"):
         finetune(config, TWO, tmp_path / "tuned")
 
 

@@ -195,10 +195,12 @@ def test_too_long_a_text_loses_pieces_of_its_longest_part(place: Path) -> None:
     assert all(after[number] >= max(after.values()) - 1 for number in cut_parts)
     assert before.most_common(1)[0][0] in cut_parts and row.special_tokens_mask.sum() == 4
     text.max_length = 6
-    with pytest.raises(InputError, match=r"6 pieces leave no room for 3 parts; raise --max-length"):
+    with pytest.raises(InputError, match=r"6 tokens leave no room for 3 parts; raise --max-length"):
         TextDataset([example], text).get([0])
     two = MultipartTextInput(toys.bert_words(), 60, {}, most=2)
-    with pytest.raises(InputError, match=r"v-1: its texts have 3 parts; this model has segments"):
+    with pytest.raises(
+        InputError, match=r"v-1: its texts have 3 parts, but this model has segments"
+    ):
         TextDataset([example], two).get([0])
     (row_of_plain,) = TextDataset([Example("a", "a dog")], two).get([0])  # no parts: one
     assert row_of_plain.text is not None and not row_of_plain.text.part_index.any()  # type: ignore[union-attr]
@@ -441,7 +443,7 @@ def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
     assert refusal(runs).startswith(f"--both {tmp_path / 'run'}: no such folder")
     (tmp_path / "run").mkdir()
     assert refusal(runs).endswith("run: no finished seed of vcr")
-    assert "answers and gives reasons; leave it out" in refusal(replace(runs, answers="a"))
+    assert "covers answers and rationales; leave it out" in refusal(replace(runs, answers="a"))
     assert refusal(replace(runs, both="")) == "vcr needs --answers"
     put(tmp_path / "run/seed-0/result.json", json.dumps({"task": "vcr/answer", "seed": 0}))
     assert "a run of vcr/answer, expected one of vcr" in refusal(runs)
@@ -544,24 +546,24 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
         return str(told.value)
 
     assert refusal(step_mix=(2.0, 1.0)) == (
-        "--step-mix 2 1: expected a number above 0 for each of uniter's kinds of steps here: masked_lm, "
+        "--step-mix 2 1: expected a number above 0 for each kind of step of uniter: masked_lm, "
         "regress_regions, masked_regions or hard_regions"
     )
     assert "--step-mix 1 0 1: expected a number above 0" in refusal(step_mix=(1.0, 0.0, 1.0))
     for wrong in (float("nan"), float("inf")):
         assert f"--step-mix = 1.0 {wrong} 1.0, expected" in refusal(step_mix=(1.0, wrong, 1.0))
-    assert "--caption-splits train: a task's own texts have none" in refusal(
+    assert "--caption-splits train: applies only to --captions" in refusal(
         caption_splits=("train",)
     )
-    assert "--image-list list.txt: a task's own texts have none" in refusal(listing="list.txt")
+    assert "--image-list list.txt: applies only to --captions" in refusal(listing="list.txt")
     told = refusal(student=str(place / "bert"), model="visualbert", step_mix=(1.0,))
-    assert told.endswith("visualbert's kinds of steps here: none, one step has all")
+    assert told.endswith("kind of step of visualbert: none, every step trains all objectives")
     captions: dict[str, object] = {
         "task": "",
         "captions": str(place / "some.token.txt"),
         "regions": str(place / "captioned"),
     }
     told = refusal(task_answers="any", data="", **captions)
-    assert told.startswith("--task-answers any: captions have none")
+    assert told.startswith("--task-answers any: applies only to --task")
     put(tmp_path / "secret/train.jsonl", "".join(vcr_line(n, labelled=False) for n in range(8)))
     assert "'answer_label' is missing" in refusal(data=str(tmp_path / "secret"))

@@ -149,7 +149,7 @@ def test_two_kinds_live_in_one_run() -> None:
 def test_regions_without_classes_need_another_kind() -> None:
     sample = Sample("a", regions=replace(row(0), classes=None))
     with pytest.raises(
-        InputError, match="a: its regions have no class distribution; use kind regress"
+        InputError, match="a: its regions have no class distribution; use kind `regress`"
     ):
         MaskedRegionModeling(SIZES).corrupt(sample, generator(0), lambda: sample)
     with pytest.raises(InputError, match="shares of regions"):

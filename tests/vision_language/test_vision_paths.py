@@ -156,7 +156,7 @@ def test_the_control_reads_the_text_alone(
         config, model=str(world / "bert"), join=kind, regions=str(world / "store")
     )  # type: ignore[arg-type]
     assert "dev" in finetune(config, BRIEF, tmp_path / "new")["median"]
-    with pytest.raises(InputError, match=r"asks for regions"):
+    with pytest.raises(InputError, match=r"needs regions"):
         finetune(
             make_settings(
                 FinetuneConfig, model=trained[kind], task="refcoco+", data=str(world / "refcoco+")
@@ -406,7 +406,7 @@ def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any)
     expected = head.classify(head.between(torch.stack([states[0, 2], states[1, 3], states[2, 1]])))
     torch.testing.assert_close(objective.outputs(EncoderOutput(text=states), batch), expected)
     ids[2, 1] = 5
-    with pytest.raises(InputError, match=r"cut before its \[MASK\]"):
+    with pytest.raises(InputError, match=r"truncated before its \[MASK\]"):
         objective.outputs(EncoderOutput(text=states), batch)
 
 
@@ -559,7 +559,7 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
         ]
     )
     name = table[1].split(",")[1]
-    hint = "differ in capitals alone, such as"
+    hint = "differ only in capitals, such as"
     for photo, more in (("gone.png", ""), (name.upper(), f"1 {hint} {name.upper()[:-4]} from")):
         rows = ["question,photo,answer", *table, f"is it blue ?,{photo},no"]
         homes.put(tmp_path / "asked.csv", "\n".join(rows) + "\n")

@@ -172,16 +172,16 @@ def test_the_flag_travels_with_the_model_and_is_refused_elsewhere(
     finetune(config, BRIEF, tmp_path / "out")
     described = tmp_path / "out/seed-0/model/groundling_task.json"
     assert json.loads(described.read_text())["reads"]["mentioned"] is True
-    assert "leave it or --no-object-tags out" in refusal(
+    assert "--no-object-tags removes; leave one of them out" in refusal(
         replace_settings(config, tags=False), tmp_path / "no"
     )
     other = replace_settings(
         config, task="nlvr2", data=str(place / "nlvr2"), regions=str(place / "captioned")
     )
-    assert "texts of nlvr2 name no objects by their numbers" in refusal(other, tmp_path / "no")
+    assert "texts of nlvr2 name no objects by number" in refusal(other, tmp_path / "no")
     captions = on_task(place, "vcr", mentioned=True)
     captions = replace_settings(captions, task="", data="", captions=str(place / "some.token.txt"))
-    assert "--mentioned-objects-only: captions have none" in refusal(captions, tmp_path / "no")
+    assert "--mentioned-objects-only: applies only to --task" in refusal(captions, tmp_path / "no")
 
 
 # -- the phase on a task's own texts -----------------------------------------------------------------------------------
@@ -239,9 +239,9 @@ def test_the_codes_phase_goes_on_with_the_head_of_captions(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task": "flickr30k"}, "texts of flickr30k are neither right nor wrong"),
+        ({"task": "flickr30k"}, "flickr30k has no right and wrong texts"),
         ({"model": "uniter"}, "only VisualBERT predicts what is right, not uniter"),
-        ({"task": "", "data": "", "captions": "c.txt"}, "captions have none"),
+        ({"task": "", "data": "", "captions": "c.txt"}, "applies only to --task"),
     ],
 )
 def test_what_cannot_be_judged(
@@ -285,8 +285,11 @@ def test_captions_alone_see_no_image(
         weights.append(load_encoder(out / "model").state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
     for change, message in (
-        ({"model": "uniter"}, "of uniter reads the image"),
-        ({"captions": (), "task": "nlvr2", "data": str(place / "nlvr2")}, "pass --captions"),
+        ({"model": "uniter"}, "of uniter needs images"),
+        (
+            {"captions": (), "task": "nlvr2", "data": str(place / "nlvr2")},
+            "applies only to --captions",
+        ),
     ):
         config = replace_settings(on_captions, grounded=False, **change)  # type: ignore[arg-type]
         assert message in refusal(config, tmp_path / "no")
@@ -307,8 +310,8 @@ def test_boxes_are_appended_to_features(
     count = sum(parameter.numel() for parameter in plain.parameters())
     assert result["parameters"] == count + 6 * width
     for changes, message in (
-        ({"student": str(first)}, "not this visualbert; leave it out"),
-        ({"model": "uniter"}, "--region-boxes: is about a new VisualBERT, not uniter"),
+        ({"student": str(first)}, "not this visualbert; omit it"),
+        ({"model": "uniter"}, "--region-boxes: is only for a new VisualBERT, not uniter"),
     ):
         config = replace_settings(on_captions, region_boxes=True, **changes)  # type: ignore[arg-type]
         assert message in refusal(config, tmp_path / "no")
@@ -349,7 +352,9 @@ def test_r2cs_regions_in_plain_words() -> None:
     found = join(bert.embeddings, batch).states[0, -2:]
     torch.testing.assert_close(found, bert.embeddings.LayerNorm(looks))
     other = replace(row, classes=np.ones((2, 4), np.float32))
-    with pytest.raises(InputError, match="regions have 4 classes; this visualbert model embeds 5"):
+    with pytest.raises(
+        InputError, match="the regions have 4 classes, but this visualbert model embeds 5"
+    ):
         model(collate([replace(sample, regions=other)]))
     with pytest.raises(InputError, match=r"made for classes needs `regions\.classes`"):
         model(collate([replace(sample, regions=replace(row, classes=None))]))

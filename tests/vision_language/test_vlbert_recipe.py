@@ -217,7 +217,7 @@ def test_a_new_end_to_end_model_learns_vcr_as_the_paper_does(
     # A store from before, without segments and without classes.
     plain = store(tmp_path / "plain", [f"film/{n}" for n in range(3)], classes=0, objects=4)
     capsys.readouterr()
-    with pytest.raises(InputError, match="region_classes learns the classes of regions"):
+    with pytest.raises(InputError, match="region_classes needs the classes of regions"):
         finetune(replace_settings(settings, regions=str(plain)), TWO, tmp_path / "no")
     finetune(replace_settings(settings, regions=str(plain), beside=False), TWO, tmp_path / "old")
     assert "plain: no segments of objects, so whole boxes are seen" in capsys.readouterr().err
@@ -234,7 +234,7 @@ def test_sides_change_when_a_model_is_fine_tuned(settings: FinetuneConfig, tmp_p
     assert isinstance(kept, EndToEndModel) and (kept.side, kept.longest_edge) == (40, 60)
     before = load_encoder(model)
     assert isinstance(before, EndToEndModel) and (before.side, before.longest_edge) == (40, 0)
-    with pytest.raises(InputError, match="--longest-edge 30: shorter than the short side of 40"):
+    with pytest.raises(InputError, match="--longest-edge 30: less than the short side of 40"):
         finetune(replace_settings(again, longest_edge=30), TWO, tmp_path / "no")
     with pytest.raises(InputError, match="uniter reads stored features"):
         finetune(replace_settings(settings, join="uniter"), TWO, tmp_path / "uniter")
@@ -286,7 +286,7 @@ def test_region_classes_start_from_masked_regions(tmp_path: Path) -> None:
     done = [init_layer(layer, tmp_path, name, "bert") for layer, name in made.pretrained_layers()]
     assert done == [True, False]
     assert torch.equal(made.between[0].weight, earlier.head[0].weight)  # type: ignore[index, union-attr]
-    with pytest.raises(InputError, match="there are none: make"):
+    with pytest.raises(InputError, match="the store has none: make"):
         find_objective("region_classes").make(ObjectiveContext(sizes._replace(classes=0)))
 
 
@@ -550,13 +550,13 @@ def test_a_budget_is_counted_and_checked(place: Path, tmp_path: Path) -> None:
     assert result["dropped_pieces"] == 6 * alone.truncated_tokens + sum(
         24 - text for text, _ in sizes
     )
-    with pytest.raises(InputError, match="--max-total-length 2: no room for 2 pieces and a region"):
+    with pytest.raises(InputError, match="--max-total-length 2: no room for 2 tokens and a region"):
         pretrain(replace_settings(config, budget=2), TWO, tmp_path / "no")
     texts = TextDataset(
         [Example("a", "b", images=("000", "001"))], TextRowEncoder(toys.bert_words(), 9)
     )
     with pytest.raises(
-        InputError, match="--max-total-length 9: a has 2 images, and only the last would be"
+        InputError, match="--max-total-length 9: a has 2 images, and only the last would lose"
     ):
         RegionDataset(texts, kept, RegionOptions(max_sequence=9))
 
@@ -669,13 +669,13 @@ def test_a_loss_that_a_task_does_not_have_is_named(
         (
             MultipleChoice(("0", "1")),
             "kl",
-            "--head-loss kl: this task's answers are trained with ce or bce",
+            "--head-loss kl: expected ce or bce for this task",
         ),
-        (Regression(), "ce", "--head-loss ce: this task's answers are trained with one loss alone"),
+        (Regression(), "ce", "--head-loss ce: expected no such flag for this task"),
         (
             MultipleChoice(("0", "1"), "each"),
             "ce",
-            "--head-loss ce: this head gives 2 scores, ce reads 1; pass --linear-head, too",
+            "--head-loss ce: this head has 2 outputs, ce needs 1; pass --linear-head, too",
         ),
     ):
         with pytest.raises(InputError, match=message):

@@ -1,4 +1,6 @@
-"""What an adapted encoder learned, and what it still knows: each objective beside a guess, and similarities."""
+"""Evaluation of an adapted encoder: each objective beside a baseline, and sentence similarities
+before and after.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +34,21 @@ from groundling.training.batch_sampler import SampleCorruptor
 from groundling.training.held_out_loss import AFTER
 
 MEASURED = 512
-"""Most texts whose lengths are looked at."""
+"""Maximum number of texts whose lengths are compared."""
 LEAST = 20
-"""Fewest; of fewer, an area says nothing."""
+"""Minimum number of texts for an area under the ROC curve."""
 REPORTED = 256
-"""Most texts on which a trained model is asked."""
+"""Maximum number of texts for the evaluation of a trained model."""
 AT_ONCE = 16
-"""Texts in one pass."""
+"""Texts per forward pass."""
 
 
 def match_by_length(
     objectives: Sequence[Objective], samples: SampleDataset, seed: int
 ) -> float | None:
-    """How well counts of pieces alone solve MATCH with its own negatives (AUC; .5 is chance).
+    """AUC of MATCH predicted from token counts alone, with its own negatives (.5 is chance).
 
-    None without MATCH, and on too few texts.
+    None without MATCH, and for too few texts.
     """
     found = [one for one in objectives if isinstance(one, SameSentencePrediction)]
     if not found or len(samples) < LEAST:
@@ -60,53 +62,53 @@ def match_by_length(
 
 
 def length_note(area: float | None, form: str) -> list[str]:
-    """What is to be said of `match_by_length`, if anything."""
+    """Note on `match_by_length`, if the AUC is far above chance."""
     if area is None or not area >= TELLING:
         return []
     blocks = "--text-layout blocks, or " if form == "lines" else ""
     return [
-        f"MATCH can be told by lengths alone: area under the ROC curve {area:.2f}, where .5 is chance; {blocks}"
-        "--match-negatives length takes that away"
+        f"MATCH can be solved from text lengths alone: AUC {area:.2f}, chance .5; {blocks}"
+        "--match-negatives length prevents this"
     ]
 
 
 @dataclass(frozen=True)
 class ObjectiveReport:
-    """What a trained cross-modal model's objectives say on some texts; None where there is no such objective."""
+    """Scores of a cross-modal model's objectives on some texts; None for objectives that it lacks."""
 
     texts: int
-    """How many."""
+    """Number of texts."""
     held: bool
-    """Whether none of them was learned from."""
+    """Whether the texts are held out."""
     match_accuracy: float | None = None
-    """Share of pairs told right; half of them are of one text."""
+    """Accuracy of MATCH; half of the pairs match."""
     clip_tokens_loss: float | None = None
-    """Nats a CLIP piece."""
+    """Nats per CLIP token."""
     clip_tokens_entropy: float | None = None
-    """Nats a CLIP piece of who knows nothing but how frequent each is (in these texts)."""
+    """Entropy of the unigram baseline on these texts, in nats per CLIP token."""
     mlm_loss: float | None = None
-    """Nats a masked piece, with the CLIP side of the same text."""
+    """Nats per masked token, with the CLIP side of the same text."""
     mlm_loss_without_clip: float | None = None
-    """The same with a CLIP side of start and end tokens alone."""
+    """The same with only start and end tokens on the CLIP side."""
     mlm_loss_with_other_clip: float | None = None
-    """The same with another text's."""
+    """The same with another text's CLIP side."""
 
     def line(self) -> str:
-        """All of it in words."""
+        """The report in one line."""
         parts = []
         if self.match_accuracy is not None:
-            parts.append(f"MATCH {self.match_accuracy:.2f} right")
+            parts.append(f"MATCH accuracy {self.match_accuracy:.2f}")
         if self.clip_tokens_loss is not None:
             parts.append(
-                f"CLIP pieces {self.clip_tokens_loss:.3f} nats, {self.clip_tokens_entropy:.2f} by frequency alone"
+                f"CLIP tokens {self.clip_tokens_loss:.3f} nats, unigram baseline {self.clip_tokens_entropy:.2f}"
             )
         if self.mlm_loss is not None:
             parts.append(
                 f"masked LM {self.mlm_loss:.2f} nats with the CLIP side, {self.mlm_loss_without_clip:.2f} without it, "
                 f"{self.mlm_loss_with_other_clip:.2f} with another text's"
             )
-        which = "held-out texts" if self.held else "texts that were learned from"
-        return f"learned, on {self.texts} {which}: {'; '.join(parts)}"
+        which = "held-out texts" if self.held else "training texts"
+        return f"objectives on {self.texts} {which}: {'; '.join(parts)}"
 
 
 @torch.no_grad()
@@ -117,7 +119,9 @@ def evaluate_objectives(
     seed: int,
     held: bool,
 ) -> ObjectiveReport:
-    """Ask a trained model, in eval mode and on its own device, with masks and pairs of its own."""
+    """Evaluate the objectives of a trained model, in eval mode on its own device, with new masks
+    and pairs.
+    """
     places = thinned(range(len(samples)), REPORTED)
     report = ObjectiveReport(len(places), held)
     was_training = model.training
@@ -152,7 +156,7 @@ def _batches(model: CrossModalEncoder, samples: Sequence[Sample]) -> Iterator[Ba
 
 
 def _loss(model: CrossModalEncoder, objective: Objective, samples: Sequence[Sample]) -> float:
-    """Mean of an objective's term over what it scores."""
+    """Mean of an objective over the targets that it scores."""
     total = 0.0
     count = 0
     for batch in _batches(model, samples):
@@ -171,7 +175,9 @@ def _accuracy(
 
 
 def _entropy(samples: Sequence[Sample]) -> float:
-    """Of the scored CLIP pieces, nats; padding that the release scores is the piece 0."""
+    """Unigram entropy of the scored CLIP tokens in nats; padding that the release scores counts as
+    token 0.
+    """
     scored = np.concatenate([sample.labels["clip_tokens"] for sample in samples])
     counts = np.bincount(scored[scored != IGNORE], minlength=1)
     counts[0] += sum(int(sample.labels.get("clip_padding", 0)) for sample in samples)
@@ -179,7 +185,7 @@ def _entropy(samples: Sequence[Sample]) -> float:
 
 
 def _without_clip(sample: Sample) -> Sample:
-    """With a CLIP side of one window that holds nothing but its start and end tokens."""
+    """The sample with a CLIP side of one window with only start and end tokens."""
     row = require(sample.clip, "clip", "a cross-modal model")
     kept = row.special_tokens_mask & (
         require(row.window_index, "window_index", "a cross-modal model") == 0
@@ -187,18 +193,18 @@ def _without_clip(sample: Sample) -> Sample:
     return replace(sample, clip=row.take(np.flatnonzero(kept)))
 
 
-# What a sentence encoder still knows: Spearman of its cosines with people's similarities, on pairs of texts.
+# Sentence similarity: Spearman correlation of cosines with human similarity scores, on pairs of texts.
 
 FEWEST = 3
-"""Fewer pairs have no rank correlation worth a number."""
+"""Minimum number of pairs for a rank correlation."""
 
 
 @dataclass(frozen=True)
 class SimilarityPairs:
-    """Pairs of texts, and how similar people say they are."""
+    """Pairs of texts with human similarity scores."""
 
     source: str
-    """What messages call them."""
+    """Name in messages."""
     texts: list[tuple[str, str]]
     """P pairs."""
     similarities: np.ndarray
@@ -206,9 +212,11 @@ class SimilarityPairs:
 
 
 def read_pairs(path: str | Path) -> SimilarityPairs:
-    """GLUE's folder or STS-B's, of which dev.tsv is read, or a tsv of text, text, number, with a header or without.
+    """Pairs of a GLUE or STS-B folder (dev.tsv), or of a tsv of text, text, number, with or without
+    a header.
 
-    Raises InputError, naming the line, for anything else, and for fewer than 3 pairs or equal similarities.
+    Raises InputError, naming the line, for anything else, and for fewer than 3 pairs or all equal
+    similarities.
     """
     path = Path(path)
     if path.is_dir():
@@ -220,7 +228,7 @@ def read_pairs(path: str | Path) -> SimilarityPairs:
     if len(texts) < FEWEST or len(set(numbers)) < 2:
         raise InputError(
             f"{path}: {len(texts)} pairs with {len(set(numbers))} different similarities; expected at least {FEWEST} "
-            "pairs that differ"
+            "pairs with different similarities"
         )
     return SimilarityPairs(str(path), texts, np.array(numbers))
 
@@ -253,12 +261,12 @@ def _number(field: str) -> float:
 
 
 class RetentionEvaluator:
-    """Agreement with people before a training and after it."""
+    """Spearman correlation with human similarities before and after training."""
 
     def __init__(
         self, pairs: SimilarityPairs, text: TextEncoder, sentence: SentenceModules
     ) -> None:
-        """`text` as it is before, and how its sentence vectors are made."""
+        """`text` before training, and how its sentence vectors are pooled."""
         self.pairs = pairs
         self.sentence = sentence
         self.before = similarity_agreement(text, sentence, pairs)
@@ -266,7 +274,8 @@ class RetentionEvaluator:
     def report(self, text: TextEncoder) -> dict[str, Any]:
         """`before` and `after` (Spearman), ready for JSON.
 
-        `projected` is that of the vectors that the encoder's folder now says, if it says others than before.
+        `projected` is the correlation with the sentence vectors that the encoder's folder now
+        defines, if they have changed.
         """
         report = {"pairs": len(self.pairs.texts), "before": self.before["spearman"]}
         report["after"] = similarity_agreement(text, self.sentence, self.pairs)["spearman"]
@@ -285,10 +294,11 @@ class RetentionEvaluator:
 def similarity_agreement(
     text: TextEncoder, sentence: SentenceModules, pairs: SimilarityPairs
 ) -> dict[str, Any]:
-    """`spearman` of cosines with the pairs' similarities, ready for JSON; `cut` counts pieces that did not fit.
+    """`spearman` of cosines with the pairs' similarities, ready for JSON; `cut` counts truncated
+    tokens.
 
-    Texts are encoded as sentence-transformers does: whole, up to the folder's own length, with its default prompt. The
-    encoder is put into evaluation mode.
+    Texts are encoded as sentence-transformers does: up to the folder's own maximum length, with its
+    default prompt. Sets the encoder to eval mode.
     """
     firsts, seconds = zip(*pairs.texts, strict=True)
     left, cut_left = sentence_vectors(text, sentence, firsts)

@@ -1,4 +1,6 @@
-"""Adapt a text encoder: XDBERT's objectives, distillation, or the control that reads text without a teacher."""
+"""Adapt a text encoder: XDBERT's objectives, distillation, or the text-only control without a
+teacher.
+"""
 
 from __future__ import annotations
 
@@ -57,42 +59,44 @@ from groundling.training.held_out_loss import HeldOutLoss, report_held_out, sele
 from groundling.training.loop import train
 from groundling.training.training_steps import load_training_step
 
-# How an adaptation reads its text: lines, or the blocks of XDBERT's paper.
+# Text layout: lines, or the blocks of XDBERT's paper.
 
 LINE = 128
-"""Most pieces of a line, where nobody says how many."""
+"""Default maximum tokens of a line."""
 BLOCK = 512
-"""Pieces of a block, as in XDBERT's paper (Appendix B)."""
+"""Tokens of a block, as in XDBERT's paper (Appendix B)."""
 SLOTS = 9 * 77
-"""Places of a block's CLIP side, as there: nine windows, or as many places in windows of another size."""
+"""Positions of a block's CLIP side in the paper: nine windows of 77; other window sizes get as \
+many positions."""
 
 
 @dataclass(frozen=True)
 class TextLayout:
-    """How texts are cut."""
+    """How texts are split."""
 
     form: Literal["lines", "blocks"]
-    """Every line by itself, or a file's lines joined and cut."""
+    """Each line by itself, or lines of a file joined and cut into blocks."""
     max_length: int
-    """Pieces of the text encoder, special ones counted: the most of a line, or those of every block."""
+    """Tokens of the text encoder, special tokens included: the maximum of a line, or the length \
+of every block."""
     told_windows: int = 0
-    """Most CLIP windows of a text, as a user says; 0: nobody does."""
+    """Maximum CLIP windows per text, as set by the user; 0: not set."""
 
     def windows(self, size: int) -> int:
-        """Most CLIP windows of `size` pieces of a text; 0: as many as needed."""
+        """Maximum CLIP windows of `size` tokens per text; 0: as many as needed."""
         if self.told_windows or self.form == "lines":
             return self.told_windows
         return math.ceil(SLOTS / size)
 
     def note(self, arm: str, windows: int) -> str:
-        """What a user of a cross-modal arm, which reads so many CLIP windows at most, should know of it."""
+        """Note on the layout of a cross-modal arm that reads at most `windows` CLIP windows."""
         if self.form == "lines":
             return (
-                f"--text-layout lines: {arm} reads lines of at most {self.max_length} pieces; its paper reads blocks of "
+                f"--text-layout lines: {arm} reads lines of at most {self.max_length} tokens; the paper reads blocks of "
                 f"{BLOCK} (--text-layout blocks)"
             )
-        paper = "" if self.max_length == BLOCK else f"; its paper's have {BLOCK}"
-        return f"{arm} reads blocks of {self.max_length} pieces, in at most {windows} CLIP windows{paper}"
+        paper = "" if self.max_length == BLOCK else f"; the paper's have {BLOCK}"
+        return f"{arm} reads blocks of {self.max_length} tokens, in at most {windows} CLIP windows{paper}"
 
 
 def text_layout_of(
@@ -102,7 +106,9 @@ def text_layout_of(
     joint: bool,
     longest: int,
 ) -> TextLayout:
-    """How an arm reads its text: as told, or else, if it is `joint`, as XDBERT; `longest` is what the student reads."""
+    """The layout of an arm's texts: as set, or else blocks if it is `joint`, as XDBERT; `longest`
+    is the student's maximum.
+    """
     if form == "auto":
         form = "blocks" if joint else "lines"
     wanted = max_length or (BLOCK if form == "blocks" else LINE)
@@ -110,7 +116,9 @@ def text_layout_of(
 
 
 def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
-    """Adapt the student and write `model`, a stock HF folder; with `save_joint`, the whole model as `joint`, too."""
+    """Adapt the student and write `model`, a stock HF folder; with `save_joint` also the whole
+    model, as `joint`.
+    """
     arm = parse_arm(config.arm, config.masked_lm)
     inner = load_training_step(config.training_step.training_step, config.training_step.adversarial)
     pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
@@ -191,7 +199,7 @@ def _texts(
     windows: ClipRowEncoder | None,
     place: Path,
 ) -> tuple[CorpusDataset, CorpusDataset | None]:
-    """What is learned from, and what is held out; None without such. Tokenised texts are kept below `place`."""
+    """Training texts, and held-out texts or None; tokenised texts are stored below `place`."""
     pieces = TextRowEncoder(text.tokenizer, reading.max_length)
     wanted = CaptionFilter(config.caption_settings.caption_splits, config.caption_settings.columns)
 
@@ -205,7 +213,9 @@ def _texts(
 def _teacher_set(
     run: Run, teacher: str, arm: Arm, given: ObjectiveContext, seed: int, also: Sequence[FrozenCopy]
 ) -> TeacherSet:
-    """A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes."""
+    """Teachers with weights of their own: the cross-modal model trains its CLIP side, a teacher
+    stays frozen.
+    """
     source = teacher if arm.taught else ""
     return load_teacher_set(source, arm.names, given, run.state.device, run.folder, seed, also)
 
@@ -217,7 +227,7 @@ def _held_out(
     objectives: Sequence[Objective],
     training: TrainConfig,
 ) -> HeldOutLoss | None:
-    """What measures the loss on held-out texts, beside which the teachers stand as beside those learned from."""
+    """Evaluation of the loss on held-out texts, with the same teachers as in training."""
     if texts is None:
         return None
     samples, teachers = teacher_set.wrap(texts)
@@ -232,7 +242,7 @@ def _learned(
     held: CorpusDataset | None,
     seed: int,
 ) -> dict[str, Any]:
-    """What the parts of a cross-modal model have learned, which is said, too."""
+    """Scores of a cross-modal model's objectives, which are also printed."""
     found = evaluate_objectives(model, objectives, held or texts, seed, held is not None)
     print_notes([found.line()])
     return asdict(found)
@@ -245,9 +255,10 @@ def _export(
     objectives: Sequence[Objective],
     config: AdaptConfig,
 ) -> str:
-    """Write the encoder, and with --save-joint the whole cross-modal model, each with the objectives' heads.
+    """Write the encoder, and with --save-joint the whole cross-modal model, each with the
+    objectives' heads.
 
-    Returns with whose head `AutoModelForMaskedLM` of the encoder's folder fills masks.
+    Returns which head `AutoModelForMaskedLM` finds in the encoder's folder, see `_save_lm_head`.
     """
     text.export(folder / "model")
     fills_masks = _save_lm_head(folder / "model", objectives, config.student, text)
@@ -262,7 +273,7 @@ def _export(
 
 
 def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
-    """How a plain encoder's states become a sentence vector: by --pooling, of which `own` is the first position here."""
+    """Sentence pooling of a plain encoder: --pooling, where `own` means the first position."""
     mode = "mean" if pool == "mean" else "cls"
     return make_sentence_modules(mode, text.sizes.text, text.max_length)
 
@@ -270,7 +281,9 @@ def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
 def _into_teachers_space(
     text: TextEncoder, distilling: DistillationSettings
 ) -> DistillationSettings:
-    """Options with which the sentence projection ends in the teacher's own space, from what the folder can pool."""
+    """Options with which the sentence projection maps into the teacher's space, from the folder's
+    own pooling.
+    """
     if text.sentence is None or distilling.pooling != "own":
         text.set_sentence_modules(_pooled(text, distilling.pooling))
     return replace(
@@ -279,14 +292,14 @@ def _into_teachers_space(
 
 
 def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
-    """What was given and has no reader in this arm."""
+    """Notes on settings that this arm does not use."""
     notes = []
     if config.teacher and not (arm.joint or arm.taught):
         notes.append(
-            f"--teacher {config.teacher} is not read: --arm {config.arm} has none, and is what others are compared with"
+            f"--teacher {config.teacher} is not used: --arm {config.arm} is a control without a teacher"
         )
     settings = config.objective_settings
-    if config.retention_pairs:  # which pools as --pooling says
+    if config.retention_pairs:  # uses --pooling
         settings = replace_settings(settings, pool=DistillationSettings().pooling)
     return notes + unused_settings_note(
         arm.names, settings, config.training_step.training_step, config.cross_modal
@@ -294,7 +307,7 @@ def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
 
 
 def _retained(retention: RetentionEvaluator | None, text: TextEncoder) -> dict[str, Any]:
-    """`retention` of a result, which is said, too; nothing where nobody asked for it."""
+    """`retention` of a result, which is also printed; empty without --retention-pairs."""
     if retention is None:
         return {}
     report = retention.report(text)
@@ -304,39 +317,39 @@ def _retained(retention: RetentionEvaluator | None, text: TextEncoder) -> dict[s
 
 def _retain_note(retain: float, student: str) -> str:
     return (
-        f"--retain-weight {retain:g}: {student} is a sentence encoder, whose vectors are held where they were; "
-        "--retain-weight 0 lets them go"
+        f"--retain-weight {retain:g}: {student} is a sentence encoder; a loss keeps its sentence vectors near the "
+        "original ones; --retain-weight 0 turns it off"
     )
 
 
 def _projected(text: TextEncoder, objectives: Sequence[Objective]) -> SentenceModules:
-    """The student's pooling, and the projection that was trained behind it: contrastive's, where there are two."""
+    """The student's pooling followed by the trained projection; with two, the one of `contrastive`."""
     found = [one for one in objectives if isinstance(one, FeatureDistillation)]
     best = min(found, key=lambda one: one.name)
     projection = best.project["sentence"]
     if text.sentence is None or not isinstance(projection, nn.Linear):
         raise AssertionError(
-            "--keep-projection gave the student a pooling and its objective a Linear"
+            "--keep-projection needs a student with a pooling and an objective with a Linear"
         )
     return text.sentence.with_projection(projection)
 
 
 PUBLISHED = TrainConfig(lr=1e-4)
-"""XDBERT's rate, at which everything trains from the first step (Appendix C.1)."""
+"""XDBERT's learning rate, from the first step for everything (Appendix C.1)."""
 
 
 def _pool_notes(config: AdaptConfig, arm: Arm, text: TextEncoder) -> list[str]:
-    """What is to be said of how sentences are pooled, and of what their vectors are compared with."""
+    """Notes on the sentence pooling and on the targets of --keep-projection."""
     notes = []
     pool = config.objective_settings.distillation.pooling
     if arm.taught and text.sentence is not None and pool != "own":
         own = "+".join(text.sentence.pooling.modes)
-        notes.append(f"--pooling {pool} is taken, although {config.student} pools by {own}")
+        notes.append(f"--pooling {pool} is used, although {config.student} pools by {own}")
     if config.keep_projection:
         windows = config.objective_settings.distillation.max_windows or 1
         notes.append(
-            "--keep-projection: targets are the teacher's own text embeddings, not standardised; of a text longer than "
-            f"its window, {windows} x window is read, and the pieces cut off are counted (--max-windows)"
+            "--keep-projection: targets are the teacher's own text embeddings, not standardised; it reads at most "
+            f"{windows} x its window of a text, and truncated tokens are counted (--max-windows)"
         )
     return notes
 
@@ -348,32 +361,32 @@ def _notes(
     heads: Mapping[str, str],
     text: TextEncoder,
 ) -> list[str]:
-    """What a new masked-LM head costs, and what was taken where paper and user may want different things."""
+    """Notes on a new masked-LM head, and on learning rates other than the paper's."""
     notes = []
     pace = _pace(training)
     if "new" in (heads.get("mlm"), heads.get("joint_mlm")):
         chance = math.log(text.sizes.input_embeddings[0])
         notes.append(
-            f"masked LM: {student} has no head for it; a new one starts at a loss of about {chance:.1f}, and "
-            f"while it learns, the encoder unlearns; taken: {pace}; --no-masked-lm does without, beside l1 or "
-            "contrastive; --retention-pairs measures what is lost"
+            f"masked LM: {student} has no head for it; a new head starts at a loss of about {chance:.1f}, and "
+            f"the encoder forgets while the head learns; used: {pace}; --no-masked-lm trains without, with l1 or "
+            "contrastive; --retention-pairs measures the loss"
         )
     if arm.joint and pace != _pace(PUBLISHED):
         notes.append(
-            f"XDBERT's paper trains with {_pace(PUBLISHED)} (--lr 1e-4 --freeze-encoder-ratio 0 --head-lr 1); taken: {pace}"
+            f"XDBERT's paper trains with {_pace(PUBLISHED)} (--lr 1e-4 --freeze-encoder-ratio 0 --head-lr 1); used: {pace}"
         )
     return notes
 
 
 def _pace(training: TrainConfig) -> str:
-    """Rates and head start of a training, in words."""
+    """Learning rates and head-only steps in words."""
     start = f"{training.freeze_encoder_steps} steps"
     if not training.freeze_encoder_steps:
         start = f"{training.freeze_encoder_ratio:.0%} of the steps"
     alone = training.freeze_encoder_steps or training.freeze_encoder_ratio
-    words = f"a rate of {training.lr:g}"
-    words += f", heads {training.head_lr:g} times that" if training.head_lr != 1 else ""
-    return words + (f" and {start} with heads alone" if alone else " from the first step")
+    words = f"learning rate {training.lr:g}"
+    words += f", heads {training.head_lr:g} times as much" if training.head_lr != 1 else ""
+    return words + (f", only heads in the first {start}" if alone else " from the first step")
 
 
 # -- what is trained ---------------------------------------------------------------------------------------------------
@@ -382,7 +395,9 @@ def _pace(training: TrainConfig) -> str:
 def _model(
     config: AdaptConfig, arm: Arm, text: TextEncoder, reading: TextLayout, seed: int
 ) -> tuple[TextEncoder | CrossModalEncoder, ClipRowEncoder | None]:
-    """What is trained: the text encoder alone, or inside a cross-modal model, whose CLIP side reads windows."""
+    """The model to train: the text encoder alone, or inside a cross-modal model, whose CLIP side
+    reads windows.
+    """
     if not arm.joint:
         return text, None
     clip, tokenizer = load_clip_text_tower(config.teacher)
@@ -396,7 +411,9 @@ def _model(
 def _start_heads(
     names: Sequence[str], objectives: Sequence[Objective], student: str, text: TextEncoder
 ) -> dict[str, str]:
-    """Masked-LM heads start from the student's own, where it has one; whose each objective's head is."""
+    """Initialise masked-LM heads from the student's own head, if it has one; returns each
+    objective's head origin.
+    """
     origins = {}
     for name, objective in zip(names, objectives, strict=True):
         origins[name] = "new"
@@ -411,9 +428,11 @@ def _start_heads(
 def _save_lm_head(
     folder: Path, objectives: Sequence[Objective], student: str, text: TextEncoder
 ) -> str:
-    """Make the exported folder fill masks for Hugging Face; with whose head: `this run's`, `the student's`, or `none`.
+    """Save a masked-LM head that Hugging Face loads; returns its origin: `this run's`, `the
+    student's`, or `none`.
 
-    Without masked LM of the encoder alone, which a joint one says nothing of, the student's own head is handed on.
+    If the run trained no masked LM on the encoder alone (joint MLM does not count), the student's
+    own head is saved.
     """
     origin = "this run's"
     heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
@@ -465,11 +484,11 @@ A stock `transformers` encoder with {result["parameters"]:,} parameters; load it
 - student: `{config.student}`
 - teacher: `{config.teacher or "none (control)"}`
 - objectives: {", ".join(result["objectives"])}
-- text ({result["texts"]} texts, {result["dropped_pieces"]} pieces cut off):
+- text ({result["texts"]} texts, {result["dropped_pieces"]} truncated tokens):
 {texts}
 - {result["steps"]} steps of {training.batch_size}, learning rate {training.lr}, seed {training.seed}
-- last losses: {terms}
+- final losses: {terms}
 
-Heads used in training are in `groundling_heads.safetensors`; transformers ignores that file. The licences of the
+Heads used in training are in `groundling_heads.safetensors`, which transformers ignores. The licences of the
 student, the teacher and the text apply.
 """

@@ -1,4 +1,4 @@
-"""A task's examples as the model reads them: which of them, and the regions, pixels and teachers beside them."""
+"""A task's examples as model input: splits, regions, pixels and teachers."""
 
 from __future__ import annotations
 
@@ -45,14 +45,16 @@ Splits = Mapping[str, Sequence[Example]]
 
 
 def task_of(name: str, data: Path, own: TableTaskSettings) -> Task:
-    """The task by its name, or the one that the user's own file makes; raises InputError for an unknown one."""
+    """The task of this name, or the one made of the user's own file; raises InputError for an
+    unknown task.
+    """
     return (
         table_task(data, own) if own.label else resolve("tasks", Task, name).with_answers_of(data)
     )
 
 
 def dev_splits_trained_on(task: Task, train_splits: Sequence[str]) -> list[str]:
-    """The splits that are evaluated although they are learned from; raises InputError for a split there is not."""
+    """The evaluated splits that are also training splits; raises InputError for an unknown split."""
     learned = task.splits_to_train(train_splits)
     return [split for split in task.dev if split in learned]
 
@@ -68,7 +70,9 @@ def read_splits(
     limit_train: int = 0,
     unlabelled: int = 0,
 ) -> dict[str, list[Example]]:
-    """Every split that is wanted, each setting as `FinetuneConfig` has it; examples have the tags that are read."""
+    """Examples of every split that is used, with the settings of `FinetuneConfig`; unused tags are
+    removed.
+    """
     folder = Path(data)
     learned = train_splits or (task.train,)
     wanted = [*learned, *task.dev, *(task.test if submit else ())]
@@ -86,7 +90,7 @@ def read_splits(
         if not rest:
             raise InputError(
                 f"--unlabelled-per-labelled {unlabelled}: {partition} takes all {len(examples)} training examples of {task.name}, "
-                "so that none is left without a label"
+                "so no unlabelled example is left"
             )
         parts[task.train] += rest
     if regions.mentioned_objects_only:
@@ -99,7 +103,9 @@ def read_splits(
 
 
 def _checked(task: Task, split: str, examples: object) -> list[Example]:
-    """What a task's reader returned; raises InputError if these are not examples, or a class is none of the form's."""
+    """Examples returned by a task's reader; raises InputError if they are not examples, or a class
+    is not one of the task's.
+    """
     read = require_kind(examples, list, f"{task.name}: for {split!r} `read` returned")
     classes = len(task.form.labels) if isinstance(task.form, Classification) else 0
     for one in read:
@@ -118,7 +124,9 @@ def _checked(task: Task, split: str, examples: object) -> list[Example]:
 def _unlabelled(
     examples: Sequence[Example], few: Sequence[Example], task: Task, folder: Path
 ) -> list[Example]:
-    """The training examples outside the partition, which keep no label; raises InputError if they cannot lose it."""
+    """Training examples outside the partition, without labels; raises InputError if labels cannot
+    be removed.
+    """
     if task.label_regions is not None:
         raise InputError(
             f"--unlabelled-per-labelled: the labels of {task.name} come with the regions and cannot be withheld"
@@ -134,9 +142,10 @@ def regions_of(
     blind: bool = False,
     flip: bool = False,
 ) -> RegionInputs:
-    """The stores and photos of a run, which all seeds share; of those with --images, where to look is read and no more.
+    """Region stores and photos of a run, shared by all seeds; with --images, only boxes, classes
+    and segments are read.
 
-    Raises InputError for a store of a split that there is not.
+    Raises InputError for a store of an unknown split.
     """
     splits = (task.train, *task.dev, *task.test)
     return RegionInputs(
@@ -151,15 +160,17 @@ def regions_of(
 
 
 def check_regions_read(student: Encoder, task: Task, inputs: RegionInputs, source: str) -> None:
-    """Raises InputError if the task asks for regions and there are none, or the model of `source` reads no such."""
+    """Raises InputError if the task needs regions and has none, or if the model of `source` does
+    not read them.
+    """
     if not inputs.settings.regions:
         if task.label_regions is not None:
-            raise InputError(f"{task.name} asks for regions; pass --regions STORE")
+            raise InputError(f"{task.name} needs regions; pass --regions STORE")
         return
     if not isinstance(student, SingleStreamModel):
         raise InputError(
-            f"--regions {' '.join(inputs.settings.regions)}: this model reads no regions; --architecture uniter makes one that "
-            "does of a BERT, and a CLIP sees whole photos with --adapter mlp --teacher-images FOLDER"
+            f"--regions {' '.join(inputs.settings.regions)}: this model reads no regions; --architecture uniter makes a "
+            "BERT read them, and a CLIP reads whole photos with --adapter mlp --teacher-images FOLDER"
         )
     inputs.check_pixels(student, source)
 
@@ -173,7 +184,7 @@ def samples_of(
     teacher_set: TeacherSet,
     max_length: int,
 ) -> tuple[dict[str, SampleDataset], list[Teacher]]:
-    """Every split as the model reads it and the head asks it, and the teachers to be asked in the loop."""
+    """Samples of every split for the model and head, and the teachers that the training loop runs."""
     asked = {
         split: [head.prepare_example(example) for example in some] for split, some in splits.items()
     }
@@ -195,9 +206,10 @@ def add_regions(
     apart: bool = False,
     mirror: SampleDataset | None = None,
 ) -> dict[str, SampleDataset]:
-    """Texts of every split with what the model sees of their images; the training split is all that is learned from.
+    """Samples of every split with the images' regions or pixels.
 
-    `apart` and `mirror` as `TaskHead` and `RegionInputs.samples` have them. Raises InputError for other regions.
+    `apart` and `mirror` as in `TaskHead` and `RegionInputs.samples`. Raises InputError for regions
+    of another kind.
     """
     samples = {}
     for split, some in texts.items():
@@ -218,9 +230,9 @@ def add_regions(
 def _taught(
     splits: Splits, student: Encoder, train: str, teacher_set: TeacherSet, max_length: int
 ) -> tuple[dict[str, SampleDataset], list[Teacher]]:
-    """Texts of every split, and the teachers to be asked in the loop.
+    """Texts of every split, and the teachers that the training loop runs.
 
-    A teacher stands beside the split `train` alone; the CLIP that an adapter stands on beside every split.
+    Teachers are attached to the split `train` only; the CLIP of an adapter to every split.
     """
     text, clip = student.inputs(max_length)
     samples: dict[str, SampleDataset] = {
@@ -234,24 +246,24 @@ def _taught(
 
 
 def _of_mirrored(examples: Sequence[Example], form: OutputType) -> list[Example]:
-    """Examples as they are asked of mirrored pictures, with other sides in their words and answers."""
+    """Examples for mirrored images, with left and right swapped in texts and answers."""
     mirror = ExampleMirror(form.labels if isinstance(form, OpenAnswer | Classification) else ())
     return [mirror(example) for example in examples]
 
 
 def missing_segments_note(head: TaskHead, store: CombinedStore) -> list[str]:
-    """What a reader must know of a model that looks: what its head's paper sees and the stores do not hold."""
+    """Note if the head's paper uses segments and the stores have none."""
     if not head.uses_segments or store.covers:
         return []
     note = (
-        f"{store.name}: no segments of objects, so whole boxes are seen; the paper's model sees what "
-        "objects fill of them, which `groundling regions --boxes vcr1images` stores"
+        f"{store.name}: no segments of objects, so whole boxes are used; the paper's model uses only the "
+        "segments, which `groundling regions --boxes vcr1images` stores"
     )
     return [note]
 
 
 def sizes_with_classes(student: Encoder, store: CombinedStore | None) -> OutputSizes:
-    """The model's sizes, and the classes of the regions it learns from."""
+    """The model's sizes, with the region classes of the training store."""
     if store is None:
         return student.sizes
     return student.sizes._replace(classes=store.classes, background=store.background)
@@ -264,15 +276,15 @@ def training_source(
     data: str,
     unlabelled: int,
 ) -> DataSource:
-    """What is learned from: training samples of these examples, `unlabelled` ones without labels beside each other one.
+    """The training data: labelled samples, each with `unlabelled` unlabelled ones beside it.
 
-    Raises InputError if there are some, and no objective that needs no label.
+    Raises InputError if there are unlabelled ones and every objective needs labels.
     """
     called = f"--data {data}" if data else "the data"
     if not unlabelled:
         return DataSource(samples, name=called)
     if all("labels.label" in objective.required_fields for objective in objectives):
-        names = " ".join(one.name for one in objectives[1:])  # behind the task's own
+        names = " ".join(one.name for one in objectives[1:])  # the first is the task's own
         raise InputError(
             f"--unlabelled-per-labelled {unlabelled}: all of --objectives {names} need labels"
         )

@@ -1,4 +1,4 @@
-"""What is reported of a fine-tuning: of a seed, over all of them, and what scores stand beside."""
+"""Results of fine-tuning: per seed, over all seeds, and baselines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from groundling.training.held_out_loss import make_evaluator
 
 
 def describe_seed(task: Task, name: str, called: str, seed: int) -> dict[str, Any]:
-    """Which seed of which task a result is of: its `name` as it was asked for, and what reports call it."""
+    """Identification of a seed's result: task `name` as given, display name, metrics."""
     told: dict[str, Any] = {"seed": seed, "task": name or task.name}
     if called:
         told["display_name"] = called
@@ -38,7 +38,7 @@ def describe_seed(task: Task, name: str, called: str, seed: int) -> dict[str, An
 
 
 def unlabelled_counts(learning: DataSource) -> dict[str, int]:
-    """How many examples without labels were learned from, and how many beside each other one; empty for none."""
+    """Number of unlabelled training examples, and how many per labelled one; empty for none."""
     if learning.extra_samples is None:
         return {}
     return {"examples": len(learning.extra_samples), "beside_each": learning.extra_per_sample}
@@ -47,11 +47,12 @@ def unlabelled_counts(learning: DataSource) -> dict[str, int]:
 def summary(
     task: Task, runs: list[dict[str, Any]], model: str, learned: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Every seed's scores and their medians, by split and metric; None where a median is undefined.
+    """Scores of every seed and their medians, by split and metric; None where a median is
+    undefined.
 
-    `learned` are the splits that are scored although they were learned from.
+    `learned` are evaluated splits that are also training splits.
 
-    Medians of the benchmark's own scores (`Task.official_scores`) stand apart, as `official`.
+    Medians of the benchmark's own scores (`Task.official_scores`) are stored separately, as `official`.
     """
     medians: dict[str, dict[str, float | None]] = {}
     every: dict[str, dict[str, list[float]]] = {}
@@ -99,9 +100,10 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def constant_of(form: OutputType, examples: Sequence[Example]) -> float | None:
-    """The answer to everything that examples suggest: the most common one, the first of equals; of numbers the mean.
+    """The best constant answer on some examples: the most common label (ties go to the first), for
+    numbers the mean.
 
-    None where no answer means the same for two examples (regions), or nobody knows any.
+    None for tasks without comparable answers (regions), or without labels.
     """
     labels = [example.label for example in examples if example.label is not None]
     if isinstance(form, RegionSelection) or not labels:
@@ -121,7 +123,7 @@ def constant_of(form: OutputType, examples: Sequence[Example]) -> float | None:
 
 
 class MajorityBaseline:
-    """What the one answer reaches that is most common among those learned from."""
+    """Scores of always giving the most common training answer."""
 
     def __init__(self, task: Task, learned: Sequence[Example]) -> None:
         """`learned`: the training examples."""
@@ -130,7 +132,7 @@ class MajorityBaseline:
         self.scores: dict[str, dict[str, float]] = {}
 
     def add(self, split: str, answers: EvaluationOutput) -> None:
-        """Score a split whose labels are known, by every metric that is one of answers."""
+        """Score a labelled split, by every metric that needs only answers."""
         if self.answer is None or answers.labels is None:
             return
         same = np.full(len(answers.ids), self.answer)
@@ -141,7 +143,7 @@ class MajorityBaseline:
         }
 
     def as_result(self) -> dict[str, Any]:
-        """As a result has it; nothing where there is no such answer."""
+        """Entry for the result; empty without a majority answer."""
         if self.answer is None or not self.scores:
             return {}
         said = self.answer
@@ -154,7 +156,7 @@ class MajorityBaseline:
 
 
 def constant_answer_note(task: Task, split: str, answers: EvaluationOutput) -> list[str]:
-    """A line if nearly all answers to a split are the same."""
+    """Note if nearly all answers to a split are the same."""
     if not is_degenerate(answers.predictions, answers.labels):
         return []
     said, share = most_common(answers.predictions)
@@ -171,7 +173,7 @@ def constant_answer_note(task: Task, split: str, answers: EvaluationOutput) -> l
 
 
 def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
-    """A line for each split on which the median run is no better than one answer to everything."""
+    """A note for each split on which the median run is no better than the majority answer."""
     notes = []
     headline: Metric = task.metrics[0]
     majority = result.get("majority", {"scores": {}})
@@ -183,21 +185,23 @@ def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
         gain = there - one if headline.higher_is_better else one - there
         if gain <= 0:
             notes.append(
-                f"{split}: the median {headline.name}, {there:.3g}, is no better than that of always answering "
-                f"{majority['answer']!r}, {one:.3g}"
+                f"{split}: the median {headline.name}, {there:.3g}, is no better than always answering "
+                f"{majority['answer']!r} ({one:.3g})"
             )
     return notes
 
 
 def degenerate_seeds_note(result: Mapping[str, Any]) -> list[str]:
-    """A line if every seed gives nearly one answer to everything."""
+    """Note if every seed is degenerate."""
     if not set(result["seeds"]) <= set(result["collapsed_seeds"]):
         return []
-    return ["every seed answers nearly everything alike: none has learned the task"]
+    return ["all seeds are degenerate: each gives nearly the same answer to every example"]
 
 
 def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
-    """The same fine-tuning on the texts alone, by the task's own loss; where a region is the answer, on boxes, too."""
+    """The configuration of the text-only baseline, with the task's own loss; with boxes only, if
+    the answer is a region.
+    """
     plain = replace(
         config,
         text_only_baseline=False,
@@ -213,7 +217,7 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
 
 
 def text_only_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What the result of the other run tells in this one's."""
+    """Scores of the text-only baseline for this run's result."""
     told = {name: result[name] for name in ("scores", "median", "collapsed_seeds")}
     return {"text_alone": told}
 
@@ -225,7 +229,7 @@ def evaluator_of(
     samples: Mapping[str, SampleDataset],
     examining: EvaluationSettings,
 ) -> Evaluator | None:
-    """What is measured every --eval-every epochs; None without."""
+    """Evaluator that runs every --eval-every epochs; None without."""
     split = task.dev[0]
     metric = task.metrics[0]
 
@@ -236,9 +240,9 @@ def evaluator_of(
 
 
 def check_evaluator(task: Task, learned: Sequence[str], examining: EvaluationSettings) -> None:
-    """Raises InputError if the split that would be looked at is learned from."""
+    """Raises InputError if the split for evaluation during training is a training split."""
     if examining.eval_every and task.dev[0] in learned:
         raise InputError(
-            f"--eval-every: {task.dev[0]} is learned from (--train-splits), so that it says nothing of held-out data; "
-            "leave one of the two out"
+            f"--eval-every: {task.dev[0]} is a training split (--train-splits) and not held out; "
+            "leave out one of the two flags"
         )

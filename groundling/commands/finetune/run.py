@@ -100,39 +100,40 @@ from groundling.vision_language.loading import (
 )
 from groundling.vision_language.single_stream import SingleStreamModel
 
-# The model that is fine-tuned, the head of its task, and what its folder says of itself.
+# The model, the head of its task, and the description saved with it.
 
 
 def text_encoder_of(student: Encoder) -> TextEncoder | None:
-    """The text encoder inside a model, whose pieces are masked; None if there is none."""
+    """The text encoder inside a model, whose tokens are masked; None if there is none."""
     if isinstance(student, TextEncoder):
         return student
     return student.text if isinstance(student, CrossModalEncoder | SingleStreamModel) else None
 
 
 def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -> Encoder:
-    """The model, whose new join is as wide as the features of the `store` that it learns from, if there is one.
+    """The model; new multimodal embeddings get the feature width of the training `store`, if there
+    is one.
 
-    Raises InputError if they do not fit.
+    Raises InputError if model, store and settings do not fit together.
     """
     if config.adapter_settings.adapter != "none":
         torch.manual_seed(derive_seed(seed, "init", "adapter"))
         return ClipAdapter(load_adapter_base(config.model), config.adapter_settings)
     student = load_encoder(config.model, config.model_format, config.architecture)
     if not config.architecture:
-        about = "is about a new VisualBERT: pass --architecture visualbert with a BERT as --model, or leave it out"
+        about = "is for a new VisualBERT: pass --architecture visualbert with a BERT as --model, or leave it out"
         refuse_settings(embedding_flags(config.visualbert), about)
         looks = isinstance(student, EndToEndModel)
         return prepare_end_to_end_model(student, config.pixels) if looks else student
     if isinstance(student, SingleStreamModel):
         kind = student.join.kind
-        # A design of one's own is named again in order to load its model.
+        # A user's own architecture must be named again to load its model.
         if (
             not is_import_path(config.architecture)
             or resolve("vision_language", Architecture, config.architecture).name != kind
         ):
             raise InputError(
-                f"--architecture {config.architecture}: {config.model} is a {kind} model already; leave --architecture out"
+                f"--architecture {config.architecture}: {config.model} is already a {kind} model; leave --architecture out"
             )
         return student
     torch.manual_seed(derive_seed(seed, "init", "join"))
@@ -145,7 +146,7 @@ def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -
         model = prepare_end_to_end_model(student, config.pixels, config.architecture, options)
     else:
         raise InputError(
-            f"--images {config.regions.images}: {config.architecture} reads stored features, no pixels; leave it out"
+            f"--images {config.regions.images}: {config.architecture} reads stored features, not pixels; leave --images out"
         )
     model.regions_provenance = store.facts
     return model
@@ -154,9 +155,10 @@ def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -
 def head_of(
     student: Encoder, task: Task, splits: Splits, name: str, join: str, ready: bool
 ) -> TaskHead:
-    """The head that `head_name` names; the model is made ready for as many images as there are.
+    """The task head of this name; also makes the model ready for the largest number of images.
 
-    `join` is the design as it was asked for, `ready` whether the model is made ready for the task as its paper has it.
+    `join` is the architecture as given, `ready` whether the model is adjusted to the task as in its
+    paper.
     """
     if isinstance(student, SingleStreamModel):
         student.add_images(most_images(splits))
@@ -166,7 +168,9 @@ def head_of(
 
 
 def head_name(student: Encoder, task: Task, config: FinetuneConfig) -> str:
-    """Which head answers, as `groundling.vision_language.loading.make_task_head` calls it: the paper's, or a plain one."""
+    """Name of the head for `groundling.vision_language.loading.make_task_head`: the paper's, or a plain
+    one.
+    """
     if isinstance(student, ClipAdapter):
         return ADAPTER
     if config.cls_without_pooler:
@@ -181,7 +185,7 @@ def head_name(student: Encoder, task: Task, config: FinetuneConfig) -> str:
 
 
 def most_images(splits: Splits) -> int:
-    """Images of the example that has most."""
+    """Largest number of images of an example."""
     return max(len(example.images) for some in splits.values() for example in some)
 
 
@@ -192,7 +196,7 @@ def described_of(
     head: str,
     store: CombinedStore | None,
 ) -> ModelDescription:
-    """Task, head, columns, and how examples were put before the model; `store`: the regions that it learned from."""
+    """Task, head, columns and input settings, saved with the model; `store`: the training regions."""
     reads = InputSpec(
         max_length=config.max_length,
         images=most_images(splits),
@@ -220,7 +224,9 @@ def described_of(
 
 
 def _modules(*names: str) -> dict[str, str]:
-    """The SHA-256 of the file of every module of the user's that is named, or imported by one that is."""
+    """SHA-256 of the file of every user module that is named, and of user modules that these
+    import.
+    """
     files: dict[str, Path] = {}
     for name in names:
         if is_import_path(name):
@@ -231,7 +237,7 @@ def _modules(*names: str) -> dict[str, str]:
 def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
     """Fine-tune once per seed in `seed-N`, evaluate, and return every seed's scores and medians.
 
-    Beside the scores stands what the most common answer reaches, and with `config.baselines` what the texts alone do.
+    The result also has the majority baseline, and with `config.baselines` the text-only baseline.
     """
     task = task_of(config.task, Path(config.data), config.own)
     own = task.read
@@ -249,7 +255,9 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
                 config.extra_objectives.objectives, config.settings, config.stepping.training_step
             )
         )
-    run.note(*(f"{one} was learned from: its scores are not of held-out data" for one in learned))
+    run.note(
+        *(f"{one} is a training split: its scores are not on held-out data" for one in learned)
+    )
     seeds = SeedRunner(task, config, training, run, inputs)
 
     def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -263,7 +271,7 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
     if config.text_only_baseline:
         print_notes(
-            [f"--text-only-baseline: the same without the images, in {run.folder / BASELINE}"]
+            [f"--text-only-baseline: training the text-only baseline in {run.folder / BASELINE}"]
         )
         other = without_images(config, task)
         result |= text_only_result(COMMAND(other, training, run.folder / BASELINE))
@@ -272,7 +280,9 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
 
 
 class SeedRunner:
-    """The seeds of a run, which share examples and teachers; both are read when a seed first asks for them."""
+    """Runs the seeds of a fine-tuning, which share examples and teachers; both are loaded on first
+    use.
+    """
 
     def __init__(
         self,
@@ -316,7 +326,7 @@ class SeedRunner:
         )
 
     def _teachers(self, student: Encoder) -> TeacherSet:
-        """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
+        """Teachers of the auxiliary objectives, or the CLIP of an adapter."""
         config, device, folder = self.config, self.place.state.device, self.place.folder
         if isinstance(student, ClipAdapter):
             return load_adapter_teacher_set(
@@ -348,10 +358,11 @@ def one_run(
     teacher_set: TeacherSet | None = None,
     inputs: RegionInputs | None = None,
 ) -> dict[str, Any]:
-    """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric.
+    """Train one seed, evaluate on every dev split, write predictions; returns scores by split and
+    metric.
 
-    `teacher_set`: the teachers of the objectives beside the task's own; without one there are none. `inputs`: the
-    stores of regions, opened; without one those of `config` are opened.
+    `teacher_set`: teachers of the auxiliary objectives, none by default. `inputs`: opened region
+    stores, by default those of `config`.
     """
     teacher_set = teacher_set or TeacherSet()
     inputs = inputs or _regions(config, task)
@@ -409,7 +420,7 @@ def one_run(
 def _save(
     student: Encoder, objectives: Sequence[Objective], described: ModelDescription, folder: Path
 ) -> None:
-    """Write a fine-tuned model, its heads, and what it answers, as `model` of a seed's folder."""
+    """Write a fine-tuned model, its heads and its description, as `model` of a seed's folder."""
     student.export(folder / "model")
     save_objective_heads(folder / "model", objectives)
     described.write(folder / "model")
@@ -424,7 +435,9 @@ def _objectives(
     config: FinetuneConfig,
     seed: int,
 ) -> tuple[SupervisedObjective, list[Objective]]:
-    """The task's own loss; and those of the paper, where its head is used, and those asked for."""
+    """The task's loss; and the auxiliary objectives of the paper, if its head is used, and of the
+    settings.
+    """
     loss = "" if config.head_loss == "paper" else config.head_loss
     supervised = SupervisedObjective(student.sizes, output_type=task.form, head=head, loss=loss)
     given = _given(
@@ -450,7 +463,7 @@ def _objectives(
 def _scores(
     task: Task, answers: Mapping[str, EvaluationOutput], learned: Sequence[Example], data: Path
 ) -> dict[str, Any]:
-    """Scores of every split whose labels are known, and those of the most common answer among those learned from."""
+    """Scores of every labelled split, and of the majority answer."""
     known = {split: some for split, some in answers.items() if some.labels is not None}
     majority = MajorityBaseline(task, learned)
     for split, some in answers.items():
@@ -466,7 +479,9 @@ def _evaluated(
     samples: Mapping[str, SampleDataset],
     part: RunPart,
 ) -> dict[str, EvaluationOutput]:
-    """Answers of every split that is not learned from, written to the seed's folder, which notes where all are one."""
+    """Evaluate every split but the training split; writes predictions and notes on constant
+    answers.
+    """
     answers = {}
     for split, some in samples.items():
         if split == task.train:
@@ -491,7 +506,7 @@ def _given(
     form: OutputType,
     store: CombinedStore | None,
 ) -> ObjectiveContext:
-    """What the objectives `names` beside the task's own are made from, but for the teachers' widths."""
+    """Context of the auxiliary objectives `names`, without the teachers' widths."""
     text = text_encoder_of(student)
     return ObjectiveContext(
         sizes_with_classes(student, store),

@@ -43,50 +43,56 @@ from groundling.settings.training import EvaluationSettings, TrainConfig, check_
 
 @dataclass(frozen=True)
 class TrainTexts(Settings):
-    """Captions of images, or in their place a task's texts, that are learned from."""
+    """Training texts: captions of images, or the texts of a task."""
 
     captions: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
-    """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your \
-own csv, tsv or jsonl, or a folder (docs/vision.md). A step reads one of several files, drawn by weight, or, where \
-none has one, by its number of samples."""
+    """Training captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions \
+tsv, Flickr8k token.txt, your own csv, tsv or jsonl, or a folder (docs/vision.md). Each step draws \
+one file, by weight or, without weights, by number of samples."""
     reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the images to use, one name a line, or as karpathy_train_images.txt does; empty: all."""
+    """File that lists the images to use, one name per line, or as karpathy_train_images.txt does; \
+empty: all."""
     skip_missing: bool = False
-    """Leave captions out whose image is not in the store, and count them."""
+    """Skip captions whose image is not in the store, and count them; otherwise a missing image is \
+an error."""
     epoch_unit: Literal["captions", "images"] = "captions"
-    """What comes up once in an epoch: every caption, as in the models' releases, or every image with one of its."""
+    """What an epoch contains once: every caption, as in the models' releases, or every image with \
+one of its captions."""
     task: Annotated[str, InputKind.TASK] = ""
-    """Instead of captions: a task's training texts, VisualBERT's task-specific phase and UNITER's second stage on \
-VCR; e.g. vqa."""
+    """Instead of captions: a task's training texts, e.g. vqa (VisualBERT's task-specific phase, \
+UNITER's second stage on VCR)."""
     data: Annotated[str, InputKind.PATH] = ""
-    """Folder with that task's official files."""
+    """--task: folder with the task's official files."""
     train_splits: tuple[str, ...] = ()
-    """--task: texts of these splits, e.g. `train val` before --submit; none: of the task's own training split."""
+    """--task: splits whose texts are used, e.g. `train val` before --submit; none: the task's own \
+training split."""
     partition: Annotated[str, InputKind.FILE] = ""
-    """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows."""
+    """--task: use only the texts of this file's training examples (`data partition`), those of \
+few-shot fine-tuning."""
 
 
 @dataclass(frozen=True)
 class EvalTexts(Settings):
-    """Captions, or splits of the task, on which the loss is reported."""
+    """Held-out texts: captions, or splits of the task, on which the loss is reported."""
 
     eval_captions: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
-    """Captions of other images, in any files that --captions reads, on which the loss is reported."""
+    """Captions of other images on which the loss is reported, in any format of --captions."""
     eval_image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the images on which the loss is reported, of --eval-captions or else of --captions."""
+    """File that lists the images on which the loss is reported, of --eval-captions or else of \
+--captions."""
     eval_splits: tuple[str, ...] = ()
-    """Splits on which the loss is reported: Karpathy's json: of --eval-captions or else of --captions; --task: of the \
-task's own, e.g. `val`."""
+    """Splits on which the loss is reported: of Karpathy's json in --eval-captions or else \
+--captions, or of --task, e.g. `val`."""
 
 
 @dataclass(frozen=True)
 class PretrainConfig(Settings):
-    """How a vision-language model is pre-trained on captioned images, or on a task's own texts and images."""
+    """Pre-training of a vision-language model on captioned images, or on a task's texts and images."""
 
     architecture: Annotated[str, InputKind.DESIGN] = "visualbert"
-    """visualbert, vlbert, uniter, or MODULE:NAME of a design of your own: what a plain text encoder becomes; of a \
-vision-language model as --model, its own."""
+    """Architecture that a plain text encoder becomes: visualbert, vlbert, uniter, or MODULE:NAME \
+of your own; a vision-language model as --model needs its own."""
     model: Annotated[str, InputKind.WEIGHTS, required] = ""
     """BERT, or a single-stream model to continue from: hub id or folder."""
     regions: RegionSettings = field(default_factory=RegionSettings)
@@ -98,19 +104,19 @@ vision-language model as --model, its own."""
         default_factory=PretrainingObjectiveSettings
     )
     step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
-    """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
-docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
+    """How often each kind of step comes, in the model's order, for models with one objective per \
+step (UNITER; docs/papers.md); empty: as in the release. Its large model on VCR: 10 1 1."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
-    """Files of text without images, each FILE or FILE=WEIGHT as for `adapt`, together drawn as often as the captions \
-(VL-BERT)."""
+    """Text files without images, each FILE or FILE=WEIGHT as for `adapt`; together they are drawn \
+as often as the captions (VL-BERT)."""
     max_length: Annotated[int, at_least(0)] = 64
-    """Pieces per text; longer ones are cut and counted."""
+    """Maximum tokens per text; longer texts are truncated and counted."""
     grounded: bool = True
-    """VisualBERT: read captions with their images (ablation C1 reads the captions alone; --regions still says what \
-the model is made for)."""
+    """VisualBERT: read captions with their images; off: captions only (ablation C1; --regions \
+still sets the feature width)."""
     joining: VisualBertSettings = field(default_factory=VisualBertSettings)
     random_init: bool = False
-    """Forget the weights of --model and keep its sizes (ablation C3: no BERT)."""
+    """Initialise the model randomly, with the sizes of --model (ablation C3: no BERT)."""
     extra: Annotated[ExtraObjectiveSettings, unnested] = field(
         default_factory=ExtraObjectiveSettings
     )
@@ -125,7 +131,7 @@ PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup_ratio=0.1, weight_decay=0.0
 
 
 def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> None:
-    """Raises InputError for settings that are missing, or do not go together."""
+    """Raises InputError for settings that are missing or do not fit together."""
     learned, held = config.train_texts, config.eval_texts
     require_settings(config, "pretrain", "regions")
     check_pixels(config.pixels, config.regions.images)
@@ -140,9 +146,9 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
             "--eval-captions": held.eval_captions,
             "--eval-image-list": held.eval_image_list,
         }
-        refuse_settings(of_captions, "a task's own texts have none; pass --captions")
+        refuse_settings(of_captions, "applies only to --captions; leave it out with --task")
         blind = {"--no-grounded": not config.grounded}
-        refuse_settings(blind, "a task's texts are about its images; pass --captions")
+        refuse_settings(blind, "applies only to --captions; leave it out with --task")
     else:
         answers = config.phase.task_answers
         of_tasks = {
@@ -152,7 +158,7 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
             "--mentioned-objects-only": config.regions.mentioned_objects_only,
             "--partition": learned.partition,
         }
-        refuse_settings(of_tasks, "captions have none; pass --task and --data")
+        refuse_settings(of_tasks, "applies only to --task; pass --task and --data, or leave it out")
     flags = "--eval-captions FILES, --eval-image-list FILE or --eval-splits NAMES"
     check_has_eval_data(config.examining, held != EvalTexts(), flags)
     weighted_files(learned.captions, "--captions")
@@ -164,13 +170,13 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
 
 
 def reads(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Mapping[str, str]:
-    """Of what a new model's CNN is made."""
+    """Model that initialises a new model's CNN."""
     is_new = config.regions.images and not has_cnn(config.model)
     return {"--backbone": config.pixels.backbone} if is_new else {}
 
 
 def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     from groundling.data.regions.inputs import manifests
 
     learned = config.train_texts

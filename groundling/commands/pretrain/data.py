@@ -1,4 +1,4 @@
-"""What a model is pre-trained on, or measured on: captions or a task's texts, with regions, pixels and teachers."""
+"""Data of a pre-training: captions or a task's texts, with regions, pixels and teachers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from groundling.training.batch_sampler import DataSource, split_by_file
 from groundling.vision_language import PretrainingPhase
 from groundling.vision_language.single_stream import SingleStreamModel
 
-# The texts of a task that a model is pre-trained on, with what is right, with any answer, or judged.
+# Texts of a task for pre-training: with the right answer, with any answer, or labelled right or wrong.
 
 
 def task_texts(
@@ -54,18 +54,19 @@ def task_texts(
     partition: str = "",
     splits: Sequence[str] = (),
 ) -> list[Example]:
-    """A task's training texts with what is right, for masked LM on its own images (VisualBERT Appendix A).
+    """A task's training texts with the right answers, for masked LM on its own images (VisualBERT
+    Appendix A).
 
-    A question is followed by its best answer (the release takes the answer apart into letters), a choice by the right
-    one, a statement stands alone. With `tags` texts keep the places that name objects, and what these are; with
-    `partition` they are those of that file's examples; `splits` are those of the task, if not its training split alone.
-    Raises InputError if a multiple choice has no label.
+    A question is followed by its best answer (the release splits the answer into letters), a choice
+    by the right one; a statement stands alone. With `tags`, texts keep their object tags; with
+    `partition`, only that file's examples are used; `splits` default to the training split. Raises
+    InputError if a multiple choice has no label.
     """
     texts = []
     for example in _within(task, folder, partition, _read(task, folder, splits)):
         if example.choices and not isinstance(example.label, int):
             raise InputError(
-                f"{example.id}: a multiple choice without a label cannot be pre-trained on"
+                f"{example.id}: a multiple choice without a label cannot be used for pre-training"
             )
         if isinstance(example.label, int) and example.choices:
             example = with_choice(example, example.label)
@@ -76,7 +77,7 @@ def task_texts(
 
 
 def _once(texts: Sequence[Example], task: Task) -> list[Example]:
-    """The texts; where examples are phrases of captions, every caption stands there once (release: Flickr30k)."""
+    """The texts; where examples are phrases of captions, every caption once (release: Flickr30k)."""
     if task.form.head_input != "phrase":
         return list(texts)
     return list({(text.text, text.images): text for text in reversed(texts)}.values())[::-1]
@@ -89,9 +90,9 @@ def judged_texts(
     partition: str = "",
     splits: Sequence[str] = (),
 ) -> list[Example]:
-    """A task's training texts with labels that say whether they are right: choices, or statements, true or false.
+    """A task's training texts, labelled right or wrong: choices, or true and false statements.
 
-    As VisualBERT's code pre-trains on VCR and NLVR2. Raises InputError for a task of another form.
+    As VisualBERT's code pre-trains on VCR and NLVR2. Raises InputError for other tasks.
     """
     form = task.form
     says_it = isinstance(form, MultipleChoice) or (
@@ -99,12 +100,12 @@ def judged_texts(
     )
     if not says_it or task.label_regions is not None:
         raise InputError(
-            f"--task-answers judged: texts of {task.name} are neither right nor wrong; expected a multiple choice "
-            "(vcr) or statements that are true or false (nlvr2)"
+            f"--task-answers judged: {task.name} has no right and wrong texts; expected a multiple choice "
+            "(vcr) or true and false statements (nlvr2)"
         )
     examples = _within(task, folder, partition, _read(task, folder, splits))
     without = [example.id for example in examples if example.label is None]
-    raise_first([f"{name}: nobody says whether it is right" for name in without])
+    raise_first([f"{name}: has no label, expected right or wrong" for name in without])
     return [replace(_as_text(example, tags), label=example.label) for example in examples]
 
 
@@ -115,10 +116,10 @@ def unlabelled_texts(
     partition: str = "",
     splits: Sequence[str] = (),
 ) -> list[tuple[Example, ...]]:
-    """All versions of each of a task's training texts that somebody could write who has not seen the labels.
+    """All versions of each of a task's training texts that can be written without the labels.
 
-    A question with choices is an example with all of them; a question without stands alone. With `partition` they are
-    those of that file's examples; `splits` as for `task_texts`.
+    A question with choices is an example with all of them; a question without choices stands alone.
+    `partition` and `splits` as for `task_texts`.
     """
     examples = _read(task, folder, splits)
     inside = {example.id for example in _within(task, folder, partition, examples)}
@@ -140,7 +141,7 @@ def _within(
 
 
 def _as_text(example: Example, tags: bool) -> Example:
-    """The example without its label, and, but with `tags`, without the places that name objects or phrases."""
+    """The example without its label and, without `tags`, without object and phrase tags."""
     text = replace(example, label=None, gold_boxes=None, official_id="")
     if tags and example.object_count:
         return text
@@ -155,30 +156,31 @@ def _as_text(example: Example, tags: bool) -> Example:
 
 
 TaskAnswers = Literal["right", "any", "judged"]
-"""Which answers the texts of a task have."""
+"""Which answers a task's texts contain."""
 ASKED = 256
-"""Samples of every source by which a trained model's parts are told from guessing."""
+"""Samples per source in the check whether an objective is better than guessing."""
 ASKED_PIXELS = 32
-"""The same of a model that reads pixels, which takes a hundred times as long."""
+"""The same for a model that reads pixels, which takes a hundred times as long."""
 
 
 @dataclass(frozen=True)
 class CaptionCorpus:
-    """One file of captions and how often it is drawn."""
+    """A caption file with its sampling weight."""
 
     name: str
-    """What `--regions NAME=STORE` and messages call it: the file without its ending."""
+    """Name in `--regions NAME=STORE` and in messages: the file without its ending."""
     file: str
     """Empty for a task's own texts."""
     weight: float = 0.0
-    """Of its steps among those of all files; 0: its number of samples."""
+    """Sampling weight among all files; 0: its number of samples."""
 
 
 def corpora_of(texts: TrainTexts, beside: Sequence[str]) -> list[CaptionCorpus]:
-    """The files of `--captions`, each FILE or FILE=WEIGHT; a task's own texts are one without a file.
+    """The files of `--captions`, each FILE or FILE=WEIGHT; a task's own texts are one corpus
+    without a file.
 
-    Those `beside`, which one part of the run holds out and the other learns from, are told apart from them by name.
-    Raises InputError for a weight that is none, or if some files have one and others have not.
+    `beside`: the files of the other role (training or held-out), which must have different names.
+    Raises InputError for an invalid weight, or if only some files have one.
     """
     if not texts.captions:
         return [CaptionCorpus(texts.task, "")]
@@ -188,40 +190,42 @@ def corpora_of(texts: TrainTexts, beside: Sequence[str]) -> list[CaptionCorpus]:
     alike = len({Path(file).stem for file in every}) < len(every)
     names = files if alike else [Path(file).stem for file in files]
     if len(set(files)) < len(files):
-        raise InputError(f"--captions {' '.join(texts.captions)}: a file is there twice")
+        raise InputError(
+            f"--captions {' '.join(texts.captions)}: a file is given twice; remove one"
+        )
     return [
         CaptionCorpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)
     ]
 
 
 def corpus_names(corpora: Sequence[CaptionCorpus]) -> list[str]:
-    """What the corpora are called."""
+    """Names of the corpora."""
     return [each.name for each in corpora]
 
 
 def _held_files(captions: Sequence[str]) -> list[str]:
-    """Files of captions that are measured on, of which weights say nothing."""
+    """Held-out caption files, without weights."""
     return [weighted(word, "--eval-captions").file for word in captions]
 
 
 @dataclass(frozen=True)
 class PretrainingData:
-    """What a model is pre-trained on, or what is held out."""
+    """Training or held-out data of a pre-training."""
 
     corpora: Sequence[CaptionCorpus]
     samples: list[SampleDataset]
-    """Of every corpus."""
+    """By corpus."""
     stores: list[CombinedStore]
-    """Of every corpus."""
+    """By corpus."""
     left_out: int
-    """Captioned images that the stores lack."""
+    """Number of captioned images that the stores lack."""
     notes: list[str]
-    """What a reader must know of them."""
+    """Notes for the result."""
     teachers: Sequence[Teacher] = ()
-    """Those that the loop must ask."""
+    """Teachers that the training loop runs."""
 
     def places(self) -> list[str]:
-        """Where the regions of all images are: two data sets may call different images alike."""
+        """Stores and ids of all images; two data sets may use the same id for different images."""
         pairs = zip(self.samples, self.stores, strict=True)
         places = (
             f"{store.holder(image).folder}: {image}"
@@ -235,7 +239,7 @@ class PretrainingData:
 def versions_of(
     task: Task, texts: TrainTexts, answers: TaskAnswers, tags: bool
 ) -> list[tuple[Example, ...]]:
-    """What a task's texts are, with such answers: one version each or all that may be drawn."""
+    """A task's texts with such answers: one version each, or all that may be drawn."""
     folder = Path(texts.data)
     splits = task.splits_to_train(texts.train_splits)
     if answers == "any":
@@ -246,15 +250,15 @@ def versions_of(
 
 @dataclass(frozen=True)
 class PretrainingReader:
-    """How a run reads its texts, what is learned from and what is held out alike."""
+    """Reads texts and images of a run, for training and held-out data alike."""
 
     model: SingleStreamModel
     pairs: bool
     """Whether two captions of an image are read together."""
     answers: TaskAnswers
-    """Of a task's texts: with which answers."""
+    """A task's texts: which answers they contain."""
     tags: bool
-    """Of a task's texts: whether they keep the places that name objects."""
+    """A task's texts: whether they keep object tags."""
     grounded: bool
     """Whether captions are read with their images."""
     text: TextRowEncoder
@@ -268,9 +272,10 @@ class PretrainingReader:
         corpora: Sequence[CaptionCorpus],
         mirrored: bool,
     ) -> PretrainingData:
-        """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts.
+        """Samples with regions or pixels, and with teachers.
 
-        `versions`: the texts of a task. `mirrored`: half of the pictures, if the settings have it so.
+        `versions`: the texts of a task. `mirrored`: mirror half of the images, if the settings say
+        so.
         """
         stores = [self.inputs.stores(each.name) for each in corpora]
         texts, left_out, notes = self._texts(learned, versions, corpora, stores)
@@ -278,12 +283,12 @@ class PretrainingReader:
         seen: list[SampleDataset] = []
         teachers: list[Teacher] = []
         for each, samples in zip(corpora, texts, strict=True):
-            # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
+            # Features of texts that change in every epoch cannot be cached: the loop runs their teacher.
             samples, teachers = self.teacher_set.wrap(
                 samples, fixed=isinstance(samples, TextDataset)
             )
             if self.grounded:
-                # In pictures that are learned from and mirrored, the release leaves captions as they are.
+                # The release does not change captions of mirrored images.
                 mirror = samples if mirrored else None
                 looks_at = self.inputs.all_images(each.name)
                 samples = self.inputs.samples(samples, self.model, looks_at, mirror=mirror)
@@ -297,7 +302,9 @@ class PretrainingReader:
         corpora: Sequence[CaptionCorpus],
         stores: Sequence[CombinedStore],
     ) -> tuple[list[SampleDataset], int, list[str]]:
-        """The texts of every corpus, how many captioned images the stores lack, and notes."""
+        """The texts of every corpus, the number of captioned images that the stores lack, and
+        notes.
+        """
         if learned.task and self.answers != "right":
             return [SampledTextDataset(versions, self.text, judged=self.answers == "judged")], 0, []
         if learned.task:
@@ -314,7 +321,7 @@ class PretrainingReader:
 
 
 def held_texts(learned: TrainTexts, held: EvalTexts) -> TrainTexts | None:
-    """What is held out in place of what is learned from, so that both are read alike; None without."""
+    """The held-out texts, with the settings of the training texts; None without."""
     if held == EvalTexts():
         return None
     if learned.task:
@@ -339,7 +346,7 @@ def held_data(
     corpora: Sequence[CaptionCorpus],
     task: Task | None,
 ) -> PretrainingData | None:
-    """What is held out; None without such. Raises InputError for a split that there is not, or is learned from."""
+    """Held-out data; None without. Raises InputError for an unknown split, or a training split."""
     if held is None:
         return None
     versions = []
@@ -353,13 +360,15 @@ def _check_held_splits(task: Task, learned: Sequence[str], held: Sequence[str]) 
     for split in held:
         task.check_labelled(split, "--eval-splits")
         if split in task.splits_to_train(learned):
-            raise InputError(f"--eval-splits {split}: is learned from, too; leave it out")
+            raise InputError(f"--eval-splits {split}: is also a training split; leave it out")
 
 
 def _captioned(
     learned: TrainTexts, corpora: Sequence[CaptionCorpus], stores: Sequence[CombinedStore]
 ) -> Iterator[tuple[list[CaptionedImage], int, list[str]]]:
-    """Of each file, the captioned images that its stores hold, by their ids there, how many they lack, and notes."""
+    """For each file: the captioned images in its stores, the number that the stores lack, and
+    notes.
+    """
     files = [each.file for each in corpora]
     wanted = CaptionFilter(learned.reading.caption_splits, learned.reading.columns).for_files(files)
     for file, own, store in zip(files, wanted, stores, strict=True):
@@ -376,16 +385,17 @@ def _shared_images(
     texts: Sequence[SampleDataset],
     stores: Sequence[CombinedStore],
 ) -> list[str]:
-    """Notes on images that several stores hold, or that several corpora name.
+    """Notes on images that are in several stores, or in several corpora.
 
-    Raises InputError if two corpora name an image that two stores hold: whose regions are whose is not known.
+    Raises InputError if two corpora name an image that two stores hold: it is unclear which regions
+    belong to which.
     """
     notes = []
     first: dict[str, int] = {}
     for number, (each, samples) in enumerate(zip(corpora, texts, strict=True)):
         store = stores[number]
         images = list(dict.fromkeys(image for some in samples.images for image in some))
-        # Corpora with stores of their own read their own regions, whatever their images are called.
+        # Corpora with stores of their own read their own regions, whatever their image ids.
         shared = [
             image
             for image in images
@@ -396,17 +406,17 @@ def _shared_images(
         if mixed:
             other = corpora[first[mixed[0]]]
             raise InputError(
-                f"--regions: image {mixed[0]!r} is in several stores, and both {other.file} and {each.file} name it "
-                f"({len(mixed):,} such); say whose store is whose: --regions {other.name}=STORE {each.name}=STORE"
+                f"--regions: image {mixed[0]!r} is in several stores and in both {other.file} and {each.file} "
+                f"({len(mixed):,} such images); assign the stores: --regions {other.name}=STORE {each.name}=STORE"
             )
         if repeated:
             notes.append(
-                f"{len(repeated):,} images of {each.name} are in several stores, of which the first counts, such as "
+                f"{len(repeated):,} images of {each.name} are in several stores and are read from the first, such as "
                 f"{repeated[0]!r}"
             )
         if shared:
             notes.append(
-                f"{len(shared):,} images of {each.name} are named by an earlier file, too, and share its regions, "
+                f"{len(shared):,} images of {each.name} are also in an earlier file and share its regions, "
                 f"such as {shared[0]!r}"
             )
         for image in images:
@@ -420,9 +430,10 @@ def sources_of(
     objectives: Sequence[Objective],
     beside: Sequence[Objective],
 ) -> list[DataSource]:
-    """Every corpus once for each kind of step; objectives beside the model's own score every step.
+    """Every corpus once for each kind of step; auxiliary objectives take part in every step.
 
-    A step draws a corpus and a kind together, as UNITER's release does (ChenRocks/UNITER, data/loader.py).
+    A step draws a corpus and a kind together, as UNITER's release does (ChenRocks/UNITER,
+    data/loader.py).
     """
     names = {objective.name for objective in objectives}
     always = tuple(objective.name for objective in beside)
@@ -439,9 +450,9 @@ def sources_of(
 
 
 def sample_sources(sources: Sequence[DataSource], pixels: bool) -> list[DataSource]:
-    """A few samples of every source, evenly spaced: fewer of those with `pixels`."""
+    """A few samples of every source, evenly spaced; fewer with `pixels`."""
     most = ASKED_PIXELS if pixels else ASKED
-    world = PartialState().num_processes  # each of which has a share
+    world = PartialState().num_processes  # each process gets a share
     return [
         replace(one, samples=SampleSelection(one.samples, thinned(range(len(one.samples)), most)))
         for one in sources
@@ -452,9 +463,10 @@ def sample_sources(sources: Sequence[DataSource], pixels: bool) -> list[DataSour
 def text_only_sources(
     files: Sequence[WeightedFile], text: TextRowEncoder, sources: Sequence[DataSource], place: Path
 ) -> list[DataSource]:
-    """Texts without images, as often as all the rest (VL-BERT, final version, Section 3.3), which no epoch counts.
+    """Texts without images, drawn as often as all captions (VL-BERT, final version, Section 3.3);
+    not counted in epochs.
 
-    They are kept tokenised below the folder `place`.
+    Tokenised texts are stored below the folder `place`.
     """
     if not files:
         return []

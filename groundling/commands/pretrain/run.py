@@ -1,4 +1,6 @@
-"""Pre-train VisualBERT, VL-BERT or UNITER on captioned images, or on the texts and images of a task."""
+"""Pre-train VisualBERT, VL-BERT or UNITER on captioned images, or on the texts and images of a
+task.
+"""
 
 from __future__ import annotations
 
@@ -73,12 +75,14 @@ from groundling.vision_language.loading import (
 )
 from groundling.vision_language.single_stream import SingleStreamModel
 
-GUESSING = "train longer (--epochs, --steps), or do without this model: what is fine-tuned from it starts there"
-"""What to do about a model whose parts guess."""
+GUESSING = "train longer (--epochs, --steps); a model fine-tuned from it starts from this state"
+"""Advice for a model with an objective that is no better than guessing."""
 
 
 def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
-    """Pre-train and write `model`, from which `finetune` and a next phase start; returns the result."""
+    """Pre-train and write `model`, from which `finetune` and further pre-training start; returns
+    the result.
+    """
     inner = load_training_step(config.stepping.training_step, config.stepping.adversarial)
     learned = config.train_texts
     corpora = corpora_of(learned, config.eval_texts.eval_captions)
@@ -142,7 +146,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
         evaluator=exam,
     )
     some = sample_sources(sources, bool(config.regions.images))
-    # Only the design's own parts can be told from guessing, and none of them asks a teacher.
+    # Only the architecture's own objectives have a guessing baseline, and none of them needs a teacher.
     parts, left = compare_with_baseline(
         HeldOutLoss("samples", some, model, own, (), training), GUESSING
     )
@@ -158,7 +162,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
 def _result(
     trained: dict[str, Any], model: SingleStreamModel, objectives: Sequence[Objective], run: Run
 ) -> dict[str, Any]:
-    """What a training was of and came to, with notes on what it learned."""
+    """Result of the training, with notes."""
     watched, remarks = summarize_monitored_terms(objectives, run.folder, trained)
     run.note(*remarks, *selection_bias_note(trained))
     names = sorted(one.name for one in objectives)
@@ -175,7 +179,7 @@ def _save(model: SingleStreamModel, objectives: Sequence[Objective], folder: Pat
 def _given(
     model: SingleStreamModel, store: CombinedStore, settings: ObjectiveSettings
 ) -> ObjectiveContext:
-    """What objectives are made from, but for the teachers' widths."""
+    """Context of the objectives, without the teachers' widths."""
     return ObjectiveContext(
         model.sizes._replace(classes=store.classes, background=store.background),
         MaskingVocabulary.of(model.text.tokenizer),
@@ -189,7 +193,7 @@ def _regions(
     learned: Sequence[CaptionCorpus],
     held: Sequence[CaptionCorpus],
 ) -> RegionInputs:
-    """The stores and photos of all captions; raises InputError if they do not go together."""
+    """Region stores and photos of all captions; raises InputError if they do not fit together."""
     names = corpus_names(learned)
     every = dict.fromkeys([*names, *corpus_names(held)])
     inputs = RegionInputs(
@@ -207,14 +211,16 @@ def _regions(
 def _fitting(
     model: SingleStreamModel, inputs: RegionInputs, store: CombinedStore
 ) -> SingleStreamModel:
-    """The model, which now knows what made the regions that it is trained with; InputError if they do not fit it."""
+    """The model with the facts of its training regions; raises InputError if they do not fit it."""
     inputs.check(model, *inputs.learns)
     model.regions_provenance = store.facts
     return model
 
 
 def _started(config: PretrainConfig, store: CombinedStore, seed: int) -> SingleStreamModel:
-    """The student, made a vision-language model if it is none; raises InputError if store or images do not fit."""
+    """The student, made a vision-language model if it is not one; raises InputError if store or
+    images do not fit.
+    """
     torch.manual_seed(derive_seed(seed, "init", "join"))
     start: Encoder = load_encoder(config.model, architecture=config.architecture)
     if config.random_init and isinstance(start, TextEncoder):
@@ -228,7 +234,7 @@ def _started(config: PretrainConfig, store: CombinedStore, seed: int) -> SingleS
         return prepare_end_to_end_model(start, config.pixels, config.architecture, options)
     if images:
         raise InputError(
-            f"--images {images}: only VL-BERT and VisualBERT learn from pixels; pass --architecture vlbert or visualbert with "
+            f"--images {images}: only VL-BERT and VisualBERT read pixels; pass --architecture vlbert or visualbert with "
             "a BERT, or an end-to-end model as --model, or leave --images out"
         )
     return make_vision_language_model(start, config.architecture, store.width, **options)
@@ -237,9 +243,10 @@ def _started(config: PretrainConfig, store: CombinedStore, seed: int) -> SingleS
 def _phase(
     design: Architecture, of_task: bool, answers: TaskAnswers, step_mix: Sequence[float]
 ) -> PretrainingPhase:
-    """The model's phase on captions or on a task's texts, its steps mixed as asked.
+    """The model's phase on captions or on a task's texts, with the step mix of the settings.
 
-    Raises InputError for ratios that do not fit its kinds of steps, and for answers that it does not judge.
+    Raises InputError for a step mix that does not fit, and for `judged` answers of a model without
+    that objective.
     """
     phase = design.pretraining
     if of_task and design.task_pretraining is not None:
@@ -252,10 +259,13 @@ def _phase(
         return phase
     kinds = [names for _, names in phase.step_mix]
     if len(step_mix) != len(kinds) or not all(0 < ratio < float("inf") for ratio in step_mix):
-        told = ", ".join(" or ".join(names) for names in kinds) or "none, one step has all"
+        told = (
+            ", ".join(" or ".join(names) for names in kinds)
+            or "none, every step trains all objectives"
+        )
         given = " ".join(f"{ratio:g}" for ratio in step_mix)
         raise InputError(
-            f"--step-mix {given}: expected a number above 0 for each of {design.name}'s kinds of steps here: {told}"
+            f"--step-mix {given}: expected a number above 0 for each kind of step of {design.name}: {told}"
         )
     return replace(phase, step_mix=tuple(zip(step_mix, kinds, strict=True)))
 
@@ -267,27 +277,29 @@ def _own_objectives(
     name: str,
     seed: int,
 ) -> list[Objective]:
-    """The objectives of the phase of the model called `name`, with new heads."""
+    """The objectives of the phase of the model `name`, with new heads."""
     torch.manual_seed(derive_seed(seed, "init", "heads"))
     objectives = phase.objectives(given, options)
     if not all(isinstance(one, Objective) for one in objectives):
-        raise InputError(f"{name}: its phase makes something else than objectives")
+        raise InputError(f"{name}: its phase must return objectives")
     for objective in objectives:
         check_saved_modules(objective)
     return objectives
 
 
 def _check_grounded(objectives: Sequence[Objective], model: str, grounded: bool) -> None:
-    """Raises InputError if captions are to be read without images by an objective that scores these."""
+    """Raises InputError for captions without images and an objective that needs images."""
     blind = [one.name for one in objectives if "regions" in one.required_fields]
     if blind and not grounded:
         raise InputError(
-            f"--no-grounded: {blind[0]} of {model} reads the image; VisualBERT alone learns from captions"
+            f"--no-grounded: {blind[0]} of {model} needs images; only VisualBERT can be trained on captions alone"
         )
 
 
 def _start_heads(objectives: Sequence[Objective], student: str, regions: bool) -> None:
-    """Heads from the checkpoint or the earlier run: masked LM's, and where a task's texts are read, `regions`', too."""
+    """Load heads from the student: the masked-LM head, and with `regions`, for a task's texts, all
+    others too.
+    """
     for objective in objectives:
         if isinstance(objective, MaskedLM):
             init_lm_head(objective.head, student, "bert", objective.pretrained_names)
@@ -297,10 +309,10 @@ def _start_heads(objectives: Sequence[Objective], student: str, regions: bool) -
 
 
 def _unread(config: PretrainConfig) -> list[str]:
-    """What was given and has no reader; a design of the user's own may read anything."""
+    """Notes on settings that no objective uses; a user's own architecture may use any."""
     if is_import_path(config.architecture):
         return []
-    # Every design of ours hides words.
+    # Every architecture of this library masks words.
     return unused_settings_note(
         ("mlm", *config.extra.objectives), config.settings, config.stepping.training_step
     )
@@ -309,7 +321,7 @@ def _unread(config: PretrainConfig) -> list[str]:
 def _missing_steps(
     phase: PretrainingPhase, objectives: Sequence[Objective], region_classes: str
 ) -> list[str]:
-    """Which kinds of steps of its phase a run has none of, and why."""
+    """Notes on kinds of steps that a run does not have, and why."""
     names = {objective.name for objective in objectives}
     reason = "the store's regions have no classes"
     if region_classes == "none":
@@ -322,7 +334,7 @@ def _missing_steps(
 
 
 def _told(task: Task | None, learned: TrainTexts, answers: TaskAnswers) -> list[str]:
-    """Whether the run told the labels of examples that fine-tuning does not know, or is scored on."""
+    """Note if the run read labels that few-shot fine-tuning or evaluation hides."""
     if task is None or answers == "any":
         return []
     if not (isinstance(task.form, OpenAnswer | MultipleChoice) or answers == "judged"):
@@ -330,12 +342,12 @@ def _told(task: Task | None, learned: TrainTexts, answers: TaskAnswers) -> list[
     held = [split for split in task.dev if split in learned.train_splits]
     if held:
         return [
-            f"this model has read the right answers of {' and '.join(held)} of {task.name}: scores there after it are "
-            "of examples that it knows"
+            f"this model has read the right answers of {' and '.join(held)} of {task.name}: these splits are "
+            "not held out for models fine-tuned from it"
         ]
     if learned.partition:
         return []
     return [
-        f"this model has read the right answers of all training examples of {task.name}, as CLIP-TD's has: scores of "
-        "few-shot fine-tuning after it do not count as few-shot; --task-answers any or --partition FILE tells none"
+        f"this model has read the right answers of all training examples of {task.name}, as CLIP-TD's has: "
+        "few-shot fine-tuning from it is not few-shot; --task-answers any or --partition FILE avoids this"
     ]

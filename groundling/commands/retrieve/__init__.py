@@ -1,4 +1,6 @@
-"""`groundling retrieve`: image-text retrieval of a CLIP, and of a text encoder that speaks its space."""
+"""`groundling retrieve`: image-text retrieval of a CLIP, and of a text encoder aligned with its
+space.
+"""
 
 from __future__ import annotations
 
@@ -21,50 +23,53 @@ from groundling.settings.input_settings import CaptionSettings
 
 @dataclass(frozen=True)
 class RetrieveConfig(Settings):
-    """Which captioned images are searched, by which CLIP, and whose texts stand beside its own."""
+    """Image-text retrieval: captions, images, CLIP, and a student text encoder."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
-    """CLIP-like model with both sides: hub id or folder."""
+    """CLIP-like model with both towers: hub id or folder."""
     captions: Annotated[str, InputKind.PATH, required] = ""
-    """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your own csv, tsv or jsonl, or \
-a folder (docs/vision.md)."""
+    """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your own \
+csv, tsv or jsonl, or a folder (docs/vision.md)."""
     reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images."""
     image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the images to use, one name a line, or as karpathy_test_images.txt does; empty: all."""
+    """File that lists the images to use, one name per line, or as karpathy_test_images.txt does; \
+empty: all."""
     skip_missing: bool = False
-    """Leave captions out whose image is missing, and count the images."""
+    """Skip captions whose image is missing, and count the images; otherwise a missing image is an \
+error."""
     skip_bad: bool = False
-    """Leave images out whose file does not decode, and name and count them; without it, the first one is an error."""
+    """Skip images that do not decode, and name and count them; otherwise the first is an error."""
     student: Annotated[str, InputKind.MODEL] = ""
-    """Sentence encoder whose vectors are to be found among the model's images: a folder of sentence-transformers, as \
-`adapt --keep-projection` writes it."""
+    """Sentence encoder that replaces the model's text tower in a second search: a \
+sentence-transformers folder, as `adapt --keep-projection` writes it."""
     captions_per_text: Annotated[int, at_least(1)] = 1
-    """Captions of an image that make one text, one after the other; more than 1 makes long texts. The last text of an \
-image has what is left."""
+    """Number of captions of an image joined into one text; more than 1 makes long texts. The last \
+text of an image has the remaining captions."""
     max_windows: Annotated[int, at_least(0)] = 1
-    """Windows of a long text that the model's own text side reads, as a mean; 1: cut after the first, as CLIP does; \
-0: all."""
+    """Maximum windows of a long text that the model's text tower reads and averages; 1: truncate \
+to the first, as CLIP does; 0: all."""
     max_length: Annotated[int, at_least(0)] = 0
-    """Pieces of a text that the student reads; 0: as many as its folder says."""
+    """Maximum tokens per text for the student; 0: as its folder defines."""
     seed: Annotated[int, at_least(0)] = 0
-    """Draws the resamples of the intervals."""
+    """Seed of the bootstrap intervals."""
     teacher_cache: str = ""
-    """Folder in which the model's features stay for other runs; empty: in the run folder, until the run ends."""
+    """Folder that keeps the model's features for other runs; empty: they stay in the run folder \
+until the run ends."""
     cpu: bool = False
-    """Stay on the CPU even where there is an accelerator."""
+    """Run on the CPU even if an accelerator is available."""
 
 
 def check(config: RetrieveConfig, out: str | Path) -> None:
-    """Raises InputError for settings that are missing, or that nothing reads."""
+    """Raises InputError for settings that have no effect."""
     if not config.student:
         length = {"--max-length": config.max_length}
-        refuse_settings(length, "is for --student; a CLIP's window cuts its texts")
+        refuse_settings(length, "needs --student; a CLIP truncates texts to its own window")
 
 
 def inputs(config: RetrieveConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     return {
         "model": config.model,
         "captions": config.captions,
@@ -76,7 +81,7 @@ def inputs(config: RetrieveConfig) -> Inputs:
 
 COMMAND = Command(
     "retrieve",
-    "image-text retrieval of a CLIP, and of a text encoder that speaks its space",
+    "image-text retrieval of a CLIP, and of a text encoder aligned with its space",
     "groundling.commands.retrieve.run:retrieve",
     {"_own": RetrieveConfig()},
     title="Use",

@@ -1,4 +1,4 @@
-"""Image-text retrieval of a CLIP, and of a sentence encoder that speaks its space, as a command."""
+"""Image-text retrieval of a CLIP, and of a sentence encoder aligned with its space."""
 
 from __future__ import annotations
 
@@ -53,29 +53,29 @@ from groundling.teachers.feature_cache import (
 from groundling.teachers.text import ClipSentenceTeacher
 
 WAYS = {TO_IMAGE: "text to image", TO_TEXT: "image to text"}
-"""Directions as tables call them."""
-TIES = "the right one last"
-"""Of answers that score the same."""
+"""Directions as named in tables."""
+TIES = "right answer last"
+"""Rank of the right answer among equal scores."""
 
 
 class EncodedTexts(NamedTuple):
-    """Texts as one encoder reads them."""
+    """Texts encoded by one encoder."""
 
     vectors: np.ndarray
     """(C, E) float32, of unit length."""
     dropped: np.ndarray
-    """(C,) pieces that were cut off each text's end."""
+    """(C,) truncated tokens of each text."""
 
 
 class Gallery(NamedTuple):
-    """What is searched and what it is searched for."""
+    """Images and texts of the retrieval."""
 
     captioned: Sequence[CaptionedImage]
     """I images with their texts."""
     first: np.ndarray
-    """(I + 1,) where each image's texts begin among all C."""
+    """(I + 1,) index of each image's first text among all C."""
     pictures: np.ndarray
-    """(I, E) float32, of unit length."""
+    """(I, E) float32 image embeddings, of unit length."""
 
     @property
     def texts(self) -> list[str]:
@@ -84,15 +84,16 @@ class Gallery(NamedTuple):
 
 
 def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
-    """Recall at 1, 5 and 10 and the median rank, of texts for images and back, beside what chance gives.
+    """Recall at 1, 5 and 10 and the median rank, text to image and image to text, with chance
+    levels.
 
-    With a student, its vectors of the texts search the same images; differences and ratios have paired intervals, and
-    texts that the model's own side cannot read whole are counted by themselves. Of several processes each compares
-    everything.
+    With a student, its text vectors search the same images; differences and ratios have paired
+    intervals, and texts that the model truncates are also scored separately. Under several
+    processes each one computes everything.
 
     Raises:
         InputError: Captions, images or a model are missing or malformed, there are fewer than two images, or the
-            student's vectors have not the width of the model's space.
+            student's vectors have another width than the model's space.
     """
     captioned, left_out = _captioned(config, run)
     image = load_clip_image_tower(config.model)
@@ -109,15 +110,17 @@ def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
 
 
 class SentenceEncoder(NamedTuple):
-    """A text encoder that says sentence vectors."""
+    """A text encoder with sentence pooling."""
 
     text: TextEncoder
     sentence: SentenceModules
     max_length: int
-    """Pieces of a text that it reads."""
+    """Maximum tokens per text."""
 
     def read(self, texts: Sequence[str], source: str) -> EncodedTexts:
-        """The texts as it reads them; raises InputError, naming its `source`, for what is no number."""
+        """Sentence vectors of the texts; raises InputError, naming `source`, if they are not
+        finite.
+        """
         vectors, dropped = sentence_vectors(self.text, self.sentence, texts, self.max_length)
         if not torch.isfinite(vectors).all():
             raise InputError(f"{source}: its sentence vectors are not finite numbers")
@@ -125,30 +128,32 @@ class SentenceEncoder(NamedTuple):
 
 
 def _student(config: RetrieveConfig, width: int) -> SentenceEncoder | None:
-    """The student, if there is one; raises InputError if its vectors are not `width` numbers."""
+    """The student, if there is one; raises InputError if its vectors do not have `width`
+    dimensions.
+    """
     if not config.student:
         return None
     text = load_text_encoder(config.student)
     if text.sentence is None:
         raise InputError(
-            f"{config.student}: no folder of sentence-transformers, modules.json is missing; "
+            f"{config.student}: not a sentence-transformers folder, modules.json is missing; "
             "`adapt --keep-projection` writes one"
         )
     any_states = torch.zeros(1, 1, text.sizes.text)
     own = text.sentence.vectors(any_states, torch.ones(1, 1, dtype=torch.bool)).shape[1]
     if own != width:
         raise InputError(
-            f"{config.student}: its vectors have {own} numbers, but the space of {config.model} has {width}; "
-            "expected what `adapt --keep-projection` made with this very teacher"
+            f"{config.student}: its vectors have {own} dimensions, but the space of {config.model} has {width}; "
+            "expected a model of `adapt --keep-projection` with this CLIP as teacher"
         )
     length = min(config.max_length or text_length_limit(text, text.sentence), text.max_length)
     return SentenceEncoder(text, text.sentence, length)
 
 
 def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[CaptionedImage], dict[str, Any]]:
-    """The images with their texts, and what is told of those left out.
+    """The images with their texts, and counts of skipped images.
 
-    Raises InputError if fewer than two are there, or one does not decode.
+    Raises InputError if fewer than two images remain, or one does not decode.
     """
     reading = config.reading
     told = read_captions(config.captions, reading.caption_splits, reading.columns)
@@ -157,9 +162,7 @@ def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[CaptionedImage], 
     images = found.select_images(config.skip_missing, config.images)
     images, bad = split_decodable(images, config.images, config.skip_bad)
     if len(images) < 2:
-        raise InputError(
-            f"{config.captions}: {len(images)} image to search; expected at least 2, or every text finds its own"
-        )
+        raise InputError(f"{config.captions}: {len(images)} image to search; expected at least 2")
     images = with_store_ids(images)
     texts = [
         replace(one, captions=join_captions(one.captions, config.captions_per_text))
@@ -177,7 +180,9 @@ def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[CaptionedImage], 
 def _gallery(
     captioned: Sequence[CaptionedImage], clip: FrozenClip, folder: str, cache: FeatureCache
 ) -> Gallery:
-    """The images with their embeddings; raises InputError if one is no image, or shares its name with another."""
+    """The images with their embeddings; raises InputError if one does not decode, or shares its
+    name with another.
+    """
     teacher = ClipTeacher(
         clip, ("clip_image",), TargetedDistillationSettings(teacher_images=folder)
     )
@@ -194,7 +199,7 @@ def _texts(
     device: torch.device,
     cache: FeatureCache,
 ) -> tuple[dict[str, EncodedTexts], dict[str, dict[str, Any]]]:
-    """The texts as each side reads them, and how long a text it can read."""
+    """The texts as encoded by each side, and how much of a text each side reads."""
     own = ClipSentenceTeacher(*load_clip_text_tower(config.model), max_windows=config.max_windows)
     own.to(device)
     read = {"model": _own_texts(texts, own, cache)}
@@ -209,7 +214,7 @@ def _texts(
 def _own_texts(
     texts: Sequence[str], teacher: ClipSentenceTeacher, cache: FeatureCache
 ) -> EncodedTexts:
-    """Texts as the model's own text side reads them."""
+    """Texts encoded by the model's own text tower."""
     examples = [Example(str(number), text) for number, text in enumerate(texts)]
     vectors, dropped = _features(examples, teacher, "sentence", cache)
     norm = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -219,7 +224,7 @@ def _own_texts(
 def _features(
     examples: Sequence[Example], teacher: Teacher, name: str, cache: FeatureCache
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A teacher's feature (N, E) of every example, computed once and kept, and what was cut off each, (N,)."""
+    """A teacher's feature (N, E) of every example, cached, and the truncated tokens of each, (N,)."""
     samples, _ = TeacherSet([teacher], cache).wrap(TextDataset(examples, None))
     each = [(sample.features[name], sample.truncated_tokens) for sample in iterate_samples(samples)]
     return np.stack([vector for vector, _ in each]), np.array([dropped for _, dropped in each])
@@ -228,7 +233,7 @@ def _features(
 def _numbers(
     gallery: Gallery, read: dict[str, EncodedTexts], told: dict[str, dict[str, Any]], seed: int
 ) -> dict[str, Any]:
-    """What each side finds, who finds more, and the same of the texts that the model cannot read whole."""
+    """Scores of each side, their comparison, and the same for texts that the model truncates."""
     found = {
         side: retrieval_ranks(texts.vectors, gallery.pictures, gallery.first)
         for side, texts in read.items()
@@ -261,7 +266,7 @@ def _numbers(
 def _of_some(
     found: dict[str, RetrievalRanks], chosen: np.ndarray, image: np.ndarray, seed: int
 ) -> dict[str, Any]:
-    """Text to image, of the chosen (C,) texts alone."""
+    """Text to image, for the chosen (C,) texts only."""
     result: dict[str, Any] = {"texts": int(chosen.sum())}
     result |= {side: recall_scores(one.text_to_image[chosen]) for side, one in found.items()}
     if "student" in found:
@@ -274,7 +279,7 @@ def _of_some(
 
 
 def format_result(result: dict[str, Any]) -> str:
-    """The result as a table, and a sentence each on what was cut and on who finds more."""
+    """The result as a table, with lines on truncation and on the comparison."""
     sides = [side for side in ("model", "student") if side in result]
     rows = []
     for way, name in WAYS.items():
@@ -288,12 +293,12 @@ def format_result(result: dict[str, Any]) -> str:
     if result["bad_images"]:
         first = result["bad_images_named"][0]
         lines.append(
-            f"left out: {result['bad_images']:,} images do not decode, the first is {first}"
+            f"skipped: {result['bad_images']:,} images do not decode, the first is {first}"
         )
     for side in sides:
         cut = result[side]["truncated_texts"]
         pieces = result[side]["dropped_pieces"]
-        lines.append(f"truncated by the {side}: {cut:,} texts, {pieces:,} pieces")
+        lines.append(f"truncated by the {side}: {cut:,} texts, {pieces:,} tokens")
     for way, name in WAYS.items():
         if "student" in sides:
             lines.append(_verdict(name, result["student_less_model"][way]))
@@ -309,10 +314,10 @@ def _row(name: str, numbers: RecallScores) -> dict[str, str]:
 
 
 def _verdict(name: str, told: dict[str, Any]) -> str:
-    """Who finds more among the first ten."""
+    """The comparison of recall at 10 in one line."""
     gap = told["r@10"]
     low, high = gap["interval"]
-    line = f"{name}: R@10 of student less model {gap['value']:+.2f} [{low:+.2f}, {high:+.2f}]"
+    line = f"{name}: R@10 student - model {gap['value']:+.2f} [{low:+.2f}, {high:+.2f}]"
     ratio = told["r@10_ratio"]
     if ratio["value"] is None:
         return line

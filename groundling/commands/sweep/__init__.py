@@ -1,4 +1,6 @@
-"""`groundling sweep`: a list of runs over variants, tasks and seeds; does what is missing."""
+"""`groundling sweep`: run variants on tasks over seeds from a TOML file; finished runs are not
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +15,33 @@ from groundling.settings.fields import InputKind, Settings, at_least, required
 
 @dataclass(frozen=True)
 class SweepConfig(Settings):
-    """A list of runs over variants, tasks and seeds, from a TOML file."""
+    """Runs of variants, tasks and seeds, from a TOML file."""
 
     file: Annotated[str, InputKind.FILE, required] = ""
-    """TOML with `[adapt]`, `[tune]`, `[tasks.NAME]`, `[variants.NAME]`; `sweeps/` holds those of the papers. A task \
-of your own file has `data`, `text` and `label` in its table, as `finetune` has them as flags."""
+    """TOML file with `[adapt]`, `[tune]`, `[tasks.NAME]`, `[variants.NAME]`; `sweeps/` holds \
+those of the papers. A task of your own file has `data`, `text` and `label` in its table, like the \
+flags of `finetune`."""
     table: str = ""
-    """Only this table of the file's, e.g. "Table 2"; empty: all."""
+    """Run only this table of the file, e.g. "Table 2"; empty: all."""
     rows: tuple[str, ...] = ()
-    """Only these variants, by name; none: all."""
+    """Run only these variants, by name; none: all."""
     seeds: Annotated[int, at_least(0)] = 0
-    """Overrides the file's number of seeds; 0 does not."""
+    """Number of seeds, overriding the file; 0: as in the file."""
     processes: Annotated[int, at_least(1)] = 1
-    """Runs side by side, one thread each."""
+    """Parallel runs, one thread each."""
     plan: bool = False
-    """Run nothing: print every job, its settings beside the paper's, what is missing, steps and hours."""
+    """Print every job, its settings beside the paper's, missing data, steps and hours; run \
+nothing."""
     seconds_per_step: Annotated[float, at_least(0)] = 0.0
-    """--plan: seconds of an optimizer step, measured on your machine; 0: a rough guess from the model's size."""
+    """--plan: seconds per optimizer step, measured on your machine; 0: rough estimate from the \
+model's size."""
     miniature: bool = False
-    """Run everything in a minute, two steps a job, on small stand-ins for the data and weights that the file names."""
+    """Run everything in about a minute: two steps per job, on small stand-ins for the file's data \
+and weights."""
 
 
 def check(config: SweepConfig, out: str | Path) -> None:
-    """Raises InputError for a mistake in the file, and for data that is missing, before anything runs."""
+    """Raises InputError for a mistake in the file, and for missing data, before anything runs."""
     from groundling.commands.sweep.run import check_runs, read
 
     what = read(config, Path(out))
@@ -45,7 +51,7 @@ def check(config: SweepConfig, out: str | Path) -> None:
 
 COMMAND = Command(
     "sweep",
-    "a list of runs over variants, tasks and seeds; does what is missing",
+    "run variants on tasks over seeds, from a TOML file; finished runs are not repeated",
     "groundling.commands.sweep.run:sweep",
     {"_own": SweepConfig()},
     title="Judge",

@@ -1,4 +1,6 @@
-"""A sweep's file: variants, tasks, data, and what a paper says of their settings. Imports nothing heavy."""
+"""Sweep files: variants, tasks, data, and the paper's values of their settings. Imports nothing
+heavy.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ TABLES = {
     "variants": dict,
     "tables": dict,
 }
-"""What a sweep's file may hold."""
+"""Top-level keys of a sweep file."""
 KINDS = {
     int: "a whole number",
     bool: "true or false",
@@ -56,7 +58,7 @@ KINDS = {
     str: "a text",
 }
 MOST_PARTS = 32
-"""Of a key: the parser's time grows with their square."""
+"""Maximum parts of a key: the parser's time grows with their square."""
 MANY_PARTS = re.compile(
     r"""(?:^|[\[{,])\s*+(?:(?:[\w-]++|"[^"]*+"|'[^']*+')\s*+\.\s*+)"""
     f"{{{MOST_PARTS}}}"
@@ -76,13 +78,13 @@ class _TableSettings:
 
 
 class _SweepFile:
-    """A sweep's file while it is read."""
+    """A sweep file while it is read."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
         self.content = _content(path)
         self.shared: dict[str, _TableSettings] = {}
-        """Settings that several tables share, by the name after `with.`."""
+        """Settings shared by several tables, by the name after `with.`."""
         self.used: set[str] = set()
         for name, table in self.content.get("with", {}).items():
             self.shared[name] = self._layer(table, f'[with."{name}"]')
@@ -95,11 +97,13 @@ class _SweepFile:
         rest = table_of(table, where)
         notes = read_notes(rest.pop("paper", {}), where)
         if notes and "paper" not in self.content:
-            raise InputError(f"{self.path}: notes of a paper, but no [paper] table with its title")
+            raise InputError(
+                f"{self.path}: has notes of a paper but no [paper] table with its title"
+            )
         return _TableSettings(where, rest, notes)
 
     def layers(self, table: object, name: str) -> list[_TableSettings]:
-        """A table's settings, behind those of the shared ones that its `with` names."""
+        """A table's settings, preceded by the shared settings that its `with` names."""
         own = self._layer(table, name)
         values = dict(own.values)
         wanted = values.pop("with", [])
@@ -130,7 +134,9 @@ class _SweepFile:
         default = _seeds(tuning.values, tuning.where) or _seeds(content, str(self.path)) or SEEDS
         unused = [name for name in self.shared if name not in self.used]
         if unused:
-            raise InputError(f"{self.where(f'[with.{unused[0]}]')}: no table has it in its `with`")
+            raise InputError(
+                f"{self.where(f'[with.{unused[0]}]')}: not used by the `with` of any table"
+            )
         what = Sweep(
             tuple(variants),
             tuple(tunings),
@@ -151,7 +157,7 @@ class _SweepFile:
         where = self.where("[paper]")
         _check_keys(about, {"title": str}, where)
         if not about.get("title"):
-            raise InputError(f"{where}: no title, which says what is reproduced")
+            raise InputError(f"{where}: has no title; give the paper's title")
         return str(about["title"])
 
     def _sources(self) -> dict[str, SweepSource]:
@@ -178,10 +184,10 @@ class _SweepFile:
             )
         _check_keys(rest, known, where, also=made_by)
         if not rest.get("path"):
-            raise InputError(f"{where}: no path")
+            raise InputError(f"{where}: has no `path`")
         is_made_or_hub = bool(command) or name.startswith("weights:")
         if not rest.get("get") and not is_made_or_hub:
-            raise InputError(f"{where}: no `get`, which says where to obtain it")
+            raise InputError(f"{where}: has no `get`; say where to obtain it")
         rest.setdefault("title", name.partition(":")[2])
         return SweepSource(name=name, command=command, settings=settings, **rest)
 
@@ -203,7 +209,7 @@ class _SweepFile:
         merged: dict[str, Any] = {}
         tune_notes: dict[str, SettingNote] = {}
         for layer in layers:
-            # A mistake is told now, not after hours.
+            # Report a mistake now, not after hours.
             fill_command_settings(defaults_of("finetune"), layer.values, layer.where)
             _check_no_model(layer.values, layer.where)
             _check_no_seeds(layer)
@@ -226,7 +232,7 @@ class _SweepFile:
         called = name if task != name else ""
         base = (replace(tuning[0], task=name, called=called), tuning[1])
         (config, training), notes = _filled_by(layers, base, notes)
-        if config.own.label and "task" not in own.values:  # one's own file makes the task
+        if config.own.label and "task" not in own.values:  # the user's own file makes the task
             config = replace(config, task="", called=name)
         return FineTuningTask(config, training, _seeds(own.values, own.where), notes)
 
@@ -242,12 +248,14 @@ class _SweepFile:
 
 
 def read_sweep(path: str | Path) -> Sweep:
-    """A sweep from TOML: `seeds`, `[adapt]`, `[tune]`, `[tasks."name"]`, `[variants."name"]` (and `.tune`).
+    """A sweep from TOML: `seeds`, `[adapt]`, `[tune]`, `[tasks."name"]`, `[variants."name"]` (and
+    `.tune`).
 
-    Keys are the flags' names. `seeds` may stand above all tables, in `[tune]`, and in a task's own table; the most
-    special one counts. A paper's experiments also have `[paper]`, `[data.NAME]`, `[weights.NAME]`, `[pretrain.NAME]`,
-    `[with.NAME]` (settings that several tables share), `[tables."name"]`, and a `paper` table beside settings; see
-    docs/reproduce.md. Raises InputError naming the table and key that is unknown or of a wrong type.
+    Keys are the flags' names. `seeds` may stand at the top level, in `[tune]`, and in a task's own
+    table; the most specific one counts. A paper's experiments also have `[paper]`, `[data.NAME]`,
+    `[weights.NAME]`, `[pretrain.NAME]`, `[with.NAME]` (settings shared by several tables),
+    `[tables."name"]`, and a `paper` table beside settings; see docs/reproduce.md. Raises InputError
+    naming the table and the key that is unknown or of a wrong type.
     """
     return _SweepFile(path).sweep()
 
@@ -255,7 +263,7 @@ def read_sweep(path: str | Path) -> Sweep:
 def _filled_by(
     layers: Sequence[_TableSettings], defaults: Filled, notes: Notes
 ) -> tuple[Filled, dict[str, SettingNote]]:
-    """Settings and notes with those of several tables, of which the last one counts."""
+    """Settings and notes with those of several tables; later tables override earlier ones."""
     settings = defaults
     said = dict(notes)
     for layer in layers:
@@ -275,11 +283,11 @@ def _seeds(table: Mapping[str, Any], where: str) -> int:
 
 
 def _content(path: str | Path) -> dict[str, Any]:
-    """The file, with tables where tables belong."""
+    """The parsed file; raises InputError for unknown keys and for values of the wrong type."""
     text = read_text(path)
     for number, line in enumerate(text.split("\n"), 1):
         if MANY_PARTS.search(line):
-            raise InputError(f"{path}, line {number}: a key of more than {MOST_PARTS} parts")
+            raise InputError(f"{path}, line {number}: a key has more than {MOST_PARTS} parts")
     with convert_errors(f"{path}: not valid TOML, nested too deep, or a number of too many digits"):
         content = tomllib.loads(text)
     _check_keys(content, dict(sorted(TABLES.items())), str(path))
@@ -296,7 +304,7 @@ def _check_keys(
     where: str,
     also: Iterable[str] = (),
 ) -> None:
-    """Raises InputError for a key that a table does not have, or a value of another type."""
+    """Raises InputError for an unknown key, or a value of the wrong type."""
     for key, value in table.items():
         require_known(key, [*known, *also], f"{where}: unknown key {key!r}")
         if type(value) is not known[key]:
@@ -304,18 +312,20 @@ def _check_keys(
 
 
 def _check_no_model(table: Mapping[str, Any], where: str) -> None:
-    """Raises InputError for a model among the settings of a fine-tuning: it would be replaced by each variant's."""
+    """Raises InputError for a model among fine-tuning settings: each variant's model would replace
+    it.
+    """
     if "model" in table:
         raise InputError(
-            f"{where}: model = {table['model']!r}; a model belongs in the table of a variant"
+            f"{where}: model = {table['model']!r}; put the model into the table of a variant"
         )
 
 
 def _check_no_seeds(layer: _TableSettings) -> None:
     if "seeds" in layer.values:
         raise InputError(
-            f"{layer.where}: seeds = {layer.values['seeds']}; every variant has the same seeds, "
-            "which belong above all tables, in [tune] or in a task's own table"
+            f"{layer.where}: seeds = {layer.values['seeds']}; all variants have the same seeds; "
+            "put them at the top level, in [tune] or in a task's own table"
         )
 
 

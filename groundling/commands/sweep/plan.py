@@ -1,4 +1,6 @@
-"""What a sweep would run: every command, its settings beside the paper's, data, steps, hours. Imports nothing heavy."""
+"""Plan of a sweep: every command, its settings beside the paper's, data, steps, hours. Imports
+nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -32,46 +34,44 @@ ALWAYS = (
     "max_length",
     "seeds",
 )
-"""Settings that a plan shows even where they are the defaults, beside those that the file or the paper names."""
+"""Settings that a plan always shows, beside those that the file or the paper names."""
 INPUTS = ("model", "student", "task")
-"""Settings that are inputs even where they name no data and no weights."""
+"""Settings marked as inputs even if they name no data and no weights."""
 INSTEAD = {"batch": "batch_tokens", "warmup_ratio": "warmup_steps", "epochs": "steps"}
-"""Settings that a plan leaves out where another one stands in their place."""
+"""Settings that a plan omits if another one replaces them."""
 NEVER = ("display_name", "cpu", "seed")
-"""Settings that a plan does not show: they do not change what is reproduced."""
+"""Settings that a plan never shows, because they do not change what is reproduced."""
 
 TOKENS_A_SECOND = {"base": 80_000, "large": 22_000}
-"""Tokens (pieces and regions) that one GPU trains on in a second, by the model's size: a rough guess.
-
-Six floating-point operations for each of the encoder's weights (85 and 302 million) and each token, at 40 trillion a
-second, which is a third of what a V100 can do in half precision.
-"""
+"""Tokens and regions that one GPU trains on per second, by model size: a rough guess. Six \
+floating-point operations per encoder weight (85 and 302 million) and token, at 40 trillion per \
+second, a third of what a V100 reaches in half precision."""
 REGIONS = 36
-"""Regions of a row, where nobody says how many."""
+"""Default number of regions per row."""
 ROWS = {"vcr": 4, "nlvr2": 2, "swag": 4}
-"""Rows of an example by the kind of its data: a choice or an image each; of other kinds, one."""
+"""Rows per example by kind of data: one per choice or image; one for other kinds."""
 BASIS = (
-    "Hours are a rough guess: one GPU that trains on 80,000 (base) or 22,000 (large) tokens a second, without "
-    "evaluation, teachers or ResNets. Measure a step on yours and pass --seconds-per-step."
+    "Hours are a rough guess: one GPU, 80,000 (base) or 22,000 (large) training tokens per second, without "
+    "evaluation, teachers or ResNets. Measure a step on your GPU and pass --seconds-per-step."
 )
-LEGEND = "same: as the paper prints it; differs: and why; ours: the paper gives none; input: data or weights, above."
+LEGEND = "same: as in the paper; differs: with the reason; ours: not in the paper; input: data or weights, above."
 WIDTH = 118
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step costs; None where nobody can say."""
+    """Cost of a sweep step; None where unknown."""
 
     examples: int | None
     """Training examples."""
     steps: int | None
-    """Optimizer steps, of one seed."""
+    """Optimizer steps per seed."""
     hours: float | None
-    """Of one GPU, of all seeds."""
+    """GPU hours of all seeds on one GPU."""
 
 
 class SweepPlan:
-    """A sweep's steps with what they cost and need."""
+    """A sweep's steps with costs and required data."""
 
     def __init__(
         self, what: Sweep, steps: Sequence[SweepStep], seconds_per_step: float = 0.0
@@ -85,7 +85,7 @@ class SweepPlan:
 
     @cached_property
     def sources(self) -> list[SweepSource]:
-        """The data and weights that steps need, in the file's order."""
+        """Data and weights that the steps need, in the file's order."""
         needed = {name for step in self.steps for name in step.needs}
         return [source for name, source in self.what.sources.items() if name in needed]
 
@@ -95,7 +95,7 @@ class SweepPlan:
             return StepCost(None, None, None)
         examples = self._examples(config)
         if step.command == "pretrain" and config.text and examples:
-            # An epoch is one of the captions; text alone is drawn as often.
+            # An epoch counts captions; text without images is drawn as often.
             steps = _optimizer_steps(training, 2 * examples)
         else:
             steps = _optimizer_steps(training, examples)
@@ -105,7 +105,7 @@ class SweepPlan:
         return StepCost(examples, steps, step.values.get("seeds", 1) * steps * seconds / 3600)
 
     def _examples(self, config: Any) -> int | None:
-        """Training examples, as far as the file tells: those of a partition, or of data or captions."""
+        """Number of training examples as far as the file tells: of a partition, data or captions."""
         values = setting_values(config)
         counts = [
             sum(self.what.sources[name].examples for name in references(values.get(key, "")))
@@ -116,7 +116,7 @@ class SweepPlan:
         return min(known, most) if known and most else known
 
     def _seconds(self, step: SweepStep) -> float | None:
-        """Of an optimizer step on one GPU; None where nobody knows the model's size or the length of a row."""
+        """Seconds per optimizer step on one GPU; None if model size or row length is unknown."""
         _, training = step.settings
         speed = TOKENS_A_SECOND.get(self._size(step))
         if speed is None:
@@ -136,7 +136,7 @@ class SweepPlan:
         return training.batch * rows * tokens / speed
 
     def _size(self, step: SweepStep) -> str:
-        """The size of a step's model: of the weights that it, or what comes before it, starts from."""
+        """Size of a step's model, from the weights that it, or an earlier step, starts from."""
         values = step.values
         for key in ("model", "student"):
             for name in references(values.get(key, "")):
@@ -150,7 +150,7 @@ class SweepPlan:
         return ""
 
     def rows(self, step: SweepStep) -> dict[str, dict[str, str]]:
-        """The settings of a step that are worth telling: value, the paper's, its section, and how it stands."""
+        """Settings of a step to show: value, the paper's value, its section, and the mark."""
         defaults = setting_values(*defaults_of(step.command))
         rows = {}
         for name, value in step.values.items():
@@ -176,7 +176,7 @@ class SweepPlan:
         return {step.name: self.rows(step) for step in self.steps}
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for machines: sources, steps with every told setting, and totals."""
+        """The whole plan for machines: sources, steps with all shown settings, and totals."""
         return {
             "paper": self.what.title,
             "sources": [_source_json(source) for source in self.sources],
@@ -202,7 +202,7 @@ class SweepPlan:
         }
 
     def lines(self) -> list[str]:
-        """Everything as plain text of at most 120 columns."""
+        """The whole plan as plain text of at most 120 columns."""
         title = self.what.title or "A sweep"
         lines = [f"# {title}", ""]
         lines += self._source_lines()
@@ -234,7 +234,7 @@ class SweepPlan:
         return ["## Jobs", "", *columns(rows, widths), "", total, *textwrap.wrap(BASIS, WIDTH), ""]
 
     def _cost_cells(self, step: SweepStep) -> tuple[str, str, str, str]:
-        """Examples, steps, seeds and hours, as a table shows them."""
+        """Table cells of examples, steps, seeds and hours."""
         cost = self.costs[step.name]
         if step.settings[1] is None:
             return "-", "-", "-", "-"
@@ -242,7 +242,9 @@ class SweepPlan:
         return _number(cost.examples), _number(cost.steps), seeds, _hours(cost.hours)
 
     def _setting_lines(self) -> list[str]:
-        """Settings beside the paper's: what all runs share, then a task's, then a variant's, then a job's own."""
+        """Settings beside the paper's: those shared by all runs, then by a task, a variant, and a
+        single job.
+        """
         lines = ["## Settings beside the paper's", "", LEGEND, ""]
         told = dict(self.told)
         for heading, names in self._groups():
@@ -258,7 +260,7 @@ class SweepPlan:
         return lines
 
     def _groups(self) -> list[tuple[str, list[str]]]:
-        """Jobs that may share settings, from many to few; what makes data or models shares none with the others."""
+        """Jobs that may share settings, from large groups to single jobs."""
         tuned = [step for step in self.steps if step.task]
         groups: dict[str, list[str]] = {}
         for step in self.steps:
@@ -276,7 +278,7 @@ class SweepPlan:
 
 
 def _common(tables: Sequence[dict[str, dict[str, str]]]) -> dict[str, dict[str, str]]:
-    """The rows that all tables have alike."""
+    """Rows that are equal in all tables."""
     first, *others = tables
     return {name: row for name, row in first.items() if all(one.get(name) == row for one in others)}
 
@@ -299,7 +301,7 @@ def _state(source: SweepSource) -> str:
 
 
 def missing(plan: SweepPlan) -> list[SweepSource]:
-    """Data and weights that somebody has to obtain first."""
+    """Data and weights that the user must obtain first."""
     return [source for source in plan.sources if _state(source) == "missing"]
 
 
@@ -326,7 +328,8 @@ def _sum(values: Iterable[float | None]) -> float:
 
 
 def columns(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    """Rows as lines of at most 120 columns, cells wrapped; the one of width 0 has what room is left.
+    """Rows as lines of at most 120 columns, cells wrapped; the column of width 0 gets the remaining
+    room.
 
     The first row is the heading.
     """

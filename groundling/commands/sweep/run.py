@@ -1,6 +1,6 @@
-"""A list of runs, over variants, tasks and seeds: what is done is never repeated, what is missing is completed.
+"""Run a sweep: variants on tasks over seeds; finished parts are not repeated.
 
-Nothing heavy is imported before a run begins: plans and mistakes do without torch.
+Nothing heavy is imported before a run begins: plans and checks need no torch.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import flatten_settings, replace_settings
 
-# A sweep's miniature: what becomes of its settings, and who makes what stands in for data and weights.
+# A sweep's miniature: reduced settings, and stand-ins for data and weights.
 
 SIDE = 32
-"""Pixels of a picture's side, for whatever reads pixels."""
+"""Image side in pixels, for models that read pixels."""
 LENGTH = 48
-"""Most pieces of a text."""
+"""Maximum tokens per text."""
 
 SMALL: dict[str, Callable[[Any], Any]] = {
     "steps": lambda _: 2,
@@ -53,12 +53,12 @@ SMALL: dict[str, Callable[[Any], Any]] = {
     "max_length": lambda length: min(length, LENGTH),
     "shortest_edge": lambda _: SIDE,
     "longest_edge": lambda _: 0,
-    # The world's captions have none of Karpathy's splits, and the rendered questions no categories of VCR's.
+    # The world's captions have no Karpathy splits, and the rendered questions no VCR categories.
     "caption_splits": lambda _: (),
     "per_stratum": lambda number: min(number, 4),
     "stratify_by": lambda _: "total",
 }
-"""What a setting becomes in a miniature, given what it is."""
+"""Reduced value of a setting in a miniature, given its value."""
 
 
 def shrink_settings(settings: Filled) -> Filled:
@@ -75,28 +75,31 @@ def shrink_settings(settings: Filled) -> Filled:
 
 @dataclass(frozen=True)
 class StandInMaker:
-    """What makes small stand-ins for a sweep's data and weights: in a study's `stand_ins`."""
+    """Maker of small stand-ins for a sweep's data and weights, in a study's `stand_ins`."""
 
     name: str
-    """What they are drawn from."""
+    """What they are made from."""
     make: Callable[[Sequence[SweepSource], Path], tuple[dict[str, SweepSource], list[str]]]
-    """Sources whose paths are those of stand-ins in a folder, by name, and notes on them. Raises InputError for a \
-kind that it has none of."""
+    """Given sources and a folder: sources with the paths of stand-ins in the folder, by name, and \
+notes on them. Raises InputError for an unsupported kind."""
 
 
 def stand_in(
     sources: Sequence[SweepSource], folder: Path
 ) -> tuple[dict[str, SweepSource], list[str]]:
-    """The sources, each with the path of its stand-in in `folder`, and notes on them; raises InputError as `make`."""
+    """The sources with the paths of their stand-ins in `folder`, and notes on them; raises
+    InputError as `make`.
+    """
     (one,) = registered("stand_ins", StandInMaker).values()
     return one.make(sources, folder)
 
 
 def sweep(config: SweepConfig, work: CommandContext) -> dict[str, Any]:
-    """The sweep of a TOML file, all of it or one table's; `--seeds` overrides the file's, those of single tasks too.
+    """Run the sweep of a TOML file, or one of its tables; `--seeds` overrides all seeds of the
+    file.
 
-    With `plan` nothing is run, but printed and written to `plan.json`; with `miniature` everything is run on small
-    stand-ins.
+    With `plan` nothing is run, and the plan is printed and written to `plan.json`; with `miniature`
+    everything runs on small stand-ins.
     """
     what = read(config, work.out)
     if config.plan:
@@ -114,9 +117,9 @@ def sweep(config: SweepConfig, work: CommandContext) -> dict[str, Any]:
 
 
 def read(config: SweepConfig, out: Path) -> Sweep:
-    """What of the file is wanted: a table, some rows, other numbers of seeds.
+    """The sweep of a file, restricted to a table or rows, with another number of seeds.
 
-    Raises InputError for a mistake in the file, and for a table or row that it does not have.
+    Raises InputError for a mistake in the file, and for an unknown table or row.
     """
     what = read_sweep(config.file)
     check_notes(steps_of(what, out), what)
@@ -148,9 +151,9 @@ def _rows_of(what: Sweep, wanted: Sequence[str]) -> tuple[PaperTable, ...]:
 
 
 def _on_stand_ins(what: Sweep, out: Path) -> Sweep:
-    """The whole sweep on small stand-ins, made in `out/stand-ins`; no number of it means anything.
+    """The sweep on small stand-ins, made in `out/stand-ins`; its scores mean nothing.
 
-    Raises InputError for data or weights of a kind that nothing can stand in for.
+    Raises InputError for data or weights of an unsupported kind.
     """
     needed = SweepPlan(what, steps_of(what, out)).sources
     stood_in, notes = stand_in(needed, out / "stand-ins")
@@ -163,9 +166,10 @@ def _on_stand_ins(what: Sweep, out: Path) -> Sweep:
 def check_runs(
     what: Sweep, out: Path, typed: Callable[[str, str], str] = lambda command, message: message
 ) -> None:
-    """Raises InputError, naming the step, for settings that do not fit, and for data and weights that are not there.
+    """Raises InputError, naming the step, for settings that do not fit, and for data and weights
+    that do not exist.
 
-    `typed` says of a step's command and a message about its flags what the message is by those that the user typed.
+    `typed` rewrites a step's message about flags in terms of the flags that the user typed.
     """
     steps = steps_of(what, out)
     for variant in what.variants:
@@ -176,7 +180,7 @@ def check_runs(
     for tuning in what.tunings:
         if not tuning.finetune.data:
             raise InputError(
-                f"{tuning.name} needs `data`, the folder of its official files, or your own file"
+                f"{tuning.name} needs `data`, the folder of its official files or your own file"
             )
     for step in steps:
         try:
@@ -188,7 +192,7 @@ def check_runs(
     if absent:
         first = absent[0]
         more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
-        raise InputError(f"{first.name}: {first.path} is not there; get it: {first.get}{more}")
+        raise InputError(f"{first.name}: {first.path} does not exist; obtain it: {first.get}{more}")
     for step in steps:
         try:
             values = values_of(step.settings, step.out)
@@ -200,12 +204,14 @@ def check_runs(
 
 
 def _is_made(word: str, out: Path) -> bool:
-    """Whether a word stands for data or weights of a table, or is what an earlier step writes."""
+    """Whether a word refers to data or weights of a table, or to the output of an earlier step."""
     return bool(references(word)) or Path(word).is_relative_to(out)
 
 
 def run_all(what: Sweep, steps: Sequence[SweepStep], out: Path, processes: int) -> dict[str, Any]:
-    """Run what is missing of its steps into `out/VARIANT/...`; judge every variant against its table's first one."""
+    """Run the missing steps into `out/VARIANT/...`; compare every variant with the first of its
+    table.
+    """
     for note in SweepPlan(what, steps).notes:
         print(f"note: {note}")
     run_jobs([_job(step, what) for step in steps], processes, print)
@@ -214,14 +220,14 @@ def run_all(what: Sweep, steps: Sequence[SweepStep], out: Path, processes: int) 
 
 
 def _job(step: SweepStep, what: Sweep) -> Job:
-    """The call of a step, whose settings have been checked."""
+    """The job of a step, whose settings have been checked."""
     config, training = step.settings
     values = values_of((resolve_references(config, what.sources), training), step.out)
     return Job(step.name, command_of(step.command).call, (values,), step.after)
 
 
 def _judge(what: Sweep, table: PaperTable, folder: Path) -> dict[str, Any]:
-    """The verdicts of one table, in a folder of its own if the file has several."""
+    """The verdicts of one table, in its own folder if the file has several tables."""
     from groundling.stats.verdict_report import judge_folders
 
     variants = [variant for variant in what.variants if variant.name in table.rows]

@@ -1,4 +1,4 @@
-"""What a sweep consists of: data, models, tasks, tables, and what a paper says of them. Imports nothing heavy."""
+"""Parts of a sweep: data, models, tasks, tables, and the paper's values. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -19,53 +19,54 @@ from groundling.settings.fields import replace_settings, setting_values
 from groundling.settings.training import TrainConfig
 
 Filled = tuple[Any, Any]
-"""A command's settings, and those of its training; None in the second place of a command that trains nothing."""
+"""A command's settings and its training settings; the second is None for a command that trains \
+nothing."""
 DATA = "data "
-"""What commands' names begin with that make data; a sweep's file has the rest of the name."""
+"""Prefix of the names of commands that make data; a sweep file uses the rest of the name."""
 MAKERS = ("regions", "finetune")
-"""Other commands that a `[data.NAME]` may be made by."""
+"""Other commands that may make a `[data.NAME]`."""
 
 
 def command_of(word: str) -> Command:
-    """The command that a sweep's file calls so: `adapt`, or `partition`, which makes data."""
+    """The command of a name in a sweep file: `adapt`, or `partition`, which makes data."""
     return COMMANDS.get(DATA + word) or COMMANDS[word]
 
 
 def makers() -> Sequence[str]:
-    """What a sweep's file calls the commands that a `[data.NAME]` may be made by."""
+    """Names in a sweep file of the commands that may make a `[data.NAME]`."""
     data = [name.removeprefix(DATA) for name, one in COMMANDS.items() if _makes_data(one)]
     return [*MAKERS, *data]
 
 
 def _makes_data(command: Command) -> bool:
-    """Whether it writes data, from settings of no other command."""
+    """Whether a command writes data and has only settings of its own."""
     writes = command.has_out and not command.file
     return command.name.startswith(DATA) and writes and set(command.settings) == {"_own"}
 
 
 def defaults_of(word: str) -> Filled:
-    """A command's settings as they are if nobody says anything."""
+    """A command's default settings."""
     settings = command_of(word).settings
     own = settings["_own"]
     if word == "finetune":
-        own = replace_settings(own, save_model=False)  # hundreds of runs would fill a disk
+        own = replace_settings(own, save_model=False)  # hundreds of models would fill a disk
     return own, settings.get("_train")
 
 
 def values_of(settings: Filled, out: Path) -> list[Any]:
-    """What a command is called with."""
+    """The arguments of a command."""
     return [*(group for group in settings if group is not None), out]
 
 
 def table_of(value: object, where: str) -> dict[str, Any]:
-    """A copy of what must be a table; raises InputError, which begins with `where`, for anything else."""
+    """A copy of a table; raises InputError, which begins with `where`, for anything else."""
     if not isinstance(value, dict):
         raise InputError(f"{where}: {value!r}, expected a table")
     return dict(value)
 
 
 def fill_command_settings(defaults: Filled, values: object, where: str) -> Filled:
-    """Two configurations with the values of one table; a key belongs to the one that has a setting of its name."""
+    """Settings with the values of one table; each key goes to the configuration that has it."""
     groups = [group for group in defaults if group is not None]
     own, *training = fill(groups, table_of(values, where), where)
     return own, training[0] if training else None
@@ -76,27 +77,27 @@ EXPECTED = (
 )
 YES_OR_NO = {"yes": True, "no": False}
 REFERENCE = re.compile(r"\b(?:data|weights):[\w+-]+")
-"""How settings refer to a file's own `[data.NAME]` and `[weights.NAME]`."""
+"""A setting's reference to `[data.NAME]` or `[weights.NAME]` of the file."""
 NUMBER = re.compile(r"([-+]?[\d.]+(?:e[-+]?\d+)?)(%?)")
-"""With a thousand's commas and spaces gone; `7.0e - 5` is one number."""
+"""A number without thousands separators and spaces; `7.0e - 5` is one number."""
 
 
 @dataclass(frozen=True)
 class SettingNote:
-    """What a paper, or its authors' code, says of one setting."""
+    """Value of one setting in a paper or in its authors' code."""
 
     printed: str
-    """The value as it is printed."""
+    """The value as printed."""
     source: str
     """Section or table, or the file of the authors' code."""
     reason: str = ""
-    """Why ours differs; empty where it must not."""
+    """Why this sweep differs; empty where it must not."""
     where: str = ""
-    """The table of the sweep's file that says all this."""
+    """The table of the sweep file that holds the note."""
 
 
 def read_notes(table: object, where: str) -> dict[str, SettingNote]:
-    """The notes of a `paper` table by setting; raises InputError naming the one that is malformed."""
+    """The notes of a `paper` table by setting; raises InputError naming a malformed one."""
     notes = {}
     for key, value in table_of(table, f"{where}.paper").items():
         texts = isinstance(value, list) and all(isinstance(one, str) and one for one in value)
@@ -108,7 +109,9 @@ def read_notes(table: object, where: str) -> dict[str, SettingNote]:
 
 
 def agrees(printed: str, value: object, titles: Mapping[str, str]) -> bool:
-    """Whether a printed value is a setting's: equal as numbers (`8,000`, `10 %`), as yes or no, or as texts."""
+    """Whether a printed value equals a setting: as numbers (`8,000`, `10 %`), as yes or no, or as
+    texts.
+    """
     if isinstance(value, bool):
         return YES_OR_NO.get(printed.strip().lower()) is value
     if isinstance(value, int | float):
@@ -129,7 +132,7 @@ def _plain(text: str) -> str:
 
 
 def _numbers(printed: str) -> list[float] | None:
-    """The numbers that a printed value consists of; None if there is anything else in it."""
+    """The numbers of a printed value; None if it contains anything else."""
     text = re.sub(r"(\d),(?=\d{3}\b)", r"\1", printed.lower())
     text = re.sub(r"e\s*([-+])\s*(\d)", r"e\1\2", text).replace(" %", "%")
     numbers = []
@@ -146,7 +149,9 @@ def _numbers(printed: str) -> list[float] | None:
 
 
 def format_setting(value: Any, titles: Mapping[str, str]) -> str:
-    """A setting's value as a table shows it; `titles` is what references such as `weights:NAME` are called in print."""
+    """A setting's value in a table; `titles` gives printed names of references such as
+    `weights:NAME`.
+    """
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
@@ -157,7 +162,9 @@ def format_setting(value: Any, titles: Mapping[str, str]) -> str:
 
 
 def paper_mark(note: SettingNote | None, value: object, titles: Mapping[str, str]) -> str:
-    """How a setting stands to the paper: the same, different for a reason, ours where it says nothing, or an input."""
+    """Relation of a setting to the paper: the same, different for a reason, ours where the paper
+    has none, or an input.
+    """
     if note is None:
         return "input" if REFERENCE.search(str(value)) else "ours"
     if agrees(note.printed, value, titles):
@@ -167,13 +174,13 @@ def paper_mark(note: SettingNote | None, value: object, titles: Mapping[str, str
 
 PRETRAININGS = "pretrain"
 VERDICTS = "tables"
-"""Folders of a sweep that are no variant's."""
+"""Folders of a sweep that do not belong to a variant."""
 JOINT_OF = "joint of "
 PRETRAIN_OF = "pretrain of "
 SEEDS = 5
-"""Runs of every task, where nothing says how many."""
+"""Default number of runs per task."""
 Notes = Mapping[str, SettingNote]
-"""What a paper says of settings, by their names."""
+"""A paper's values of settings, by name."""
 
 
 @dataclass(frozen=True)
@@ -181,27 +188,27 @@ class SweepSource:
     """Data or weights that runs need."""
 
     name: str
-    """How settings refer to it: `data:NAME` or `weights:NAME`."""
+    """Reference in settings: `data:NAME` or `weights:NAME`."""
     path: str
-    """File or folder; of weights also a hub id."""
+    """File or folder; for weights also a hub id."""
     title: str
-    """What papers call it."""
+    """Name in papers."""
     get: str = ""
-    """Where to obtain it; empty for what is made here, and for a hub id, which is fetched when it is read."""
+    """Where to obtain it; empty if the sweep makes it, and for a hub id, which is downloaded."""
     kind: str = ""
-    """What stands in for it in a miniature; empty for what is made here."""
+    """Kind of its stand-in in a miniature; empty if the sweep makes it."""
     size: str = ""
-    """Of weights: base or large, for the estimate of hours."""
+    """Weights: base or large, for the estimate of hours."""
     examples: int = 0
-    """Of data: training examples, for the estimate of steps; 0: not known."""
+    """Data: number of training examples, for the estimate of steps; 0: unknown."""
     tokens: int = 0
-    """Of data: pieces and regions of a row on average, for the estimate of hours; 0: not known."""
+    """Data: average tokens and regions per row, for the estimate of hours; 0: unknown."""
     answers: str = ""
-    """Of weights: the data whose right answers they were trained on, such as `data:vcr`; empty: none."""
+    """Weights: data whose right answers they were trained on, such as `data:vcr`; empty: none."""
     command: str = ""
-    """What makes it, if it is not there: the name of a command."""
+    """Command that makes it, if it does not exist."""
     settings: Filled = (None, None)
-    """Of that command."""
+    """Settings of that command."""
 
 
 @dataclass(frozen=True)
@@ -209,84 +216,84 @@ class PretrainingSpec:
     """A pre-training of the sweep, from which variants start."""
 
     name: str
-    """What the file calls it."""
+    """Name in the file."""
     settings: Filled
-    """`PretrainConfig` and its training; a student may be `pretrain of NAME`."""
+    """`PretrainConfig` and its training settings; a student may be `pretrain of NAME`."""
     notes: Notes = field(default_factory=dict)
-    """What the paper says of them."""
+    """The paper's values."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A model of the sweep: adapted as told, or one that is there already."""
+    """A model of the sweep: adapted, or an existing one."""
 
     name: str
-    """What reports call it."""
+    """Name in reports."""
     adapt: AdaptConfig
-    """How it is adapted."""
+    """Adaptation settings."""
     train: TrainConfig
-    """How that is optimised."""
+    """Training settings of the adaptation."""
     model: str = ""
-    """Fine-tuned without adaptation: a hub id, a folder, `pretrain of NAME`, or `joint of NAME`, which is another \
-variant's whole model."""
+    """Model to fine-tune without adaptation: a hub id, a folder, `pretrain of NAME`, or `joint of \
+NAME`, another variant's whole model."""
     published: str = ""
-    """Which published system it stands for, see `published.py`."""
+    """Published system that it reproduces, see `published.py`."""
     tune_settings: tuple[tuple[str, Any], ...] = ()
-    """Settings of its own for every fine-tuning, such as regions it does not see."""
+    """Its own settings for every fine-tuning, such as no regions."""
     notes: Notes = field(default_factory=dict)
-    """What the paper says of its adaptation."""
+    """The paper's values of its adaptation."""
     tune_notes: Notes = field(default_factory=dict)
-    """What the paper says of `tune`."""
+    """The paper's values of `tune`."""
     scores: Mapping[str, float] = field(default_factory=dict)
-    """What the paper reports, in the metric's own units, by task as reports call it."""
+    """Scores in the paper, in the metric's own units, by task name in reports."""
 
     @property
     def joint_of(self) -> str:
-        """The variant whose whole model is fine-tuned; empty if none is."""
+        """The variant whose whole model is fine-tuned; empty if none."""
         return self.model.removeprefix(JOINT_OF) if self.model.startswith(JOINT_OF) else ""
 
     @property
     def pretrain_of(self) -> str:
-        """The pre-training that it starts from; empty if there is none."""
+        """The pre-training that it starts from; empty if none."""
         return self.model.removeprefix(PRETRAIN_OF) if self.model.startswith(PRETRAIN_OF) else ""
 
 
 @dataclass(frozen=True)
 class FineTuningTask:
-    """A task of the sweep and how it is fine-tuned."""
+    """A task of the sweep and its fine-tuning settings."""
 
     finetune: FinetuneConfig
     """The task, its data and its settings."""
     train: TrainConfig
-    """How that is optimised."""
+    """Training settings."""
     seeds: int = 0
-    """Runs of this task (XDBERT has 9 of RTE, 5 of the rest); 0: as many as the sweep says."""
+    """Runs of this task (XDBERT has 9 of RTE, 5 of the rest); 0: the sweep's number."""
     notes: Notes = field(default_factory=dict)
-    """What the paper says of these settings."""
+    """The paper's values of these settings."""
 
     @property
     def name(self) -> str:
-        """What folders and reports call it."""
+        """Name in folders and reports."""
         return self.finetune.display_name or self.finetune.task
 
     def of(self, variant: Variant) -> tuple[FinetuneConfig, TrainConfig]:
-        """The settings for a variant, with its own."""
+        """The settings for a variant, including the variant's own."""
         where = f'[variants."{variant.name}".tune]'
         return fill_command_settings(
             (self.finetune, self.train), dict(variant.tune_settings), where
         )
 
     def notes_of(self, variant: Variant) -> Notes:
-        """What the paper says of the settings for a variant."""
+        """The paper's values of the settings for a variant."""
         return {**self.notes, **variant.tune_notes}
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper: which variants are run on which tasks; the first variant is the control."""
+    """A table of the paper: variants and tasks to run; the first variant is the control."""
 
     name: str
-    """As the paper numbers it; empty for the whole of a file that has no tables."""
+    """Number in the paper; empty if the file has no tables."""
     rows: tuple[str, ...]
     """Variants."""
     columns: tuple[str, ...]
@@ -295,38 +302,39 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Everything to run; the first variant is the control."""
+    """All runs of a sweep; the first variant is the control."""
 
     variants: tuple[Variant, ...]
     """The models."""
     tunings: tuple[FineTuningTask, ...]
     """The tasks."""
     seeds: int = SEEDS
-    """Runs of every task that has no number of its own."""
+    """Runs of every task without its own number."""
     adapt_every_seed: bool = False
-    """A seed adapts anew and fine-tunes; otherwise one adaptation, fine-tuned once per seed (the paper's way)."""
+    """Adapt anew for every fine-tuning seed; otherwise one adaptation is fine-tuned once per seed \
+(as in the paper)."""
     pretrainings: tuple[PretrainingSpec, ...] = ()
-    """What comes before adaptation and fine-tuning."""
+    """Pre-trainings that come first."""
     sources: Mapping[str, SweepSource] = field(default_factory=dict)
     """Data and weights by reference."""
     tables: tuple[PaperTable, ...] = ()
-    """None: every variant is run on every task."""
+    """Empty: every variant on every task."""
     title: str = ""
-    """The paper."""
+    """Title of the paper."""
 
     def seeds_of(self, tuning: FineTuningTask) -> int:
         """Runs of a task."""
         return tuning.seeds or self.seeds
 
     def verdict_tables(self) -> tuple[PaperTable, ...]:
-        """The tables, or all as one."""
+        """The file's tables, or one table with everything."""
         if self.tables:
             return self.tables
         variants = tuple(variant.name for variant in self.variants)
         return (PaperTable("", variants, tuple(tuning.name for tuning in self.tunings)),)
 
     def runs(self, variant: Variant, tuning: FineTuningTask) -> bool:
-        """Whether a table asks for this cell."""
+        """Whether a table contains this cell."""
         return any(
             variant.name in table.rows and tuning.name in table.columns
             for table in self.verdict_tables()
@@ -334,18 +342,20 @@ class Sweep:
 
     @property
     def titles(self) -> dict[str, str]:
-        """What references are called in print."""
+        """Printed names of references."""
         return {name: source.title for name, source in self.sources.items()}
 
 
 def slug(name: str) -> str:
-    """A name as a folder's name."""
+    """A name as a folder name."""
     letters = (letter if letter.isalnum() or letter in "+-." else "-" for letter in name)
     return "".join(letters).strip("-")
 
 
 def references(value: object) -> list[str]:
-    """Every `data:NAME` and `weights:NAME` in a text, or in the texts of settings, lists and tables."""
+    """Every `data:NAME` and `weights:NAME` in a text, or in the texts of settings, lists and
+    tables.
+    """
     if isinstance(value, str):
         return REFERENCE.findall(value)
     if isinstance(value, Mapping):
@@ -353,12 +363,12 @@ def references(value: object) -> list[str]:
     if isinstance(value, Sequence):
         return [found for one in value for found in references(one)]
     held = setting_values(value).values()
-    # Most settings are numbers, which there is no need to look into.
+    # Most settings are numbers and contain no references.
     return [found for one in held if isinstance(one, str | tuple) for found in references(one)]
 
 
 def resolve_references(value: Any, sources: Mapping[str, SweepSource]) -> Any:
-    """Settings, or a text, with every reference replaced by the path it stands for."""
+    """Settings, or a text, with every reference replaced by its path."""
     if isinstance(value, str):
         return REFERENCE.sub(lambda match: sources[match[0]].path, value)
     if isinstance(value, tuple):
@@ -367,11 +377,13 @@ def resolve_references(value: Any, sources: Mapping[str, SweepSource]) -> Any:
     return replace_settings(value, **new) if new else value
 
 
-# Whether the parts of a sweep fit together: what they call each other, and their folders. Imports nothing heavy.
+# Consistency of a sweep: references and folders. Imports nothing heavy.
 
 
 def check_fits(what: Sweep, path: str | Path) -> None:
-    """Raises InputError naming the table of the file whose reference, row, column, score or start does not exist."""
+    """Raises InputError naming the table of the file with a reference, row, column, score or start
+    that does not exist.
+    """
     _check_references(what, path)
     _check_tasks(what, path)
     for table in what.tables:
@@ -385,18 +397,22 @@ def check_fits(what: Sweep, path: str | Path) -> None:
 
 
 def _check_references(what: Sweep, path: str | Path) -> None:
-    """Raises InputError for a reference to data or weights that no table describes, and for a table in vain."""
+    """Raises InputError for a reference to data or weights without a table, and for an unused
+    table.
+    """
     found = set(references([*_settings_of(what), [one.model for one in what.variants]]))
     for name in sorted(found):
         if name not in what.sources:
-            raise InputError(f"{path}: {name}, but there is no [{_table(name)}] table")
+            raise InputError(f"{path}: {name} refers to [{_table(name)}], which does not exist")
     for name in what.sources:
         if name not in found:
             raise InputError(f"{path}, [{_table(name)}]: no setting refers to {name}")
 
 
 def _check_tasks(what: Sweep, path: str | Path) -> None:
-    """Raises InputError for settings of a task that there is not; whether your own is there, only its import tells."""
+    """Raises InputError for an unknown task; a task of your own is checked only when it is
+    imported.
+    """
     holders = {f'[tasks."{one.name}"]': one.finetune for one in what.tunings}
     holders |= {f'[pretrain."{one.name}"]': one.settings[0] for one in what.pretrainings}
     holders |= {f"[{_table(one.name)}]": one.settings[0] for one in what.sources.values()}
@@ -410,7 +426,7 @@ def _table(reference: str) -> str:
 
 
 def _settings_of(what: Sweep) -> list[object]:
-    """All that may refer to data and weights."""
+    """All settings that may refer to data and weights."""
     held: list[object] = [one.settings[0] for one in what.sources.values()]
     held += [one.answers for one in what.sources.values()]
     held += [one.settings[0] for one in what.pretrainings]
@@ -420,7 +436,7 @@ def _settings_of(what: Sweep) -> list[object]:
 
 
 def _check_table(what: Sweep, table: PaperTable, path: str | Path) -> None:
-    """Raises InputError for a row that is no variant, or a column that is no task."""
+    """Raises InputError for a row that is not a variant, or a column that is not a task."""
     variants = [variant.name for variant in what.variants]
     tasks = [tuning.name for tuning in what.tunings]
     for key, kind, names, offered in (
@@ -434,7 +450,7 @@ def _check_table(what: Sweep, table: PaperTable, path: str | Path) -> None:
 
 
 def _check_chains(what: Sweep, path: str | Path) -> None:
-    """Raises InputError for a `pretrain of` that does not exist or comes round to itself."""
+    """Raises InputError for a `pretrain of` that does not exist or is circular."""
     before = {one.name: one.settings[0].model for one in what.pretrainings}
     starts = {f'[variants."{one.name}"]': one.model for one in what.variants}
     starts |= {f'[pretrain."{name}"]': student for name, student in before.items()}
@@ -445,15 +461,16 @@ def _check_chains(what: Sweep, path: str | Path) -> None:
             require_known(name, before, f'{path}, {where}: no [pretrain."{name}"]')
             if name in seen:
                 circle = " of ".join([*seen, name])
-                raise InputError(f"{path}, {where}: pretrain of {circle} comes round to itself")
+                raise InputError(f"{path}, {where}: pretrain of {circle} is circular")
             seen.append(name)
             start = before[name]
 
 
 def check_folders(what: Sweep) -> None:
-    """Raises InputError for two variants, tasks or pre-trainings with one folder, and for a joint of nothing.
+    """Raises InputError for variants, tasks or pre-trainings with the same folder, and for a
+    missing joint model.
 
-    So it does for a name that leaves the sweep's folder (`..`), or is that folder itself.
+    Also for a name that leads out of the sweep's folder (`..`), or to the folder itself.
     """
     for kind, names, taken in (
         ("variants", [one.name for one in what.variants], [PRETRAININGS, VERDICTS]),
@@ -466,22 +483,22 @@ def check_folders(what: Sweep) -> None:
             if folders.count(slug(name)) > 1:
                 raise InputError(f"two {kind} would share the folder {slug(name)}; rename {name!r}")
     for table in what.tables:
-        if table.name or len(what.tables) > 1:  # a file without tables has one of no name
+        if table.name or len(what.tables) > 1:  # a file without tables has one without a name
             _check_inside("tables", table.name)
     _check_joints(what.variants)
 
 
 def _check_inside(kind: str, name: str) -> None:
-    """Raises InputError for a name whose folder would not be one inside the sweep's."""
+    """Raises InputError for a name whose folder would not be inside the sweep's."""
     if not slug(name).strip("."):
-        raise InputError(f"{kind}: {name!r} names no folder inside the sweep's; rename it")
+        raise InputError(f"{kind}: {name!r} does not name a folder inside the sweep's; rename it")
 
 
 def _check_joints(variants: Sequence[Variant]) -> None:
-    """Raises InputError for the joint of a variant that keeps none."""
+    """Raises InputError for the joint model of a variant that saves none."""
     with_joint = [variant.name for variant in variants if variant.adapt.cross_modal.save_joint]
     for variant in variants:
         if variant.joint_of and variant.joint_of not in with_joint:
             raise InputError(
-                f"{variant.name}: model is the joint of {variant.joint_of!r}, which is no variant with save_joint"
+                f"{variant.name}: model is the joint of {variant.joint_of!r}, which is not a variant with save_joint"
             )

@@ -1,4 +1,4 @@
-"""What a sweep comes to: commands with their settings and what comes before each. Imports nothing heavy."""
+"""Steps of a sweep: commands with their settings, in order. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -33,37 +33,38 @@ class SweepStep:
     """One command of a sweep."""
 
     name: str
-    """Unlike any other step's."""
+    """Unique name."""
     command: str
-    """adapt, pretrain, finetune, or what makes data."""
+    """adapt, pretrain, finetune, or a command that makes data."""
     settings: Filled
-    """Its settings and those of its training, with references as the file has them."""
+    """Its settings and training settings, with references as in the file."""
     out: Path
-    """Its run folder, or the file that it writes."""
+    """Its run folder or output file."""
     after: tuple[str, ...] = ()
-    """Steps that must be done before."""
+    """Steps that must finish first."""
     notes: Notes = field(default_factory=dict)
-    """What the paper says of the settings."""
+    """The paper's values of the settings."""
     variant: str = ""
-    """Which model it belongs to; empty for what several share."""
+    """Variant that it belongs to; empty if it is shared."""
     task: str = ""
-    """Of a fine-tuning: what reports call its task."""
+    """Fine-tuning: the task's name in reports."""
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
-        """The data and weights that its settings refer to."""
+        """Data and weights that its settings refer to."""
         return tuple(dict.fromkeys(references(self.settings[0])))
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """Every setting by name, its training's too."""
+        """Every setting by name, including training settings."""
         return setting_values(*self.settings)
 
 
 def steps_of(what: Sweep, out: Path) -> list[SweepStep]:
-    """Every command in the order in which they should start: data, models, then task by task.
+    """Every command in starting order: data, models, then task by task.
 
-    A sweep cut short has whole columns. Raises InputError for variants or tasks that would share a folder.
+    An interrupted sweep has whole columns. Raises InputError for variants or tasks that would share
+    a folder.
     """
     check_folders(what)
     rounds = [one for variant in what.variants for one in _rounds(what, variant, out)]
@@ -82,7 +83,7 @@ def steps_of(what: Sweep, out: Path) -> list[SweepStep]:
 
 
 def _needed_models(tunings: Sequence[SweepStep], models: Sequence[SweepStep]) -> set[str]:
-    """The steps without which no fine-tuning can start; of a table's rows alone, that may be few."""
+    """Steps that the fine-tunings depend on; with few rows, these may be few."""
     before = {step.name: step.after for step in models}
     waiting = [name for step in tunings for name in step.after]
     found: set[str] = set()
@@ -96,7 +97,7 @@ def _needed_models(tunings: Sequence[SweepStep], models: Sequence[SweepStep]) ->
 def _after_data(
     makings: Sequence[SweepStep], others: Sequence[SweepStep], what: Sweep
 ) -> list[SweepStep]:
-    """All steps, each behind those that make its data."""
+    """All steps, each after those that make its data."""
     by_source = {step.name: step.name for step in makings}
     ordered = []
     for step in [*makings, *others]:
@@ -111,7 +112,7 @@ def _making(reference: str) -> str:
 
 
 def _makings(what: Sweep, steps: Sequence[SweepStep], out: Path) -> list[SweepStep]:
-    """What makes the data that steps need, and the data that these need in turn."""
+    """Steps that make the data of other steps, and the data that these need in turn."""
     wanted: dict[str, SweepSource] = {}
     waiting = [name for step in steps for name in step.needs]
     while waiting:
@@ -153,16 +154,16 @@ def _pretrained(name: str, out: Path) -> str:
 
 @dataclass(frozen=True)
 class _AdaptationRound:
-    """One adaptation of a variant and what is fine-tuned from it."""
+    """One adaptation of a variant and its fine-tunings."""
 
     variant: Variant
     folder: Path
     seed: int
-    """Of the adaptation; of the fine-tuning, too, where every seed adapts anew."""
+    """Seed of the adaptation, and of the fine-tuning if every seed adapts anew."""
 
 
 def _rounds(what: Sweep, variant: Variant, out: Path) -> list[_AdaptationRound]:
-    """One adaptation with all fine-tuning seeds, or one of both per seed."""
+    """One adaptation with all fine-tuning seeds, or one adaptation per seed."""
     folder = out / slug(variant.name)
     first = variant.train.seed
     if not what.adapt_every_seed:
@@ -180,7 +181,7 @@ def _adaptation(one: _AdaptationRound, out: Path) -> SweepStep:
 
 
 def _wanted(what: Sweep, tuning: FineTuningTask, one: _AdaptationRound) -> bool:
-    """Whether a table asks for this round: of several adaptations, for as many as the task has seeds."""
+    """Whether a table contains this round; with several adaptations, as many as the task has seeds."""
     if not what.runs(one.variant, tuning):
         return False
     return not what.adapt_every_seed or one.seed - one.variant.train.seed < what.seeds_of(tuning)
@@ -209,7 +210,7 @@ def _fine_tuning(
 
 
 def _model_of(one: _AdaptationRound, out: Path) -> tuple[str, tuple[str, ...]]:
-    """What is fine-tuned, and the step that must come before."""
+    """The model to fine-tune, and the step that makes it."""
     variant = one.variant
     if variant.joint_of:
         source = out / slug(variant.joint_of) / one.folder.relative_to(out / slug(variant.name))
@@ -227,7 +228,7 @@ def _adapting(folder: Path, out: Path) -> str:
 
 
 def check_notes(steps: Sequence[SweepStep], what: Sweep) -> None:
-    """Raises InputError for a note on a setting that there is not, or a value that differs without a reason."""
+    """Raises InputError for a note on an unknown setting, or a value that differs without a reason."""
     titles = what.titles
     for step in steps:
         values = step.values
@@ -238,36 +239,38 @@ def check_notes(steps: Sequence[SweepStep], what: Sweep) -> None:
                 )
             if not note.reason and not agrees(note.printed, values[name], titles):
                 raise InputError(
-                    f"{note.where}: unreasoned deviation: {name} = {format_setting(values[name], titles)} for {step.name}, "
-                    f"the paper has {note.printed} ({note.source}); use its value, or add the reason as a third text"
+                    f"{note.where}: deviation without reason: {name} = {format_setting(values[name], titles)} for {step.name}, "
+                    f"the paper has {note.printed} ({note.source}); use it, or add the reason as a third text"
                 )
 
 
 OWN_SPLIT = ("train",)
-"""What every task learns from where nobody names splits."""
+"""Default training split of every task."""
 
 
 @dataclass(frozen=True)
 class PriorExposure:
-    """Answers that a model has read: of which data, splits and examples."""
+    """Answers that a model has read in earlier training: data, splits and examples."""
 
     by: str
-    """What read them: a step, or the weights themselves."""
+    """The step, or the weights, that read them."""
     data: tuple[str, ...]
     """References to the data."""
     splits: tuple[str, ...] = ()
     """Splits; empty: the task's own training split."""
     only: str = ""
-    """The file of examples that were read alone; empty: all of the splits."""
+    """The partition file whose examples alone were read; empty: all of the splits."""
 
 
 def exposure_notes(steps: Sequence[SweepStep], sources: Mapping[str, SweepSource]) -> list[str]:
-    """A line for each fine-tuning whose start has read answers of its data that the fine-tuning itself holds back.
+    """A line for each fine-tuning that starts from a model which has read answers that the
+    fine-tuning hides.
 
-    Those are answers of training examples outside its partition, and of splits that it does not learn from.
+    These are answers of training examples outside its partition, and of splits that it is not
+    trained on.
     """
     return [
-        f"{step.name}: {read.by} has read the right answers of {told}, which this row holds back"
+        f"{step.name}: {read.by} has read the right answers of {told}, which this row hides"
         for step in steps
         if step.command == "finetune"
         for read in _read_by_the_start(step, steps, sources)
@@ -276,7 +279,7 @@ def exposure_notes(steps: Sequence[SweepStep], sources: Mapping[str, SweepSource
 
 
 def _beyond(read: PriorExposure, step: SweepStep) -> list[str]:
-    """What was read beyond what a fine-tuning learns from; nothing where the data are others."""
+    """What was read beyond a fine-tuning's own training data; empty if the data differ."""
     values = step.values
     data = references(values["data"])
     if not set(read.data) & set(data):
@@ -296,7 +299,7 @@ def _beyond(read: PriorExposure, step: SweepStep) -> list[str]:
 def _read_by_the_start(
     step: SweepStep, steps: Sequence[SweepStep], sources: Mapping[str, SweepSource]
 ) -> list[PriorExposure]:
-    """Every reading of answers by what a step starts from, and by what that started from."""
+    """Every exposure to answers of a step's starting model, and of the models before it."""
     start = str(step.values["student" if step.command == "adapt" else "model"])
     found = []
     for name in references(start):
@@ -314,7 +317,7 @@ def _read_by_the_start(
 
 
 def _tells(step: SweepStep) -> bool:
-    """Whether a pre-training reads what is right."""
+    """Whether a pre-training reads right answers."""
     answers = step.values["task_answers"]
     return answers == "judged" or (answers == "right" and step.values["task"] in TOLD)
 

@@ -1,4 +1,4 @@
-"""`groundling train-clip`: train a small CLIP teacher on captioned images."""
+"""`groundling train-clip`: train a small CLIP on captioned images."""
 
 from __future__ import annotations
 
@@ -23,48 +23,52 @@ from groundling.settings.training import EvaluationSettings, TrainConfig, check_
 
 @dataclass(frozen=True)
 class TeachConfig(Settings):
-    """How a small CLIP teacher is built and trained from scratch, or an existing one is trained on."""
+    """Training of a small CLIP, from scratch or from an existing CLIP."""
 
     model: Annotated[str, InputKind.WEIGHTS] = ""
-    """Continue this CLIP, hub id or folder, with its tokenizer, image processor and scale; its sizes stay: leave \
---size, --patch-size, --vision-tower, --text-tower, --projection-dim, --vocab-size and --context-length out; empty: a new one."""
+    """CLIP to continue from: hub id or folder, with its tokenizer, image processor and logit \
+scale. It keeps its sizes: leave --size, --patch-size, --vision-tower, --text-tower, --projection-dim, \
+--vocab-size and --context-length out. Empty: a new CLIP."""
     captions: Annotated[str, InputKind.PATH, required] = ""
-    """Captions, in any file or folder of docs/vision.md, "Captions and photos as you have them": COCO or Karpathy's \
-json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images with .txt or .json beside them."""
+    """Captions, in any file or folder of docs/vision.md, "Captions and photos as you have them": \
+COCO or Karpathy's json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images \
+with .txt or .json beside them."""
     reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER, required] = ""
-    """Folder of the images, which may be in folders below it."""
+    """Folder of the images, searched recursively."""
     image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the training images, one name a line; empty: all."""
+    """File that lists the training images, one name per line; empty: all."""
     eval_image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the images on which retrieval is reported; empty: none."""
     eval_captions: Annotated[str, InputKind.PATH] = ""
     """Captions of other images on which retrieval is reported (instead of `eval_image_list`)."""
     eval_splits: tuple[str, ...] = ()
-    """Karpathy's json: splits on which retrieval is reported, of --eval-captions or else of --captions."""
+    """Karpathy's json: splits on which retrieval is reported, of --eval-captions or else of \
+--captions."""
     examining: EvaluationSettings = field(default_factory=EvaluationSettings)
     skip_missing: bool = False
-    """Leave captions out whose image is missing, and count them."""
+    """Skip captions whose image is missing, and count them; otherwise a missing image is an \
+error."""
     size: Annotated[int, at_least(1)] = 64
-    """Image side, pixels."""
+    """Image side in pixels."""
     patch_size: Annotated[int, at_least(1)] = 8
-    """Patch side of the vision transformer, pixels."""
+    """Patch side of the vision transformer in pixels."""
     vision_tower: Annotated[tuple[int, int], at_least(1)] = (192, 4)
-    """Width and layers of the vision tower."""
+    """Width and number of layers of the vision tower."""
     text_tower: Annotated[tuple[int, int], at_least(1)] = (192, 3)
-    """Width and layers of the text tower."""
+    """Width and number of layers of the text tower."""
     projection_dim: Annotated[int, at_least(1)] = 192
-    """Width of the joint space."""
+    """Dimension of the joint embedding space."""
     vocab_size: Annotated[int, at_least(3)] = 4000
-    """Pieces of the byte-pair tokenizer, which is trained on the captions."""
+    """Vocabulary size of the byte-pair tokenizer, which is trained on the captions."""
     context_length: Annotated[int, at_least(3)] = 32
-    """Positions of the text tower."""
+    """Context length of the text tower in tokens."""
     flip: bool = True
-    """Mirror images at random (turn off where captions say left and right)."""
+    """Mirror training images at random; turn off if captions mention left and right."""
     max_shift: Annotated[float, at_least(0, below=1)] = 0.06
-    """Largest random shift of the view, share of the side."""
+    """Maximum random shift of the image, as a share of its side."""
     untrained: bool = False
-    """Stop before training: a control teacher that knows nothing."""
+    """Save the CLIP without training: a control teacher."""
 
 
 TEACHING = TrainConfig(epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_decay=0.1)
@@ -83,26 +87,32 @@ NEW = (
     ),
     "untrained",
 )
-"""Settings that an existing CLIP leaves no choice of."""
+"""Settings of a new CLIP only."""
 
 
 def check(config: TeachConfig, training: TrainConfig, out: str | Path) -> None:
-    """Raises InputError for settings of a new CLIP beside an existing one, and evaluation of nothing, or on nothing."""
+    """Raises InputError for settings of a new CLIP with --model, and for evaluation during training
+    without data or training.
+    """
     if config.model:
         changed = {
             f"--{flag_name(name)}": vars(config)[name] != vars(TeachConfig())[name] for name in NEW
         }
-        refuse_settings(changed, f"is for a new CLIP, {config.model} has its own; leave it out")
+        refuse_settings(
+            changed, f"is for a new CLIP, and {config.model} keeps its own; leave it out"
+        )
     held = config.eval_captions or config.eval_image_list or config.eval_splits
     flags = "--eval-captions FILE, --eval-image-list FILE or --eval-splits NAMES"
     check_has_eval_data(config.examining, bool(held), flags)
     if config.untrained:
         every = {"--eval-every": config.examining.eval_every}
-        refuse_settings(every, "--untrained leaves no training to evaluate on the way")
+        refuse_settings(
+            every, "--untrained does not train, so there is nothing to evaluate; leave it out"
+        )
 
 
 def inputs(config: TeachConfig, training: TrainConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     return {
         "captions": config.captions,
         "images": config.images,
@@ -114,7 +124,7 @@ def inputs(config: TeachConfig, training: TrainConfig) -> Inputs:
 
 COMMAND = Command(
     "train-clip",
-    "train a small CLIP teacher on captioned images",
+    "train a small CLIP on captioned images, e.g. as a teacher",
     "groundling.commands.train_clip.run:teach",
     {"_own": TeachConfig(), "_train": TEACHING, **SHARED},
     title="Train",

@@ -1,4 +1,4 @@
-"""Train a small CLIP teacher on any set of captioned images, from scratch or from an existing CLIP."""
+"""Train a small CLIP on captioned images, from scratch or from an existing CLIP."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ from groundling.training.held_out_loss import (
 )
 from groundling.training.loop import train
 
-# A CLIP from nothing: its tokenizer, learned from captions, and its untrained towers.
+# A new CLIP: its tokenizer, trained on captions, and its untrained towers.
 
 START = "<|startoftext|>"
 END = "<|endoftext|>"
 WORD_END = "</w>"
-"""How CLIP's pieces mark the end of a word."""
+"""CLIP's mark of the end of a word."""
 HEAD_WIDTH = 32
 """Width of an attention head."""
 WORD_SPREAD = 5.0
-"""Factor on the initial word embeddings. CLIP's standard deviation of 0.02 suits long training; in a short one, words
-are learned sooner from larger ones."""
+"""Factor on the initial word embeddings. CLIP's standard deviation of 0.02 suits long training; \
+in short training words are learned sooner from larger embeddings."""
 
 
 def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
-    """CLIP's byte-pair tokenizer with its pieces learned from `texts`; adds start and end tokens.
+    """CLIP's byte-pair tokenizer with merges learned from `texts`; adds start and end tokens.
 
     Args:
-        texts: what the merges are learned from.
-        vocabulary: most pieces, start and end token included; texts of few words yield fewer.
+        texts: training texts of the merges.
+        vocabulary: maximum vocabulary size, start and end token included; texts of few words yield fewer tokens.
     """
     template = CLIPTokenizer().backend_tokenizer
     learner = Tokenizer(BPE(end_of_word_suffix=WORD_END))
@@ -74,14 +74,14 @@ def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
     trainer = BpeTrainer(
         vocab_size=vocabulary - 2,
         initial_alphabet=alphabet,
-        # Numbered here, or the trainer numbers them as its hash table happens to list them, and breaks ties by number.
+        # Numbered here: the trainer would number them in hash order, and it breaks ties by number.
         special_tokens=endings,
         end_of_word_suffix=WORD_END,
         show_progress=False,
     )
     learner.train_from_iterator(texts, trainer)
-    # The engine shows its merges in its JSON form only, each as a pair of pieces. (Any: transformers takes such pairs,
-    # but its annotation says strings.)
+    # The tokenizer shows its merges only in its JSON form, each as a pair of tokens. (Any: transformers takes pairs,
+    # but annotates them as strings.)
     merges: list[Any] = [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
     merged = [left + right for left, right in merges]
     pieces = dict.fromkeys([*alphabet, *endings, *merged, START, END])
@@ -142,11 +142,11 @@ def small_clip(
 
 
 COUNTS = ("images", "captions")
-"""What `retrieval` tells besides scores."""
+"""Counts among the scores of `retrieval`."""
 
 
 def teach(config: TeachConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
-    """Train the teacher and write `model`, a stock HF CLIP folder; returns the result.
+    """Train the CLIP and write `model`, a stock HF CLIP folder; returns the result.
 
     Raises InputError if captions or images are missing or malformed.
     """
@@ -186,30 +186,32 @@ def teach(config: TeachConfig, training: TrainConfig, run: Run) -> dict[str, Any
 def _exam(
     model: ClipDualEncoder, held_out: CaptionedImageDataset, examining: EvaluationSettings
 ) -> Evaluator | None:
-    """Retrieval every --eval-every epochs, by its mean recall; None if nobody asks for it."""
+    """Evaluator of retrieval every --eval-every epochs, by mean recall; None without."""
 
     def measure() -> dict[str, float]:
         found = [retrieval(model, held_out)]
-        broadcast_object_list(found)  # what one process rounds otherwise must not part them
+        broadcast_object_list(found)  # processes must not diverge by rounding
         return {name: value for name, value in found[0].items() if name not in COUNTS}
 
     return make_evaluator(examining, "held-out images", MEAN, measure)
 
 
 def _of_start(start: str, training: TrainConfig) -> list[str]:
-    """What to say of settings for an existing CLIP; nothing of a new one."""
+    """Note on the learning rate for an existing CLIP."""
     if not start or training.lr < TEACHING.lr:
         return []
     return [
-        f"--model {start}: a rate of {training.lr:g} is for a CLIP from scratch and undoes what this one knew; "
-        "--lr 1e-5 is a gentle one"
+        f"--model {start}: learning rate {training.lr:g} is for a CLIP from scratch and would undo its pre-training; "
+        "use e.g. --lr 1e-5"
     ]
 
 
 def _model(
     run: Run, images: Sequence[CaptionedImage], config: TeachConfig, training: TrainConfig
 ) -> tuple[ClipDualEncoder, Cut | None]:
-    """The existing CLIP and how it cuts pictures, or a new one, with a tokenizer learned from the captions."""
+    """The existing CLIP and its image preprocessing, or a new one, with a tokenizer trained on the
+    captions.
+    """
     if config.model:
         return load_clip_dual_encoder(config.model)
     with run.state.main_process_first():
@@ -230,18 +232,18 @@ def _model(
 
 @dataclass(frozen=True)
 class _CaptionData:
-    """What a teacher is trained and evaluated on."""
+    """Training and evaluation data of a CLIP."""
 
     images: list[CaptionedImage]
     missing: int
-    """Captioned images that are not there, of those to train on."""
+    """Number of training images that are missing."""
     held_out: list[CaptionedImage]
-    """To evaluate on; none unless asked for."""
+    """Evaluation images; empty unless asked for."""
     notes: list[str]
 
 
 def _data(config: TeachConfig) -> _CaptionData:
-    """Images to train on and to evaluate on; raises InputError if they are missing or malformed."""
+    """Training and evaluation images; raises InputError if they are missing or malformed."""
     reading = config.reading
     told = read_captions(config.captions, reading.caption_splits, reading.columns)
     images = keep_listed(told.images, config.image_list) if config.image_list else told.images
@@ -272,7 +274,7 @@ def _data(config: TeachConfig) -> _CaptionData:
 def _tokenizer(
     folder: Path, images: Sequence[CaptionedImage], vocabulary: int, state: PartialState
 ) -> PreTrainedTokenizerBase:
-    """The run's tokenizer, learned from the training captions by the main process, read by all others."""
+    """The run's tokenizer, trained on the captions by the main process and loaded by all others."""
     if state.is_main_process and not folder.exists():
         captions = [caption for image in images for caption in image.captions]
         with whole_folder(folder.parent) as partial:

@@ -1,6 +1,8 @@
-"""Captioned images, from whichever file or folder people keep captions in (see `files.py`), and where they are.
+"""Captioned images, from caption files and folders in common layouts (see `files.py`),
+and where the images are.
 
-Their files lie in a folder, or their regions in a store, however names are spelt.
+Images are files in a folder, or have regions in a store; spelling variants
+of their names are matched.
 """
 
 from __future__ import annotations
@@ -39,23 +41,23 @@ from groundling.settings.input_settings import CaptionColumns
 NUMBERED = re.compile(r"(\S+\.\w+) \d+")
 """A line of Karpathy's lists: the image's path and its number."""
 GUESSED = CaptionColumns()
-"""Columns that nobody has named."""
+"""No column is named; columns are detected."""
 
 
 @dataclass(frozen=True)
 class CaptionedImage:
-    """An image file and what its annotators wrote."""
+    """An image file and its captions."""
 
     id: str
-    """What the captions' file calls the image: COCO's number, an address, or the file's name."""
+    """The image's name in the caption file: COCO's id, a URL, or the file's name."""
     file: str
-    """The image's path below the folder of images."""
+    """The image's path below the image folder."""
     captions: tuple[str, ...]
     """All captions of the image, at least one, in the order of the file."""
 
 
 class CaptionCollection:
-    """A file or folder of captions as read: its images, what is wrong with it, and what is read past."""
+    """A file or folder of captions, with its images, its faults, and notes on ignored entries."""
 
     def __init__(
         self,
@@ -66,8 +68,8 @@ class CaptionCollection:
     ) -> None:
         """Reads `path`; never raises InputError.
 
-        `splits`: of Karpathy's json, those that are wanted, None for all. `content`: what a file of JSON holds, if it
-        has been read.
+        `splits`: the splits to read from Karpathy's json, None for all. `content`: the parsed JSON
+        of the file, if it has been read.
         """
         self.reading: CaptionFile = read_file(Path(path), splits, columns, content)
         self.path = self.reading.path
@@ -76,7 +78,10 @@ class CaptionCollection:
 
     @cached_property
     def images(self) -> list[CaptionedImage]:
-        """Images with their captions, in order of each one's first; images without any are left out."""
+        """Images with their captions, in the order of their first captions.
+
+        Images without captions are left out.
+        """
         grouped: dict[tuple[str, str], list[str]] = {}
         for row in self.reading.rows:
             grouped.setdefault((row.image, row.file), []).append(row.caption)
@@ -87,41 +92,49 @@ class CaptionCollection:
 
     @property
     def text_faults(self) -> list[str]:
-        """Why its texts cannot be read: a line for each sort, with how many there are."""
+        """Faults of its texts: one line for each kind, with the number of such faults."""
         return _lines(self.reading.faults.values())
 
     @cached_property
     def faults(self) -> list[str]:
-        """Why its images and texts cannot be read, as `text_faults`; each needs an image, no two the same file."""
+        """Faults of its images and texts, as in `text_faults`.
+
+        Each caption needs an image, and each image its own file.
+        """
         imageless = [self.reading.imageless] if self.reading.imageless else []
         return self.text_faults + _lines([imageless, _shared_files(self.path, self.reading.rows)])
 
     @property
     def notes(self) -> list[str]:
-        """What is read past: captions without text, and names that occur twice."""
+        """Notes on ignored entries: captions without text, and names that occur twice."""
         return _lines(self.reading.remarks.values())
 
     @property
     def guess_note(self) -> list[str]:
-        """What is to be said of how a table was read: what separates its columns, which were told by their values."""
+        """A note on how a table was read: its separator, if unusual, and columns that were
+        detected from their values.
+        """
         said = [self.reading.separators] if self.reading.separators else []
         if self.reading.guessed:
             said.append(
-                f"{self.path}: {self.reading.about}, by what stands in them; --caption-column and --image-column say "
-                "otherwise"
+                f"{self.path}: {self.reading.about}, detected from their values; change it with --caption-column and "
+                "--image-column"
             )
         return said
 
 
 @dataclass(frozen=True)
 class CaptionFilter:
-    """Which captions are read of files: of Karpathy's json those of some splits, of tables those of some columns."""
+    """Selects captions: by split in Karpathy's json, by column in tables."""
 
     splits: tuple[str, ...] = ()
     columns: CaptionColumns = GUESSED
 
     def for_files(self, files: Sequence[str | Path]) -> list[CaptionFilter]:
-        """What is wanted of each of several files; what fits none is asked of all, so that reading them says so."""
+        """The selection for each of several files.
+
+        A selection that fits no file is kept for all, so that reading one reports it.
+        """
         if len(files) == 1:
             return [self]
         has_columns = self.columns != GUESSED
@@ -137,7 +150,7 @@ class CaptionFilter:
 
 
 def _lines(sorts: Iterable[Sequence[str]]) -> list[str]:
-    """The first message of every sort, and how many there are."""
+    """The first message of every kind, and their number."""
     return [messages[0] + count_suffix(messages) for messages in sorts if messages]
 
 
@@ -146,12 +159,13 @@ def read_captions(
 ) -> CaptionCollection:
     """Captions whose images and texts can be used.
 
-    `splits`: of Karpathy's json, which images to take. `columns`: of a table, what to read; without, it is told by
-    their names.
+    `splits`: images to take from Karpathy's json. `columns`: columns to read from a table; without,
+    they are recognised by name.
 
     Raises:
-        InputError: a line or entry is malformed, there is no caption at all, two images have the same file, or a file
-            with splits is read without saying which, or one without them as if it had some.
+        InputError: a line or entry is malformed, there is no caption at all, two images
+            have the same file, a file with splits is read without `splits`, or one without
+            splits is read with them.
     """
     told = CaptionCollection(path, splits, columns)
     for fault in told.faults:
@@ -162,7 +176,7 @@ def read_captions(
 def caption_lines(
     path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = GUESSED
 ) -> list[str]:
-    """All captions of a caption file as plain text, image by image; which files the images have does not matter.
+    """All captions of a caption file as plain text, image by image; image files are not checked.
 
     Raises:
         InputError: a line or entry is malformed, or there is no caption at all.
@@ -173,7 +187,8 @@ def caption_lines(
 def captions_of_images(
     path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = GUESSED
 ) -> list[tuple[str, str]]:
-    """The same captions, each with its image's path without the ending, as region stores call it; empty for none.
+    """The same captions, each with its image's path without the ending, the image's id in
+    region stores; empty for none.
 
     Raises InputError as `caption_lines`.
     """
@@ -186,14 +201,14 @@ def captions_of_images(
 
 
 def is_captions(path: Path) -> bool:
-    """Whether a file of text is one of captions: by its ending, or a table with a header that says so."""
+    """Whether a text file holds captions: by its ending, or as a table whose header names captions."""
     if path.is_dir() or path.suffix in OWN or path.name.endswith("token.txt"):
         return True
     return path.suffix == ".txt" and layout_of(path, GUESSED) == TABLE
 
 
 def has_splits(path: str | Path) -> bool:
-    """Whether a caption file is Karpathy's, which says of every image in which split it is."""
+    """Whether a caption file is Karpathy's, in which every image has a split."""
     return Path(path).suffix == ".json" and is_karpathy(read_json(Path(path)))
 
 
@@ -206,7 +221,9 @@ def is_table(path: str | Path) -> bool:
 
 
 def _shared_files(path: Path, rows: Sequence[CaptionRow]) -> list[str]:
-    """A message for every image that has the file of another one: whose picture it holds cannot be known."""
+    """A message for each image that shares its file with another one: the
+    captions cannot be assigned.
+    """
     advice = "write each image's local file name in the second column"
     if path.suffix == ".json":
         advice = "give each image a file_name of its own, with its folder where there are several"
@@ -214,7 +231,7 @@ def _shared_files(path: Path, rows: Sequence[CaptionRow]) -> list[str]:
     faults = []
     for row in rows:
         earlier = first.setdefault(row.file, row)
-        # An address that ends in a slash names no file, so its image counts as missing.
+        # A URL that ends in a slash names no file, so its image counts as missing.
         if row.file and row.image != earlier.image:
             faults.append(
                 f"{path}, {row.place}: {row.image} and {earlier.image} ({earlier.place}) "
@@ -224,9 +241,10 @@ def _shared_files(path: Path, rows: Sequence[CaptionRow]) -> list[str]:
 
 
 def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[CaptionedImage]:
-    """The images named in a list of file names, one a line (e.g. `Flickr_8k.trainImages.txt`).
+    """The images named in a list of file names, one per line (e.g. `Flickr_8k.trainImages.txt`).
 
-    A line of Karpathy's lists, `val2014/COCO_val2014_000000011169.jpg 11169`, names the file by its path or its name.
+    A line of Karpathy's lists, `val2014/COCO_val2014_000000011169.jpg 11169`, names the
+    file by its path or its name.
 
     Raises:
         InputError: the list cannot be read, or names none of the images.
@@ -244,9 +262,9 @@ def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[C
 
 
 def join_captions(captions: Sequence[str], count: int) -> tuple[str, ...]:
-    """Every `count` captions of an image as one text, in their order; the last text has what is left.
+    """Every `count` captions of an image joined to one text, in order; the last text has the rest.
 
-    A caption that ends without a mark is given a full stop.
+    A caption without final punctuation gets a full stop.
     """
     if count == 1:
         return tuple(captions)
@@ -255,38 +273,44 @@ def join_captions(captions: Sequence[str], count: int) -> tuple[str, ...]:
     return tuple(" ".join(sentences[start : start + count]) for start in starts)
 
 
-# -- where their images are --------------------------------------------------------------------------------------------
+# -- the image files ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ImageAvailability:
-    """Which captioned images are there."""
+    """Captioned images that were found, and those that are missing."""
 
     images: list[CaptionedImage]
-    """Those that are, each with its file's own path, or with its id in a store."""
+    """The images found, each with its file's path, or with its id in a store."""
     missing: list[CaptionedImage]
     fault: str = ""
-    """What is said where none may be missing; empty if none is."""
+    """Message for the case that no image may be missing; empty if none is."""
     notes: tuple[str, ...] = ()
-    """What a reader must know of how they were found."""
+    """Notes on how the images were found."""
 
     def select_images(self, skip: bool, folder: str | Path) -> list[CaptionedImage]:
-        """The images; raises InputError if `folder` holds none, or, unless `skip` is set, any is missing."""
+        """The images found.
+
+        Raises InputError if `folder` has none or, unless `skip` is set, if any is missing.
+        """
         if self.missing and not skip:
             raise InputError(self.fault)
         if not self.images:
-            raise InputError(f"{folder}: holds none of the captioned images")
+            raise InputError(f"{folder}: none of the captioned images is in it")
         return self.images
 
 
 def find_images(
     images: Sequence[CaptionedImage], folder: str | Path, source: str | Path = ""
 ) -> ImageAvailability:
-    """Looks for the files of images in a folder: by their path there, else by their name in the folders below it.
+    """Finds the files of images in a folder: by their path there, or else by
+    their name in its subfolders.
 
-    Names are the same in either Unicode form, and whatever the capitals of their ending; one that differs in others is
-    missing, but told. A path that leads out of the folder is not followed. `source`: the captions, for messages.
-    Raises InputError if there is no such folder, or names and files do not go one to one.
+    Unicode forms and capitals of the ending do not matter; a name with other differences in
+    capitals counts as missing, and a message says so. A path that leads out of the folder is not
+    followed. `source`: the captions, for messages.
+
+    Raises InputError if there is no such folder, or if names and files do not match one to one.
     """
     folder = Path(folder)
     check_image_folder(folder)
@@ -319,7 +343,7 @@ def find_images(
 
 
 def _outside(files: Sequence[str], folder: Path) -> str:
-    """What is said of paths that lead out of the folder; empty if none does."""
+    """A note on paths that lead out of the folder; empty if none does."""
     leading = [file for file in files if is_outside_folder(file, folder)]
     if not leading:
         return ""
@@ -327,15 +351,15 @@ def _outside(files: Sequence[str], folder: Path) -> str:
 
 
 def _in_one_spelling(file: str, folder: Path) -> str:
-    """A path below a folder, without dots, however it leads there."""
+    """A path below a folder, without dots."""
     plain = os.path.normpath(file)
     is_roundabout = os.path.isabs(plain) or plain.startswith("..")
     return os.path.relpath(folder / plain, folder) if is_roundabout else plain
 
 
 def _pictures_below(folder: Path) -> Iterator[str]:
-    """The images below a folder by their paths from there."""
-    # Not with rglob, which takes seconds for the many thousands of images that a folder may have.
+    """The images below a folder, by their paths from there."""
+    # rglob takes seconds for the many thousands of images that a folder may have.
     for place, folders, names in os.walk(folder):
         folders.sort()
         below = Path(place).relative_to(folder)
@@ -346,9 +370,10 @@ def _pictures_below(folder: Path) -> Iterator[str]:
 def _found(
     wanted: Sequence[str], names: NameLookup, where: str, folder: Path | None = None
 ) -> dict[str, str]:
-    """Of names that are nowhere as they are, those that mean one that is there.
+    """Matches for names that do not occur exactly: each with the existing name that it means.
 
-    `folder`: where they are files; copies of one are the same. Raises InputError for several that may be meant.
+    `folder`: the folder, if the names are files; copies of one file are the same. Raises InputError
+    if a name has several matches.
     """
     found = {}
     faults = []
@@ -358,7 +383,7 @@ def _found(
             found[name] = fitting[0]
         elif len(fitting) > 1:
             faults.append(
-                f"{where}: {name} may be {fitting[0]} or {fitting[1]}; write its folder with it"
+                f"{where}: {name} may be {fitting[0]} or {fitting[1]}; add the folder to the name"
             )
         elif fitting:
             found[name] = fitting[0]
@@ -367,13 +392,15 @@ def _found(
 
 
 def _refuse_two_of_one(place: Mapping[str, str], where: str) -> None:
-    """Raises InputError for two names that mean one file."""
+    """Raises InputError if two names match one file."""
     first: dict[str, str] = {}
     faults = []
     for name, file in place.items():
         earlier = first.setdefault(file, name)
         if earlier != name:
-            faults.append(f"{where}: {earlier} and {name} both mean the image {file}; mend one")
+            faults.append(
+                f"{where}: {earlier} and {name} both mean the image {file}; correct one of them"
+            )
     raise_first(faults)
 
 
@@ -383,8 +410,8 @@ def _in_other_form(found: Mapping[str, str], where: str) -> tuple[str, ...]:
     if not other:
         return ()
     return (
-        f"{where}: {len(other)} image names are in another Unicode form than their files' (macOS takes accents apart) "
-        f"and are taken for the same, the first is {other[0]}",
+        f"{where}: {len(other)} image names have another Unicode form than their files (macOS decomposes accents) "
+        f"and are treated as equal, the first is {other[0]}",
     )
 
 
@@ -394,8 +421,8 @@ def _with_other_ending(found: Mapping[str, str], where: str) -> tuple[str, ...]:
     if not other:
         return ()
     return (
-        f"{where}: {len(other)} image names differ from their files' in the capitals of the ending, and are taken for "
-        f"the same, the first is {other[0]}",
+        f"{where}: {len(other)} image names differ from their files only in capitals of the ending, and are treated as "
+        f"equal, the first is {other[0]}",
     )
 
 
@@ -415,10 +442,12 @@ def images_in_folder(
     skip: bool = False,
     source: str | Path = "",
 ) -> tuple[list[CaptionedImage], int]:
-    """The images that exist in `folder`, each by its file's own path there, and how many do not (see `find_images`).
+    """The images that exist in `folder`, each with its file's path there, and the number of missing
+    ones (see `find_images`).
 
     Raises:
-        InputError: no such folder, none of the images in it, or, unless `skip` is set, any of them missing.
+        InputError: no such folder, none of the images in it, or, unless `skip` is
+            set, any of them missing.
     """
     found = find_images(images, folder, source)
     return found.select_images(skip, folder), len(found.missing)
@@ -427,10 +456,10 @@ def images_in_folder(
 def images_in_store(
     images: Sequence[CaptionedImage], ids: Collection[str], store: str, source: str | Path
 ) -> ImageAvailability:
-    """The images that a region store knows, under their ids there: their files without the ending.
+    """The images that a region store has, with their ids there: their files without the ending.
 
-    An image may have more or fewer folders in front of its name than it has in the store. `ids`: the store's, `store`:
-    what messages call it. Raises InputError if two images would share their regions.
+    An image's name may have more or fewer leading folders than in the store. `ids`: the store's,
+    `store`: its name in messages. Raises InputError if two images would share their regions.
     """
     place = {one.file: image_id(one.file) for one in images if image_id(one.file) in ids}
     elsewhere = [one.file for one in images if one.file not in place]
@@ -454,10 +483,10 @@ def images_in_store(
 
 
 def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
-    """The images under the ids that a region store knows them by: their files without the ending.
+    """The images with their ids in a region store: their files without the ending.
 
     Raises:
-        InputError: two images differ in nothing but the ending, and would share their regions.
+        InputError: two images differ only in the ending, and would share their regions.
     """
     first: dict[str, str] = {}
     faults = []
@@ -466,7 +495,7 @@ def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
         earlier = first.setdefault(name, image.file)
         if earlier != image.file:
             faults.append(
-                f"{image.file} and {earlier} would both be the image {name!r} of a region store; "
+                f"{image.file} and {earlier} would both have the id {name!r} in a region store; "
                 "rename one of them"
             )
     raise_first(faults)

@@ -1,6 +1,7 @@
-"""The layouts in which people keep captions of images, each read into rows; what is wrong is collected, not raised.
+"""Readers of common layouts of captioned images, each into rows; faults are collected, not raised.
 
-Commands and `data check` read captions through this module alone, so that they say the same of one file.
+Commands and `data check` both read captions through this module, so they
+report the same for one file.
 """
 
 from __future__ import annotations
@@ -46,68 +47,69 @@ TABLE = "captions by column"
 IMAGEFOLDER = "imagefolder"
 PAIRS = "images with their captions beside them"
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
-"""Names of an imagefolder's captions (Hugging Face's datasets library)."""
+"""File names of an imagefolder's captions (Hugging Face's datasets library)."""
 MOST_TRIED = 100
-"""Images of a folder beside which captions are looked for, before it is taken for one without."""
+"""Number of images in a folder that are checked for a caption file beside them."""
 HALF = re.compile("[\\ud800-\\udfff]")
-"""Half of a surrogate pair, which JSON can hold, but no text."""
+"""Half of a surrogate pair, which JSON can contain, but text cannot."""
 SPLITS = ("train", "restval", "val", "test")
-"""What Karpathy's json calls its splits."""
+"""Names of the splits in Karpathy's json."""
 SIDECARS = (".txt", ".json")
-"""Endings of a caption's file beside its image, as img2dataset and the unpacked shards of webdataset have them."""
+"""Endings of a caption file beside its image, as in img2dataset and unpacked shards of webdataset."""
 
 
 @dataclass(frozen=True)
 class CaptionRow:
-    """One caption, as a file has it."""
+    """One caption, as in the file."""
 
     place: str
-    """Where the caption stands in the file, for messages."""
+    """The caption's place in the file, for messages."""
     image: str
-    """What the file calls the image."""
+    """The image's name in the file."""
     file: str
-    """The image's path below the folder of images."""
+    """The image's path below the image folder."""
     caption: str
 
 
 @dataclass
 class CaptionFile:
-    """What a file of captions says, and what is wrong with it."""
+    """The contents of a caption file, and its faults."""
 
     path: Path
     layout: str
     rows: list[CaptionRow] = field(default_factory=list)
     faults: dict[str, list[str]] = field(default_factory=dict)
-    """Why no command reads the file, by sort: a message for each place."""
+    """Faults for which every command rejects the file, by kind: a message for each place."""
     remarks: dict[str, list[str]] = field(default_factory=dict)
-    """What commands read past, and say so."""
+    """Entries that commands ignore, with a note."""
     about: str = ""
-    """Which columns or splits were read; empty where there are none."""
+    """The columns or splits that were read; empty if there are none."""
     separators: str = ""
-    """What is to be said of a table whose columns are not separated as is usual."""
+    """A note on a table whose separator is not the default."""
     guessed: bool = False
-    """Whether the columns were told by their values, since nobody calls them so."""
+    """Whether columns were detected from their values, because no name was recognised."""
     splits: Counter[str] = field(default_factory=Counter)
-    """Images by split, in a file with splits."""
+    """Number of images by split, in a file with splits."""
     content: Any = None
-    """What a file of JSON holds, parsed once."""
+    """The parsed JSON of the file, so that it is parsed only once."""
     imageless: str = ""
-    """Why its captions are of no images, though they are captions; empty where they are."""
+    """The reason why captions have no images; empty if they have."""
     sidecars: list[Path] = field(default_factory=list)
-    """The files that were read beside images."""
+    """The caption files that were read beside images."""
 
     def add_fault(self, sort: str, message: str) -> None:
-        """Add a message of a sort."""
+        """Add a message of a kind."""
         self.faults.setdefault(sort, []).append(message)
 
     def add_remark(self, place: str, what: str) -> None:
-        """Add a place of which something is to be said."""
+        """Add a place with a note."""
         self.remarks.setdefault(what, []).append(f"{self.path}, {place}: {what}")
 
     def add_row(self, place: str, image: str, file: str, caption: str) -> None:
-        """Add a caption; one of nothing but spaces is remarked on."""
+        """Add a caption; one of white space alone gets a remark."""
         text = " ".join(caption.split())
-        # Names on a disk may hold such a half: so Python has bytes that are not UTF-8.
+        # File names can contain such a half: Python represents bytes that are not UTF-8 in this
+        # way.
         half = HALF.search(text if self.layout == PAIRS else text + image)
         if half is not None:
             what = f"{half[0]!a} is half a character; write the text in UTF-8"
@@ -118,15 +120,15 @@ class CaptionFile:
             self.add_remark(place, EMPTY)
 
     def remark_repeated(self, places: Sequence[str]) -> None:
-        """Remark on names that occur more than once."""
+        """Add a remark on names that occur more than once."""
         for place in duplicates(places):
             self.add_remark(place, TWICE)
 
 
 def layout_of(path: Path, columns: CaptionColumns, content: object = None) -> str:
-    """The layout of a file or folder by what is in it; empty if no layout fits.
+    """The layout of a file or folder, from its contents; empty if no layout fits.
 
-    `content`: what a file of JSON holds. Raises InputError if a file cannot be read.
+    `content`: the parsed JSON of the file. Raises InputError if a file cannot be read.
     """
     if path.name in METADATA and not path.is_dir():
         return IMAGEFOLDER
@@ -150,7 +152,7 @@ def layout_of(path: Path, columns: CaptionColumns, content: object = None) -> st
 
 
 def _names_images(path: Path) -> bool:
-    """Whether a column of the first lines of a tsv without a header names images."""
+    """Whether a column in the first lines of a tsv without a header names images."""
     rows = [line.split("\t")[:2] for line in lines_of(path)[:5]]
     return any(len(fields) > 1 and any(map(names_image, fields)) for fields in rows)
 
@@ -158,9 +160,10 @@ def _names_images(path: Path) -> bool:
 def read_file(
     path: Path, splits: Sequence[str] | None, columns: CaptionColumns, content: object = None
 ) -> CaptionFile:
-    """The captions of a file or folder, and what is wrong with it.
+    """The captions of a file or folder, and its faults.
 
-    `splits` None: all that a file has. `content`: what a file of JSON holds, if it has been read.
+    `splits` None: all splits of the file. `content`: the parsed JSON of the
+    file, if it has been read.
     """
     reading = CaptionFile(path, "", content=content)
     try:
@@ -169,7 +172,8 @@ def read_file(
         reading.layout = layout_of(path, columns, reading.content) or _usual_layout(reading)
         if splits and reading.layout != KARPATHY:
             raise InputError(
-                f"{path}: its images have no splits, but {', '.join(splits)} is asked for; expected Karpathy's json"
+                f"{path}: its images have no splits, but the splits {', '.join(splits)} are selected; "
+                "expected Karpathy's json"
             )
         chosen = columns.caption_column or columns.image_column
         if chosen and reading.layout not in (TABLE, IMAGEFOLDER):
@@ -183,16 +187,19 @@ def read_file(
             READERS[reading.layout](reading, columns)
     except InputError as error:
         reading.add_fault("unreadable", str(error))
-    reading.content = None  # hundreds of megabytes, perhaps
+    reading.content = None  # this may free hundreds of megabytes
     return reading
 
 
 def _usual_layout(reading: CaptionFile) -> str:
-    """What a file or folder is read as whose content says nothing; raises InputError for what is never read."""
+    """The default layout for a file or folder whose contents are not recognised.
+
+    Raises InputError if there is none.
+    """
     path = reading.path
     if path.suffix == ".tar":
         raise InputError(
-            f"{path}: shards are read unpacked; unpack it with `tar -xf` into a folder of its own"
+            f"{path}: shards must be unpacked; unpack it with `tar -xf` into a folder of its own"
         )
     if path.is_dir():
         raise InputError(f"{path}: {_what_is_in(path)}")
@@ -204,7 +211,7 @@ def _usual_layout(reading: CaptionFile) -> str:
 
 
 def _what_is_in(folder: Path) -> str:
-    """Why a folder's captions cannot be read, in words."""
+    """The reason why a folder's captions cannot be read."""
     below = [*folder.glob("*"), *folder.glob("annotations/*.json"), *folder.glob("*/metadata.*")]
     offered = [p.relative_to(folder).as_posix() for p in sorted(below) if _may_hold(p)]
     if len(offered) == 1:
@@ -212,7 +219,7 @@ def _what_is_in(folder: Path) -> str:
     if offered:
         return f"a folder with several files; pass one of them: {', '.join(offered[:8])}"
     if any(path.suffix == ".tar" for path in below):
-        return "shards are read unpacked; unpack them with `tar -xf`, each into a folder of its own"
+        return "shards must be unpacked; unpack them with `tar -xf`, each into a folder of its own"
     return "no captions found; expected metadata.jsonl, metadata.csv, or image files with .txt or .json beside them"
 
 
@@ -225,14 +232,17 @@ def _may_hold(path: Path) -> bool:
 
 
 def is_karpathy(content: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether JSON is `dataset_coco.json` or one like it, by its first image."""
+    """Whether JSON is `dataset_coco.json` or similar, judged by its first image."""
     images = content.get("images") if isinstance(content, dict) else None
     first = images[0] if isinstance(images, list) and images else None
     return isinstance(first, dict) and {"split", "sentences"} <= first.keys()
 
 
 def _karpathy(reading: CaptionFile, images: Sequence[Any], splits: Sequence[str] | None) -> None:
-    """The captions of the images of some splits; a file is known by its name alone, as COCO's own files have it."""
+    """The captions of the images of some splits.
+
+    An image file is identified by its name alone, as in COCO.
+    """
     for number, image in enumerate(images):
         where = f"images[{number}]"
         try:
@@ -246,7 +256,7 @@ def _karpathy(reading: CaptionFile, images: Sequence[Any], splits: Sequence[str]
             captions = [sentence["raw"] for sentence in image["sentences"]]
             for text in captions:
                 if not isinstance(text, str):
-                    raise TypeError(f"{json.dumps(text)[:40]} is no text")
+                    raise TypeError(f"{json.dumps(text)[:40]} is not a text")
         except (KeyError, TypeError) as error:
             what = "expected `split`, `filename` and `sentences` with `raw`, as Karpathy's json has them"
             reading.add_fault(what, f"{reading.path}, {where}: {what} ({error})")
@@ -259,12 +269,12 @@ def _karpathy(reading: CaptionFile, images: Sequence[Any], splits: Sequence[str]
         if split not in SPLITS and split not in (splits or ()):
             reading.add_remark(
                 f"{count:,} images",
-                f"their split {split!r} is none of {', '.join(SPLITS)}; read with --caption-splits {split} alone",
+                f"their split {split!r} is not one of {', '.join(SPLITS)}; read with --caption-splits {split} alone",
             )
     reading.about = ", ".join(f"{split}: {count:,}" for split, count in reading.splits.items())
     unknown = [split for split in splits or () if split not in reading.splits]
     if unknown or splits == () or splits == []:
-        asked = f"no split is called {unknown[0]!r}" if unknown else "it holds several splits"
+        asked = f"no split is called {unknown[0]!r}" if unknown else "it has several splits"
         offered = ", ".join(reading.splits)
         reading.add_fault(
             "splits", f"{reading.path}: {asked}; pass --caption-splits with some of: {offered}"
@@ -289,7 +299,7 @@ def _coco(reading: CaptionFile, columns: CaptionColumns) -> None:
         image = entry.get("image_id")
         if not isinstance(image, int | str) or image not in files:
             if "image" in reading.faults:
-                continue  # it may be the very one that cannot be read
+                continue  # it may be the very field that cannot be read
             reading.add_fault("image_id", f"{path}: {where} names image {image}, not in `images`")
             continue
         reading.add_row(where, str(image), files[image], entry["caption"])
@@ -311,7 +321,7 @@ def _coco_files(reading: CaptionFile, images: Sequence[Any]) -> dict[int | str, 
         elif files.setdefault(image["id"], image["file_name"]) != image["file_name"]:
             reading.add_fault(
                 "file",
-                f"{reading.path}: images[{number}] has the id {image['id']} of an earlier image with another "
+                f"{reading.path}: images[{number}] has the id {image['id']} of an earlier image with a different "
                 "`file_name`; give every image an id of its own",
             )
     return files
@@ -354,7 +364,8 @@ def _conceptual(reading: CaptionFile, columns: CaptionColumns) -> None:
             f"{path}, line 1: {expected}, found image file<TAB>caption: are the columns swapped? exchange them, or "
             "name them in a first line of their own, such as image<TAB>caption"
         )
-    # Google's file with labels has five columns; a tab inside a caption makes one more, and shifts the others.
+    # Google's file with labels has five columns; a tab inside a caption adds a column and shifts
+    # the others.
     (usual, _), *_ = Counter(map(len, whole)).most_common(1) or [(2, 0)]
     for number, fields in enumerate(fields_by_line, 1):
         if len(fields) < 2:
@@ -362,7 +373,7 @@ def _conceptual(reading: CaptionFile, columns: CaptionColumns) -> None:
             continue
         if len(fields) != usual:
             what = f"{len(fields)} fields, other lines have {usual}"
-            advice = "tabs stand between columns, and in no text"
+            advice = "a tab separates columns and cannot be part of a text"
             reading.add_fault("fields", f"{path}, line {number}: {what}; {advice}")
             continue
         caption, link = fields[:2]
@@ -370,12 +381,12 @@ def _conceptual(reading: CaptionFile, columns: CaptionColumns) -> None:
 
 
 def _are_swapped(images: Sequence[str], captions: Sequence[str]) -> bool:
-    """Whether what is read as images holds sentences, and what is read as captions names images."""
+    """Whether the image column contains sentences, and the caption column names images."""
     return not any(map(names_image, images[:100])) and all(map(names_image, captions[:100]))
 
 
 def image_file_of(link: str) -> str:
-    """The image file that a link means: the last part of an address, else a path in the folder."""
+    """The image file of a link: the last part of a URL, or else a path in the folder."""
     if "://" not in link:
         return link.strip()
     address, _, _ = link.partition("?")
@@ -388,7 +399,7 @@ def _table(reading: CaptionFile, columns: CaptionColumns) -> None:
 
 
 def _imagefolder(reading: CaptionFile, columns: CaptionColumns) -> None:
-    """The table of an imagefolder, whose images are called by their paths from its folder."""
+    """The table of an imagefolder, in which images are named by their paths from its folder."""
     file = reading.path
     if file.is_dir():
         file = next(file / name for name in METADATA if (file / name).is_file())
@@ -410,8 +421,9 @@ def _rows_of_table(reading: CaptionFile, path: Path, columns: CaptionColumns) ->
         captions = [str(row.get(chosen.captions[0], "")) for row in cells]
         if _are_swapped(images, captions):
             raise InputError(
-                f"{path}: column {chosen.image!r}, read as images, holds sentences and {chosen.captions[0]!r} files: "
-                f"are the columns swapped? --caption-column {chosen.image} --image-column {chosen.captions[0]}"
+                f"{path}: the image column {chosen.image!r} has sentences, and the caption column "
+                f"{chosen.captions[0]!r} files: are the columns swapped? "
+                f"--caption-column {chosen.image} --image-column {chosen.captions[0]}"
             )
     else:
         reading.imageless = (
@@ -444,20 +456,21 @@ def _row_of_table(
 
 
 def _captions_in(row: Mapping[str, Any], name: str) -> list[str]:
-    """The texts of a column, which json may have as a list; an empty list is an empty text."""
+    """The texts of a column, which may be a list in JSON; an empty list is an empty text."""
     value = row.get(name)
     if not isinstance(value, list):
         return row_texts(row, [name])
     return [text for one in value for text in row_texts({name: one}, [name])] or [""]
 
 
-# -- files beside images -----------------------------------------------------------------------------------------------
+# -- caption files beside images ---------------------------------------------------------------------------------------
 
 
 def _sidecars(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The images below a folder that have a caption's file beside them, and captions whose image is lost.
+    """The images below a folder that have a caption file beside them, and
+    caption files without an image.
 
-    Each is a path from the folder, of a lost image without ending, and the caption's file.
+    Each is a path from the folder (without ending if the image is missing) and its caption file.
     """
     for place, folders, names in os.walk(folder):
         folders.sort()
@@ -472,7 +485,8 @@ def _sidecars(folder: Path) -> Iterator[tuple[str, Path]]:
             if beside is not None:
                 has_pairs = True
                 yield (below / name).as_posix(), beside
-        # img2dataset calls all files by numbers, and writes json for a picture that it could not get, too.
+        # img2dataset names all files by numbers, and also writes json for an image that it could
+        # not download.
         bases = {os.path.splitext(name)[0] for name in there if name.endswith(SIDECARS)}
         for base in sorted(bases.difference(pictures.values())):
             beside = _sidecar(Path(place), base, there) if has_pairs and base.isdigit() else None
@@ -496,7 +510,7 @@ def _has_sidecars(folder: Path) -> bool:
 
 
 def _sidecar(folder: Path, base: str, there: set[str]) -> Path | None:
-    """The file beside an image that holds its caption: .txt, or .json with a caption."""
+    """The caption file beside an image: .txt, or .json with a caption."""
     if f"{base}.txt" in there:
         return folder / f"{base}.txt"
     path = folder / f"{base}.json"
@@ -506,7 +520,7 @@ def _sidecar(folder: Path, base: str, there: set[str]) -> Path | None:
 
 
 def _caption_in_json(path: Path) -> str | None:
-    """An image's caption, empty where it is no text; None if the file is of something else."""
+    """An image's caption, empty if it is not a text; None if the json is not about a caption."""
     content = read_json(path)
     if not isinstance(content, dict) or "caption" not in content:
         return None
@@ -524,7 +538,7 @@ def _pairs(reading: CaptionFile, columns: CaptionColumns) -> None:
 
 
 def _texts_beside(path: Path) -> list[str]:
-    """The captions in the file beside an image, one a line of text; an empty file is an empty caption."""
+    """The captions in the file beside an image, one per line; an empty file is an empty caption."""
     if path.suffix == ".json":
         return [_caption_in_json(path) or ""]
     with convert_read_errors(path):
@@ -540,32 +554,32 @@ READERS: Mapping[str, Callable[[CaptionFile, CaptionColumns], None]] = {
     IMAGEFOLDER: _imagefolder,
     PAIRS: _pairs,
 }
-"""By layout, but for Karpathy's json, which has splits."""
+"""Readers by layout, except Karpathy's json, which has splits."""
 
 
-# -- which columns of a table are read ---------------------------------------------------------------------------------
+# -- the columns of a table --------------------------------------------------------------------------------------------
 
 
 IMAGES: tuple[str, ...] = (
     *("file_name", "image", "filename", "image_file", "image_name", "image_path", "photo"),
     *("picture", "img", "file", "path", "filepath", "img_path", "url", "image_url"),
 )
-"""What people call a column of image files, the likeliest first."""
+"""Common names of a column of image files, the likeliest first."""
 CAPTIONS = ("caption", "captions", "text", "sentence", "sentences", "description", "comment")
-"""What people call a column of captions."""
+"""Common names of a column of captions."""
 HEAD = 65_536
-"""Most bytes of a first line."""
+"""Maximum number of bytes of a first line."""
 LOOKED_AT = 100
-"""Rows by which columns are told that nobody has named."""
+"""Number of rows from which unnamed columns are detected."""
 
 
 @dataclass(frozen=True)
 class ChosenColumns:
-    """The columns that are read."""
+    """The columns to read."""
 
     captions: Sequence[str]
     image: str
-    """Empty where texts alone are read."""
+    """The image column; empty if only texts are read."""
 
     @property
     def about(self) -> str:
@@ -575,7 +589,7 @@ class ChosenColumns:
 
 
 def names_image(text: str) -> bool:
-    """Whether a text is an address, or a file name with the ending of a picture."""
+    """Whether a text is a URL, or a file name with the ending of an image."""
     text = text.strip()
     return text.startswith(("http://", "https://")) or text.lower().endswith((*PICTURES, *HEIF))
 
@@ -583,9 +597,9 @@ def names_image(text: str) -> bool:
 def columns_for(
     path: Path, header: Sequence[str], rows: Sequence[Mapping[str, Any]], told: CaptionColumns
 ) -> ChosenColumns:
-    """The columns of captions and of image files; without a column of images, captions alone are read.
+    """The columns of captions and of image files; without an image column, only captions are read.
 
-    Raises InputError if a column that was named is missing, or none is recognised as captions.
+    Raises InputError if a named column is missing, or if no column is recognised as captions.
     """
     captions = check_named_captions(path, header, told)
     image = told.image_column or _named(IMAGES, header, captions)
@@ -608,17 +622,20 @@ def columns_for(
 
 
 def check_named_captions(path: Path, header: Sequence[str], told: CaptionColumns) -> list[str]:
-    """The columns of captions that were named; raises InputError if one, or that of the images, is missing."""
+    """The named caption columns.
+
+    Raises InputError if one of them or the named image column is missing.
+    """
     captions = [name.strip() for name in told.caption_column.split(",") if name.strip()]
     for flag, name in [("caption", one) for one in captions] + [("image", told.image_column)]:
         if name:
-            require_known(name, header, f"{path}: no column {name!r}", f"; mend --{flag}-column")
+            require_known(name, header, f"{path}: no column {name!r}", f"; correct --{flag}-column")
     return captions
 
 
 def _named(names: Sequence[str], header: Sequence[str], taken: Sequence[str]) -> str:
-    """The first of some names that a header has, whatever its capitals; empty if it has none."""
-    # Of two that differ in capitals alone the first one counts.
+    """The first of some names that a header has, ignoring capitals; empty if it has none."""
+    # If two names differ only in capitals, the first is used.
     there = {name.strip().lower(): name for name in reversed(header) if name not in taken}
     return next((there[name] for name in names if name in there), "")
 
@@ -630,7 +647,7 @@ def _only(header: Sequence[str], taken: Sequence[str], fits: Callable[[str], boo
 
 
 def _all(fits: Callable[[str], bool], rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Whether every value of a column fits, of the first rows, as far as there is one."""
+    """Whether every value of a column fits in the first rows, where it has one."""
     values = [row.get(name) for row in rows[:LOOKED_AT]]
     texts = [one for value in values for one in (value if isinstance(value, list) else [value])]
     full = [text for text in texts if isinstance(text, str) and text.strip()]
@@ -638,13 +655,13 @@ def _all(fits: Callable[[str], bool], rows: Sequence[Mapping[str, Any]], name: s
 
 
 def _is_sentence(text: str) -> bool:
-    """Whether a text may be a caption: several words, and no question."""
+    """Whether a text may be a caption: several words, and not a question."""
     is_question = text.rstrip().endswith(("?", "？"))
     return len(text.split()) > 1 and not is_question and not names_image(text)
 
 
 def is_headed(header: Sequence[str], told: CaptionColumns) -> bool:
-    """Whether a table names columns of images and of captions, or has those that were told."""
+    """Whether a table has columns for images and captions, by common names or by the given ones."""
     if told.caption_column or told.image_column:
         asked = [*told.caption_column.split(","), told.image_column]
         return all(name.strip() in header for name in asked if name)
@@ -653,13 +670,13 @@ def is_headed(header: Sequence[str], told: CaptionColumns) -> bool:
 
 
 def header_of(path: Path) -> list[str]:
-    """The names in the first line of a table, or of its first object; none if it cannot be read."""
+    """The names in the first line of a table, or of its first object; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             line = file.readline(HEAD).decode("utf-8-sig", "replace").rstrip("\r\n")
     except OSError:
         return []
-    line, _, _ = line.partition("\r")  # an old Mac's file is one line
+    line, _, _ = line.partition("\r")  # in a file with old Mac line ends, all is one line
     if path.suffix != ".jsonl":
         return detect_dialect(line, default_dialect(path)).names(line)
     try:
@@ -669,14 +686,16 @@ def header_of(path: Path) -> list[str]:
 
 
 def names_in(row: object) -> list[str]:
-    """The names of an object's fields; none of anything else."""
+    """The field names of an object; empty for any other value."""
     return list(row) if isinstance(row, dict) else []
 
 
 def rows_with_header(path: Path) -> tuple[list[str], list[tuple[RowPosition, Mapping[str, Any]]]]:
-    """All columns and rows of a table, see `read_all_columns`; a .txt file is read as a csv, such as Flickr8k's of Kaggle.
+    """All columns and rows of a table, see `read_all_columns`.
 
-    Raises InputError as `read_all_columns` does.
+    A .txt file is read as a csv, such as Kaggle's Flickr8k.
+
+    Raises InputError as `read_all_columns`.
     """
     if path.suffix != ".txt":
         return read_all_columns(path, ())

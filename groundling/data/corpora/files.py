@@ -1,6 +1,7 @@
-"""Text to adapt on: sentences one a line, captions of a caption file, or documents cut into blocks.
+"""Text to adapt on: one sentence per line, captions of a caption file, or
+documents cut into blocks.
 
-Plain text is read as it is asked for: files of any size, packed by gzip or Zstandard, and parquet.
+Plain text is streamed: files of any size, packed by gzip or Zstandard, and parquet.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from groundling.data.text.words import Lexicon
 Item = TypeVar("Item")
 
 CHUNK = 2000
-"""Texts tokenised at a time."""
+"""Number of texts tokenised at a time."""
 LONG = 1 << 13
-"""Characters of a word, as of a text without spaces, from which on its beginning alone is read to cut it."""
+"""Length in characters from which a word, such as a text without spaces, is cut
+from its beginning alone.
+"""
 EVERYTHING = CaptionFilter()
-"""All captions of files without splits, in columns that nobody has named."""
+"""All captions of files without splits; columns are detected."""
 
 
 class CorpusLine(NamedTuple):
@@ -42,22 +45,26 @@ class CorpusLine(NamedTuple):
 
     text: str
     image: str = ""
-    """The caption's image, by its path without the ending; empty for plain text, and where there is none."""
+    """The caption's image, by its path without the ending.
+
+    Empty for plain text, and without an image.
+    """
 
 
 def corpus_lines(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> list[str]:
-    """Non-empty lines of a text file, or the captions of a file or folder of captions that are `wanted`.
+    """Non-empty lines of a text file, or the selected captions of a file or folder (`wanted`).
 
     Captions are `.json`, `.jsonl`, `.csv`, `.tsv`, `*token.txt`, and folders.
 
     Raises:
-        InputError: the file is missing, empty, not UTF-8, or no caption file in spite of its name.
+        InputError: the file is missing, empty, not UTF-8, or has a caption
+            file's name but no captions.
     """
     return [line.text for line in iterate_texts(path, wanted)]
 
 
 def iterate_texts(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> Iterator[CorpusLine]:
-    """The same with captions' images, one after the other; of plain text no more than a part is held in memory."""
+    """The same with the captions' images, as an iterator; plain text is held in memory only in part."""
     path = Path(path)
     if is_captions(path):
         yield from (
@@ -73,12 +80,16 @@ def iterate_texts(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> Itera
 
 
 def blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:
-    """Texts joined in order and cut between words into strings of at most `pieces` pieces each; only space is lost.
+    """Texts joined in order and cut between words into strings of at most `pieces` tokens each.
+
+    Only space is lost.
 
     Args:
         texts: lines of the documents, in order.
         lexicon: of the tokenizer.
-        pieces: most pieces of a block, special tokens not counted. The last block is the shorter rest.
+        pieces: maximum number of tokens of a block, without special tokens.
+
+    The last block is the shorter rest.
     """
     block: list[str] = []
     room = pieces
@@ -98,12 +109,14 @@ def blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]
 
 
 def full_blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:
-    """Texts joined in order and cut into strings of exactly `pieces` pieces, if need be inside a word.
+    """Texts joined in order and cut into strings of exactly `pieces` tokens,
+    inside a word if necessary.
 
-    So no two blocks can be told apart by their lengths. Arguments are those of `blocks`, and so is the last block. A
-    tokenizer that does not split at spaces may leave a block a piece short.
+    Therefore blocks cannot be distinguished by their lengths. Arguments and the last block are as
+    in `blocks`. With a tokenizer that does not split at spaces, a block may be a token short.
 
-    Source: XDBERT, Appendix B: "a fixed sequence length of 512"; release (Splend1d/XDBERT): 510 and two special ones.
+    Source: XDBERT, Appendix B: "a fixed sequence length of 512"; release (Splend1d/XDBERT):
+    510 and two special tokens.
     """
     block: list[str] = []
     room = pieces
@@ -112,7 +125,7 @@ def full_blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator
             count = lexicon.count(word)
         while word and count > room:
             head, word = _cut(word, lexicon, room, lexicon.blank if block else "")
-            if not (head or block):  # a letter of more pieces than a block has
+            if not (head or block):  # a letter with more tokens than a block has
                 head, word = word[:1], word[1:]
             yield " ".join([*block, head] if head else block)
             block = []
@@ -126,7 +139,7 @@ def full_blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator
 
 
 def _counted_words(texts: Iterable[str], lexicon: Lexicon) -> Iterator[tuple[str, int]]:
-    """Every word of some texts and how many pieces it has behind another one."""
+    """Every word of some texts with its number of tokens after another word."""
     for some in batched(texts, CHUNK):
         words = [word for text in some for word in text.split()]
         counts = lexicon.counts(
@@ -136,7 +149,9 @@ def _counted_words(texts: Iterable[str], lexicon: Lexicon) -> Iterator[tuple[str
 
 
 def _cut(word: str, lexicon: Lexicon, room: int, before: str) -> tuple[str, str]:
-    """A word's longest beginning of at most `room` pieces behind the text `before`, which may be empty; its rest."""
+    """The longest beginning of a word with at most `room` tokens after the text `before`, which
+    may be empty; and the rest.
+    """
     if not room:
         return "", word
     engine = lexicon.engines[0]
@@ -150,17 +165,20 @@ def _cut(word: str, lexicon: Lexicon, room: int, before: str) -> tuple[str, str]
 
 
 def _count(word: str, lexicon: Lexicon, most: int) -> int:
-    """How many pieces a word has; of a long one that has more than `most`, some number above that."""
+    """The number of tokens of a word.
+
+    For a long word with more than `most` tokens, some number above `most`.
+    """
     if len(word) > LONG:
         count = lexicon.count(word[:LONG])
-        # Where it is cut, there may be some pieces that the word does not have.
+        # The cut may add some tokens that the word does not have.
         if count > 2 * most:
             return count
     return lexicon.count(word)
 
 
 def _halves(word: str, lexicon: Lexicon, pieces: int) -> list[str]:
-    """A word longer than a block, halved until every part fits (a single letter is a part in any case)."""
+    """A word longer than a block, halved until every part fits (a single letter is always a part)."""
     if len(word) < 2 or lexicon.count(word) <= pieces:
         return [word]
     middle = len(word) // 2
@@ -170,9 +188,10 @@ def _halves(word: str, lexicon: Lexicon, pieces: int) -> list[str]:
 def split_long_texts(
     texts: Iterable[str], lexicon: Lexicon, pieces: int
 ) -> Iterator[tuple[int, str]]:
-    """Each text by itself, a long one as several of at most `pieces` pieces, so that nothing of it is lost.
+    """Each text by itself; a long one becomes several parts of at most `pieces`
+    tokens, so nothing is lost.
 
-    With each comes the number of the text that it is, or is a part of. Arguments are those of `blocks`.
+    Each part comes with the number of its text. Arguments are as in `blocks`.
     """
     number = 0
     for some in batched(texts, CHUNK):
@@ -183,19 +202,24 @@ def split_long_texts(
 
 
 def line_id(name: str, number: int, part: int | None = None) -> str:
-    """The id of a file's line or caption, which are counted from 0, or of one of the parts into which it is cut."""
+    """The id of a file's line or caption, numbered from 0, or of one of the
+    parts into which it is cut.
+    """
     return f"{name}:{number}" if part is None else f"{name}:{number}.{part}"
 
 
 def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
-    """Lists of `count` items each, the last of fewer."""
+    """Lists of `count` items each; the last may be shorter."""
     every = iter(items)
     while some := list(islice(every, count)):
         yield some
 
 
 def max_text_tokens(engine: Tokenizer, max_length: int) -> int:
-    """Pieces of a text beside special ones; raises InputError if there is no room for any."""
+    """Number of tokens of a text besides special tokens.
+
+    Raises InputError if there is no room for any.
+    """
     pieces = max_length - len(engine.encode("").ids)
     if pieces < 1:
         raise InputError(f"--max-length {max_length} leaves no room for text")
@@ -203,14 +227,16 @@ def max_text_tokens(engine: Tokenizer, max_length: int) -> int:
 
 
 def caption_filters(paths: Sequence[str | Path], wanted: CaptionFilter) -> list[CaptionFilter]:
-    """What is wanted of each file; raises InputError if there is none."""
+    """The selection for each file; raises InputError if there are no files."""
     if not paths:
         raise InputError("no text to adapt on; pass --text FILE [FILE ...]")
     return [wanted] if len(paths) == 1 else wanted.for_files(paths)
 
 
 def names_of(paths: Sequence[str | Path]) -> list[str]:
-    """The files' names; one that occurred before gets its place behind it, since ids key every random choice."""
+    """The files' names; a repeated name gets its position appended, because
+    ids key every random choice.
+    """
     names: list[str] = []
     for place, path in enumerate(paths):
         name = Path(path).name
@@ -218,32 +244,34 @@ def names_of(paths: Sequence[str | Path]) -> list[str]:
     return names
 
 
-# -- plain text of any size, packed or in parquet ----------------------------------------------------------------------
+# -- plain text of any size, compressed or in parquet ------------------------------------------------------------------
 
 
 READ = 1 << 23
-"""Bytes read at a time."""
+"""Number of bytes read at a time."""
 LONGEST = 1 << 26
-"""Bytes of a line from which on it is read as several, cut at blanks."""
+"""Length in bytes from which a line is read as several, cut at blanks."""
 ROWS = 4096
-"""Rows of a parquet file read at a time."""
+"""Number of rows of a parquet file read at a time."""
 COLUMN = "text"
-"""The column of a parquet file that is read; of a file with one column, that one."""
+"""The text column of a parquet file with several columns."""
 PACKED = (".gz", ".zst")
-"""Endings of packed text."""
+"""Endings of compressed text."""
 STRUCTURED = (*OWN, ".xml", ".tar", ".parquet")
-"""Endings of files whose lines are no texts, before that of the packing."""
+"""Endings of files whose lines are not texts, before the ending of the compression."""
 PARQUET = ".parquet"
 
 
 def plain_lines(path: str | Path) -> Iterator[str]:
-    """Non-empty lines of a text file, without the space around them; of a parquet file those of its texts.
+    """Non-empty lines of a text file, stripped; for a parquet file, those of its texts.
 
-    Lines end at newlines only (other separators occur inside real sentences). A byte-order mark is dropped.
+    Lines end at newlines only (other separators occur inside sentences). A
+    byte-order mark is dropped.
 
     Raises:
-        InputError: the file is missing, empty, damaged or not UTF-8; its lines end in carriage returns alone, which
-            would make it one line; what it is packed with cannot be read here; or a parquet file has no texts.
+        InputError: the file is missing, empty, damaged or not UTF-8; its lines end in carriage
+            returns alone, which would make it one line; a package to decompress it is missing; or a
+            parquet file has no texts.
     """
     path = Path(path)
     if path.suffix == PARQUET:
@@ -251,7 +279,7 @@ def plain_lines(path: str | Path) -> Iterator[str]:
         yield from (line.strip() for text in texts for line in text.split("\n") if line.strip())
         return
     if path.suffix in PACKED and Path(path.stem).suffix in STRUCTURED:
-        raise InputError(f"{path}: of packed files those of plain text are read; unpack this one")
+        raise InputError(f"{path}: only plain text can be read compressed; unpack this file")
     empty = True
     for text in _decoded(path):
         for line in text.split("\n"):
@@ -264,7 +292,7 @@ def plain_lines(path: str | Path) -> Iterator[str]:
 
 
 def _decoded(path: Path) -> Iterator[str]:
-    """A file's text in parts, each of whole lines."""
+    """A file's text in chunks of whole lines."""
     rest = b""
     before = 0
     first = True
@@ -277,7 +305,8 @@ def _decoded(path: Path) -> Iterator[str]:
                 rest += read
                 if len(rest) < LONGEST:
                     continue
-                # A file that is one line must not fill the memory; what is not cut at a blank goes on growing.
+                # A file of one line must not fill the memory; without a blank to cut at, the chunk
+                # keeps growing.
                 read = rest
                 rest = b""
                 end = read.rfind(b" ") + 1
@@ -295,7 +324,7 @@ def _decoded(path: Path) -> Iterator[str]:
 
 
 def _utf8(raw: bytes, path: Path, before: int) -> str:
-    """Raises InputError naming the line, `before` of which stand before `raw`."""
+    """Raises InputError naming the line; `before` is the number of lines before `raw`."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -317,16 +346,19 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _unpacking(path: Path) -> Iterator[None]:
-    """Raises InputError for a file that is damaged, or not packed as its name says."""
+    """Raises InputError for a file that is damaged, or not compressed as its name says."""
     try:
         yield
-    except Exception as error:  # gzip, zlib and zstandard each have their own
-        advice = "copy it again, or give it the ending of what it is"
+    except Exception as error:  # gzip, zlib and zstandard each have their own exceptions
+        advice = "copy it again, or give it the ending of its format"
         raise InputError(f"{path}: cannot be read ({first_line(error)}); {advice}") from None
 
 
 class _Zstandard:
-    """What a file of Zstandard frames holds; the library's own reader takes a frame that is cut off for its end."""
+    """The contents of a file of Zstandard frames.
+
+    The library's own reader accepts a truncated frame as complete.
+    """
 
     def __init__(self, stream: IO[bytes], library: ModuleType) -> None:
         self.stream = stream
@@ -334,7 +366,10 @@ class _Zstandard:
         self.frame: Any = None
 
     def read(self, size: int) -> bytes:
-        """About as much as `size` packed bytes hold, nothing at the end; raises EOFError if it comes too early."""
+        """The contents of about `size` compressed bytes, empty at the end.
+
+        Raises EOFError if the file is truncated.
+        """
         while packed := self.stream.read(size):
             if read := self._unpacked(packed):
                 return read
@@ -366,7 +401,7 @@ def _optional(name: str, path: Path) -> ModuleType:
 
 
 def _texts_of(path: Path) -> Iterator[str]:
-    """The texts of a parquet file's column, row group by row group; nulls are passed over."""
+    """The texts of a parquet file's column, row group by row group, without nulls."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     parquet: Any = _optional("pyarrow.parquet", path)
@@ -384,7 +419,7 @@ def _texts_of(path: Path) -> Iterator[str]:
         if not arrow.types.is_string(file.schema_arrow.field(column).type) and not (
             arrow.types.is_large_string(file.schema_arrow.field(column).type)
         ):
-            raise InputError(f"{path}: column {column!r} holds no texts")
+            raise InputError(f"{path}: column {column!r} has no texts")
         for batch in file.iter_batches(ROWS, columns=[column]):
             for text in batch.column(0).to_pylist():
                 empty = empty and not (text and text.strip())

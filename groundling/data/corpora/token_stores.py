@@ -1,12 +1,14 @@
-"""Files of text, cut and tokenised once: a store for each file, which every later run opens as it is.
+"""Text files, cut and tokenised once: a store for each file, which every later run opens.
 
-A store's records are its shards: each holds some thousand texts one after the other, so that what is read into memory
-does not grow with their number. Its arrays are `text` (UTF-8), `words` (a number for each raw word), `pieces` and
-`pieces_word` (the raw word of each), where there is a CLIP side `clip` and `clip_word` likewise, `characters` of every
-text, and `ends` (texts, 3 or 4): where each text's part of `text`, `words`, `pieces` and `clip` ends. Texts that are
-lines have `line`, the number of each one's in the file, which several have if it is cut, and captions `image` (UTF-8)
-and `image_ends`, where each text's part of that ends. Samples are made from mapped files as they are read: memory holds
-the length of each alone.
+A store's records are its shards: each holds some thousand texts, concatenated, so the memory for
+its index does not grow with their number. Its arrays are `text` (UTF-8), `words` (a number for each
+raw word), `pieces` (token ids) and `pieces_word` (the raw word of each token), with a CLIP side
+also `clip` and `clip_word`, `characters` of every text, and `ends` (texts, 3 or 4): the end of each
+text's part of `text`, `words`, `pieces` and `clip`. Texts that are lines have `line`, the line's
+number in the file, which is the same for all parts of a line; captions have `image` (UTF-8) and
+`image_ends`, the end of each text's part of it.
+
+Samples are made from mapped files as they are read: memory holds only each text's length.
 """
 
 from __future__ import annotations
@@ -72,56 +74,61 @@ from groundling.runs.jobs import cores, run_parallel
 from groundling.runs.progress import Progress
 
 FOLDER = "texts"
-"""Where stores are, in the cache or in a run's folder."""
+"""Name of the folder of stores, in the cache or in a run's folder."""
 SHARDS = 32
-"""Shards of a file of middling size: enough for every process to have some, and few enough to stay open."""
+"""Number of shards of a file of medium size: enough for every process, and few enough to stay open."""
 SMALLEST, LARGEST = 1 << 22, 1 << 26
-"""Characters of a shard; a killed run tokenises as many again at most, per process."""
+"""Minimum and maximum number of characters of a shard.
+
+A killed run repeats at most as many per process.
+"""
 LARGE = 1 << 26
-"""Bytes of a file from which on several processes are worth their start."""
+"""Size in bytes from which a file is tokenised by several processes."""
 WAIT = 0.2
-"""Seconds between two looks for what another process makes."""
+"""Seconds between two checks for the shards of another process."""
 SIDES = ("pieces", "clip")
-"""Arrays of ids, by tokenizer."""
+"""Names of the arrays of ids, by tokenizer."""
 FORMAT = 2
-"""Of the arrays; a new one makes all stores anew."""
+"""Version of the arrays; a new version makes all stores again."""
 
 
 @dataclass(frozen=True)
 class CorpusSpec:
-    """What texts are made into; can be sent to another process."""
+    """How texts are cut and tokenised; can be sent to another process."""
 
     form: Literal["lines", "blocks"]
     """Every line by itself (`fitting`), or a file's lines joined and cut (`full_blocks`)."""
     max_tokens: int
-    """Pieces of a text at most, special ones not counted."""
+    """Maximum number of tokens of a text, without special tokens."""
     engine: str
     """The text encoder's tokenizer, as JSON, without padding and truncation."""
     clip: str = ""
-    """The same of a CLIP text tower's; empty: there is none."""
+    """The CLIP text tower's tokenizer, likewise; empty without a CLIP side."""
 
     def engines(self) -> list[str]:
         """The tokenizers, by side."""
         return [self.engine, self.clip] if self.clip else [self.engine]
 
     def key(self) -> Facts:
-        """What a store depends on beside its file."""
+        """Everything that a store depends on, except its file."""
         short = replace(self, engine=_digest(self.engine), clip=_digest(self.clip))
         return {**asdict(short), "tokenizers": tokenizers.__version__, "format": FORMAT}
 
 
 class CorpusShard(NamedTuple):
-    """What becomes one shard; can be sent to another process."""
+    """The texts of one shard; can be sent to another process."""
 
     first: int
-    """The number of the first of its texts in the file."""
+    """The number of its first text in the file."""
     texts: list[str]
     images: list[str]
-    """Of every text, see `CorpusLine`."""
+    """The image of every text, see `CorpusLine`."""
 
 
 def stores_folder(run: Path) -> Path:
-    """Where stores are kept: in the cache, for all runs on the same text, or without one in the run's own folder."""
+    """The folder of stores: in the cache, shared by all runs on the same text, or without a
+    cache in the run's folder.
+    """
     cache = cache_folder()
     return (run / PREPARED if cache is None else cache) / FOLDER
 
@@ -129,13 +136,13 @@ def stores_folder(run: Path) -> Path:
 def prepare_store(
     path: str | Path, wanted: CaptionFilter, making: CorpusSpec, place: Path
 ) -> ShardStore:
-    """The store of a file's texts below the folder `place`, made or made whole first, if it must be.
+    """The store of a file's texts below the folder `place`; it is made, or completed, if necessary.
 
-    One process of each machine reads the file; machines that share the folder share the shards. A killed run goes on
-    at the shards that are missing, and what is damaged is named and made anew.
+    One process of each machine reads the file; machines that share the folder share the shards. A
+    killed run resumes with the missing shards, and damaged shards are named and made again.
 
     Raises:
-        InputError: the file cannot be read, or the folder cannot be written to or read.
+        InputError: the file cannot be read, or the folder cannot be written or read.
     """
     path = Path(path)
     content = {"sha256": data_hash(path), "ending": _ending(path)}
@@ -150,9 +157,9 @@ def prepare_store(
             _mend(folder, key)
         state.wait_for_everyone()
         if leads and not _manifest(folder).is_file():
-            _check_writable(folder)  # before the work
+            _check_writable(folder)  # before the work starts
             _make(path, wanted, making, folder, key, part)
-        # No barrier: those of a process group give up after some minutes.
+        # No barrier: a process group's barrier times out after some minutes.
         while not _manifest(folder).is_file():
             time.sleep(WAIT)
         state.wait_for_everyone()
@@ -161,15 +168,15 @@ def prepare_store(
 
 @contextmanager
 def _at(folder: Path) -> Iterator[None]:
-    """Raises InputError for a folder of the cache that cannot be used, as another user's cannot."""
+    """Raises InputError for a cache folder that cannot be used, such as another user's."""
     try:
         yield
     except OSError as error:
         if not Path(error.filename or folder).is_relative_to(folder.parent):
             raise
         raise InputError(
-            f"{error.filename or folder}: cannot be written or read ({error.strerror}), but tokenised texts are kept "
-            f"there; mend that, or let {CACHE} name another folder (empty: none)"
+            f"{error.filename or folder}: cannot be written or read ({error.strerror}), but tokenised texts are stored "
+            f"there; correct its permissions, or set {CACHE} to another folder (empty: none)"
         ) from None
 
 
@@ -184,7 +191,9 @@ def _digest(text: str) -> str:
 
 
 def _ending(path: Path) -> str:
-    """What of a file's name says how it is read: equal content may be a table's rows or lines of text."""
+    """The part of a file's name that determines how it is read: the same content may be
+    a table or lines of text.
+    """
     if path.is_dir():
         return ""
     if path.name.endswith("token.txt"):
@@ -196,13 +205,14 @@ def _manifest(folder: Path) -> Path:
     return folder / "manifest.json"
 
 
-# -- who makes what ----------------------------------------------------------------------------------------------------
+# -- sharing the shards ------------------------------------------------------------------------------------------------
 
 
 def _part(folder: Path, state: PartialState) -> ProcessRank:
-    """Which shards this process's machine makes: its share, where all machines see the folder, or else all.
+    """The shards that this process's machine makes: its share if all machines see
+    the folder, otherwise all.
 
-    torchrun says how many processes each machine has, and numbers them machine by machine.
+    torchrun gives the number of processes per machine, and numbers them machine by machine.
     """
     on_each = int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes))
     machines = max(1, state.num_processes // max(1, on_each))
@@ -222,7 +232,7 @@ def _part(folder: Path, state: PartialState) -> ProcessRank:
 
 
 def _mend(folder: Path, key: Facts) -> None:
-    """Remove what is damaged, with a line for each, so that it is made anew."""
+    """Remove damaged shards, with a note for each, so that they are made again."""
     manifest: dict[str, Any] = {}
     if _manifest(folder).is_file():
         try:
@@ -248,11 +258,11 @@ def _remove(path: Path, fault: str) -> None:
 
 
 def _fault(path: Path, key: Facts, told: Facts) -> str:
-    """What is wrong with a shard, by its index; files that stay as they are are read once."""
+    """The fault of a shard, by its index; unchanged files are read only once."""
     try:
         index = read_index(path)
         if index.key != json.loads(json_text(key)):
-            return f"{path}: of another store"
+            return f"{path}: belongs to another store"
         number = int(path.stem.partition("-")[2])
         expected = _recorded(path.parent, number, index)
         expected[path] = str(told.get(path.name, "")) if told else ""
@@ -273,7 +283,7 @@ def _make(
     key: Facts,
     part: ProcessRank,
 ) -> None:
-    """Write the shards of this machine that are missing; the first machine's ends the store."""
+    """Write the missing shards of this machine; the first machine's process completes the store."""
     writer = ShardWriter(folder, key, part)
     size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
     each = min(max(size // SHARDS, SMALLEST), LARGEST)
@@ -300,7 +310,7 @@ def _make(
 
 
 def _end(path: Path, writer: ShardWriter, shards: int) -> None:
-    """Write the manifest, if the file is still what the shards were made of."""
+    """Write the manifest, unless the file has changed since the shards were made."""
     folder = writer.folder
     if data_hash(path) != writer.key["sha256"]:
         for index in folder.glob("index-*.json"):
@@ -314,7 +324,7 @@ def _end(path: Path, writer: ShardWriter, shards: int) -> None:
 
 
 def _recorded(folder: Path, number: int, index: ShardIndex) -> dict[Path, str]:
-    """The SHA-256 of every array of a shard, as its index has it."""
+    """The SHA-256 of every array of a shard, from its index."""
     return {shard_file(folder, name, number): one.sha256 for name, one in index.columns.items()}
 
 
@@ -323,7 +333,9 @@ def _summary(indices: Sequence[ShardIndex]) -> Facts:
 
 
 def _units(path: Path, wanted: CaptionFilter, making: CorpusSpec) -> Iterator[CorpusLine]:
-    """What can be tokenised each by itself: lines, or blocks, each of which begins where the one before ends."""
+    """Units that can be tokenised independently: lines, or blocks, each of which begins
+    where the previous one ends.
+    """
     read = iterate_texts(path, wanted)
     if making.form == "lines":
         yield from read
@@ -335,7 +347,7 @@ def _units(path: Path, wanted: CaptionFilter, making: CorpusSpec) -> Iterator[Co
 
 
 def _grouped(lines: Iterable[CorpusLine], size: int) -> Iterator[CorpusShard]:
-    """Texts of about `size` characters together."""
+    """Groups of texts with about `size` characters in total."""
     some: list[CorpusLine] = []
     first = 0
     count = 0
@@ -361,7 +373,7 @@ def _some(first: int, lines: Sequence[CorpusLine]) -> CorpusShard:
 
 @lru_cache(1)
 def _lexicon(*described: str) -> Lexicon:
-    """Of one text after another: what is found for one shard serves the next."""
+    """Kept between texts: words found for one shard are reused for the next."""
     return Lexicon(*map(Tokenizer.from_str, described))
 
 
@@ -422,13 +434,15 @@ def _id_type(engine: Tokenizer) -> np.dtype:
 
 
 CLOSED_AFTER = 1024
-"""Samples read until files are unmapped, since each read maps some 64 KB of every array beside its own."""
+"""Number of samples read before files are unmapped, because each read maps
+some 64 KB of every array.
+"""
 PIECES = 2
-"""The column of a store's `ends` where those of the text's pieces are; bytes, words and the CLIP side have others."""
+"""The column of `ends` for the text's tokens; the others are for bytes, words and the CLIP side."""
 
 
 class CorpusDataset:
-    """Samples of the texts of several files, in order; ids and images as `corpora.corpus` has them."""
+    """Samples of the texts of several files, in order; ids and images as in `corpora.corpus`."""
 
     def __init__(
         self,
@@ -437,7 +451,7 @@ class CorpusDataset:
         clip: ClipRowEncoder | None = None,
         limit: int = 0,
     ) -> None:
-        """`files`: names and stores; `text` and `clip` make rows of their pieces; `limit` as in `corpus`."""
+        """`files`: names and stores; `text` and `clip` make rows; `limit` as in `corpus`."""
         self.files = files
         self.text = text
         self.clip = clip
@@ -459,21 +473,21 @@ class CorpusDataset:
 
     @cached_property
     def bounds(self) -> list[int]:
-        """Where the samples of each file begin, and the end."""
+        """The first sample of each file, and the end."""
         if self._places is None:
             return self._file_starts.tolist()
         return self._places.searchsorted(self._file_starts).tolist()
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """(len(self),) pieces of every text, special ones left out."""
+        """(len(self),) number of tokens of every text, without special tokens."""
         ends = (store.array_views(number)["ends"][:, PIECES] for store, number in self._shards)
         lengths = np.concatenate([np.diff(some, prepend=0).astype(np.int32) for some in ends])
         return lengths if self._places is None else lengths[self._places]
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3): one row, pieces of the text and of the CLIP side."""
+        """(len(self), 3): one row, text tokens, CLIP tokens."""
         sizes = np.ones((len(self), 3), np.int64)
         for start in range(0, len(self), AT_ONCE):
             some = range(start, min(start + AT_ONCE, len(self)))
@@ -490,11 +504,11 @@ class CorpusDataset:
         return [self._made(int(index)) for index in indices]
 
     def _place(self, index: int) -> int:
-        """Which of all files' texts it is."""
+        """The position of a sample among the texts of all files."""
         return index if self._places is None else int(self._places[index])
 
     def _at(self, index: int) -> tuple[dict[str, np.ndarray], int]:
-        """The arrays of the shard that a sample is in, and its place there."""
+        """The arrays of a sample's shard, and its position there."""
         place = self._place(index)
         shard = int(self._starts.searchsorted(place, side="right")) - 1
         store, number = self._shards[shard]
@@ -507,7 +521,7 @@ class CorpusDataset:
         return _images_of(*self._at(index))
 
     def _name(self, index: int, arrays: dict[str, np.ndarray], here: int) -> str:
-        """The id of a sample, whose shard has these arrays, and whose place there is `here`."""
+        """The id of a sample, from its shard's arrays and its position `here` there."""
         place = self._place(index)
         file = int(self._file_starts.searchsorted(place, side="right")) - 1
         name = self.files[file][0]
@@ -535,7 +549,7 @@ class CorpusDataset:
 
 
 def _images_of(arrays: dict[str, np.ndarray], here: int) -> tuple[str, ...]:
-    """The images of the text at a place of a shard, which has at most one."""
+    """The images of the text at a position of a shard; a text has at most one."""
     if "line" not in arrays:
         return ()
     ends = arrays["image_ends"]
@@ -559,9 +573,11 @@ def corpus_samples(
     limit: int = 0,
     wanted: CaptionFilter = EVERYTHING,
 ) -> CorpusDataset:
-    """Samples of text files, which are tokenised first where no run has done so; see `corpora.corpus`.
+    """Samples of text files, which are tokenised first if no earlier run has done so.
 
-    Stores are kept below the folder `place`.
+    See `corpora.corpus`.
+
+    Stores are below the folder `place`.
     """
     making = CorpusSpec(
         form,

@@ -1,4 +1,6 @@
-"""Boxes that others found: VCR's objects, COCO's annotations, and detections as MAttNet publishes them."""
+"""Readers of boxes from others: VCR's objects, COCO's annotations, and
+detections in MAttNet's format.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from groundling.data.regions.store import CELLS, MOST_PIXELS, clip_boxes
 from groundling.runs.folder import read_json
 
 FINE = 32
-"""Masks are drawn with this many points per cell and side, of which the one in the middle counts."""
+"""Supersampling factor per side when masks are drawn; the centre point of each cell counts."""
 POINTS = 3
-"""A polygon of fewer points has no area."""
+"""Minimum number of points of a polygon with an area."""
 _NAMES = """
 person bicycle car motorcycle airplane bus train truck boat trafficlight firehydrant stopsign parkingmeter bench bird
 cat dog horse sheep cow elephant bear zebra giraffe backpack umbrella handbag tie suitcase frisbee skis snowboard
@@ -27,32 +29,36 @@ laptop mouse remote keyboard cellphone microwave oven toaster sink refrigerator 
 hairdrier toothbrush
 """
 CLASSES = tuple(_NAMES.split())
-"""COCO's 80 things in COCO's order, as VCR spells them: without spaces."""
+"""COCO's 80 classes in COCO's order, spelt as in VCR: without spaces."""
 
 
 def class_names(found: Iterable[str]) -> list[str]:
-    """The names by which objects are numbered: COCO's 80, whichever of them occur; of other things, those found."""
+    """The class names that number the objects: COCO's 80 if all names are among
+    them, else the names found.
+    """
     names = set(found)
     return list(CLASSES) if names <= set(CLASSES) else sorted(names)
 
 
 @dataclass(frozen=True)
 class DetectedObjects:
-    """What a detector found in an image and annotators could tag, in the order of the tags' numbers."""
+    """Detected objects of an image in VCR, in the order of the tags' numbers."""
 
     size: tuple[int, int]
     """Width and height in pixels."""
     names: tuple[str, ...]
-    """n: what each object is."""
+    """n: the class name of each object."""
     boxes: np.ndarray
     """(n, 4) float32: x1, y1, x2, y2 as shares of width and height."""
     confidence: np.ndarray
-    """(n,) float32: the detector's."""
+    """(n,) float32: the detector's confidence."""
     polygons: tuple[tuple[np.ndarray, ...], ...]
-    """Of each object, the polygons (K, 2) of its segment, in the same shares."""
+    """The polygons (K, 2) of each object's segmentation, in shares of width and height."""
 
     def mask(self, number: int, side: int = CELLS) -> np.ndarray:
-        """Which cells of a grid over the object's box (side, side) have their middle in its segment."""
+        """The cells (side, side) of a grid over the object's box whose centre
+        is inside its segmentation.
+        """
         fine = side * FINE
         corner = self.boxes[number, :2]
         extent = self.boxes[number, 2:] - corner
@@ -60,15 +66,17 @@ class DetectedObjects:
         for polygon in self.polygons[number]:
             points = (
                 polygon - corner
-            ) / extent * fine - 0.5  # Pillow's points are middles of pixels
+            ) / extent * fine - 0.5  # Pillow's coordinates are pixel centres
             ImageDraw.Draw(canvas).polygon(points.reshape(-1).tolist(), fill=1)
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
 
     def cover(self) -> np.ndarray:
-        """The masks of all objects (n, 14, 14) bool; one without any polygon keeps its whole box.
+        """The masks of all objects (n, 14, 14) bool.
 
-        The release (jackroos/VL-BERT, common/utils/mask.py) asks for the upper left corners of cells, not their
-        middles, and leaves an object without a polygon blank.
+        An object without a polygon fills its whole box.
+
+        The release (jackroos/VL-BERT, common/utils/mask.py) tests the upper left corners of cells
+        instead of their centres, and an object without a polygon fills nothing.
         """
         masks = np.ones((len(self.names), CELLS, CELLS), bool)
         for number, polygons in enumerate(self.polygons):
@@ -78,18 +86,23 @@ class DetectedObjects:
 
 
 def read_vcr_objects(path: Path) -> DetectedObjects:
-    """The objects of an image, from the json beside it in `vcr1images`; all are kept, for tags are their numbers.
+    """The objects of an image, from its json file in `vcr1images`.
 
-    Raises InputError if a field is missing, mistyped or of another length, or a box is empty or outside the image.
+    None is left out, because tags refer to them by number.
+
+    Raises InputError if a field is missing, has a wrong type or another length, or if a box is
+    empty or outside the image.
     """
-    with convert_errors(f"{path}: not VCR's boxes with scores, segms, names, width and height"):
+    with convert_errors(
+        f"{path}: expected VCR's fields boxes (with scores), segms, names, width and height"
+    ):
         content = read_json(path)
         size = int(content["width"]), int(content["height"])
         if min(size) < 1:
             raise ValueError(f"image of {size[0]} x {size[1]} pixels")
         names = tuple(content["names"])
         if not all(isinstance(name, str) for name in names):
-            raise ValueError("a name is no text")
+            raise ValueError("a name is not a text")
         sides = np.array(size * 2, np.float32)
         boxes = np.array(content["boxes"], np.float32).reshape(-1, 5)
         polygons = tuple(_polygons(segment, size) for segment in content["segms"])
@@ -111,14 +124,17 @@ def read_vcr_objects(path: Path) -> DetectedObjects:
 def _polygons(
     segment: Sequence[Sequence[Sequence[float]]], size: tuple[int, int]
 ) -> tuple[np.ndarray, ...]:
-    """An object's polygons (K, 2) as shares of the image's `size`, of those that have an area."""
+    """An object's polygons (K, 2) as shares of the image's `size`, without
+    polygons that have no area.
+    """
     polygons = [np.array(points, float).reshape(-1, 2) / size for points in segment]
     return tuple(polygon for polygon in polygons if len(polygon) >= POINTS)
 
 
-# Boxes of COCO's images: annotated ones, and detected ones as MAttNet publishes them for RefCOCO, + and g.
+# Boxes of COCO's images: annotated ones, and detected ones in MAttNet's format for RefCOCO,
+# RefCOCO+ and RefCOCOg.
 
-SIZE = "width and height are missing, or no whole numbers of pixels"
+SIZE = "expected width and height in whole pixels"
 ALONE = "image_id is not among the images"
 UNLISTED = "expected a listed category_id"
 NO_BOX = "expected bbox [x, y, width, height]"
@@ -126,7 +142,7 @@ OUTSIDE = "expected a box inside its image, and not an empty one"
 
 
 def box_corners(box: Sequence[float]) -> np.ndarray:
-    """Corners (4,) of a box x, y, width, height."""
+    """Corners (4,) of a box given as x, y, width, height."""
     x, y, width, height = map(float, box)
     return np.array([x, y, x + width, y + height])
 
@@ -140,44 +156,50 @@ class BoxAnnotation(NamedTuple):
     corners: Sequence[float]
     """x1, y1, x2, y2 in pixels."""
     category: int
-    """Id of its class."""
+    """Id of the class."""
     confidence: float = 1.0
-    """1 for annotators'."""
+    """Detector's confidence; 1 for annotated boxes."""
 
 
 @dataclass
 class CocoInstances:
-    """What COCO's instances json says, and what is wrong with it: places by what is expected there."""
+    """The contents of COCO's instances json, and its faults: places by what was expected there."""
 
     path: Path
     names: dict[int, str] = field(default_factory=dict)
-    """Of classes, by id."""
+    """Class names by id."""
     files: dict[Hashable, str] = field(default_factory=dict)
-    """Of images, by id."""
+    """File names by image id."""
     listed: set[str] = field(default_factory=set)
-    """The same, without ids."""
+    """All file names."""
     sizes: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
-    """Width and height in pixels, by id of the image."""
+    """Width and height in pixels, by image id."""
     notes: dict[Hashable, list[BoxAnnotation]] = field(default_factory=dict)
-    """Boxes in the order of the file, by id of the image."""
+    """Boxes in the order of the file, by image id."""
     objects: dict[Hashable, tuple[Hashable, BoxAnnotation]] = field(default_factory=dict)
-    """Boxes with their image, by id of the annotation, if it has one; of classes that are not listed, too."""
+    """Image id and box, by annotation id, for annotations that have one.
+
+    Includes boxes of unlisted classes.
+    """
     faults: dict[str, list[str]] = field(default_factory=dict)
-    """Why no command reads the file."""
+    """Faults for which every command rejects the file."""
     remarks: dict[str, list[str]] = field(default_factory=dict)
-    """What commands read past, or leave out."""
+    """Faults that commands ignore, or whose boxes they leave out."""
 
     def add_fault(self, what: str, place: str) -> None:
-        """Add a place."""
+        """Add a place to `faults`."""
         self.faults.setdefault(what, []).append(place)
 
     def add_remark(self, what: str, *places: str) -> None:
-        """Add places that commands read past."""
+        """Add places to `remarks`."""
         if places:
             self.remarks.setdefault(what, []).extend(places)
 
     def require_valid(self, classless: bool = False) -> CocoInstances:
-        """Itself; raises InputError for the first sort of `faults`, but for those of classes if they are not read."""
+        """The object itself.
+
+        Raises InputError for the first kind of `faults`; `classless` ignores faults of classes.
+        """
         for what, places in self.faults.items():
             if not (classless and what == UNLISTED):
                 raise_first([f"{self.path}, {place}: {what}" for place in places])
@@ -185,16 +207,19 @@ class CocoInstances:
 
 
 def read_instances(path: Path, content: Any) -> CocoInstances:
-    """The boxes of COCO's instances json, which holds `content`; raises InputError for anything else."""
+    """The boxes of COCO's instances json, whose parsed JSON is `content`.
+
+    Raises InputError for any other content.
+    """
     read = CocoInstances(path)
     with convert_errors(
-        f"{path}: not COCO instances, images, annotations with bbox and categories, nor a list of detections"
+        f"{path}: expected COCO's instances (images, annotations with bbox, categories) or a list of detections"
     ):
         for category in content["categories"]:
             number = category["id"]
             name = str(category.get("name", number))
             if type(number) is not int or read.names.setdefault(number, name) != name:
-                read.add_fault("expected a whole number of its own as id", f"class {name}")
+                read.add_fault("expected a unique whole number as id", f"class {name}")
         for image in content["images"]:
             _add_image(read, image)
         places = [(_add_note(read, note), note) for note in content["annotations"]]
@@ -227,7 +252,7 @@ def _add_image(read: CocoInstances, image: Any) -> None:
 
 
 def _add_note(read: CocoInstances, note: Any) -> str:
-    """Add an annotation; gives its place."""
+    """Add an annotation, and return its place."""
     place = f"annotation {note['id']}" if "id" in note else "annotation without id"
     category = note["category_id"]
     try:
@@ -251,7 +276,7 @@ def _add_note(read: CocoInstances, note: Any) -> str:
 
 
 def _outside(read: CocoInstances, places: Sequence[tuple[str, Any]]) -> list[str]:
-    """The places of boxes that are empty or outside, of images whose size is known."""
+    """The places of boxes that are empty or outside their image."""
     if read.faults:
         return []
     sizes = [read.sizes[note["image_id"]] * 2 for _, note in places]
@@ -270,19 +295,19 @@ class Detection(NamedTuple):
     """One detected box."""
 
     image: int
-    """COCO's number of the image."""
+    """COCO's id of the image."""
     corners: np.ndarray
     """(4,) float64: x1, y1, x2, y2 in pixels."""
     score: float
-    """The detector's confidence."""
+    """Confidence of the detector."""
     category: int
-    """COCO's number of its class; 0 where the file does not say."""
+    """COCO's id of the class; 0 if the file has none."""
     name: str
-    """The class in words; empty where the file does not say."""
+    """Name of the class; empty if the file has none."""
 
 
 def are_detections(content: object) -> bool:
-    """Whether JSON looks like a list of detections."""
+    """Whether parsed JSON looks like a list of detections."""
     return isinstance(content, list) and all(
         isinstance(row, dict) and {"image_id", "box"} <= row.keys() for row in content[:1]
     )
@@ -291,27 +316,27 @@ def are_detections(content: object) -> bool:
 def read_detections(path: str | Path, content: object = None) -> list[Detection]:
     """The detections of a file such as `res101_coco_minus_refer_notime_dets.json`, in its order.
 
-    A list of objects with `image_id`, `box` (x, y, width, height), `score`, and mostly `category_id` and
-    `category_name`; `content` is what the file holds, if it has been read. Raises InputError naming the entry that is
-    not one.
+    The file is a list of objects with `image_id`, `box` (x, y, width, height), `score`, and usually
+    `category_id` and `category_name`; `content` is its parsed JSON, if it has been read. Raises
+    InputError naming the first faulty entry.
     """
     rows = read_json(Path(path)) if content is None else content
     if not isinstance(rows, list):
-        raise InputError(f"{path}: not a list of detections with image_id, box and score")
+        raise InputError(f"{path}: expected a list of detections with image_id, box and score")
     found = []
     for number, row in enumerate(rows):
         try:
             image = row["image_id"]
             category = row.get("category_id", 0)
             if type(image) is not int or type(category) is not int:
-                raise ValueError("image_id and category_id are whole numbers")
+                raise ValueError("expected whole numbers as image_id and category_id")
             if not isinstance(row["box"], list):
-                raise ValueError("box is no list of x, y, width and height")
+                raise ValueError("expected a list x, y, width, height as box")
             box = box_corners(row["box"])
             score = float(row["score"])
             found.append(Detection(image, box, score, category, str(row.get("category_name", ""))))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
-                f"{path}: not a list of detections with image_id, box and score (entry {number}: {error})"
+                f"{path}: expected a list of detections with image_id, box and score (entry {number}: {error})"
             ) from None
     return found

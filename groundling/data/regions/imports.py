@@ -1,7 +1,10 @@
-"""Region features as the field stores them, each layout told by its content; nothing is unpickled.
+"""Imports region features in the field's file formats, recognised by content.
 
-Boxes, features, confidence and classes are taken over, sorted by confidence; attributes of LXMERT's files are not. An
-image is skipped, with a reason, if a feature is not finite or if a confidence or a class's share is outside 0..1.
+Pickles are never loaded.
+
+Boxes, features, confidence and classes are imported, sorted by confidence; attributes in LXMERT's
+files are ignored. An image is skipped, with a reason, if a feature is NaN or infinite, or if a
+confidence or a class probability is outside 0..1.
 """
 
 from __future__ import annotations
@@ -39,40 +42,42 @@ from groundling.runs.folder import read_json
 LAYOUTS = """a TSV of bottom-up-attention (6 columns) or LXMERT (10), .h5 or .hdf5, a folder with data.mdb (LMDB), \
 a folder of *.npz (UNITER) or *.json (VL-BERT), or a .zip of such json"""
 PICKLED = {".pkl", ".pickle", ".p", ".pth", ".pt", ".th", ".npy", ".bin"}
-REFUSED = "pickles run code when read, so they are not; take the TSV or HDF5 that the same features come in"
+REFUSED = "loading a pickle runs code, so pickles are not read; use the TSV or HDF5 file of the same features"
 VG_CLASSES = 1600
-"""Visual Genome's, as detected by bottom-up attention."""
+"""Number of Visual Genome's classes, as detected by bottom-up attention."""
 VG = {"classes": VG_CLASSES, "background": "none; class 0 is the first line of objects_vocab.txt"}
 SOFT = {"background": BACKGROUND}
 HDF5 = {".h5", ".hdf5"}
 CUT = "cut row"
-"""What a row of a TSV is called that is too short for an id."""
+"""Name, in messages, of a TSV row that is too short to have an id."""
 NUMBER = re.compile(r"\d{1,18}$")
-"""What an image's id ends with, whatever stands before it."""
+"""The number at the end of an image's id."""
 SUBSET = re.compile(r"(?<![a-z])(train|val|test)20\d\d(?!\d)")
-"""COCO's; what is called trainval2014 holds two of them."""
+"""COCO's subsets; a name with trainval2014 covers two of them, and does not match."""
 STILL = re.compile(r"^vcr_(gt_)?(train|val|test)_")
-"""What UNITER's store puts before a still of VCR."""
+"""The prefix that UNITER's store adds to the name of a VCR still."""
 PATTERN = "expected one such as COCO_{subset}_{number:012d}, COCO's json files, or VCR's jsonl"
 MARK = b"\xef\xbb\xbf"
-"""The byte-order mark that some editors put before a file's first line."""
+"""The byte-order mark that some editors write at the start of a file."""
 
 LARGEST = 1 << 26
-"""Bytes of one image's file or member that are read: a hundred regions with features and classes have some three \
-million."""
+"""Maximum number of bytes of one image's file or archive member: a hundred regions with features
+and classes have about three \ million.
+"""
 
 Arrays = dict[str, np.ndarray]
-"""An image's arrays by the names that a layout gives them."""
+"""An image's arrays, by the names of their layout."""
 
 
 class ImageNames:
-    """What imported images are called in a store, where that is not what their files call them."""
+    """The ids of imported images in a store, where they differ from the names in the source's files."""
 
     def __init__(self, told: Sequence[str]) -> None:
-        """A pattern with `{number}` or `{subset}`, or COCO's json files, whose images have `id` and `file_name`.
+        """A pattern with `{number}` or `{subset}`, or COCO's json files, whose images
+        have `id` and `file_name`.
 
-        Or VCR's jsonl files: UNITER's store calls a still by the split and the last part of its `img_fn`. Raises
-        InputError for a pattern that is none, or files that name no images.
+        Or VCR's jsonl files: UNITER's store names a still by its split and the last part of its
+        `img_fn`. Raises InputError for an invalid pattern, or files that name no images.
         """
         self.pattern = ""
         self.files: dict[int, str] = {}
@@ -88,11 +93,11 @@ class ImageNames:
                 self._add(Path(path))
 
     def _try_pattern(self) -> None:
-        with convert_errors(f"--ids-as {self.pattern}: not a pattern", advice=f"; {PATTERN}"):
+        with convert_errors(f"--ids-as {self.pattern}: invalid pattern", advice=f"; {PATTERN}"):
             tried = {self.pattern.format(subset="train2014", number=number) for number in (1, 2)}
         if len(tried) < 2:
             raise InputError(
-                f"--ids-as {self.pattern}: all images would be {tried.pop()}; {PATTERN}"
+                f"--ids-as {self.pattern}: all images would have the id {tried.pop()}; {PATTERN}"
             )
 
     def _add(self, path: Path) -> None:
@@ -101,7 +106,7 @@ class ImageNames:
             f"{path}: not COCO's images with id and file_name", advice=f"; {PATTERN}"
         ):
             for image in content["images"]:
-                # Karpathy's json has other words for the same.
+                # Karpathy's json has other names for these fields.
                 number = image["id"] if "id" in image else image["cocoid"]
                 file = image["file_name"] if "file_name" in image else image["filename"]
                 self.files[int(number)] = image_id(str(file))
@@ -111,10 +116,13 @@ class ImageNames:
             still = image_id(line["img_fn"])
             last = still.rpartition("/")[2]
             if self.stills.setdefault(last, still) != still:
-                raise InputError(f"{where}: {still} and {self.stills[last]} end alike")
+                raise InputError(f"{where}: {still} and {self.stills[last]} end with the same name")
 
     def store_name(self, name: str, source: Path) -> str:
-        """The name in the store of the image that a source calls `name`; raises InputError if nothing tells it."""
+        """The id in the store of the image that a source calls `name`.
+
+        Raises InputError if it cannot be determined.
+        """
         if self.stills:
             last = STILL.sub("", name)
             if last not in self.stills:
@@ -140,15 +148,18 @@ class ImageNames:
 def import_several(
     paths: Sequence[str | Path], ids: Sequence[str] = (), ids_as: Sequence[str] = ()
 ) -> tuple[dict[str, Any], Iterator[Item]]:
-    """As `import_regions`, of several sources of one layout, whose images may get other names (see `ImageNames`).
+    """Like `import_regions`, for several sources of one layout, whose images may be
+    renamed (see `ImageNames`).
 
-    Of several region stores, an image's regions of all of them (see `joined`).
-
-    `ids` are files of ids by row, one for each HDF5 file of `paths`. Raises InputError, too, if layouts differ.
+    For several region stores, each image gets its regions of all stores (see `joined`).
+    `ids` are files of ids by row, one for each HDF5 file of `paths`. Also raises
+    InputError if layouts differ.
     """
     if are_stores(paths):
         if ids or ids_as:
-            raise InputError("--ids and --ids-as name images of files; those of stores have names")
+            raise InputError(
+                "--ids and --ids-as name images of files, and images in stores have ids; leave them out"
+            )
         return combine_images(paths)
     rows = [Path(path).suffix in HDF5 for path in paths]
     if ids and len(ids) != sum(rows):
@@ -164,8 +175,8 @@ def import_several(
     for path, (other, _) in zip(paths, sources, strict=True):
         if other["identity"] != facts["identity"]:
             raise InputError(
-                f"{paths[0]} is a {facts['layout']}, {path} a {other['layout']}; a store holds one layout, so make "
-                "one of each"
+                f"{paths[0]} is a {facts['layout']}, {path} a {other['layout']}; expected one layout, so make "
+                "a store of each"
             )
     if len(paths) > 1:
         facts = {**facts, "source": [str(path) for path in paths]}
@@ -180,7 +191,7 @@ def import_several(
 def _renamed(
     sources: Sequence[tuple[Path, Iterator[Item]]], names: ImageNames | None
 ) -> Iterator[Item]:
-    """The images of all sources, under the names of the store."""
+    """The images of all sources, under their ids in the store."""
     for path, items in sources:
         for name, read in items:
             has_id = not name.startswith(CUT)
@@ -188,7 +199,10 @@ def _renamed(
 
 
 def _under(names: ImageNames, name: str, path: Path, read: Callable[[], ImageRegions]) -> Item:
-    """An image under its new name; if nothing tells that, it is skipped for this reason."""
+    """An image under its id in the store.
+
+    It is skipped, with a reason, if the id cannot be determined.
+    """
     try:
         new = names.store_name(name, path)
     except InputError as error:
@@ -202,10 +216,12 @@ def _under(names: ImageNames, name: str, path: Path, read: Callable[[], ImageReg
 
 
 def import_regions(path: str | Path, ids: str | None = "") -> tuple[dict[str, Any], Iterator[Item]]:
-    """What is known of a source (facts for a manifest), and its images.
+    """Facts about a source for a manifest, and its images.
 
-    `ids` is a file (text or json) of ids by row for BAN's HDF5; with None its images are called by their rows, which is
-    enough to see what is wrong with them. Raises InputError if the source is in no layout known here, or has pickles.
+    `ids` is a file (text or json) of ids by row for BAN's HDF5; with None, ids are row numbers,
+    which is enough for a check.
+
+    Raises InputError if the source has no supported layout, or contains pickles.
     """
     path = Path(path)
     if path.suffix in PICKLED:
@@ -224,7 +240,9 @@ def import_regions(path: str | Path, ids: str | None = "") -> tuple[dict[str, An
 
 
 def _open(path: Path, ids: str | None) -> tuple[str, dict[str, Any], Iterator[Item]]:
-    """A source's layout, what all sources of that layout share, and the source's images."""
+    """The name of a source's layout, the facts that all sources of the layout
+    share, and the source's images.
+    """
     if (path / "data.mdb").is_file():
         return "LMDB of UNITER", SOFT, _lmdb(path)
     if any(path.glob("*.npz")):
@@ -234,7 +252,7 @@ def _open(path: Path, ids: str | None) -> tuple[str, dict[str, Any], Iterator[It
     if path.suffix in HDF5:
         return "HDF5", SOFT, _hdf5(path, ids)
     if not path.is_file():
-        raise InputError(f"{path}: nothing to import there; expected {LAYOUTS}")
+        raise InputError(f"{path}: nothing to import; expected {LAYOUTS}")
     columns = _columns_of(path)
     if columns == 10:
         return "TSV of LXMERT", VG, _tsv(path, columns)
@@ -242,17 +260,17 @@ def _open(path: Path, ids: str | None) -> tuple[str, dict[str, Any], Iterator[It
 
 
 def _columns_of(path: Path) -> int:
-    """6 or 10, from a TSV's first line; raises InputError if it is not one of region features."""
+    """6 or 10, from a TSV's first line; raises InputError if it has no region features."""
     with convert_read_errors(path), path.open("rb") as stream:
         fields = _fields(stream.readline())
-    numbers = [b""]  # width, height and count of boxes
+    numbers = [b""]  # width, height and number of boxes
     if len(fields) == 6:
         numbers = fields[1:4]
     if len(fields) == 10:
         numbers = [*fields[1:3], fields[7]]
     if not all(number.strip().isdigit() for number in numbers):
         raise InputError(
-            f"{path}, line 1: {len(fields)} columns, not those of region features; expected {LAYOUTS}"
+            f"{path}, line 1: {len(fields)} columns without region features; expected {LAYOUTS}"
         )
     return len(fields)
 
@@ -262,14 +280,16 @@ def _fields(line: bytes) -> list[bytes]:
 
 
 def _item(name: str, where: str, read: Callable[[], ImageRegions]) -> Item:
-    """An image to read later; whatever is wrong with it becomes one line."""
+    """An image that is read later; any fault is reported in one line."""
 
     def safely() -> ImageRegions:
         try:
             return read()
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        except Exception as error:  # readers of six layouts stumble over broken bytes in many ways
+        except (
+            Exception
+        ) as error:  # the readers of six layouts raise many exceptions for damaged bytes
             raise InputError(f"{where}: damaged, or another layout ({first_line(error)})") from None
 
     return name, safely
@@ -284,10 +304,12 @@ def _regions(
     pixels: tuple[int, int] | None = None,
     size: tuple[int, int] = (0, 0),
 ) -> ImageRegions:
-    """An image's regions, cut to the image and sorted by confidence.
+    """An image's regions, clipped to the image and sorted by confidence.
 
-    `boxes` (R, 4) are shares, or pixels of an image of width and height `pixels`. Raises InputError if arrays do not
-    fit, if no box is left, or if a confidence, feature or class has a value that no store may hold.
+    `boxes` (R, 4) are shares, or pixels of an image of width and height `pixels`.
+
+    Raises InputError if the arrays disagree, if no box is left, or if a confidence, feature or
+    class has an invalid value.
     """
     boxes = np.asarray(boxes, np.float32)
     if pixels is not None:
@@ -308,7 +330,7 @@ def _regions(
         )
     cut, kept = clip_boxes(boxes)
     if not kept.any():
-        raise InputError(f"none of {len(boxes)} boxes lies in the image and has an area")
+        raise InputError(f"all {len(boxes)} boxes are empty or outside the image")
     fault = first_fault(arrays, kept)
     if fault:
         raise InputError(fault)
@@ -326,12 +348,14 @@ def _regions(
 
 
 def _array(text: str | bytes, rows: int, dtype: str = "<f4") -> np.ndarray:
-    """Base64 of little-endian numbers: (rows, columns)."""
+    """Decodes Base64 of little-endian numbers: (rows, columns)."""
     return np.frombuffer(base64.b64decode(text, validate=True), dtype).reshape(rows, -1)
 
 
 def _best_class(classes: np.ndarray | None) -> np.ndarray | None:
-    """A detector's confidence (R,): the share of its best class of (R, C), background (column 0) aside."""
+    """A detector's confidence (R,): the probability of the best class of (R, C)
+    without background (column 0).
+    """
     return None if classes is None else classes[:, 1:].max(1)
 
 
@@ -351,8 +375,8 @@ def _tsv(path: Path, columns: int) -> Iterator[Item]:
 def _row(name: str, fields: list[bytes], columns: int) -> ImageRegions:
     """One line of a TSV.
 
-    Bottom-up-attention: image_id, image_w, image_h, num_boxes, boxes, features.
-    LXMERT: img_id, img_h, img_w, objects_id, objects_conf, attrs_id, attrs_conf, num_boxes, boxes, features.
+    Bottom-up-attention: image_id, image_w, image_h, num_boxes, boxes, features. LXMERT: img_id,
+    img_h, img_w, objects_id, objects_conf, attrs_id, attrs_conf, num_boxes, boxes, features.
     """
     if len(fields) != columns:
         raise InputError(f"{len(fields)} columns, expected {columns}; the row is cut off")
@@ -379,7 +403,7 @@ def _row(name: str, fields: list[bytes], columns: int) -> ImageRegions:
 
 
 def _files(path: Path, suffix: str, read: Callable[[str, bytes], ImageRegions]) -> Iterator[Item]:
-    """A folder's files or a zip's members, by name."""
+    """A folder's files or a zip's members, sorted by name."""
 
     def later(name: str, content: Callable[[], bytes]) -> Callable[[], ImageRegions]:
         return lambda: read(name, content())
@@ -400,9 +424,9 @@ def _file_bytes(path: Path) -> bytes:
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """What a member of a zip holds; raises InputError before reading one that would fill the memory."""
+    """The contents of a zip member; raises InputError for one too large, before reading it."""
     _refuse_large(archive.getinfo(name).file_size)
-    return archive.read(name)  # which never gives more than that
+    return archive.read(name)  # which never returns more bytes than that
 
 
 def _refuse_large(size: int) -> None:
@@ -411,7 +435,9 @@ def _refuse_large(size: int) -> None:
 
 
 def _vlbert(name: str, content: bytes) -> ImageRegions:
-    """VL-BERT: image_w, image_h, num_boxes, boxes, features, and maybe classes, image_box_feature (base64)."""
+    """VL-BERT: image_w, image_h, num_boxes, boxes, features, optionally classes and
+    image_box_feature (base64).
+    """
     entry = json.loads(content)
     size = int(entry["image_w"]), int(entry["image_h"])
     rows = int(entry["num_boxes"])
@@ -437,7 +463,7 @@ def _npz(name: str, content: bytes) -> ImageRegions:
 
 
 def _uniter(name: str, entry: Arrays) -> ImageRegions:
-    """UNITER: features, norm_bb (x1, y1, x2, y2, w, h in shares), conf, and maybe soft_labels."""
+    """UNITER: features, norm_bb (x1, y1, x2, y2, w, h in shares), conf, optionally soft_labels."""
     return _regions(
         name,
         boxes=entry["norm_bb"][:, :4],
@@ -460,7 +486,7 @@ def _lmdb(path: Path) -> Iterator[Item]:
     ):
         first = next((value for key, value in view.cursor() if key != b"__keys__"), b"")
         if view.get(b"keys") is not None or first[:1] == b"\x80":
-            raise InputError(f"{path}: holds pickles (as VOLTA, ViLBERT, MMF); {REFUSED}")
+            raise InputError(f"{path}: contains pickles (as from VOLTA, ViLBERT, MMF); {REFUSED}")
         for key in view.cursor().iternext(values=False):
             if key != b"__keys__":
                 name = key.decode("utf-8", "replace").removesuffix(".npz")
@@ -482,11 +508,13 @@ with lmdb.open(sys.argv[1], readonly=True, lock=False) as base, base.begin(buffe
     if number < base.stat()["entries"]:
         sys.exit(f"{number:,} of {base.stat()['entries']:,} entries are found")
 """
-"""Touches both ends of every value of an LMDB, and so every page that leads there."""
+"""Reads both ends of every value of an LMDB, and so every page on the way."""
 
 
 def _refuse_damaged(path: Path) -> None:
-    """Raises InputError if an LMDB is damaged: to read such a page ends the process, here one that is made for it."""
+    """Raises InputError if an LMDB is damaged: reading a damaged page crashes the process, so a
+    subprocess tries it first.
+    """
     file = path / "data.mdb"
     size = str(file.stat().st_size)
     walk = [sys.executable, "-c", _WALK, str(path), size]
@@ -498,7 +526,9 @@ def _refuse_damaged(path: Path) -> None:
 
 
 def _value(name: str, read: Callable[[], bytes]) -> ImageRegions:
-    """UNITER's value: the bytes of an npz, or msgpack with arrays as msgpack-numpy packs them."""
+    """A value of UNITER's store: the bytes of an npz, or msgpack with
+    arrays packed by msgpack-numpy.
+    """
     value = read()
     if value[:2] == b"PK":
         return _npz(name, value)
@@ -512,7 +542,7 @@ def _unpacked(entry: dict[Any, Any]) -> Any:
     if plain.get("nd") is not True:
         return plain
     dtype = np.dtype(plain["type"])
-    return np.frombuffer(plain["data"], dtype).reshape(plain["shape"])  # refuses objects
+    return np.frombuffer(plain["data"], dtype).reshape(plain["shape"])  # raises for objects
 
 
 # -- HDF5 --------------------------------------------------------------------------------------------------------------
@@ -529,7 +559,9 @@ def _hdf5(path: Path, ids: str | None) -> Iterator[Item]:
 
 
 def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
-    """BAN: image_features, image_bb, spatial_features; 36 boxes an image, or flat with pos_boxes (N, 2)."""
+    """BAN: image_features, image_bb, spatial_features; 36 boxes per image, or a variable
+    number with pos_boxes (N, 2).
+    """
     if ids == "":
         raise InputError(
             f"{path}: its rows have no ids; give --ids FILE (one a line, or json: a list, or id to row)"
@@ -546,7 +578,7 @@ def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
 
 
 def _names(path: Path, ids: str | None, count: int) -> list[str]:
-    """The ids of BAN's images by row; raises InputError if they are not as many."""
+    """The ids of BAN's images by row; raises InputError if their number differs from `count`."""
     if ids is None:
         return [str(row) for row in range(count)]
     told = read_json(Path(ids)) if ids.endswith(".json") else lines_of(ids)
@@ -566,7 +598,8 @@ def _names(path: Path, ids: str | None, count: int) -> list[str]:
 def _slice(name: str, content: Any, at: int | slice) -> ImageRegions:
     pixels = content["image_bb"][at]
     shares = content["spatial_features"][at][:, :4]
-    # The image's size is that by which boxes in pixels and in shares differ; an empty box says nothing of it.
+    # The image's size is the ratio of boxes in pixels and in shares; an empty box does not
+    # determine it.
     with np.errstate(divide="ignore", invalid="ignore"):
         sides = np.median(pixels / shares, 0)
     width, height = (int(side) for side in np.rint(np.nan_to_num(sides, posinf=0))[2:])
@@ -574,7 +607,10 @@ def _slice(name: str, content: Any, at: int | slice) -> ImageRegions:
 
 
 def _volta(name: str, content: Any) -> ImageRegions:
-    """VOLTA: a group per image with img_h, img_w, num_boxes, boxes, features; cls_prob, objects_conf (maybe base64)."""
+    """VOLTA: a group per image with img_h, img_w, num_boxes, boxes, features.
+
+    Optional: cls_prob and objects_conf; some files encode them in base64.
+    """
     group = content[name]
     rows = int(group["num_boxes"][()])
     arrays: Arrays = {}

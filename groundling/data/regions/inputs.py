@@ -1,7 +1,7 @@
-"""The one road from region stores and photos to samples: what a command's settings say of regions, made to be read.
+"""From region stores and photos to samples with regions, as a command's settings specify.
 
-Training opens stores by split (`at`), whoever asks a trained model looks images up (`visualize`); both then put texts beside
-what is seen of their images (`samples`).
+Training opens stores by split (`at`); inference with a trained model looks up single images
+(`visualize`). Both then add the images to texts (`samples`).
 """
 
 from __future__ import annotations
@@ -26,85 +26,87 @@ from groundling.settings.input_settings import RegionSettings
 NAMED = re.compile(r"([^=/\\]+)=(.*)")
 """NAME=STORE."""
 Photos = str | Path | Mapping[str, Picture]
-"""A folder of photos, whose ids are paths there without ending, or the photos themselves by id."""
+"""A folder of photos, whose ids are their paths there without ending, or
+the photos themselves by id.
+"""
 Find = Callable[[Mapping[str, Picture]], tuple[RegionSource, dict[str, str]]]
-"""The regions of photos, and what is wrong with those that have none, by id."""
+"""Finds the regions of photos; returns them, and the faults of photos without regions, by id."""
 Source = Literal["features", "pixels", "patches"]
-"""Where looks are from: a store's features; photos, within a store's boxes; photos, within boxes of the model's own."""
+"""Source of visual features: a store's features, pixels in a store's boxes, or pixels in patches."""
 
 
 class RegionRequirements(Protocol):
-    """What a model says of the regions that it reads."""
+    """A model's requirements on its regions."""
 
     @property
     def sizes(self) -> OutputSizes:
-        """Of which `regions` is the width of a region's features."""
+        """Widths of the model; `regions` is the width of a region's features."""
         ...
 
     @property
     def region_source(self) -> Source:
-        """Where the looks of its regions are from."""
+        """Source of the regions' visual features."""
         ...
 
     @property
     def reads_whole_image(self) -> bool:
-        """Whether a region of the whole image comes first."""
+        """Whether the first region is the whole image."""
         ...
 
     @property
     def has_inclusive_boxes(self) -> bool:
-        """Whether boxes end at their last pixel."""
+        """Whether boxes end at their last pixel (VL-BERT's release)."""
         ...
 
     @property
     def reads_tagged_regions(self) -> bool:
-        """Whether a word that names an object takes something of that object's region."""
+        """Whether the model links a word that names an object to that object's region."""
         ...
 
     @property
     def regions_provenance(self) -> Mapping[str, Any]:
-        """What made the regions that it learned from; empty where nobody says."""
+        """Facts about the regions that the model was trained with; empty if unknown."""
         ...
 
     @property
     def image_sides(self) -> tuple[int, float]:
-        """Pixels of a picture's short side, and most of its long one; of a model that reads pixels."""
+        """Short side and maximum long side of an image in pixels, for a model that reads pixels."""
         ...
 
 
 class MessageTerms(NamedTuple):
-    """What whoever asks calls the places of images, for messages."""
+    """Words of the caller's interface for messages: flags of a command, or keywords."""
 
     regions: str
-    """That of region stores."""
+    """The setting for region stores."""
     photos: str
-    """That of photos."""
+    """The setting for photos."""
     accept: str = ""
-    """What takes regions that were made otherwise; empty if nothing does."""
+    """The setting that accepts regions made by another model; empty if there is none."""
     mark: str = ""
-    """What stands before the names of other settings."""
+    """Prefix of the names of other settings."""
     untie: str = ""
-    """What reads texts without the objects that they name; empty if nothing does."""
+    """The setting that ignores region tags in texts; empty if there is none."""
 
 
 FLAGS = MessageTerms("--regions STORE", "--images FOLDER", "--allow-region-mismatch", "--")
-"""Of a command."""
+"""The words of a command."""
 UNTIED = FLAGS._replace(untie="--no-object-tags")
-"""Of a command that may read words without the objects that they name."""
+"""The words of a command with a flag that ignores region tags."""
 
 
 @dataclass(frozen=True)
 class ImageSources:
-    """Some images, as a model may look at them."""
+    """Regions and pixels of some images, for a model."""
 
     store: RegionSource | None = None
     """Their regions; None for a model that reads none."""
     photos: Mapping[str, Picture] = field(default_factory=dict)
-    """Their files or pictures; empty where nobody has looked these up."""
+    """Their files or images by id; empty if they were not looked up."""
     folder: str = ""
-    """Where their photos are, if these were not looked up."""
+    """The folder of their photos, if they were not looked up."""
     faults: Mapping[str, str] = field(default_factory=dict)
-    """What is wrong with those that cannot be looked at, by image."""
+    """Faults of images that cannot be used, by id."""
 
 
 class RegionInputs:
@@ -124,26 +126,30 @@ class RegionInputs:
         decode: bool = False,
         called: MessageTerms = FLAGS,
     ) -> None:
-        """`settings` name the stores: STORE serves all, NAME=STORE what is called so; nothing is opened yet.
+        """`settings` name the stores: STORE serves every name, NAME=STORE only that name.
+
+        Nothing is opened yet.
 
         Args:
             settings: stores, photos and limits.
-            names: all that may be named, such as a task's splits.
-            what: what messages call one of them.
-            learned: those of them that are learned from together.
-            features: whether stores' features are read, and not boxes and classes alone; None: unless photos are given.
-            blind: put zeros in place of what regions look like, and no pixels.
-            flip: mirror half of the pictures that are learned from.
+            names: all names that may be used, such as a task's splits.
+            what: the word for such a name in messages.
+            learned: the names that are trained on together.
+            features: whether stores' features are read, not only boxes and classes;
+                None: unless photos are given.
+            blind: use zeros in place of visual features, and no pixels.
+            flip: mirror half of the training images.
             find: finds regions of photos that no store has.
-            decode: try every photo that is looked up before a model does, so that a broken one is told by its name.
-            called: what messages call the settings.
+            decode: decode every photo that is looked up before a model reads it, so
+                that errors name the file.
+            called: the words for the settings in messages.
 
-        Raises InputError for a name that there is not.
+        Raises InputError for an unknown name.
         """
         self.settings = settings
         self.what = what
         self.learns = tuple(learned)
-        """The names that are learned from together."""
+        """The names that are trained on together."""
         self.features = not settings.images if features is None else features
         self.blind = blind
         self.flip = flip
@@ -165,10 +171,12 @@ class RegionInputs:
     # -- stores --------------------------------------------------------------------------------------------------------
 
     def stores(self, *names: str) -> CombinedStore:
-        """The stores that serve all of these names together, each opened once; without a name, those of everybody.
+        """The stores of all these names, each opened once.
 
-        Stores of its own go before those of everybody. Raises InputError if a name has none, or stores do not go
-        together.
+        Without a name, the stores that serve every name.
+
+        A name's own stores come first. Raises InputError if a name has no store, or if
+        stores cannot be combined.
         """
         folders = [folder for name in names or ("",) for folder in self._serving(name)]
         return CombinedStore([self._store(folder) for folder in dict.fromkeys(folders)])
@@ -178,8 +186,8 @@ class RegionInputs:
         folders = self.folders.get(name) or self.folders.get("", [])
         if not folders:
             raise InputError(
-                f"{self.called.mark}regions: no store for the {self.what} {name!r}; add {name}=STORE, or a STORE for "
-                "all that have none of their own"
+                f"{self.called.mark}regions: no store for the {self.what} {name!r}; add {name}=STORE, or one STORE for "
+                "all names without their own"
             )
         return folders
 
@@ -190,13 +198,13 @@ class RegionInputs:
 
     @property
     def training_stores(self) -> CombinedStore | None:
-        """The stores of all that is learned from; None if there are no stores."""
+        """The stores of all training names; None if there are no stores."""
         return self.stores(*self.learns) if self.folders else None
 
     def check_together(self, samples: SampleDataset) -> None:
-        """Raises InputError if two names that are learned from together have different regions of one image.
+        """Raises InputError if two training names have different regions of the same image.
 
-        Which of them a sample means could not be told once they are one.
+        In the combined data, a sample could not say which of them it refers to.
         """
         if len(self.learns) < 2:
             return
@@ -207,14 +215,18 @@ class RegionInputs:
                 if image in part and part.holder(image) is not store.holder(image):
                     raise InputError(
                         f"--regions: image {image!r} is in {store.holder(image).folder}, but also in "
-                        f"{part.holder(image).folder}, the store of {name}; splits that are learned from together need "
-                        "stores that share no image, or one for all"
+                        f"{part.holder(image).folder}, the store of {name}; splits that are trained on together need "
+                        "stores without common images, or one store for all"
                     )
 
     # -- models --------------------------------------------------------------------------------------------------------
 
     def check_pixels(self, model: RegionRequirements, source: str) -> None:
-        """Raises InputError if a model of the folder or hub id `source` reads photos that are not given, or none."""
+        """Raises InputError if a model reads photos that are not given, or reads no
+        photos and they are given.
+
+        `source` is the model's folder or hub id, for the message.
+        """
         if (model.region_source != "features") != bool(self.settings.images):
             told = (
                 "stored features, no pixels; leave out" if self.settings.images else "pixels; pass"
@@ -224,10 +236,11 @@ class RegionInputs:
     def check(
         self, model: RegionRequirements, *names: str, learned: Mapping[str, Any] | None = None
     ) -> None:
-        """Raises InputError if features have another width, or were made otherwise than those it learned from.
+        """Raises InputError if features differ in width or origin from those that
+        the model was trained with.
 
-        `learned`: what is known of these, if not what the model itself says. A model or a store that does not say what
-        its regions are fits any, and a model that reads pixels makes its own.
+        `learned`: facts about the training regions, in place of the model's own. A model or a store
+        without such facts matches any, and a model that reads pixels computes its own features.
         """
         if model.region_source != "features":
             return
@@ -237,29 +250,37 @@ class RegionInputs:
             difference = describe_mismatch(facts, store.manifest)
             if difference and not self.settings.allow_region_mismatch:
                 otherwise = f", or pass {self.called.accept}" if self.called.accept else ""
-                raise InputError(f"{store.folder}: {difference}; make the store alike{otherwise}")
+                raise InputError(
+                    f"{store.folder}: {difference}; make the store in the same way{otherwise}"
+                )
 
     def reads_images(self, model: RegionRequirements) -> bool:
-        """Whether a model sees the pictures themselves: a blind one reads the zeros that stand for its features."""
+        """Whether a model reads pixels; a blind one reads zeros in place of visual features."""
         return model.region_source == "pixels" and not self.blind
 
     # -- images --------------------------------------------------------------------------------------------------------
 
     def all_images(self, *names: str) -> ImageSources:
-        """All images of some names' stores, and the folder of photos."""
+        """All images in the stores of some names, and the folder of photos."""
         return ImageSources(self.stores(*names), folder=self.settings.images)
 
     @cached_property
     def files(self) -> Mapping[str, Sequence[Path]]:
-        """Every photo of the folder by its id; several of one name are all there. Raises InputError without it."""
+        """All photos of the folder by id; photos with the same id are all listed.
+
+        Empty without a folder.
+        """
         return files_below(Path(self.settings.images)) if self.settings.images else {}
 
     def image_sources(
         self, images: Sequence[str], photos: Mapping[str, Picture] | None = None
     ) -> ImageSources:
-        """What there is of these images, each named once; `photos` by id in place of the folder's.
+        """Regions and photos of these images, which are listed once each.
 
-        What is wrong with an image is told, not raised. Regions are from the stores, or found, if there is a `find`.
+        `photos` by id replace the folder.
+
+        Faults of images are returned, not raised. Regions are from the stores, or
+        found, if there is a `find`.
         """
         store: RegionSource | None = None
         stores = self.stores() if self.folders else None
@@ -304,7 +325,10 @@ class RegionInputs:
         return single_file(self.files[image])
 
     def _nearby(self, image: str) -> str:
-        """What to say of a name that begins above the folder of photos; empty if no end of it names one."""
+        """A hint for a name that begins above the folder of photos.
+
+        Empty if no suffix of it names a photo.
+        """
         parts = PurePosixPath(image.replace("\\", "/")).parts
         ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
         found = next((end for end in ends if end in self.files), "")
@@ -313,7 +337,7 @@ class RegionInputs:
     # -- samples -------------------------------------------------------------------------------------------------------
 
     def select_tags(self, examples: Sequence[Example]) -> list[Example]:
-        """The examples, whose words name objects of their images only if they may."""
+        """The examples, without region tags if the settings ignore them."""
         return (
             list(examples)
             if self.settings.object_tags
@@ -328,10 +352,10 @@ class RegionInputs:
         asked: RegionOptions | None = None,
         mirror: SampleDataset | None = None,
     ) -> SampleDataset:
-        """Texts beside what a model sees of their images: regions, and pixels if it reads these.
+        """Texts together with a model's image inputs: regions, and pixels if the model reads them.
 
-        `asked`: what a task says of it (`mark`, `phrases`, `apart`); the rest is the model's, or these settings'.
-        `mirror`: the same texts as they are asked of mirrored pictures, where they are learned from.
+        `asked`: the task's options (`mark`, `phrases`, `apart`); the model and these settings give
+        the rest. `mirror`: the same texts for mirrored images, in training.
 
         Raises InputError for an image that the store or the folder of photos lacks.
         """
@@ -362,7 +386,7 @@ class RegionInputs:
 
 
 def _parts(word: str) -> tuple[str, str]:
-    """Name (empty without one) and folder of one word of `--regions`."""
+    """The name (empty without one) and folder of one value of `--regions`."""
     named = NAMED.fullmatch(word)
     if named is None or Path(word).exists():
         return "", word
@@ -370,7 +394,7 @@ def _parts(word: str) -> tuple[str, str]:
 
 
 def manifests(words: Sequence[str]) -> dict[str, str | Path]:
-    """The manifest of every store of `--regions`, by a name for a run's inputs."""
+    """The manifest of every store of `--regions`, by the name of a run's input."""
     paths = [Path(_parts(word)[1]) / "manifest.json" for word in words]
     if len(paths) == 1:
         return {"regions": paths[0]}
@@ -378,7 +402,7 @@ def manifests(words: Sequence[str]) -> dict[str, str | Path]:
 
 
 def _check_images(samples: SampleDataset, store: CombinedStore) -> None:
-    """Raises InputError for images that samples ask for and a store has not, and says what may have been meant."""
+    """Raises InputError for images of samples that a store lacks, with a hint at similar ids."""
     asked: dict[str, str] = {}
     for sample, images in zip(samples.ids, samples.images, strict=True):
         for image in images:
@@ -389,14 +413,17 @@ def _check_images(samples: SampleDataset, store: CombinedStore) -> None:
     hint = NameLookup(store).case_note(lacking)
     raise InputError(
         f"{store.name}: {len(lacking)} of {len(asked)} images are not in this region store, the first is "
-        f"{lacking[0]!r} of {asked[lacking[0]]}; {hint}add them with `groundling regions`, or take their rows out"
+        f"{lacking[0]!r} of {asked[lacking[0]]}; {hint}add them with `groundling regions`, or remove their rows"
     )
 
 
 def _of_other_shape(
     photos: Mapping[str, Picture], stores: CombinedStore, faults: Collection[str]
 ) -> dict[str, str]:
-    """What is wrong with photos that are not those of the stored regions, by id; without those that have `faults`."""
+    """Faults of photos whose shape differs from the stored regions' image, by id.
+
+    Photos with `faults` are skipped.
+    """
     found = {}
     for image, picture in photos.items():
         if image in faults:
@@ -411,7 +438,7 @@ def _of_other_shape(
 
 
 def _broken(photos: Mapping[str, Picture]) -> dict[str, str]:
-    """What is wrong with photos that do not decode, by id."""
+    """Faults of photos that cannot be decoded, by id."""
     faults = {}
     for image, picture in photos.items():
         try:

@@ -1,4 +1,4 @@
-"""Texts together with the regions of their images."""
+"""Samples of texts together with the regions of their images."""
 
 from __future__ import annotations
 
@@ -23,63 +23,76 @@ from groundling.data.samples import (
 
 
 class RegionSource(Protocol):
-    """Regions by image id, e.g. a `RegionStore`."""
+    """Any source of regions by image id, e.g. a `RegionStore`."""
 
     def __getitem__(self, image: str) -> RegionRow: ...
 
     def __contains__(self, image: object) -> bool: ...
 
     def count(self, image: str) -> int:
-        """How many regions an image has."""
+        """Number of an image's regions."""
         ...
 
     def size(self, image: str) -> tuple[int, int]:
-        """Width and height of an image in pixels; 0 where nobody knows."""
+        """Width and height of an image in pixels; 0 if unknown."""
         ...
 
     def in_annotated_order(self, image: str) -> bool:
-        """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
+        """Whether an image's regions are all its annotated objects, in annotation order,
+        perhaps followed by others.
+        """
         ...
 
     def behind(self, image: str) -> int:
-        """How many detected regions stand behind an image's annotated objects."""
+        """Number of detected regions that follow an image's annotated objects."""
         ...
 
 
 Mark = Callable[[Example, RegionRow], np.ndarray]
-"""Which regions (R,) are right for an example, 1 or 0."""
+"""Marks the right regions (R,) of an example: 1 or 0."""
 
 
 @dataclass(frozen=True)
 class RegionOptions:
-    """How regions are put before a model."""
+    """Options for the regions that a model reads."""
 
     whole_image: bool = False
-    """The whole image comes first, as a region (VL-BERT); without, a store's own whole-image region is left out."""
+    """Add the whole image as first region (VL-BERT).
+
+    Without it, a store's own whole-image region is removed.
+    """
     last_pixel: bool = False
     """Boxes end at their last pixel: the whole image is W - 1 by H - 1 (VL-BERT's release)."""
     max_regions: int = 0
-    """Regions per image, best first, without that of the whole image; 0: all."""
+    """Maximum number of regions per image, most confident first, without the whole image; 0: all."""
     max_sequence: int = 0
-    """Pieces and regions together, that of the whole image included, at most; the longer side is cut. 0: no bound."""
+    """Maximum number of tokens and regions together, with the whole image.
+
+    The longer side is truncated. 0: no limit.
+    """
     mark: Mark | None = None
-    """Which regions are right, which becomes the label."""
+    """Marks the right regions, which become the label."""
     phrases: bool = False
-    """The text's tag is a phrase, whose last piece becomes the label `query`, and no region's name."""
+    """The text's tag is a phrase, not a region's name.
+
+    The phrase's last token becomes the label `query`.
+    """
     link_tags: bool = True
-    """A word that names an object takes something of that object's region; without, its number says nothing."""
+    """Link a word that names an object to that object's region; otherwise its tag is ignored."""
     separate_images: bool = False
-    """Every image of an example makes a row of its own, with the whole text."""
+    """Each image of an example makes a row of its own, with the whole text."""
     only_mentioned: bool = False
-    """Of the objects that an example's annotators numbered, those alone that its texts speak of, where they say so."""
+    """Of an example's annotated objects, keep only those that its texts
+    mention, where this is known.
+    """
     zero_features: bool = False
     """Zeros in place of features; boxes stay."""
     width: int = 0
-    """Width of these zeros, for a model that would make its features from pixels; 0: the store's."""
+    """Width of these zeros, for a model that computes features from pixels; 0: the store's."""
 
 
 class RegionDataset:
-    """Samples that also carry the regions of their images, read when they are needed."""
+    """Samples together with the regions of their images, which are read on access."""
 
     def __init__(
         self,
@@ -88,9 +101,10 @@ class RegionDataset:
         seeing: RegionOptions | None = None,
         untie: str = "",
     ) -> None:
-        """`untie`: what messages offer that reads texts without the objects that they name.
+        """`untie`: the setting that ignores region tags, for messages.
 
-        Raises InputError if a sample has no image, or one is not in the store, with the number of such images.
+        Raises InputError if a sample has no image, or if images are not in the
+        store, with their number.
         """
         self.samples = samples
         self.store = store
@@ -100,17 +114,17 @@ class RegionDataset:
         self.images = samples.images
         if 0 < self.seeing.max_sequence < LEAST_PIECES + LEAST_REGIONS:
             raise InputError(
-                f"--max-total-length {self.seeing.max_sequence}: no room for {LEAST_PIECES} pieces and a region; 0 means no bound"
+                f"--max-total-length {self.seeing.max_sequence}: no room for {LEAST_PIECES} tokens and a region; 0 means no limit"
             )
         for sample, images in zip(samples.ids, samples.images, strict=True):
             if self.seeing.max_sequence and len(images) > 1 and not self.seeing.separate_images:
                 raise InputError(
-                    f"--max-total-length {self.seeing.max_sequence}: {sample} has {len(images)} images, and only the last would be "
-                    "cut; use --max-regions, which bounds each"
+                    f"--max-total-length {self.seeing.max_sequence}: {sample} has {len(images)} images, and only the last would lose "
+                    "regions; use --max-regions, which limits each"
                 )
             if not images:
                 raise InputError(
-                    f"{sample}: it names no image, so there are no regions for it; with a file of your own, pass "
+                    f"{sample}: the example names no image, so it has no regions; with a file of your own, pass "
                     "--image COLUMN"
                 )
         every = dict.fromkeys(image for images in samples.images for image in images)
@@ -119,7 +133,8 @@ class RegionDataset:
             raise InputError(
                 f"the region store lacks {len(missing)} images, the first is {missing[0]!r}"
             )
-        # Regions first: both sides are padded, and an image's regions differ more in number than its texts' pieces.
+        # Regions first: both sides are padded, and images differ more in their number of regions
+        # than texts in tokens.
         counts = [sum(self._count(image) for image in images) for images in samples.images]
         lengths = samples.lengths
         self.lengths = (1 + lengths.max(initial=0)) * np.array(counts) + lengths
@@ -129,7 +144,10 @@ class RegionDataset:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3): rows, pieces, regions; of an image the most that it may have, which may be one too many."""
+        """(len(self), 3): rows, tokens, regions.
+
+        Regions are an upper bound, which may be one too high per image.
+        """
         sizes = self.samples.sizes.copy()
         for place, images in enumerate(self.samples.images):
             regions = [self._count(image) + int(self.seeing.whole_image) for image in images]
@@ -139,9 +157,12 @@ class RegionDataset:
         return sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples with regions, in the order of `indices`; of a multiple choice, every choice has them.
+        """Samples with regions, in the order of `indices`.
 
-        Raises InputError if a text names objects of an image whose regions are not its annotated objects.
+        All choices of a multiple choice have them.
+
+        Raises InputError if a text names objects of an image whose regions are
+        not its annotated objects.
         """
         samples = self.samples.get(indices, rngs)
         return [
@@ -151,7 +172,7 @@ class RegionDataset:
 
     def _seen(self, sample: Sample, images: Sequence[str]) -> Sample:
         if self.seeing.separate_images:
-            row = replace(sample, labels={})  # the example's label stays the sample's alone
+            row = replace(sample, labels={})  # the label belongs to the sample, not its rows
             rows = []
             for number, image in enumerate(images):
                 cut, part = truncate_to_budget(
@@ -174,22 +195,23 @@ class RegionDataset:
         return seen
 
     def _query(self, sample: Sample) -> np.ndarray | None:
-        """The last piece of the text's phrase; 0 if it was cut off."""
+        """The last token of the text's phrase; 0 if it was truncated."""
         if not self.seeing.phrases or sample.text is None or sample.text.region_index is None:
             return None
         named = np.flatnonzero(sample.text.region_index >= 0)
         return np.array(named[-1] if len(named) else 0)
 
     def _see(self, row: Sample, regions: RegionRow) -> Sample:
-        """A row with regions; what its text names is counted in them."""
+        """A row with its regions; the tags of its text become indices of these regions."""
         text = row.text
         if text is None or text.region_index is None:
             return replace(row, regions=regions)
-        # Tags of a text whose image has no numbered objects are the text's own phrases, whatever is asked of them.
+        # In a text whose image has no annotated objects, tags are phrases of the text, with any
+        # options.
         names_objects = row.example is None or row.example.object_count > 0
         if self.seeing.phrases or not self.seeing.link_tags or not names_objects:
             return replace(row, regions=regions, text=replace(text, region_index=None))
-        # Tags number the annotated objects, which stand in the store's order behind the whole image.
+        # Tags number the annotated objects, which follow the whole image in the store's order.
         named = np.where(
             text.region_index >= 0, text.region_index + int(regions.is_whole_image[0]), -1
         )
@@ -209,7 +231,7 @@ class RegionDataset:
             if not self.store.in_annotated_order(image) or here != expected:
                 otherwise = f", or pass {self.untie}" if self.untie else ""
                 raise InputError(
-                    f"{sample.id}: its text names objects of {image!r} by number, and this store does not hold that "
+                    f"{sample.id}: its text names objects of {image!r} by number, but this store does not have that "
                     f"image's {objects} annotated objects in their order; make one with `groundling regions "
                     f"--boxes`{otherwise}"
                 )
@@ -229,7 +251,7 @@ class RegionDataset:
         if not self.seeing.whole_image and not row.is_whole_image.all():
             row = row.take(~row.is_whole_image)
         if self.seeing.max_regions:
-            # A store's own whole-image region comes first and is none of the `most`.
+            # A store's own whole-image region comes first and does not count towards `most`.
             row = row.take(
                 row.is_whole_image | (np.cumsum(~row.is_whole_image) <= self.seeing.max_regions)
             )
@@ -244,16 +266,18 @@ class RegionDataset:
 
 
 LEAST_PIECES = 2
-"""Of a text that is cut to a budget: its first piece and its last."""
+"""A text truncated to a budget keeps its first and its last token."""
 LEAST_REGIONS = 1
-"""Of an image: the first, which is the whole image in a model that reads that."""
+"""An image keeps its first region, which is the whole image if the model reads that."""
 
 
 def truncate_to_budget(sample: Sample, regions: RegionRow, budget: int) -> tuple[Sample, RegionRow]:
-    """A sample and its regions, cut to `budget` together; both count what they lost. 0: as they are.
+    """A sample and its regions, truncated to `budget` together, with the truncated tokens and
+    regions counted; 0: unchanged.
 
-    Whichever is longer loses its last one, of equals the text, which keeps its last piece, [SEP] (jackroos/VL-BERT,
-    pretrain/data/datasets/conceptual_captions.py). All choices have the regions that the longest one leaves room for.
+    The longer side loses its last entry, and the text in a tie; the text keeps its last token,
+    [SEP] (jackroos/VL-BERT, pretrain/data/datasets/conceptual_captions.py). All choices have the
+    regions for which the longest choice leaves room.
     """
     rows = [row.text for row in sample.rows if row.text is not None]
     pieces = longest = max((len(row.input_ids) for row in rows), default=0)
@@ -276,16 +300,16 @@ def truncate_to_budget(sample: Sample, regions: RegionRow, budget: int) -> tuple
 
 
 def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRow]:
-    """A sample and its image's regions, of which only the whole image's and mentioned objects' stay.
+    """A sample and its image's regions, with only the whole image and the mentioned objects.
 
-    Objects stand in the regions' order behind the whole image; what texts name is numbered anew.
+    Objects follow the whole image in the regions' order; tags are renumbered.
     """
     mentioned = () if sample.example is None else sample.example.mentioned_objects
     if not mentioned:
         return sample, regions
     first = int(regions.is_whole_image[0])
     stays = np.isin(np.arange(len(regions)) - first, mentioned) | regions.is_whole_image
-    # The last one is of pieces that name no object.
+    # The last entry is for tokens that name no object.
     numbers = np.where(stays[first:], np.cumsum(stays[first:]) - 1, -1)
     numbers = np.append(numbers, -1)
 
@@ -299,7 +323,7 @@ def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRo
 
 
 def _shortened(row: Sample, pieces: int) -> Sample:
-    """A row whose text has at most so many pieces, the last one among them."""
+    """A row with its text truncated to `pieces` tokens, the last token included."""
     text = row.text
     if text is None or len(text.input_ids) <= pieces:
         return row
@@ -308,7 +332,7 @@ def _shortened(row: Sample, pieces: int) -> Sample:
 
 
 def _with_rows(sample: Sample, rows: Sequence[Sample]) -> Sample:
-    """A sample of these rows, which were cut by themselves."""
+    """A sample with these rows, which were truncated separately."""
     lost = sum(row.truncated_tokens - sample.truncated_tokens for row in rows)
     out = sum(row.truncated_regions for row in rows)
     return replace(
@@ -320,9 +344,9 @@ def _with_rows(sample: Sample, rows: Sequence[Sample]) -> Sample:
 
 
 def add_whole_image(row: RegionRow) -> RegionRow:
-    """The row with a region for the whole image in front; its features are the mean of the others'.
+    """The row with a first region for the whole image, whose features are the mean of the others'.
 
-    As VL-BERT's release does for pre-computed features; no class is claimed for the whole image.
+    As in VL-BERT's release with pre-computed features; the whole image has no class.
     """
     first = replace(
         row.take(slice(1)),
@@ -340,9 +364,11 @@ def add_whole_image(row: RegionRow) -> RegionRow:
 
 
 def clip_to_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
-    """The row with boxes cut to [0, 0, W - 1, H - 1] of an image of W x H pixels, in shares; as it is without a size.
+    """The row with boxes clipped to [0, 0, W - 1, H - 1] in an image of W x H pixels, in shares.
 
-    So VL-BERT's release has them: the whole image's box is that one.
+    Unchanged without a size.
+
+    As in VL-BERT's release, where this is the box of the whole image.
     """
     if not all(size):
         return row
@@ -352,11 +378,13 @@ def clip_to_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
 
 
 class CaptionTextDataset:
-    """Samples of captioned images for pre-training: every caption once in an epoch, or every image with one of its.
+    """Samples of captioned images for pre-training: each epoch reads every caption, or
+    one caption of every image.
 
-    With `pairs` a sample is VisualBERT's: a caption and a second one, of a random other image in half of the cases;
-    label `sentence_image` is 1 where both describe the image (VisualBERT Appendix A; its release). Without, it is one
-    caption, without a label (UNITER, VL-BERT).
+    With `pairs`, a sample is VisualBERT's: a caption and a second one, from a random other
+    image in half of the cases; the label `sentence_image` is 1 if both describe the image
+    (VisualBERT Appendix A; its release). Without `pairs`, a sample is one caption without
+    a label (UNITER, VL-BERT).
     """
 
     def __init__(
@@ -366,7 +394,10 @@ class CaptionTextDataset:
         pairs: bool = True,
         every_caption: bool = False,
     ) -> None:
-        """With `every_caption` each is a sample, as in all three releases; without, each image, its caption drawn."""
+        """With `every_caption`, each caption is a sample, as in all three releases.
+
+        Otherwise each image is a sample, with a random caption.
+        """
         self.captioned = images
         self.pairs = pairs
         self.text = text
@@ -387,14 +418,16 @@ class CaptionTextDataset:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3): one row, at most so many pieces, nothing else; no draw of captions is longer."""
+        """(len(self), 3): one row, an upper bound of its tokens, nothing else."""
         versions = []
         for place, number in self.places:
             captions = self.captioned[place].captions
             drawn = captions[number : number + 1] if self.every_caption else captions
             versions.append([Example(self.captioned[place].id, caption) for caption in drawn])
         pieces = longest_versions(versions, self.text)
-        if self.pairs:  # the second caption is any other one, behind the same special pieces
+        if (
+            self.pairs
+        ):  # the second caption is any other one, with the same special tokens around it
             pieces = np.minimum(pieces + pieces.max(), self.text.max_length)
         return single_row_sizes(pieces)
 
@@ -406,7 +439,7 @@ class CaptionTextDataset:
             example, label = self._draw(index, rng)
             chosen.append(example)
             labels.append(label)
-        # A pair hardly ever comes twice, so nothing is kept.
+        # A pair hardly ever occurs twice, so nothing is cached.
         samples = TextDataset(chosen, self.text).get(range(len(chosen)))
         if not self.pairs:
             return samples
@@ -416,7 +449,7 @@ class CaptionTextDataset:
         ]
 
     def _draw(self, index: int, rng: np.random.Generator) -> tuple[Example, int]:
-        """Sample `index`: its caption, or a pair of captions, and whether both are of its image."""
+        """Sample `index`: its caption or pair of captions, and whether both are of its image."""
         place, first = self.places[index]
         image = self.captioned[place]
         captions = image.captions
@@ -437,12 +470,14 @@ class CaptionTextDataset:
 
 
 def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:
-    """Raises InputError if --mentioned-objects-only leaves nothing out, as no text of a task names an object by its number."""
+    """Raises InputError if --mentioned-objects-only would remove nothing, because no text of a task
+    names an object by number.
+    """
     if not tags:
         raise InputError(
-            "--mentioned-objects-only is about objects that texts name; leave it or --no-object-tags out"
+            "--mentioned-objects-only needs texts that name objects, which --no-object-tags removes; leave one of them out"
         )
     if not any(example.mentioned_objects for example in examples):
         raise InputError(
-            f"--mentioned-objects-only: texts of {name} name no objects by their numbers, as VCR's do; leave it out"
+            f"--mentioned-objects-only: texts of {name} name no objects by number, as VCR's do; leave it out"
         )

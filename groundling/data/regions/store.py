@@ -1,8 +1,10 @@
-"""Regions of images on disk, in half precision: what `groundling regions` writes and all single-stream models read.
+"""Image regions on disk, in half precision: written by `groundling regions`, read by
+all single-stream models.
 
-A store is a folder of shards (see `data/shards.py`). Of each image: `features` (R, D) float16, `boxes` (R, 4) float32,
-`confidence` (R,) float32, and, if there are any, `classes`: (R, C) float16, or (R,) int16 for a single class each.
-Where segments of objects are known (VCR), `cover`: (R, 25) uint8, the bits of 14 x 14 cells row by row, highest first.
+A store is a folder of shards (see `data/shards.py`). For each image: `features` (R, D) float16,
+`boxes` (R, 4) float32, `confidence` (R,) float32, and optionally `classes`: (R, C) float16, or (R,)
+int16 for a single class each. Where segmentations of objects are known (VCR), `cover`: (R, 25)
+uint8, the bits of 14 x 14 cells row by row, highest first.
 """
 
 from __future__ import annotations
@@ -33,11 +35,14 @@ from groundling.data.shards import (
 from groundling.runs.progress import Progress
 
 SLACK = 0.01
-"""Share of the image's side by which a box may leave it (rounding) and is cut; beyond, it is left out and counted."""
+"""Share of the image's side by which a box may leave the image (rounding) and is clipped.
+
+Boxes farther out are left out and counted.
+"""
 ROUNDING = 1e-3
-"""By how much a share may leave 0..1, as half precision rounds."""
+"""Tolerance of 0..1 for probabilities, because of half precision."""
 MOST_TOGETHER = 1.05
-"""What a region's shares of all classes may add up to: thousands of halves, each rounded."""
+"""Maximum sum of a region's class probabilities: thousands of halves, each rounded."""
 RULES = {
     "coordinates": "x1, y1, x2, y2 as shares of the image's width and height; origin at the top left, y downwards",
     "order": "by confidence, highest first, ties as they came; the whole image, where there is one, before all",
@@ -46,13 +51,13 @@ RULES = {
     "or a confidence or a share of a class outside 0..1",
 }
 CELLS = 14
-"""Cells a side of the grid over a box in which an object's segment is kept."""
+"""Cells per side of the grid over a box that stores an object's segmentation."""
 PACKED = -(-CELLS * CELLS // 8)
-"""Bytes that hold their bits."""
+"""Number of bytes for the bits of these cells."""
 MOST_PIXELS = 2**31 - 1
-"""Of a side of an image; what a file says beyond is a mistake."""
+"""Maximum side of an image in pixels; a larger value in a file is a mistake."""
 BACKGROUND = "column 0"
-"""What a manifest says of `background` where the first class is none."""
+"""Value of `background` in a manifest whose first class is background."""
 
 
 @with_field_docs
@@ -61,9 +66,9 @@ class ImageRegions:
     """The regions of one image, in the store's order."""
 
     id: str
-    """The image's, unique in a store."""
+    """The image's id, unique in a store."""
     size: tuple[int, int]
-    """Width and height in pixels; 0 where the source does not say."""
+    """Width and height in pixels; 0 if unknown."""
     boxes: np.ndarray
     """(R, 4): x1, y1, x2, y2 as shares of the image's width and height."""
     confidence: np.ndarray
@@ -71,35 +76,39 @@ class ImageRegions:
     features: np.ndarray
     """(R, D)."""
     classes: np.ndarray | None = None
-    """(R, C) a distribution, or (R,) one class each, -1 for none."""
+    """(R, C) probabilities, or (R,) one class each, -1 for none."""
     has_whole_image: bool = False
-    """The first region is the whole image."""
+    """Whether the first region is the whole image."""
     cover: np.ndarray | None = None
-    """(R, 14, 14) bool: the cells of its box that an object fills, of objects whose segments are known."""
+    """(R, 14, 14) bool: the cells of the box that the object fills, for objects
+    with a known segmentation.
+    """
     left_out: int = 0
-    """Boxes that were empty or outside the image."""
+    """Number of boxes left out: empty or outside the image."""
     annotated_order: bool = False
-    """Regions (but the whole image) stand as annotators numbered them, none left out: VCR's tags are such numbers."""
+    """Whether regions (except the whole image) are in annotation order, none left out:
+    VCR's tags are such numbers.
+    """
     appended_detections: int = 0
-    """How many regions, the last ones, a detector found beside the annotated objects."""
+    """Number of detected regions, which follow the annotated objects."""
 
     @property
     def form(self) -> str:
-        """What all images of a store share."""
+        """Width and kind of arrays, in words; equal for all images of a store."""
         classes = "no classes" if self.classes is None else f"classes {self.classes.shape[1:]}"
         segments = "" if self.cover is None else ", segments"
         return f"{self.features.shape[1]} numbers, {classes}{segments}"
 
     @property
     def fault(self) -> str:
-        """The first value that no store may hold, in words; empty if there is none."""
+        """The first invalid value, in words; empty if there is none."""
         arrays = {"boxes": self.boxes, "confidence": self.confidence, "features": self.features}
         if self.classes is not None:
             arrays["classes"] = self.classes
         return first_fault(arrays)
 
     def with_whole(self, feature: np.ndarray) -> ImageRegions:
-        """The same with the whole image (feature (1, D), confidence 1, no class) as first region."""
+        """A copy with the whole image as first region (feature (1, D), confidence 1, no class)."""
         classes = self.classes
         if classes is not None:
             none = -1 if classes.ndim == 1 else 0
@@ -122,24 +131,24 @@ _EXPECTED = {
     "features": "are not finite",
     "classes": "are not finite or outside 0..1",
 }
-"""What is wrong with a region, by array."""
+"""Messages for invalid values, by array."""
 
 
 def _wrong(name: str, values: np.ndarray) -> np.ndarray:
-    """Which regions (R,) have a value in the array `name` (R, ...) that no store may hold."""
+    """The regions (R,) with an invalid value in the array `name` (R, ...)."""
     axes = tuple(range(1, values.ndim))
     if name == "features":
         return np.asarray(~np.isfinite(values).all(axes))
     if values.dtype.kind in "iu":  # one class each
         return np.asarray(values < -1)
-    good = (values >= -ROUNDING) & (values <= 1 + ROUNDING)  # neither is true of NaN
+    good = (values >= -ROUNDING) & (values <= 1 + ROUNDING)  # both comparisons are false for NaN
     return np.asarray(~good.all(axes))
 
 
 def first_fault(arrays: Mapping[str, np.ndarray], kept: np.ndarray | None = None) -> str:
-    """The first value that no store may hold, in words; empty if there is none.
+    """The first invalid value, in words; empty if there is none.
 
-    `arrays`: by name, those (R, ...) of an image; `kept` (R,) bool: the regions that count.
+    `arrays`: an image's arrays (R, ...) by name; `kept` (R,) bool: the regions that are checked.
     """
     for name, values in arrays.items():
         wrong = _wrong(name, values)
@@ -156,7 +165,7 @@ def first_fault(arrays: Mapping[str, np.ndarray], kept: np.ndarray | None = None
 
 
 def to_stored(image: ImageRegions) -> ImageRegions:
-    """The image with features in half precision; raises InputError if it has values that no store may hold."""
+    """The image with features in half precision; raises InputError if it has invalid values."""
     with np.errstate(over="ignore"):
         half = image.features.astype(np.float16)
     if not np.isfinite(half).all():
@@ -167,11 +176,16 @@ def to_stored(image: ImageRegions) -> ImageRegions:
 
 
 Item = tuple[str, Callable[[], ImageRegions]]
-"""An image id and what reads its regions; an InputError of it is a reason to skip the image."""
+"""An image id and a function that reads its regions.
+
+If it raises InputError, the image is skipped with this reason.
+"""
 
 
 def clip_boxes(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes (R, 4) in shares, cut to the image, and which of them (R,) are not empty and not outside (see `SLACK`)."""
+    """Boxes (R, 4) in shares, clipped to the image, and which of them (R,) are neither empty
+    nor outside (see `SLACK`).
+    """
     cut = boxes.clip(0, 1).astype(np.float32)
     near = ((boxes >= -SLACK) & (boxes <= 1 + SLACK)).all(1)
     return cut, np.asarray(near & (cut[:, 2:] > cut[:, :2]).all(1))
@@ -181,7 +195,9 @@ def clip_boxes(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RegionWriter:
-    """Writes a store shard by shard; a shard counts once its index is there, so a killed run loses one at most."""
+    """Writes a store shard by shard; a shard is complete when its index exists, so a
+    killed run loses at most one.
+    """
 
     def __init__(
         self,
@@ -192,8 +208,9 @@ class RegionWriter:
     ) -> None:
         """Start a store in `folder`, or resume one.
 
-        `shard`: images per shard, skipped ones included. `key`: what the regions depend on. `part`: which of several
-        processes this is. Raises InputError if shards of another key are there already.
+        `shard`: images per shard, skipped ones included. `key`: everything that the
+        regions depend on. `part`: rank of this process. Raises InputError if the folder
+        has shards with another key.
         """
         self.shard = shard
         self._shards = ShardWriter(folder, key, part)
@@ -204,15 +221,16 @@ class RegionWriter:
         return self._shards.is_complete(number)
 
     def pending(self, images: int) -> Iterator[int]:
-        """The numbers of this process's shards, of so many images, that are not complete."""
+        """The numbers of this process's incomplete shards, for this many images."""
         return self._shards.pending(-(-images // self.shard))
 
     def write(
         self, number: int, images: Sequence[ImageRegions], skipped: Iterable[str] = ()
     ) -> None:
-        """One shard, all or nothing; images with values that no store may hold are skipped and named.
+        """Write one shard atomically; images with invalid values are skipped and named.
 
-        Raises InputError if images differ in the width of their features or in their kind of classes.
+        Raises InputError if images differ in the width of their features or
+        in their kind of classes.
         """
         kept: list[ImageRegions] = []
         reasons = list(skipped)
@@ -225,13 +243,13 @@ class RegionWriter:
         self._shards.write(number, [_record(image) for image in kept], reasons)
 
     def fill(self, items: Iterable[Item]) -> None:
-        """Write all of a source, in its order; shards that are there already are not read again."""
+        """Write all images of a source, in its order; complete shards are not read again."""
         images: list[ImageRegions] = []
         skipped: list[str] = []
         seen: set[str] = set()
         number = -1
         progress = Progress("regions", 0, "image")
-        # An item is read at once: the source may close behind its last one.
+        # Items are read at once: the source may close after its last one.
         for place, (name, read) in enumerate(items):
             if place % self.shard == 0:
                 self._flush(number, images, skipped)
@@ -256,11 +274,12 @@ class RegionWriter:
         skipped: Sequence[str] = (),
         barrier: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """Write the manifest, and return what it says.
+        """Write the manifest, and return its contents.
 
-        It holds counts, rules, every image left out, and `facts` on how the regions were made; of these `identity` and
-        `made_by` say what made the features (see `RegionStore`). `barrier` waits for all processes, each of which
-        calls this. Raises InputError if no image was left, or images differ in form.
+        It holds counts, rules, all skipped images, and `facts` on how the regions were made; of
+        these, `identity` and `made_by` identify the model of the features (see `RegionStore`).
+        `barrier` waits for all processes, each of which calls this. Raises InputError if no image
+        is left, or if images differ in width or kind of arrays.
         """
 
         def summary(indices: Sequence[ShardIndex]) -> Facts:
@@ -272,8 +291,8 @@ class RegionWriter:
         reasons = [*skipped, *(reason for index in indices for reason in index.skip_reasons)]
         forms = {_form(index) for index in indices if index.ids}
         if not forms:
-            first = reasons[0] if reasons else "there were none"
-            raise InputError(f"{self.folder}: no image was left ({first})")
+            first = reasons[0] if reasons else "the source has none"
+            raise InputError(f"{self.folder}: no image is left ({first})")
         self._one_form(forms)
         left_out: dict[str, int] = {}
         for index in indices:
@@ -296,7 +315,7 @@ class RegionWriter:
         different = sorted(forms)
         if len(different) > 1:
             raise InputError(
-                f"{self.folder}: images differ: {different[0]} and {different[1]}; a store holds one kind"
+                f"{self.folder}: images differ: {different[0]} and {different[1]}; expected one kind of regions"
             )
 
 
@@ -325,7 +344,7 @@ def _record(image: ImageRegions) -> Record:
 
 
 def _form(index: ShardIndex) -> str:
-    """As `ImageRegions.form`, of a shard."""
+    """As `ImageRegions.form`, for a shard."""
     classes = index.columns.get("classes")
     kind = "no classes" if classes is None else f"classes {classes.shape}"
     segments = ", segments" if "cover" in index.columns else ""
@@ -336,7 +355,7 @@ def _form(index: ShardIndex) -> str:
 
 
 def read_region_index(path: Path) -> ShardIndex:
-    """The index of a shard of regions; raises InputError if it is none."""
+    """The index of a shard of regions; raises InputError for any other index."""
     index = read_index(path)
     raise_first(
         [f"{path}: not the index of a region store ({what})" for what in _odd_regions(index)]
@@ -345,7 +364,7 @@ def read_region_index(path: Path) -> ShardIndex:
 
 
 def _odd_regions(index: ShardIndex) -> Iterator[str]:
-    """Why an index is not one of regions."""
+    """The reason why an index is not one of regions; empty if it is."""
     if not index.ids:
         return
     expected = {"features": (1, "f"), "boxes": (1, "f"), "confidence": (0, "f")}
@@ -369,12 +388,12 @@ def _odd_regions(index: ShardIndex) -> Iterator[str]:
 
 
 def _single(stored: np.ndarray) -> np.ndarray:
-    """A copy in float32; through torch, whose conversion of halves is thirty times as fast as numpy's."""
+    """A copy in float32, made by torch, which converts halves thirty times as fast as NumPy."""
     return torch.from_numpy(np.array(stored)).float().numpy()
 
 
 def _unpacked(stored: np.ndarray | None) -> np.ndarray | None:
-    """Cells (R, 14, 14) bool that objects fill, of their bits (R, 25) uint8."""
+    """Cells (R, 14, 14) bool that objects fill, from their bits (R, 25) uint8."""
     if stored is None:
         return None
     bits = np.unpackbits(stored, axis=1, count=CELLS * CELLS)
@@ -382,28 +401,31 @@ def _unpacked(stored: np.ndarray | None) -> np.ndarray | None:
 
 
 class RegionStore:
-    """`store[image_id]` gives an image's regions; nothing is read before it is asked for."""
+    """`store[image_id]` gives an image's regions; nothing is read before it is accessed."""
 
     def __init__(self, folder: str | Path, features: bool = True) -> None:
-        """A folder that `groundling regions` wrote; has `ids`, `width` D, `classes` C (0: none), `manifest`.
+        """A folder that `groundling regions` wrote.
 
-        `background` says whether class 0 is none, `covers` whether segments of objects are known. With `features` off
-        they are not read, and D is 0, but segments are: for models that look for themselves. Raises InputError if the
-        store is not finished, damaged or something else.
+        Attributes: `ids`, `width` D, `classes` C (0: none), `manifest`.
+
+        `background` is whether class 0 is background, `covers` whether segmentations of objects
+        are known. With `features` off, features are not read and D is 0, for models that read
+        pixels; segmentations are still read. Raises InputError if the store is incomplete, damaged
+        or another kind of folder.
         """
         self.folder = Path(folder)
         self.features = features
         path = self.folder / "manifest.json"
         if not path.is_file():
             raise InputError(
-                f"{folder}: no region store, or one not finished; `groundling regions` again resumes it"
+                f"{folder}: not a complete region store; `groundling regions` resumes it"
             )
         self._shards = ShardStore(folder, "image", read_region_index)
         self.manifest = self._shards.manifest
         self.ids = self._shards.ids
         columns = self._shards.columns
         if not columns:
-            raise InputError(f"{path}: not the manifest of a region store: there is no image in it")
+            raise InputError(f"{path}: not the manifest of a region store: it has no images")
         self.width = columns["features"].shape[0] if features else 0
         self.classes = self._count_classes(columns.get("classes"))
         self.background = self.manifest.get("background") == BACKGROUND
@@ -427,15 +449,18 @@ class RegionStore:
 
     @property
     def identity(self) -> str:
-        """A hash of what made the features: weights and preprocessing, or an import's layout; empty if not known.
+        """A hash of the origin of the features: weights and preprocessing, or an import's layout.
 
-        Where the boxes are from does not count: detected, annotated and grid boxes of one backbone are alike.
+        Empty if unknown.
+
+        The origin of the boxes does not count: detected, annotated and grid boxes with one
+        backbone have the same hash.
         """
         return str(self.manifest.get("identity", ""))
 
     @property
     def made_by(self) -> str:
-        """What made the features, in a few words; empty if not known."""
+        """The origin of the features, in a few words; empty if unknown."""
         return str(self.manifest.get("made_by", ""))
 
     @property
@@ -444,37 +469,39 @@ class RegionStore:
         return all(self.in_annotated_order(image_id) for image_id in self.ids)
 
     def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions (but the whole image) stand as annotators numbered them, none left out.
+        """Whether an image's regions (except the whole image) are in
+        annotation order, none left out.
 
-        VCR's tags name regions by these numbers; detected regions may stand behind. False for boxes of detectors, for
-        grids and for imported files, which are sorted by confidence. Raises InputError if there is no such image.
+        VCR's tags name regions by these numbers; detected regions may follow. False for boxes of
+        detectors, for grids and for imported files, which are sorted by confidence. Raises
+        InputError if the image is not in the store.
         """
         return self._facts(image_id).get("annotated_order") is True
 
     def appended_detections(self, image_id: str) -> int:
-        """How many detected regions stand behind an image's annotated objects."""
+        """Number of detected regions that follow an image's annotated objects."""
         return int(self._facts(image_id).get("behind", 0))
 
     def size(self, image_id: str) -> tuple[int, int]:
-        """Width and height of an image in pixels; 0 where the source did not say."""
+        """Width and height of an image in pixels; 0 if unknown."""
         facts = self._facts(image_id)
         return facts["width"], facts["height"]
 
     def count(self, image_id: str) -> int:
-        """How many regions an image has."""
+        """Number of an image's regions."""
         return self._shards.length(self._shards.index_of(image_id), "boxes")
 
     def require(self, width: int) -> None:
-        """Raise InputError if features are not of the `width` that a model reads."""
+        """Raise InputError if the features' width is not the model's `width`."""
         if self.width != width:
             raise InputError(
-                f"{self.folder}: features are {self.width} wide, the model reads {width}"
+                f"{self.folder}: features have width {self.width}, the model needs {width}"
             )
 
     def faults(self, verify: bool = False) -> list[str]:
-        """A line for everything that is wrong: see `ShardStore.faults`; also for shares outside 0..1 and counts.
+        """One line for every fault, as `ShardStore.faults`, and for values outside 0..1 and wrong counts.
 
-        With `verify` the recorded SHA-256 of every file is compared, too.
+        With `verify`, the SHA-256 of every file is also compared with the recorded one.
         """
         faults = self._shards.faults(verify)
         for shard in range(len(self._shards.indices)):
@@ -489,7 +516,8 @@ class RegionStore:
     def __getitem__(self, image_id: str) -> RegionRow:
         """The regions of an image, in float32; `image` is 0 for all of them.
 
-        Raises InputError if there is no such image, its shard is damaged, or a value is one that no store may hold.
+        Raises InputError if the image is not in the store, its shard is
+        damaged, or a value is invalid.
         """
         number = self._shards.index_of(image_id)
         views = self._shards.array_views(number)
@@ -501,7 +529,7 @@ class RegionStore:
         read["features"] = _single(features)
         classes = self._distribution(views.get("classes"), image_id)
         fault = first_fault(read if classes is None else {**read, "classes": classes})
-        if fault:  # of a store from before imports were checked, or damaged since
+        if fault:  # in a store that is older than the check of imports, or damaged since
             raise InputError(f"{self.folder}: image {image_id!r}: {fault}; `groundling data check`")
         return RegionRow(
             **read,
@@ -522,12 +550,14 @@ class RegionStore:
         count = self.manifest.get("classes")  # regions have one class each
         if not isinstance(count, int) or count < 1:
             raise InputError(
-                f"{self.folder / 'manifest.json'}: classes is {count!r}, expected how many there are"
+                f"{self.folder / 'manifest.json'}: classes is {count!r}, expected their number"
             )
         return count
 
     def _distribution(self, stored: np.ndarray | None, image_id: str) -> np.ndarray | None:
-        """Classes as (R, C) float32; a region of one class has a 1 there, one of no class zeros."""
+        """Classes as (R, C) float32: a region with a single class has 1 there,
+        one without a class zeros.
+        """
         if stored is None or stored.ndim == 2:
             return None if stored is None else _single(stored)
         classes = np.zeros((len(stored), self.classes), np.float32)
@@ -540,10 +570,13 @@ class RegionStore:
         return classes
 
     def _outside(self, shard: int) -> list[str]:
-        """A line for each array of a shard with values outside their range; `ShardStore` tells of those not finite."""
+        """One line for each array of a shard with values outside their range.
+
+        `ShardStore` reports NaN and infinity.
+        """
         try:
             arrays = self._shards.shard_arrays(shard)
-        except InputError:  # told already
+        except InputError:  # reported already
             return []
         faults = []
         for name, values in arrays.items():
@@ -565,9 +598,12 @@ class RegionStore:
 
 
 def open_checked_store(folder: str | Path, features: bool = True) -> RegionStore:
-    """A region store to be learned from or asked, whose files are what was written; arguments as of `RegionStore`.
+    """A region store for training or inference, whose files are compared with their hashes.
 
-    Of several processes on a machine the first one compares. Raises InputError as `RegionStore` and its `compare`.
+    Arguments as for `RegionStore`.
+
+    With several processes on a machine, only the first compares. Raises InputError as
+    `RegionStore` and its `compare`.
     """
     store = RegionStore(folder, features)
     if os.environ.get("LOCAL_RANK", "0") == "0":
@@ -576,10 +612,10 @@ def open_checked_store(folder: str | Path, features: bool = True) -> RegionStore
 
 
 class InMemoryRegions:
-    """Regions of images that were just found, as a store would give them back; nothing is written."""
+    """Regions of images that were just found, with the interface of a store; nothing is written."""
 
     def __init__(self, found: Sequence[ImageRegions], features: bool = True) -> None:
-        """Images as `storable` gives them; with `features` off their width is 0, as of a `RegionStore`."""
+        """Images from `storable`; with `features` off their width is 0, as in a `RegionStore`."""
         self.features = features
         self.found = {image.id: image for image in found}
 
@@ -601,7 +637,7 @@ class InMemoryRegions:
         )
 
     def count(self, image_id: str) -> int:
-        """How many regions an image has."""
+        """Number of an image's regions."""
         return len(self.found[image_id].boxes)
 
     def size(self, image_id: str) -> tuple[int, int]:
@@ -609,9 +645,11 @@ class InMemoryRegions:
         return self.found[image_id].size
 
     def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
+        """Whether an image's regions are all its annotated objects, in annotation order,
+        perhaps followed by others.
+        """
         return self.found[image_id].annotated_order
 
     def behind(self, image_id: str) -> int:
-        """How many detected regions stand behind an image's annotated objects."""
+        """Number of detected regions that follow an image's annotated objects."""
         return self.found[image_id].appended_detections

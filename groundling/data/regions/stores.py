@@ -1,6 +1,8 @@
-"""Several region stores as one: train2014's and val2014's, say, or one for each collection of captions.
+"""Several region stores as one, e.g. train2014's and val2014's, or one for
+each collection of captions.
 
-Either each image is looked up in the first that has it, or they become a store of the regions of all, image by image.
+Either each image is looked up in the first store that has it, or the stores become one, with the
+regions of all, image by image.
 """
 
 from __future__ import annotations
@@ -15,14 +17,15 @@ from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, Item, RegionStore, open_checked_store
 
 FACTS = ("background", "classes", "class_names")
-"""What a manifest says of all that made the features alike."""
+"""Facts of a manifest that stores share if their features are from the same model."""
 
 
 class CombinedStore:
     """`stores[image_id]` gives the regions of an image, from the first of the stores that has it."""
 
     def __init__(self, stores: Sequence[RegionStore]) -> None:
-        """One store or more; has `width` D, `classes` C, `background` and `covers` as each of them has.
+        """One or more stores; has the `width` D, `classes` C, `background` and
+        `covers` that all of them share.
 
         Raises InputError if stores differ in these, or if different models made their features.
         """
@@ -32,25 +35,25 @@ class CombinedStore:
             if unlike := _unlike(first, store):
                 both = f"{first.folder} and {store.folder}"
                 raise InputError(
-                    f"{both}: {unlike}; together, stores are of one kind: make both alike"
+                    f"{both}: {unlike}; stores that are used together need the same kind of regions"
                 )
         self.width = first.width
         self.classes = first.classes
         self.background = first.background
         self.covers = first.covers
-        # A store that does not say what made it fits any, so those that do speak for all.
+        # A store of unknown origin matches any, so the others describe all.
         known = next((store for store in stores if store.identity), first)
         self.identity = known.identity
         self.made_by = known.made_by
 
     @property
     def name(self) -> str:
-        """What messages call them."""
+        """The name of the stores in messages."""
         return " + ".join(str(store.folder) for store in self.stores)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What travels with a model of the stores that it was trained with."""
+        """Facts that are saved with a model trained with these stores."""
         return {"identity": self.identity, "made_by": self.made_by}
 
     def __len__(self) -> int:
@@ -67,42 +70,47 @@ class CombinedStore:
         return self.holder(image_id)[image_id]
 
     def count(self, image_id: str) -> int:
-        """How many regions an image has."""
+        """Number of an image's regions."""
         return self.holder(image_id).count(image_id)
 
     def size(self, image_id: str) -> tuple[int, int]:
-        """Width and height of an image in pixels; 0 where the source did not say."""
+        """Width and height of an image in pixels; 0 if unknown."""
         return self.holder(image_id).size(image_id)
 
     def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
+        """Whether an image's regions are all its annotated objects, in annotation order,
+        perhaps followed by others.
+        """
         return self.holder(image_id).in_annotated_order(image_id)
 
     def behind(self, image_id: str) -> int:
-        """How many detected regions stand behind an image's annotated objects."""
+        """Number of detected regions that follow an image's annotated objects."""
         return self.holder(image_id).appended_detections(image_id)
 
     def repeated(self, images: Iterable[str]) -> list[str]:
-        """Those of the images that more than one store has."""
+        """The images that more than one store has."""
         if len(self.stores) == 1:
             return []
         return [image for image in images if sum(image in store for store in self.stores) > 1]
 
     def holder(self, image_id: str) -> RegionStore:
-        """The first store that has an image; the first of all if none has, which says so when asked."""
+        """The first store that has an image.
+
+        Without one, the first of all, which raises the error on access.
+        """
         return next((store for store in self.stores if image_id in store), self.stores[0])
 
 
 def _unlike(first: RegionStore, other: RegionStore) -> str:
-    """Why no model can read two stores as one; empty if it can."""
+    """The difference that keeps a model from reading two stores as one; empty if there is none."""
     if first.width != other.width:
-        return f"features are {first.width} and {other.width} wide"
+        return f"features have widths {first.width} and {other.width}"
     if (first.classes, first.background) != (other.classes, other.background):
         return f"regions have {_kinds(first)} and {_kinds(other)}"
     if first.covers != other.covers:
         lacking = other if first.covers else first
-        return f"{lacking.folder} knows no segments of objects"
-    looks = first.features and other.features  # of others, the model makes the features itself
+        return f"{lacking.folder} has no segmentations of objects"
+    looks = first.features and other.features  # without features, the model computes them itself
     known = bool(first.identity and other.identity)
     if looks and known and first.identity != other.identity:
         return f"made by {first.made_by} and by {other.made_by}"
@@ -118,9 +126,9 @@ def _kinds(store: RegionStore) -> str:
 
 
 def box_source(facts: Mapping[str, Any]) -> str:
-    """Where the boxes of a store are from, as far as a model must not care less: a grid, a detector, or files.
+    """The origin of a store's boxes, as far as it matters to a model: a grid, a detector, or files.
 
-    Empty where the manifest does not say.
+    Empty if the manifest does not say.
     """
     boxes = facts.get("boxes_from")
     if not isinstance(boxes, str):
@@ -131,15 +139,20 @@ def box_source(facts: Mapping[str, Any]) -> str:
 
 
 def describe_mismatch(facts: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """In which way regions differ from those that a model learned from, in words; empty if in none that is known."""
+    """The difference between regions and those that a model was trained with, in words.
+
+    Empty if none is known.
+    """
     mine = facts.get("identity")
     theirs = other.get("identity")
     if mine and theirs and mine != theirs:
-        return f"made by {other.get('made_by')}, the model learned from {facts.get('made_by')}"
+        return (
+            f"made by {other.get('made_by')}, but the model was trained with {facts.get('made_by')}"
+        )
     mine = box_source(facts)
     theirs = box_source(other)
     if mine and theirs and mine != theirs:
-        return f"boxes are from {theirs}, the model learned from boxes of {mine}"
+        return f"boxes are from {theirs}, but the model was trained with boxes from {mine}"
     return ""
 
 
@@ -151,15 +164,16 @@ def are_stores(paths: Sequence[str | Path]) -> bool:
 def combine_images(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterator[Item]]:
     """Facts for a manifest, and the images of all stores, each with its regions of all of them.
 
-    UNITER reads VCR so: annotated boxes, then detected ones. Of later stores the whole image is left out. Raises
-    InputError if stores are not alike, or hold segments of objects, which others' features lack.
+    UNITER reads VCR in this way: annotated boxes, then detected ones. The whole-image regions of
+    later stores are left out. Raises InputError if stores differ, or if one has segmentations of
+    objects, which the others' features lack.
     """
     stores = [open_checked_store(path) for path in paths]
     together = CombinedStore(stores)
     if together.covers:
         raise InputError(
-            f"{together.name}: hold segments of objects, which would be lost; `regions --boxes --add-detected-boxes` keeps "
-            "them"
+            f"{together.name}: contain segmentations of objects, which would be lost; "
+            "`regions --boxes --add-detected-boxes` keeps them"
         )
     facts = {name: stores[0].manifest[name] for name in FACTS if name in stores[0].manifest}
     facts |= {

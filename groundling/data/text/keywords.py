@@ -1,8 +1,8 @@
-"""Which words of a text matter: keywords without a model and without a corpus, and what they make each word worth.
+"""Keyword extraction without a model or a corpus, and the keyword scores of words.
 
-CLIP-TD (Section 3.1.2) takes the published extractor YAKE, whose package stands under the AGPL. Here are its published
-formulas (Campos et al., Information Sciences 509, 2020, Section 3), written anew, on the tokens of segtok, which YAKE
-takes, too; any other extractor may take their place, see `KeywordExtractor`.
+CLIP-TD (Section 3.1.2) uses the published extractor YAKE, whose package has the AGPL licence. This
+is a new implementation of its published formulas (Campos et al., Information Sciences 509, 2020,
+Section 3), on the tokens of segtok, as in YAKE; any other extractor may replace it, see `KeywordExtractor`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from segtok.segmenter import split_multi
 from segtok.tokenizer import split_contractions, web_tokenizer
 
 LONGEST = 3
-"""Most words of a keyword (YAKE's default; CLIP-TD says "n-grams")."""
+"""Maximum number of words of a keyword (YAKE's default; CLIP-TD says "n-grams")."""
 SHORTEST = 3
-"""Characters of a word; a shorter one counts as a stop word, as in YAKE."""
+"""Minimum number of characters of a word; a shorter one counts as a stop word, as in YAKE."""
 
 _LINE_END = re.compile(r"[\n\r\u2028]")
 _ESCAPE = re.compile(r"&#?\w+;?")
@@ -41,7 +41,9 @@ def keyword_stop_words() -> frozenset[str]:
 
 
 def is_stop_word(word: str, stopwords: Collection[str]) -> bool:
-    """Whether a word in lower case says nothing to YAKE: it or its singular is listed, or it is short."""
+    """Whether a word in lower case is a stop word for YAKE: it or its singular
+    is listed, or it is short.
+    """
     if word in stopwords:
         return True
     singular = _singular(word)
@@ -55,18 +57,21 @@ def _singular(word: str) -> str:
 
 
 class Keyword(NamedTuple):
-    """A phrase that matters to a text."""
+    """A keyword of a text."""
 
     phrase: str
-    """As it first stands in the text."""
+    """The phrase at its first occurrence."""
     spans: tuple[tuple[int, int], ...]
-    """First character and the one after the last, wherever it stands."""
+    """First character and last character + 1 of each occurrence."""
     score: float
-    """At least 0; the lower, the more it matters."""
+    """Score, at least 0; lower is more important."""
 
 
 class KeywordExtractor(Protocol):
-    """Finds the keywords of a text; any such function is one. A text may have none."""
+    """Extracts the keywords of a text, perhaps none.
+
+    Any function with this signature is an extractor.
+    """
 
     def __call__(self, text: str) -> list[Keyword]:
         """The keywords of a text, in any order."""
@@ -74,16 +79,18 @@ class KeywordExtractor(Protocol):
 
 
 class _WordShape(NamedTuple):
-    """What the spelling of a word tells."""
+    """The properties of a word's spelling."""
 
     surface: str
-    """In lower case."""
+    """The word in lower case."""
     term: str
-    """What it is counted as: singular and plural are one."""
+    """The term that it is counted as: singular and plural are one."""
     odd: bool
-    """A number, a mark, several marks inside, or letters and digits: in no keyword, and nobody's neighbour."""
+    """Whether it is a number, a mark, has several marks inside, or letters and digits: never in a
+    keyword, and no neighbour.
+    """
     capital: bool
-    """Whether its first letter alone is a capital."""
+    """Whether only its first letter is a capital."""
     acronym: bool
 
 
@@ -94,15 +101,15 @@ class _SentenceWord(NamedTuple):
     span: tuple[int, int]
     sentence: int
     first: bool
-    """Whether its sentence begins with it."""
+    """Whether it is the first of its sentence."""
 
 
 @dataclass
 class _TermStatistics:
-    """What is counted of all tokens that are the same word."""
+    """Counts over all tokens of the same term."""
 
     stops: bool
-    """Whether it is a stop word, as it first stands in the text."""
+    """Whether it is a stop word, at its first occurrence in the text."""
     count: int = 0
     capitals: int = 0
     acronyms: int = 0
@@ -111,19 +118,22 @@ class _TermStatistics:
     right: Counter[str] = field(default_factory=Counter)
 
     def add(self, token: _SentenceWord) -> None:
-        """One more token."""
+        """Count one more token."""
         self.count += 1
         self.capitals += token.word.capital and not token.first
         self.acronyms += token.word.acronym
         self.sentences.append(token.sentence)
 
     def relatedness(self, most: int) -> float:
-        """How many different neighbours it has, as a share of all it has; a word among many different ones is vague."""
+        """Its number of distinct neighbours, as a share of all its neighbours.
+
+        A word with many distinct ones is vague.
+        """
         spread = sum(len(side) / side.total() for side in (self.left, self.right) if side)
         return 1 + spread * self.count / most
 
     def score(self, typical: float, most: int, sentences: int) -> float:
-        """YAKE's S(t), the lower the better, from casing, position, frequency, relatedness and spread."""
+        """YAKE's S(t), lower is better, from casing, position, frequency, relatedness and spread."""
         related = self.relatedness(most)
         position = log(log(3 + median(set(self.sentences))))
         case = max(self.acronyms, self.capitals) / (1 + log(self.count))
@@ -133,14 +143,17 @@ class _TermStatistics:
 
 
 class YakeExtractor:
-    """YAKE's published formulas, for English; lists keywords best first, of equal ones the earlier in the text."""
+    """YAKE's published formulas, for English.
+
+    Lists keywords best first, and ties in order of the text.
+    """
 
     def __init__(self, stopwords: Collection[str] | None = None) -> None:
-        """`stopwords` in lower case; without, YAKE's."""
+        """`stopwords` in lower case; by default YAKE's."""
         self.stopwords = keyword_stop_words() if stopwords is None else stopwords
 
     def __call__(self, text: str) -> list[Keyword]:
-        """All keywords of a text; none if it holds only stop words, numbers and marks."""
+        """All keywords of a text; none if it contains only stop words, numbers and marks."""
         plain = _plain(text)
         sentences = _sentences(plain)
         runs = [
@@ -166,7 +179,7 @@ class YakeExtractor:
         return sorted(keywords, key=lambda keyword: (keyword.score, keyword.spans[0]))
 
     def _counted(self, runs: Iterable[Sequence[_SentenceWord]]) -> dict[str, _TermStatistics]:
-        """Every word of a text by its term, with its neighbours."""
+        """Counts of every term of a text, with its neighbours."""
         terms: dict[str, _TermStatistics] = {}
         for run in runs:
             before: _WordShape | None = None
@@ -183,25 +196,29 @@ class YakeExtractor:
 
 
 def _plain(text: str) -> str:
-    """A text as YAKE reads it, of the same length: of an escape its character and blanks, of a line's end a blank."""
+    """A text as YAKE reads it, of the same length: an escape becomes its character and
+    blanks, a line end a blank.
+    """
     text = _ESCAPE.sub(lambda escape: unescape(escape[0]).ljust(len(escape[0])), text)
-    # segtok makes one character of an escape, too, which then stands nowhere in the text; any other mark is as good.
+    # segtok also makes one character of an escape, but then its position in the text is lost; any
+    # other mark works as well.
     return _LINE_END.sub(" ", text.replace("&", "+"))
 
 
 @lru_cache(1)
 def _sentences(text: str) -> list[list[tuple[int, int]]]:
-    """First character of each sentence's tokens and the one after the last, as segtok tells them apart."""
+    """First token's start and last token's end for each sentence, as segtok splits them."""
     sentences = []
     place = 0
-    # YAKE reads a blank before a text that begins with no capital: "1. Dogs" are two sentences to segtok then.
+    # YAKE puts a blank before a text that begins with no capital: segtok then splits "1. Dogs" into
+    # two sentences.
     begun = text if text[:1] in ascii_uppercase else f" {text}"
     for sentence in filter(None, split_multi(begun)):
         tokens = []
         for token in split_contractions(web_tokenizer(sentence)):
             start = text.index(token, place)
             place = start + len(token)
-            # What follows an apostrophe is no word: "girl's" is "girl".
+            # The part after an apostrophe is dropped: "girl's" becomes "girl".
             if token and not (token.startswith("'") and len(token) > 1):
                 tokens.append((start, place))
         sentences.append(tokens)
@@ -242,7 +259,9 @@ def _word(word: str) -> _WordShape:
 def _candidates(
     runs: Sequence[Sequence[_SentenceWord]], terms: Mapping[str, _TermStatistics]
 ) -> Mapping[tuple[str, ...], list[Sequence[_SentenceWord]]]:
-    """Every phrase that begins and ends with no stop word and holds nothing odd, wherever it stands."""
+    """Every phrase that begins and ends with a non-stop word and contains nothing
+    odd, with all occurrences.
+    """
     found: dict[tuple[str, ...], list[Sequence[_SentenceWord]]] = {}
     for run in runs:
         for start in range(len(run)):
@@ -269,9 +288,10 @@ def _phrase_score(
     scores: Mapping[str, float],
     terms: Mapping[str, _TermStatistics],
 ) -> float:
-    """YAKE's S(kw) of a phrase that stands in several places.
+    """YAKE's S(kw) of a phrase, from all its occurrences.
 
-    A stop word inside enters through how often its neighbours go with it, not through a score of its own.
+    A stop word inside contributes through its co-occurrence with its neighbours, not
+    through a score of its own.
     """
     words = [token.word.term for token in found[0]]
     product = 1.0
@@ -295,16 +315,18 @@ def keyword_importance(
     keywords: KeywordExtractor,
     stopwords: Collection[str] | None = None,
 ) -> np.ndarray:
-    """What each raw word is worth to a text: (K,) float64, 1 / (1 + score) of its best keyword, 0 without one.
+    """The importance of each raw word: (K,) float64, 1 / (1 + score) of its
+    best keyword, 0 without one.
 
-    Every word that a keyword's characters overlap has its score, but stop words and marks have none (CLIP-TD Section
-    3.1.2 adds YAKE's score itself, of which lower is better; a decreasing transform is ours).
+    Every word that overlaps a keyword's characters has its score, except stop words and marks,
+    which have 0. (CLIP-TD Section 3.1.2 adds YAKE's score itself, of which lower is better; the
+    decreasing transform is this library's choice.)
 
     Args:
         text: the text.
         words: the raw words' character spans, (K, 2), see `data/text/words.py`.
-        keywords: what finds the keywords of a text.
-        stopwords: in lower case; without, YAKE's.
+        keywords: the keyword extractor.
+        stopwords: in lower case; by default YAKE's.
     """
     stops = keyword_stop_words() if stopwords is None else stopwords
     plain = _plain(text)
@@ -314,7 +336,7 @@ def keyword_importance(
     counts = np.array([text[start].isalnum() and says[start] for start, _ in words], bool)
     worth = np.zeros(len(words))
     for keyword in keywords(text):
-        # YAKE's own can be below 0, where stop words follow each other.
+        # YAKE's own score can be negative, where stop words follow each other.
         value = 1 / (1 + max(0.0, float(keyword.score)))
         for start, stop in keyword.spans:
             covered = counts & (words[:, 0] < stop) & (words[:, 1] > start)
@@ -322,21 +344,22 @@ def keyword_importance(
     return worth
 
 
-# -- which words a teacher distils -------------------------------------------------------------------------------------
+# -- the words to distil -----------------------------------------------------------------------------------------------
 
 
 def token_scores(
     relevance: np.ndarray, importance: np.ndarray, candidates: np.ndarray
 ) -> np.ndarray:
-    """Score (K,) of each raw word: its shares of relevance and of importance, added (CLIP-TD Eq. 5).
+    """Score (K,) of each raw word: its shares of relevance and of
+    importance, added (CLIP-TD Eq. 5).
 
-    Shares are of the sum of absolute values over candidates, and keep their signs; numbers that are all 0 have shares
-    of 0. Words that are no candidates score 0.
+    Shares are relative to the sum of absolute values over candidates, and keep their signs; if all
+    values are 0, all shares are 0. Words that are no candidates score 0.
 
     Args:
-        relevance: cosine of image and word, (K,); cosines may be negative.
-        importance: what each word is worth to its text, (K,), see `data/text/keywords.py`.
-        candidates: which words may be chosen, (K,) bool.
+        relevance: cosine of image and word, (K,); may be negative.
+        importance: importance of each word for its text, (K,), see `keyword_importance`.
+        candidates: the words that may be selected, (K,) bool.
     """
     return _shares(relevance, candidates) + _shares(importance, candidates)
 
@@ -348,13 +371,16 @@ def _shares(values: np.ndarray, candidates: np.ndarray) -> np.ndarray:
 
 
 def select_tokens(scores: np.ndarray, candidates: np.ndarray, m: int) -> np.ndarray:
-    """The m candidates with the highest scores (K,), best first, of equal ones the earlier; all if there are fewer."""
+    """The m candidates with the highest scores (K,), best first; ties go to the earlier.
+
+    All candidates if there are fewer than m.
+    """
     places = np.flatnonzero(candidates)
     best_first = np.argsort(-scores[places], kind="stable")
     return places[best_first][:m]
 
 
 def select_random_tokens(candidates: np.ndarray, m: int, rng: np.random.Generator) -> np.ndarray:
-    """Some m of the candidates (K,), every set of them as likely; the control of CLIP-TD's Table 2."""
+    """A uniformly random choice of m candidates (K,); the control of CLIP-TD's Table 2."""
     places = np.flatnonzero(candidates)
     return rng.permutation(places)[:m]

@@ -1,6 +1,8 @@
-"""Dependency parses: CoNLL-U files, or spaCy's and Stanza's, and where a parse's words stand in the text they are of.
+"""Dependency parses: CoNLL-U files, or spaCy's and Stanza's, and the position of a
+parse's words in their text.
 
-The format is that of Universal Dependencies (universaldependencies.org/format.html); its labels may be anybody's.
+The format is Universal Dependencies'
+(universaldependencies.org/format.html); any labels are accepted.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from groundling.data.tables import lines_of
 
 COLUMNS = 10
 ROOT = -1
-"""The head of a word that depends on none."""
+"""Head of the root."""
 COMMENT = re.compile(r"#\s*(\S+)\s*=\s*(.*?)\s*")
 """`# name = value`."""
 ESCAPES = {
@@ -33,46 +35,48 @@ ESCAPES = {
     "``": '"',
     "''": '"',
 }
-"""How parsers that were trained on the Penn Treebank spell brackets and quotes; in small letters."""
+"""Brackets and quotes as spelt by parsers trained on the Penn Treebank; in lower case."""
 
 
 class ParsedWord(NamedTuple):
-    """A word of a parse and what it depends on."""
+    """A word of a parse and its head."""
 
     form: str
-    """As the parser spells it."""
+    """The word in the parser's spelling."""
     head: int
-    """Number of the word it depends on, from 0; `ROOT` for none."""
+    """Number of its head, from 0; `ROOT` for none."""
     relation: str
-    """How it depends on it."""
+    """Its dependency relation to its head."""
     tag: str
-    """Its universal part of speech, or else the parser's own; empty where nobody says."""
+    """Its universal part of speech, or else the parser's own; empty if unknown."""
     token: int
-    """Number of the token of the text that it belongs to: `don't` may be one token of two words."""
+    """Number of its token in the text: `don't` may be one token of two words."""
 
 
 @dataclass(frozen=True)
 class Parse:
-    """A sentence's words and what they depend on."""
+    """A sentence's dependency tree."""
 
     words: tuple[ParsedWord, ...]
     tokens: tuple[str, ...]
     """Its text, token by token."""
     where: str
-    """File and line it begins in, for messages."""
+    """File and first line, for messages."""
     id: str = ""
-    """What `# sent_id` says."""
+    """Value of `# sent_id`."""
     image: str = ""
-    """What `# image` says."""
+    """Value of `# image`."""
 
     @property
     def characters(self) -> str:
-        """See `characters`, of the whole text."""
+        """The whole text, normalised by `characters`."""
         return normalize_characters(" ".join(self.tokens))
 
 
 def normalize_characters(text: str) -> str:
-    """What two spellings of one text have in common: no spaces, small letters, no escapes of the Penn Treebank's."""
+    """A text normalised so that spellings compare equal: no spaces, lower case, no
+    escapes of the Penn Treebank.
+    """
     text = "".join(text.split()).lower()
     for spelling, meant in ESCAPES.items():
         text = text.replace(spelling, meant)
@@ -80,9 +84,11 @@ def normalize_characters(text: str) -> str:
 
 
 def align_parse(parse: Parse, text: str) -> np.ndarray | None:
-    """Where each of the W words stands in a text: characters (start, stop), (W, 2) int64; None if it is another text.
+    """Positions of the W words in a text: characters (start, stop), (W, 2) int64.
 
-    Words of one token that together do not spell it have all of it.
+    None if the text differs.
+
+    If the words of one token do not spell it together, each gets the span of the whole token.
     """
     tokens = _align_forms(parse.tokens, text, 0, len(text))
     if tokens is None:
@@ -100,7 +106,10 @@ def align_parse(parse: Parse, text: str) -> np.ndarray | None:
 def _align_forms(
     forms: Sequence[str], text: str, start: int, stop: int
 ) -> list[tuple[int, int]] | None:
-    """Where forms stand one after the other, only spaces between; None unless they spell all of the part."""
+    """Positions of forms that follow each other, separated only by spaces.
+
+    None unless they spell the whole span.
+    """
     spans = []
     at = start
     for form in forms:
@@ -115,7 +124,10 @@ def _align_forms(
 
 
 def _match_form(form: str, text: str, at: int, stop: int) -> int | None:
-    """Where a form that begins at `at` ends, whatever its case, spaces and escapes; None if it is not there."""
+    """The end of a form that begins at `at`, ignoring case, spaces and escapes.
+
+    None if it is not there.
+    """
     for spelling in (form, ESCAPES.get(form.lower(), form)):
         end = at
         for letter in "".join(spelling.split()):
@@ -133,10 +145,12 @@ def _match_form(form: str, text: str, at: int, stop: int) -> int | None:
 
 
 def read_parses(path: str | Path) -> list[Parse]:
-    """The sentences of a CoNLL-U file, or of all `*.conllu` of a folder in the order of their names.
+    """The sentences of a CoNLL-U file, or of all `*.conllu` files of a
+    folder in order of their names.
 
     Raises:
-        InputError: A file is missing or malformed, or a sentence is no tree of one root; the message names the line.
+        InputError: A file is missing or malformed, or a sentence is not a tree with one root;
+            the message names the line.
     """
     path = Path(path)
     files = sorted(path.glob("*.conllu")) if path.is_dir() else [path]
@@ -146,7 +160,7 @@ def read_parses(path: str | Path) -> list[Parse]:
 
 
 def _sentences(path: Path) -> Iterator[Parse]:
-    """The sentences of a file; its last one may lack the empty line behind it."""
+    """The sentences of a file; the last one may lack the empty line after it."""
     block: list[tuple[int, str]] = []
     for number, line in enumerate([*lines_of(path), ""], 1):
         if line.strip():
@@ -157,7 +171,7 @@ def _sentences(path: Path) -> Iterator[Parse]:
 
 
 class _ConlluSentence:
-    """A sentence's lines while they are read."""
+    """A sentence's lines, while they are read."""
 
     def __init__(self, path: Path, lines: Sequence[tuple[int, str]]) -> None:
         self.path = path
@@ -169,19 +183,21 @@ class _ConlluSentence:
         """Line of each word."""
         self.tokens: list[str] = []
         self.range_stop = 0
-        """Last word of the latest token of several words."""
+        """Last word of the latest multiword token."""
 
     def parse(self) -> Parse:
-        """The sentence; raises InputError for what is wrong with it."""
+        """The sentence; raises InputError for its first fault."""
         for number, line in self.lines:
             if not line.startswith("#"):
                 self._row(number, line)
             elif self.words or self.tokens:
-                raise self._wrong(number, "a comment inside a sentence; is an empty line missing?")
+                raise self._wrong(
+                    number, "a comment inside a sentence; an empty line may be missing before it"
+                )
             elif match := COMMENT.fullmatch(line):
                 self.comments[match[1]] = match[2]
         if not self.words:
-            raise self._wrong(self.first, "no word below these lines")
+            raise self._wrong(self.first, "no word after these comments")
         if self.range_stop > len(self.words):
             last = self.lines[-1][0]
             raise self._wrong(last, f"the sentence ends before word {self.range_stop} of a token")
@@ -207,7 +223,7 @@ class _ConlluSentence:
         if not form.strip():
             raise self._wrong(number, "FORM is empty")
         if re.fullmatch(r"\d+\.\d+", id):
-            return  # an empty node, which stands for no word of the text
+            return  # an empty node, which is no word of the text
         if match := re.fullmatch(r"(\d+)-(\d+)", id):
             self._range(number, int(match[1]), int(match[2]), form)
             return
@@ -215,9 +231,11 @@ class _ConlluSentence:
         if id != str(expected):
             raise self._wrong(number, f"ID {id!r}, expected {expected}")
         if not re.fullmatch(r"\d+", head):
-            raise self._wrong(number, f"HEAD {head!r}, expected a number from 0; not parsed?")
+            raise self._wrong(
+                number, f"HEAD {head!r}, expected a number from 0; the text may not be parsed"
+            )
         if relation in ("", "_"):
-            raise self._wrong(number, "DEPREL is empty; not parsed?")
+            raise self._wrong(number, "DEPREL is empty; the text may not be parsed")
         if expected > self.range_stop:
             self.tokens.append(form)
         tag = next((one for one in (universal, own) if one != "_"), "")
@@ -225,7 +243,7 @@ class _ConlluSentence:
         self.numbers.append(number)
 
     def _range(self, number: int, start: int, stop: int, form: str) -> None:
-        """A token of several words, whose lines follow."""
+        """Read the range line of a multiword token, whose words follow."""
         expected = len(self.words) + 1
         if start != expected or stop <= start or start <= self.range_stop:
             raise self._wrong(
@@ -246,7 +264,7 @@ class _ConlluSentence:
         if len(roots) > 1:
             raise self._wrong(
                 self.numbers[roots[1]],
-                f"a second root beside word {roots[0] + 1}; expected one word of HEAD 0",
+                f"a second root besides word {roots[0] + 1}; expected one word with HEAD 0",
             )
         for place in range(count):
             at, steps = place, 0
@@ -255,16 +273,16 @@ class _ConlluSentence:
                 steps += 1
             if at != ROOT:
                 raise self._wrong(
-                    self.numbers[place], f"word {place + 1} depends on itself, in a circle"
+                    self.numbers[place], f"word {place + 1} depends on itself through a cycle"
                 )
 
 
 def format_conllu(parse: Parse) -> list[str]:
-    """A parse as lines of a CoNLL-U file, the empty one at its end included."""
+    """A parse as lines of a CoNLL-U file, with the empty line at its end."""
     lines = [f"# sent_id = {parse.id}", f"# text = {' '.join(parse.tokens)}"]
     words_of = Counter(word.token for word in parse.words)
     for number, word in enumerate(parse.words, 1):
-        count = words_of.pop(word.token, 1)  # 1 behind a token's first word, too
+        count = words_of.pop(word.token, 1)  # also 1 after a token's first word
         if count > 1:
             lines.append(_row(f"{number}-{number + count - 1}", parse.tokens[word.token]))
         head = str(word.head + 1)
@@ -276,24 +294,25 @@ def _row(id: str, form: str, tag: str = "_", head: str = "_", relation: str = "_
     return "\t".join((id, form, "_", tag, "_", "_", head, relation, "_", "_"))
 
 
-# -- by spaCy or Stanza ------------------------------------------------------------------------------------------------
+# -- parsing with spaCy or Stanza --------------------------------------------------------------------------------------
 
 
 def parse_texts(parser: str, texts: Sequence[str]) -> list[Parse]:
-    """A parse of each text; `parser` is `spacy`, `stanza`, or either with `:` and the model or language it loads.
+    """A parse of each text; `parser` is `spacy` or `stanza`, optionally with `:`
+    and its model or language.
 
-    A text of several sentences is one tree, in which later roots are `parataxis` of the first. Raises InputError if the
-    parser or its model is not installed.
+    A text of several sentences becomes one tree, in which later roots are `parataxis` of the first.
+    Raises InputError if the parser or its model is not installed.
     """
     name, _, model = parser.partition(":")
     read, default = PARSERS[name]
     try:
         package = import_module(name)
     except ImportError as error:
-        # An installed parser may itself lack a package.
+        # An installed parser may lack a package of its own.
         lacks = "is not installed" if error.name == name else f"cannot be loaded ({error})"
         raise InputError(
-            f"--parses {parser}: {name} {lacks}; install it, or pass a CoNLL-U file of any parser's"
+            f"--parses {parser}: {name} {lacks}; install it, or pass a CoNLL-U file from any parser"
         ) from None
     return [_one_tree(parse) for parse in read(package, model or default, texts)]
 
@@ -322,7 +341,7 @@ def _spacy(package: Any, model: str, texts: Sequence[str]) -> list[Parse]:
 
 
 def _words_of(doc: Any) -> tuple[ParsedWord, ...]:
-    """The words of spaCy's document, without white space, which it counts as tokens where there is more than one."""
+    """The words of a spaCy document, without the white space that it counts as tokens."""
     kept = [token for token in doc if not token.text.isspace()]
     number = {token.i: place for place, token in enumerate(kept)}
     words: list[ParsedWord] = []
@@ -330,7 +349,7 @@ def _words_of(doc: Any) -> tuple[ParsedWord, ...]:
         head = doc[token.head.i]
         while head.text.isspace() and head.head.i != head.i:
             head = doc[head.head.i]
-        # spaCy's roots are their own heads.
+        # In spaCy, a root is its own head.
         place = ROOT if head.i == token.i else number.get(head.i, ROOT)
         words.append(
             ParsedWord(token.text, place, token.dep_, token.pos_ or token.tag_, len(words))
@@ -347,7 +366,7 @@ def _stanza(package: Any, language: str, texts: Sequence[str]) -> list[Parse]:
             download_method=None,
             verbose=False,
         )
-    except Exception as error:  # its errors for a missing model are of many kinds
+    except Exception as error:  # many kinds of exceptions for a missing model
         raise InputError(
             f"--parses stanza:{language}: {first_line(error)}; stanza.download({language!r}) fetches the model"
         ) from None
@@ -372,4 +391,4 @@ PARSERS: dict[str, tuple[Callable[[Any, str, Sequence[str]], list[Parse]], str]]
     "spacy": (_spacy, "en_core_web_sm"),
     "stanza": (_stanza, "en"),
 }
-"""By the name of their package: what asks them, and the model that is loaded if nobody names one."""
+"""By package name: the function that calls it, and its default model."""

@@ -1,7 +1,7 @@
-"""Raw words: which of them each piece of a fast tokenizer belongs to, their lengths, and a lexicon of their pieces.
+"""Raw words: the word of each token of a fast tokenizer, lengths, and a lexicon of words' tokens.
 
-Two tokenizers are aligned through character offsets on one raw string, never through their own word numbers, which
-disagree on digits, apostrophes, accents and emoji.
+Two tokenizers are aligned through character offsets in one raw string, never through their own word
+numbers, which disagree on digits, apostrophes, accents and emoji.
 """
 
 from __future__ import annotations
@@ -27,28 +27,30 @@ _WORD = re.compile(r"[^\W_]+|[^\w\s]|_")
 
 
 def normalize(text: str) -> str:
-    """A text in small letters, with single spaces and in Unicode's composed form, by which equal ones are told."""
+    """A text in lower case, with single spaces and in Unicode's composed
+    form (NFC), to compare texts.
+    """
     small = text.lower() if text.isascii() else unicodedata.normalize("NFC", text.casefold())
     spelt = " ".join(small.split())
     return (
         text if spelt == text else spelt
-    )  # many texts are so already, and need not be in memory twice
+    )  # many texts are normalised already, and need not be in memory twice
 
 
 def word_spans(text: str) -> np.ndarray:
     """Character spans (start, stop) of raw words, in order; (K, 2) int64.
 
-    A raw word is a run of letters and digits, or any other mark by itself.
+    A raw word is a run of letters and digits, or any other single mark.
     """
     matches = [match.span() for match in _WORD.finditer(text)]
     return np.array(matches, dtype=np.int64).reshape(-1, 2)
 
 
 def fast_word_spans(text: str) -> np.ndarray:
-    """The same as `spans`, in a fraction of the time for a long text."""
+    """The same as `spans`, several times faster for a long text."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     kind = _kinds()[codes]
-    # A mark is a word by itself, a letter one only where no letter stands before it.
+    # A mark is a word by itself; a letter begins a word unless a letter precedes it.
     before = np.concatenate([[SPACE], kind[:-1]])
     after = np.concatenate([kind[1:], [SPACE]])
     begins = (kind == MARK) | ((kind == LETTER) & (before != LETTER))
@@ -62,7 +64,7 @@ SPACE, MARK, LETTER = 0, 1, 2
 
 @cache
 def _kinds() -> np.ndarray:
-    """What every character there is counts as, (characters,) uint8."""
+    """The kind of every Unicode character, (characters,) uint8."""
     every = "".join(map(chr, range(sys.maxunicode + 1)))
     kinds = np.full(len(every), MARK, np.uint8)
     for kind, pattern in ((SPACE, r"\s+"), (LETTER, r"[^\W_]+")):
@@ -79,7 +81,9 @@ def stop_words() -> frozenset[str]:
 
 
 def word_type_ids(text: str, words: np.ndarray) -> np.ndarray:
-    """A number for each raw word (K, 2) of a text, equal for words that differ in case only; (K,) int64."""
+    """A number for each raw word (K, 2) of a text, equal for words that differ
+    only in case; (K,) int64.
+    """
     starts, stops = words.T.tolist()
     hashes = [_number(text[start:stop]) for start, stop in zip(starts, stops, strict=True)]
     return np.array(hashes, dtype=np.int64)
@@ -91,12 +95,13 @@ def _number(word: str) -> int:
 
 
 def align_words(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The first raw word that each piece's characters overlap, -1 for none; (P,) int64.
+    """The first raw word that each token's characters overlap, -1 for none; (P,) int64.
 
-    Several pieces may share one character (byte-level tokenizers); a piece may begin with the space before its word.
+    Several tokens may share one character (byte-level tokenizers); a token may begin with
+    the space before its word.
 
     Args:
-        offsets: the pieces' character spans, (P, 2).
+        offsets: the tokens' character spans, (P, 2).
         words: the raw words' character spans in order, (K, 2), see `spans`.
     """
     if not len(words):
@@ -114,9 +119,10 @@ def align_words(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
 def replace_words(
     text: str, changes: Sequence[tuple[int, int, str]], tags: Tags = ()
 ) -> tuple[str, Tags]:
-    """A text with other words in some places, and its tags where they are then.
+    """A text with some words replaced, and its tags at their new positions.
 
-    `changes` are (start, stop, new words) in order and apart; an empty place inserts, before a tag that starts there.
+    `changes` are (start, stop, new words) in order, without overlap; an empty span inserts,
+    before a tag that starts there.
     """
     parts = []
     done = 0
@@ -133,19 +139,22 @@ def replace_words(
     )
 
 
-# How well lengths alone tell whether two texts are the same, which a matching objective could learn instead.
-# XDBERT's MATCH asks whether the text encoder and CLIP read the same text. Of lines, whose lengths differ, a count
-# of pieces answers that; of blocks of equal length it does not.
+# How well lengths alone show whether two texts are the same, which a matching objective could learn
+# instead. XDBERT's MATCH asks whether the text encoder and CLIP read the same text. For lines,
+# whose lengths differ, the number of tokens answers that; for blocks of equal length it does not.
 
 TELLING = 0.6
-"""From this area under the ROC curve on, lengths are worth a warning; .5 is chance."""
+"""Area under the ROC curve from which lengths cause a warning; .5 is chance."""
 
 
 def length_auc(one: np.ndarray, other: np.ndarray, same: np.ndarray) -> float:
-    """Area under the ROC curve of "these are the same text" by lengths (N,) of both sides, `same` (N,) bool being true.
+    """Area under the ROC curve of "these are the same text" from lengths (N,) of both sides.
 
-    Lengths are compared as ratios, beside the median ratio of equal texts: two tokenizers cut differently. 1: always
-    right, .5: chance; NaN without pairs of both kinds.
+    `same` (N,) bool is the truth.
+
+    The score is the ratio of lengths, relative to the median ratio of equal texts, because
+    two tokenizers make different numbers of tokens. 1: always right, .5: chance; NaN
+    without pairs of both kinds.
     """
     right = int(same.sum())
     wrong = len(same) - right
@@ -157,53 +166,56 @@ def length_auc(one: np.ndarray, other: np.ndarray, same: np.ndarray) -> float:
     return float((ranks[same].sum() - right * (right + 1) / 2) / (right * wrong))
 
 
-# What words are to tokenizers, found once: a text is put together of its words, several times as fast as tokenised.
-# This needs a tokenizer to which a word has the same pieces whatever stands around it, and words with single blanks
-# between them; any other text is an entry by itself.
+# A cache of the tokens of words: a text is assembled from its words, several times as fast as it is
+# tokenised. This needs a tokenizer that gives a word the same tokens in any context, and single
+# blanks between words; any other text is an entry by itself.
 
 MOST_ENTRIES = 1 << 19
-"""Different words, or texts, that are remembered."""
+"""Maximum number of distinct words, or texts, in the cache."""
 MOST_CHARACTERS = 1 << 24
-"""Characters of these together."""
+"""Maximum total number of their characters."""
 CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-"""How CLIP's tokenizer splits, behind alternatives for its special tokens; none of these matches space."""
+"""The pattern by which CLIP's tokenizer splits, after alternatives for its special tokens.
+
+None of these matches a space.
+"""
 LITERALS = r"(?:[^\s\\.^$*+?{}\[\]()]|\\[^\w\s])*"
-"""Alternatives that match nothing but themselves, as a tokenizer's special tokens do."""
+"""Alternatives that match only themselves, such as a tokenizer's special tokens."""
 
 
 class TokenizedColumn(NamedTuple):
-    """The pieces of several texts, one behind the other."""
+    """The tokens of several texts, concatenated."""
 
     ids: np.ndarray
-    """(P,) uint32."""
+    """(P,) uint32: token ids."""
     word: np.ndarray
-    """(P,) int32: the raw word of its own text that each piece belongs to, -1 for none."""
+    """(P,) int32: the raw word of each token within its own text, -1 for none."""
     counts: np.ndarray
-    """(texts,) int64."""
+    """(texts,) int64: number of tokens of each text."""
 
 
 class TokenizedTexts(NamedTuple):
-    """What a lexicon says of several texts."""
+    """Tokens and raw words of several texts."""
 
     words: np.ndarray
     """(W,) uint32: the number of each raw word, see `words.word_type_ids`."""
     word_counts: np.ndarray
-    """(texts,) int64."""
+    """(texts,) int64: number of raw words of each text."""
     pieces: tuple[TokenizedColumn, ...]
-    """By tokenizer."""
+    """The tokens, one entry per tokenizer."""
 
 
 class Lexicon:
-    """Pieces and raw words of every word met so far, of one tokenizer or several."""
+    """Caches the tokens and raw words of every word, for one tokenizer or several."""
 
     def __init__(self, *engines: Tokenizer) -> None:
-        """`engines` are without padding and truncation; the first one's pieces are counted."""
+        """`engines` are without padding and truncation; the first one's tokens are counted."""
         self.engines = engines
         blanks = [_blank_of(engine) for engine in engines]
         self.by_word = None not in blanks
-        """Whether words are entries, or else texts."""
+        """Whether entries are words; otherwise they are texts."""
         self.blank = "" if set(blanks) <= {""} else " "
-        """What stands before an entry that is a word, but for the first of a text."""
+        """Prefix of an entry that is a word, except for the first word of a text."""
         self._clear()
 
     def _clear(self) -> None:
@@ -213,23 +225,25 @@ class Lexicon:
         self._characters = 0
 
     def counts(self, entries: Iterable[str]) -> np.ndarray:
-        """How many pieces each entry has, which is a text by itself or `blank` and a word; (entries,) int64."""
+        """Number of tokens of each entry, which is a text by itself or `blank` and
+        a word; (entries,) int64.
+        """
         rows = self._numbers(list(entries))
         return self._pieces[0].counts.array[rows]
 
     def count(self, entry: str) -> int:
-        """The same of one, which is not remembered: parts of words hardly come up again."""
+        """The same for one entry, which is not cached, because parts of words hardly ever repeat."""
         if entry in self._index:
             return int(self.counts([entry])[0])
         return len(self.engines[0].encode(entry, add_special_tokens=False).ids)
 
     def counts_in(self, texts: Sequence[str]) -> np.ndarray:
-        """How many pieces each text has, (texts,) int64."""
+        """Number of tokens of each text, (texts,) int64."""
         entries, of_text = self._entries(texts)
         return _sums(self.counts(entries), of_text)
 
     def read(self, texts: Sequence[str]) -> TokenizedTexts:
-        """Pieces and raw words of some texts."""
+        """Tokens and raw words of some texts."""
         entries, of_text = self._entries(texts)
         rows = self._numbers(entries)
         (words,), word_counts = self._words.gather(rows)
@@ -242,7 +256,7 @@ class Lexicon:
         return TokenizedTexts(words, _sums(word_counts, of_text), tuple(pieces))
 
     def _entries(self, texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
-        """The entries of some texts, one behind the other, and how many each text has."""
+        """The entries of some texts, concatenated, and the number of entries of each text."""
         entries: list[str] = []
         counts = []
         for text in texts:
@@ -250,14 +264,15 @@ class Lexicon:
             if self.by_word:
                 words = text.split()
                 if " ".join(words) == text:
-                    # A newline cannot be in it now, and so parts words from blanks that belong to the next.
+                    # The text has no newline here, so one can separate words from blanks that
+                    # belong to the next word.
                     own = text.replace(" ", "\n ").split("\n") if self.blank else words
             entries += own
             counts.append(len(own))
         return entries, np.array(counts, np.int64)
 
     def _numbers(self, entries: Sequence[str]) -> np.ndarray:
-        """The rows of entries, of which some may be new."""
+        """The rows of entries, some of which may be new."""
         if len(self._index) > MOST_ENTRIES or self._characters > MOST_CHARACTERS:
             self._clear()
         rows = np.fromiter(map(self._index.__getitem__, entries), np.int64, len(entries))
@@ -270,7 +285,7 @@ class Lexicon:
         """Add the rows of new entries."""
         lengths = np.array([len(entry) for entry in entries])
         starts = np.cumsum(lengths + 1) - lengths - 1
-        joined = "\n".join(entries)  # raw words do not reach over ends of lines
+        joined = "\n".join(entries)  # raw words never cross line ends
         spans = fast_word_spans(joined)
         first = np.searchsorted(spans[:, 0], starts)
         self._words.add(np.diff(first, append=len(spans)), word_type_ids(joined, spans))
@@ -288,7 +303,7 @@ class Lexicon:
 
 
 class _StringIndex(dict[str, int]):
-    """A number for every string that is asked for; those that are asked for the first time are listed."""
+    """Assigns a number to every string, and lists the new strings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -302,7 +317,7 @@ class _StringIndex(dict[str, int]):
 
 
 class _GrowingArray:
-    """An array that grows at its end; `array` may be longer than what was added."""
+    """An array that grows at its end; `array` may be longer than the added values."""
 
     def __init__(self, dtype: type[np.generic]) -> None:
         self.array = np.zeros(1024, dtype)
@@ -319,7 +334,7 @@ class _GrowingArray:
 
 
 class _RaggedColumns:
-    """Rows of any lengths, of one column or several that go together."""
+    """Rows of different lengths, in one column or in several with the same lengths."""
 
     def __init__(self, *dtypes: type[np.generic]) -> None:
         self.columns = [_GrowingArray(dtype) for dtype in dtypes]
@@ -333,7 +348,7 @@ class _RaggedColumns:
             own.add(values)
 
     def gather(self, rows: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """The columns of some rows, one behind the other, and the length of each row."""
+        """The columns of some rows, concatenated, and the length of each row."""
         counts = self.counts.array[rows]
         moved = self.starts.array[rows] - (np.cumsum(counts) - counts)
         places = np.arange(int(counts.sum())) + np.repeat(moved, counts)
@@ -348,24 +363,25 @@ def _sums(values: np.ndarray, of_text: np.ndarray) -> np.ndarray:
 
 
 def _before(values: np.ndarray, of_text: np.ndarray) -> np.ndarray:
-    """For each entry the sum of those before it in its text."""
+    """For each entry, the sum of the entries before it in its text."""
     own = np.cumsum(values) - values
     firsts = np.cumsum(of_text) - of_text
-    # A text without entries may stand at the very end.
+    # A text without entries may be at the very end.
     return own - np.repeat(np.append(own, 0)[firsts], of_text)
 
 
 def _blank_of(engine: Tokenizer) -> str | None:
-    """What a word's pieces depend on: on nothing but itself (""), or on whether a blank is before it (" ").
+    """The context on which a word's tokens depend: none (""), or whether a blank precedes it (" ").
 
-    None where neither is certain. Certain are the tokenizers of BERT, of CLIP, and of GPT-2 and RoBERTa.
+    None if neither is certain. It is certain for the tokenizers of BERT, of CLIP,
+    and of GPT-2 and RoBERTa.
     """
     parts = json.loads(engine.to_str())
     kinds = [(parts[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
     if not all(_is_inside_words(token) for token in parts["added_tokens"]):
         return None
     if kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
-        # Of the blanks in normalized text some stand for a Chinese character or for one that is left out.
+        # A blank in normalised text may come from a Chinese or a removed character.
         eaten = any(token["lstrip"] and token["normalized"] for token in parts["added_tokens"])
         return None if eaten else ""
     if kinds == ["Sequence", "Sequence", "BPE"] and _is_clip(parts):
@@ -376,7 +392,7 @@ def _blank_of(engine: Tokenizer) -> str | None:
 
 
 def _is_inside_words(token: dict[str, Any]) -> bool:
-    """Whether an added token takes nothing from the word behind it, not even the blank."""
+    """Whether an added token consumes nothing of the word after it, not even the blank."""
     return not (token["rstrip"] or any(map(str.isspace, token["content"])))
 
 

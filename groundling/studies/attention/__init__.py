@@ -1,15 +1,16 @@
-"""What the attention heads of vision-language models look at.
+"""What the attention heads of vision-language models attend to.
 
-`commands`: the settings of all commands, their checks, and what tells their runs apart.
-`heads`: every head as a classifier of phrases (`grounding`); the best ones, on images that did not choose them
-(`leaderboard`).
-`syntax`: the same from a word to the thing of its syntactic neighbour (`dependencies`: the labels of parsers).
-`modality`: how much goes to text and image (`importance`), what answers lose beside other inputs (`ablation`), what
-they owe to each input (`attribution`), whether the words are looked at that CLIP-TD's teacher selects
-(`selected_words`).
-`figures`: all of these, drawn for papers.
-`visualize`: the page to look at, whose parts are in `page`.
+- `commands`: the settings of all commands, their checks, and the inputs that identify a run.
+- `heads`: every head as a classifier of phrases (`grounding`), with the best heads scored on
+  held-out images.
+- `syntax`: the same from a word to the region of its syntactic neighbour (`dependency_labels`:
+  parsers' label schemes).
+- `modality`: the shares of attention on text and image (`importance`), answers with ablated inputs
+  and integrated gradients (`attribution`), and attention to the words that CLIP-TD's teacher
+  selects (`selected_words`).
+- `figures`: figures of all these results.
+- `page`: the page of `groundling visualize`.
 
-Below them: models and what they read, with controls (`attending`) and with their answers (`subjects`); passes over them
-that hold no attention (`passes`); models that can only be inspected (`models`).
+These use the analysed models with their inputs, controls and answers (`inspected_models`), passes
+that keep no attention maps (`passes`), and models that can be inspected but not trained (`models`).
 """

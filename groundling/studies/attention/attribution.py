@@ -1,7 +1,6 @@
-"""What an answer owes to its inputs: by replacing them (Frank et al. 2021), and by integrated gradients.
+"""How much an answer depends on each input: ablation (Frank et al. 2021), integrated gradients.
 
-What an answer loses beside them, it owes to what they lack. Attention cannot tell that: a model may look at what it
-makes nothing of.
+Attention cannot show this: a model may attend to inputs that do not change its answer.
 """
 
 from __future__ import annotations
@@ -42,16 +41,18 @@ InputState = Literal["own", "blank", "shuffled", "swapped"]
 
 
 class InputCondition(NamedTuple):
-    """What a model is given of an example."""
+    """The inputs of an example that a model receives, each its own or ablated."""
 
     image: InputState = "own"
-    """blank: boxes without looks; shuffled: own boxes with the looks of another image; swapped: another image."""
+    """blank: boxes with zero features; shuffled: own boxes, features of another image; swapped:
+    boxes and features of another image.
+    """
     text: InputState = "own"
-    """blank: padding in place of every piece; shuffled: own words in another order; swapped: another text."""
+    """blank: padding for every token; shuffled: own words reordered; swapped: another text."""
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Its label in tables."""
         if self.image == self.text:
             return "as it is" if self.image == "own" else "both blank"
         if self.text == "own":
@@ -70,23 +71,23 @@ INPUT_CONDITIONS = (
     InputCondition(text="swapped"),
     InputCondition("blank", "blank"),
 )
-"""All that is tried."""
+"""All conditions, in the order of the table."""
 
 
 def undefined_reason(
     given: InputCondition, outcome: Outcome, form: OutputType | None, examples: Sequence[Example]
 ) -> str:
-    """Why a model cannot be asked so; empty if it can."""
+    """Why a condition is undefined for a model and its examples; empty if it is defined."""
     if given.image == "swapped":
         if isinstance(form, RegionSelection):
-            return "what is right is a region of the example's own image"
+            return "the right answer is a region of the example's own image"
         if any(example.object_count for example in examples):
-            return "texts name objects of their own image"
+            return "the texts name objects of their own images"
     if given.text in ("shuffled", "swapped"):
         if isinstance(outcome, HiddenWordsOutcome):
-            return "the words that are asked for belong to their own text"
+            return "the hidden words belong to the example's own text"
         if form is not None and form.head_input == "phrase":
-            return "what is asked for is a phrase of the example's own text"
+            return "the question is about a phrase of the example's own text"
     return ""
 
 
@@ -94,7 +95,7 @@ def undefined_reason(
 
 
 def zero_region_features(width: int) -> Callable[[Sample], Sample]:
-    """Takes from a sample all that its regions look like; boxes stay, as for `finetune --zero-region-features`."""
+    """Returns a function that zeroes region features, as `finetune --zero-region-features` does; boxes stay."""
 
     def change(sample: Sample) -> Sample:
         return replace(sample.each_row(row), pixels=None)
@@ -109,7 +110,7 @@ def zero_region_features(width: int) -> Callable[[Sample], Sample]:
 
 
 def swap_images(examples: Sequence[Example], partner: Mapping[str, str]) -> list[Example]:
-    """The examples, each with the images of another one in place of its own."""
+    """The examples, each with its images replaced by their `partner`s."""
     return [
         replace(example, images=tuple(partner[image] for image in example.images))
         for example in examples
@@ -120,12 +121,12 @@ def swap_images(examples: Sequence[Example], partner: Mapping[str, str]) -> list
 
 
 def word_token_mask(row: TextRow, kept: Sequence[int]) -> np.ndarray:
-    """Which pieces (T,) are of words, and none of the special pieces `kept`, such as a head's [MASK]."""
+    """Which tokens (T,) belong to words, without special ones and `kept` (a head's [MASK])."""
     return ~row.special_tokens_mask & ~np.isin(row.input_ids, kept)
 
 
 def blank_words(kept: Sequence[int]) -> Callable[[Sample], Sample]:
-    """Puts padding in the place of every piece of a sample's texts, but for special ones; lengths stay."""
+    """Returns a function that replaces all tokens but special ones by padding; lengths stay."""
 
     def row(one: Sample) -> Sample:
         if one.text is None:
@@ -137,7 +138,7 @@ def blank_words(kept: Sequence[int]) -> Callable[[Sample], Sample]:
 
 
 def shuffle_words(kept: Sequence[int], seed: int) -> Callable[[Sample], Sample]:
-    """Puts the words of each of a sample's texts in another order, the pieces of a word together."""
+    """Returns a function that shuffles the words of each text; a word's tokens stay together."""
 
     def row(one: Sample, rng: np.random.Generator) -> Sample:
         if one.text is None:
@@ -159,9 +160,9 @@ def shuffle_words(kept: Sequence[int], seed: int) -> Callable[[Sample], Sample]:
 
 
 def choose_swap_partners(examples: Sequence[Example], seed: int) -> list[int]:
-    """For each example the number of another one, whose text and images are others; the same for the same seed.
+    """For each example, the index of one with other text and images; depends on the seed only.
 
-    Raises InputError if an example finds none.
+    Raises InputError if there is none for an example.
     """
     order = generator(seed, "strangers").permutation(len(examples))
     place = np.argsort(order)
@@ -175,13 +176,14 @@ def choose_swap_partners(examples: Sequence[Example], seed: int) -> list[int]:
                 break
         else:
             raise InputError(
-                f"{example.id}: no other example has another text and another image, to be read in its place"
+                f"{example.id}: no other example has another text and another image to swap in; use more examples, or "
+                "--no-perturbed-inputs"
             )
     return found
 
 
 def swap_texts(examples: Sequence[Example], other: Sequence[int]) -> list[Example]:
-    """The examples, each with the first text of another one, and its second if there are two; choices stay."""
+    """The examples, each with the text or texts of the example at `other`; choices stay."""
     swapped = []
     for example, number in zip(examples, other, strict=True):
         stranger = examples[number]
@@ -199,7 +201,7 @@ def swap_texts(examples: Sequence[Example], other: Sequence[int]) -> list[Exampl
     return swapped
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
+# -- ablation ----------------------------------------------------------------------------------------------------------
 
 
 SHUFFLED = InputCondition(image="shuffled")
@@ -207,7 +209,7 @@ SWAPPED = InputCondition(image="swapped")
 
 
 class InputAblation:
-    """What becomes of a model's answers beside other inputs, once its `passes` are read."""
+    """A model's answers with ablated inputs; available once its `passes` have run."""
 
     def __init__(
         self, subject: ModalityModel, examples: Sequence[Example], seed: int, batch: int
@@ -216,7 +218,7 @@ class InputAblation:
         self.examples = examples
         self.seed = seed
         self.notes: list[str] = []
-        """What a reader of `about` must know, once that was asked."""
+        """Notes on the result of `about`; filled by it."""
         self.answers: dict[InputCondition, OutcomePass] = {}
         self.why_not: dict[InputCondition, str] = {}
         outcome = subject.outcome
@@ -232,14 +234,14 @@ class InputAblation:
 
     @property
     def passes(self) -> list[OutcomePass]:
-        """One for each input that the model can be asked beside."""
+        """One for each condition that is defined for the model."""
         return list(self.answers.values())
 
     def to_json(self, bootstrap: Bootstrap) -> dict[str, Any]:
-        """What `result.json` says of it; `bootstrap` over the examples."""
+        """The model's `inputs` in `result.json`; `bootstrap` over the examples."""
         outcome = self.subject.outcome
         if outcome is None:
-            return {"undefined": "the model has no head that says how text and image match"}
+            return {"undefined": "the model has no head that scores how well text and image match"}
         values = {given: answers.values for given, answers in self.answers.items()}
         own = values[OWN]
         rows = []
@@ -260,15 +262,15 @@ class InputAblation:
         shuffled, swapped = values[SHUFFLED], values.get(SWAPPED)
         if swapped is not None and np.array_equal(shuffled, swapped, equal_nan=True):
             self.notes.append(
-                f"{SHUFFLED.name} and {SWAPPED.name} are the same input to this model, as images differ in nothing "
-                "but looks: all have as many regions, and their boxes are equal (as in a grid), or the model reads no "
-                "boxes"
+                f"{SHUFFLED.name} and {SWAPPED.name} are the same input to this model: images differ in their features "
+                "alone, because all have the same number of regions and equal boxes (as in a grid), or the model reads "
+                "no boxes"
             )
         without = int((~np.isfinite(own[:, 0])).sum())
         return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}
 
     def _given(self, outcome: Outcome, given: InputCondition) -> SampleDataset:
-        """The examples as the model is given them."""
+        """The examples as the model reads them under a condition."""
         examples = self.examples
         partner: Mapping[str, str] | None = None
         if given.image in ("shuffled", "swapped"):
@@ -291,7 +293,7 @@ class InputAblation:
 
 
 class OutcomePass:
-    """A pass that asks a model for its outcome of every sample."""
+    """A pass that computes a model's outcome for every sample."""
 
     def __init__(
         self,
@@ -300,7 +302,7 @@ class OutcomePass:
         samples: Callable[[], SampleDataset],
         batch: int,
     ) -> None:
-        """`samples` as `AttentionPass` has them, put as the outcome puts them."""
+        """`samples` as in `AttentionPass`, prepared by the outcome's `put`."""
         self.model = model
         self.outcome = outcome
         self.samples = samples
@@ -309,59 +311,60 @@ class OutcomePass:
 
     @torch.no_grad()
     def run(self, part: ProcessRank) -> None:
-        """Ask a process's share."""
+        """Run a process's share."""
         for batch, _, places in iterate_batches(self.model, self.samples(), part, self.batch):
             values = self.outcome.values(self.model(batch), batch)
             self.rows.put(places, 0, values.double().cpu().numpy())
 
     def local_result(self) -> Any:
-        """What came out of the share."""
+        """The outcomes of this process's share."""
         return self.rows.local_result()
 
     def merge(self, parts: Sequence[Any]) -> None:
-        """What came out of all shares."""
+        """Combine the shares of all processes."""
         self.rows.merge(parts)
 
     @property
     def values(self) -> np.ndarray:
-        """What came out of every sample, (samples, numbers of the outcome)."""
+        """The outcomes of every sample, (samples, numbers of the outcome)."""
         return self.rows.stacked()[:, 0]
 
 
-# Integrated gradients over words and regions (Sundararajan et al. 2017), and whether attention agrees with them.
-# An input's share of an answer is the gradient of the answer by its embedding, averaged along the straight line
-# from a blank input (padding in place of words, regions without looks) to the input itself, times the way. All
-# shares add up to what the answer changes by on that way, which is reported.
+# Integrated gradients over words and regions (Sundararajan et al. 2017), and whether attention
+# agrees with them. The attribution of an input is the gradient of the answer with respect to its
+# embedding, averaged along the straight line from the baseline (padding in place of words, zero
+# region features) to the input, times the difference between the two. Attributions add up to the
+# change in the answer (completeness); the residual is reported.
 
 LINE_POINTS = 64
-"""Points on the line."""
+"""Points on the line from baseline to input."""
 POINT_POWER = 3
-"""Power of Gauss' and Legendre's places that are the shares of the way: many of them are near its beginning.
+"""Exponent applied to the Gauss-Legendre points (0..1), so that most of them lie near the baseline.
 
-UNITER normalises what it makes of a region's features, and a LayerNorm forgets how long its input is: without biases,
-all that the regions do happens before a millionth of the way, and with small ones soon after it. Even places, however
-many, step over that.
+UNITER projects region features and applies a LayerNorm, which removes their scale: without biases,
+the regions' whole effect occurs in the first millionth of the line, with small biases soon after
+it. Evenly spaced points miss it, however many there are.
 """
 MIN_RANKED = 3
-"""Words or regions below which no ranks are compared."""
+"""Least number of words or regions for a rank correlation."""
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """Shares of one example's answer, of the row that `right_choice_row` names."""
+    """Attributions of one example's answer, for the row that `right_choice_row` selects."""
 
     pieces: np.ndarray
-    """(T,): of each piece, 0 of special ones, which the blank input has too."""
+    """(T,): of each token; 0 for special tokens, which the baseline has too."""
     regions: np.ndarray
-    """(R,)."""
+    """(R,): of each region."""
     change: float
-    """The answer less that of a blank input."""
+    """The answer less that of the baseline."""
     residual: float
-    """What the shares of all rows lack to that change; 0 if the line had points enough."""
+    """`change` less the attributions of all rows; close to 0 with enough points."""
 
 
 class AttributionPass:
-    """A pass that attributes every sample's answer, of a model that reads stored features."""
+    """A pass that attributes every sample's answer, for a model that reads stored features."""
 
     def __init__(
         self,
@@ -371,7 +374,7 @@ class AttributionPass:
         batch: int,
         steps: int = LINE_POINTS,
     ) -> None:
-        """`samples` as `AttentionPass` has them, put as the outcome puts them."""
+        """`samples` as in `OutcomePass`; `steps`: points on the line."""
         self.model = model
         self.outcome = outcome
         self.samples = samples
@@ -380,7 +383,7 @@ class AttributionPass:
         self.found: dict[int, Attribution] = {}
 
     def run(self, part: ProcessRank) -> None:
-        """Explain a process's share."""
+        """Attribute the answers of a process's share."""
         model = self.model.requires_grad_(False)
         kept = model.text.tokenizer.all_special_ids
         for batch, some, places in iterate_batches(model, self.samples(), part, self.batch):
@@ -388,16 +391,16 @@ class AttributionPass:
             self.found.update(zip(places, found, strict=True))
 
     def local_result(self) -> dict[int, Attribution]:
-        """The attributions of the share by the number of the sample."""
+        """The attributions of this process's share, by index of the sample."""
         return self.found
 
     def merge(self, parts: Sequence[dict[int, Attribution]]) -> None:
-        """Those of all shares."""
+        """Combine the shares of all processes."""
         self.found = {place: one for part in parts for place, one in part.items()}
 
     @property
     def attributions(self) -> list[Attribution]:
-        """One of every sample, in their order."""
+        """One for every sample, in their order."""
         return [self.found[place] for place in sorted(self.found)]
 
 
@@ -444,7 +447,7 @@ def _attributed(
 def _one(
     sample: Sample, first: int, pieces: np.ndarray, regions: np.ndarray, change: float, rest: float
 ) -> Attribution:
-    """A sample's attribution, whose rows begin at `first`, without padding."""
+    """A sample's attribution without padding; its rows of the batch begin at `first`."""
     number = right_choice_row(sample)
     row = sample.rows[number]
     text = require(row.text, "text", "an attribution")
@@ -456,7 +459,7 @@ def _one(
 
 
 def quadrature_points(steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Shares (steps,) of the way, 0..1, and weights (steps,) of what is found there, which add up to 1."""
+    """Quadrature points (steps,), 0 (baseline) to 1 (input), and weights (steps,) with sum 1."""
     places, weights = np.polynomial.legendre.leggauss(steps)
     places, weights = (places + 1) / 2, weights / 2
     weights = weights * POINT_POWER * places ** (POINT_POWER - 1)
@@ -466,10 +469,10 @@ def quadrature_points(steps: int) -> tuple[np.ndarray, np.ndarray]:
 def _blank_and_path(
     model: SingleStreamModel, batch: Batch, kept: Sequence[int]
 ) -> tuple[Batch, list[Tensor]]:
-    """A blank batch, and the way from it to the batch's own: of word embeddings (N, T, E) and features (N, R, D).
+    """The baseline batch, and its differences to `batch`: words (N, T, E), regions (N, R, D).
 
-    The line begins at the blank input, where small shares of the way are exact; taken off the whole input, what is left
-    of it would be its rounding.
+    Points are the baseline plus a multiple of the difference, which is exact near the baseline;
+    subtracting from the input would leave rounding errors there.
     """
     tokens = require(batch.text, "text", "an attribution")
     regions = require(batch.regions, "regions", "an attribution")
@@ -490,18 +493,18 @@ def _blank_and_path(
 
 
 def _path_point(way: Sequence[Tensor], share: float) -> list[Tensor]:
-    """What to add to a blank input to be at a share of the way: nothing at its beginning."""
+    """What to add to the baseline for the point at `share` of the line: zeros at 0."""
     return [part * share for part in way]
 
 
-# -- what is told of them ----------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 COMPLETE_RELATIVE = 0.05
-"""Up to which share of the change in an answer attributions may miss it and count as complete."""
+"""Relative tolerance: a complete attribution has a residual of at most this share of the change."""
 COMPLETE_ABSOLUTE = 0.01
-"""Up to how much they may miss it anyhow: of a change of nearly nothing, a share says nothing."""
+"""Absolute tolerance: a smaller residual counts as complete even if the change is close to 0."""
 MIN_COMPLETE_SHARE = 0.9
-"""Share of examples of which attributions ought to be complete."""
+"""A note is written if the share of complete examples is below this."""
 
 
 def attribution_summary(
@@ -510,9 +513,10 @@ def attribution_summary(
     rows: Sequence[Sample],
     bootstrap: Bootstrap,
 ) -> dict[str, Any]:
-    """What `result.json` says of integrated gradients, whether they are complete, and whether attention agrees.
+    """Integrated gradients as in `result.json`: completeness, and agreement with attention.
 
-    `looks`: what was looked at in the same samples, which are `rows`; `bootstrap` over their examples.
+    `looks`: [CLS]'s attention in the same samples, which are `rows`; `bootstrap` over their
+    examples.
     """
     found = explained.attributions
     attention = cls_attention.by_sample.rows
@@ -544,17 +548,18 @@ def attribution_summary(
 
 
 def completeness_notes(found: Mapping[str, Any]) -> list[str]:
-    """A note on attributions that miss much of the change, of what `about` tells."""
+    """A note if many attributions are incomplete; `found` is the result of `about`."""
     if found["complete"] >= MIN_COMPLETE_SHARE:
         return []
     return [
         f"integrated gradients miss more than {COMPLETE_RELATIVE:.0%} of the change, and more than {COMPLETE_ABSOLUTE}, in "
-        f"{1 - found['complete']:.0%} of examples; double --ig-steps ({found['ig_steps']}) until `complete` stays"
+        f"{1 - found['complete']:.0%} of examples; double --ig-steps ({found['ig_steps']}) until `complete` no "
+        "longer rises"
     ]
 
 
 def text_share(found: Sequence[Attribution]) -> np.ndarray:
-    """How much of the size of all shares (N,) falls to words; NaN where all are 0."""
+    """The words' share (N,) of the total absolute attribution; NaN where all attributions are 0."""
     words = np.array([np.abs(one.pieces).sum() for one in found])
     regions = np.array([np.abs(one.regions).sum() for one in found])
     with np.errstate(invalid="ignore"):
@@ -562,23 +567,24 @@ def text_share(found: Sequence[Attribution]) -> np.ndarray:
 
 
 def sum_by_word(values: np.ndarray, word: np.ndarray) -> np.ndarray:
-    """Sums (K,) of values (T,) of pieces over raw words, in their order; `word` (T,) is -1 for none."""
+    """Sums (K,) of tokens' values (T,) over raw words; `word` (T,) is -1 for tokens of no word."""
     inside = word >= 0
     _, number = np.unique(word[inside], return_inverse=True)
     return np.bincount(number, weights=values[inside])
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's correlation of two rows of numbers (K,); NaN of fewer than three, or where all are equal."""
+    """Spearman's correlation of two arrays (K,); NaN for fewer than three or for equal numbers."""
     if len(one) < MIN_RANKED or np.ptp(one) == 0 or np.ptp(other) == 0:
         return float("nan")
     return float(stats.spearmanr(one, other).statistic)
 
 
 def attribution_agreement(attention: np.ndarray, shares: Attribution, sample: Sample) -> np.ndarray:
-    """How [CLS]'s attention (layers, T + R) ranks words and regions, against the size of their shares.
+    """Rank correlation of [CLS]'s attention (layers, T + R) with absolute attributions.
 
-    (layers + 1, 2): Spearman's correlations of words and of regions, for each layer and last for the mean of layers.
+    (layers + 1, 2): Spearman's correlation over words and over regions, for each layer and, last,
+    for the mean of layers.
     """
     row = sample.rows[right_choice_row(sample)]
     word = require(row.text, "text", "an attribution").word_ids

@@ -1,4 +1,6 @@
-"""Commands and settings of the study of attention: what the attention heads of vision-language models look at."""
+"""Commands and settings of the attention study: what attention heads of vision-language models
+attend to.
+"""
 
 from __future__ import annotations
 
@@ -22,39 +24,39 @@ from groundling.settings.fields import (
 )
 from groundling.settings.input_settings import CaptionColumns, ImageSettings, PredictionColumns
 
-TITLE = "Attention: what the heads of vision-language models look at"
-"""Of these commands in help."""
+TITLE = "Attention: what heads of vision-language models attend to"
+"""Section of these commands in help."""
 
 
 @dataclass(frozen=True)
 class AttentionSettings(Settings):
-    """Whose attention is looked at, and what it reads beside the texts."""
+    """Model whose attention is analysed, and its inputs."""
 
     model: Annotated[str, InputKind.MODEL] = ""
-    """Model that reads text and regions, pre-trained or fine-tuned: a folder of `pretrain`, `finetune --save-model`, \
-or of Hugging Face's VisualBERT, LXMERT or ViLT."""
+    """Pre-trained or fine-tuned model that reads text and regions: a folder of `pretrain` or \
+`finetune --save-model`, or a Hugging Face VisualBERT, LXMERT or ViLT."""
     untrained: bool = False
-    """Random weights in place of the model's own: a control, which must show nothing."""
+    """Replace the model's weights with random ones: a control, which must show no effect."""
     image_settings: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
     object_tags: bool = True
-    """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's); a \
-fine-tuned model reads them as it learned."""
+    """VCR: link words that name objects to the regions of these objects; turn off for stores of \
+other regions, such as a grid. A fine-tuned model keeps its setting from training."""
     max_length: Annotated[int, at_least(0)] = 128
-    """Pieces per text; longer ones are cut, and what is lost is counted."""
+    """Maximum tokens per text; longer texts are truncated and counted."""
     batch: Annotated[int, at_least(1)] = 32
-    """Texts that are read at a time."""
+    """Texts per forward pass."""
     seed: Annotated[int, at_least(0)] = 0
-    """Draws the controls, the halves of the data and the resamples of the intervals."""
+    """Seed of controls, data halves and bootstrap resamples."""
     model_format: str = ""
-    """MODULE:NAME of a `ModelFormat` of your own that loads the model."""
+    """MODULE:NAME of your own `ModelFormat` that loads --model."""
     architecture: Annotated[str, InputKind.DESIGN] = ""
-    """MODULE:NAME of an `Architecture` of your own that the model was made with."""
+    """MODULE:NAME of your own `Architecture` that the model was made with."""
     cpu: bool = False
-    """Stay on the CPU even where there is an accelerator."""
+    """Run on the CPU even if an accelerator is available."""
 
 
 def _of_attending(attending: AttentionSettings) -> Inputs:
-    """The model, images and stores that an analysis reads, whose hashes tell its run from others."""
+    """Model, images and stores of an analysis, whose hashes identify its run."""
     from groundling.data.regions.inputs import manifests
 
     return {
@@ -66,52 +68,54 @@ def _of_attending(attending: AttentionSettings) -> Inputs:
 
 @dataclass(frozen=True)
 class FiguresConfig(Settings):
-    """Which runs are drawn."""
+    """Runs whose figures are drawn."""
 
     results: Annotated[tuple[str, ...], InputKind.FOLDER, required] = ()
     """Folders of finished runs of `heads`, `syntax` and `modality`."""
     formats: tuple[str, ...] = ("svg", "pdf", "png")
-    """Which of these to write."""
+    """Image formats to write."""
 
 
 FIGURES = Command(
     "figures",
-    "figures for papers from what `heads`, `syntax` and `modality` wrote",
+    "draw figures for papers from runs of `heads`, `syntax` and `modality`",
     "groundling.studies.attention.figures:figures",
     {"_own": FiguresConfig()},
     title=TITLE,
     example="groundling figures runs/heads --out runs/figures",
     common_flags="results formats",
     positional=("--results",),
-    out_help="Folder of the figures; older ones of the same names are replaced.",
+    out_help="Output folder; figures of the same names are replaced.",
     output=OutputFile(("*.svg*", "*.pdf*", "*.png*")),
 )
 
 
 @dataclass(frozen=True)
 class HeadsConfig(Settings):
-    """Whose attention heads are asked where a phrase's own thing is, and how."""
+    """Attention heads as phrase-grounding classifiers: model, task and controls."""
 
     attention: AttentionSettings = field(default_factory=AttentionSettings)
     task: Annotated[str, InputKind.TASK] = "flickr30k"
-    """A task whose answer is a region: flickr30k (any of a phrase's boxes counts), flickr30k/merged (the box around \
-them), refcoco+, refcoco, refcocog (the whole expression is the phrase), or MODULE:NAME."""
+    """Task whose answer is a region: flickr30k (any of a phrase's boxes is correct), \
+flickr30k/merged (the box around them), refcoco+, refcoco, refcocog (the whole expression is the \
+phrase), or MODULE:NAME."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
     split: str = "val"
-    """Which split: of Flickr30k Entities a list of images there."""
+    """Split to analyse; for Flickr30k Entities a list of images in the folder."""
     query: Literal["last", "mean"] = "last"
-    """Where in a phrase heads are asked: at its last piece, or the mean over its pieces."""
+    """Query position of a phrase: its last token, or the mean over its tokens."""
     min_region_attention: Annotated[float, between(0, 1)] = 0.2
-    """Heads that send no more than this share of their attention from phrases to regions are not chosen (the paper: \
-20 %); 0: all may be."""
+    """Select only heads that send more than this share of their attention from phrases to regions \
+(the paper: 20 %); 0: all."""
     include_unrelated_captions: bool = True
-    """Flickr30k Entities: ask captions, too, that UNRELATED_CAPTIONS lists."""
+    """Flickr30k Entities: include captions listed in UNRELATED_CAPTIONS."""
     shuffled_images_control: bool = True
-    """Ask a second time beside the looks of other images, which doubles the time: what is still found then, no head \
-has found by looking."""
+    """Control: repeat the analysis with the region features of other images, which doubles the \
+time. Accuracy that remains does not come from visual content."""
     processes: Annotated[int, at_least(1)] = 1
-    """Processes that share the texts, on this machine; results do not depend on it. `torchrun` does the same."""
+    """Parallel processes on this machine, which share the texts; results do not depend on it. \
+`torchrun` works too."""
 
 
 def check_heads(config: HeadsConfig, out: str | Path) -> None:
@@ -120,13 +124,13 @@ def check_heads(config: HeadsConfig, out: str | Path) -> None:
 
 
 def inputs_of_heads(config: HeadsConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     return {"data": config.data, **_of_attending(config.attention)}
 
 
 HEADS = Command(
     "heads",
-    "which attention heads look where a phrase's own thing is: every head as a classifier",
+    "which attention heads ground phrases: every head as a phrase-grounding classifier",
     "groundling.studies.attention.heads:heads",
     {"_own": HeadsConfig()},
     title=TITLE,
@@ -141,100 +145,109 @@ HEADS = Command(
 
 
 GOLD_PARSES = "parses.conllu"
-"""What a rendered world has beside its captions."""
+"""File of gold parses that a rendered world has beside its captions."""
 MOST_BOXES = 16
-"""Per side of a grid of `visualize`: on a page of 360 pixels each is then 20 of them wide."""
+"""Maximum boxes per side of a grid in `visualize`: on a page 360 pixels wide each box is then 20 \
+pixels wide."""
 
 
 def check_visualize(config: VisualizeConfig, out: str | Path) -> None:
-    """Raises InputError for settings of which one would be ignored."""
+    """Raises InputError for a setting that would be ignored."""
     many = bool(config.data or config.predictions)
     if many:
         own = {"--text": config.text, "--pair": config.pair, "--image": config.image}
-        refuse_settings(own, "of a pair of your own; leave it out with --data or --predictions")
+        refuse_settings(own, "is for a single pair; leave it out with --data or --predictions")
     else:
         require_settings(config, "visualize", "text")
         if not config.text.strip():
-            raise InputError("--text: holds nothing but spaces; expected words")
+            raise InputError("--text: contains only spaces; expected words")
     if config.predictions:
         if len(config.predictions) != 2:
             raise InputError(f"--predictions: {len(config.predictions)} files, expected two")
         others = {"--data": config.data, "--task": config.task}
-        refuse_settings(others, "--predictions are the pairs themselves; leave it out")
+        refuse_settings(others, "--predictions already give the pairs; leave it out")
     if not config.data:
-        refuse_settings({"--task": config.task}, "pass the folder of its files, --data FOLDER")
+        refuse_settings({"--task": config.task}, "needs --data FOLDER, the folder of its files")
     if not config.task:
         of_tasks = {"--split": config.split, "--example": config.example}
-        refuse_settings(of_tasks, "only a --task has splits, and examples by name")
+        refuse_settings(of_tasks, "needs --task, which has splits and named examples")
     if len(config.heads) > len(config.model):
-        raise InputError(f"--heads: {len(config.heads)} results for {len(config.model)} models")
+        raise InputError(
+            f"--heads: {len(config.heads)} results for {len(config.model)} models; expected at most one for each model"
+        )
 
 
 @dataclass(frozen=True)
 class VisualizeConfig(Settings):
-    """Which models are looked at, on which images and texts, and what stands beside them on the page."""
+    """Models, images and texts of the page."""
 
     model: Annotated[tuple[str, ...], InputKind.MODEL, required, may_repeat] = ()
-    """Models, side by side: what `finetune` or `pretrain` wrote (of several seeds the best on dev), a text encoder, \
-or Hugging Face's VisualBERT, ViLT or CLIP."""
+    """Models, side by side: output of `finetune` or `pretrain` (with several seeds the one with \
+the best development score), a text encoder, or a Hugging Face VisualBERT, ViLT or CLIP."""
     image: Annotated[str, InputKind.FILE] = ""
-    """Your own photo."""
+    """Your photo."""
     text: str = ""
-    """What is said about it."""
+    """Text about the photo."""
     pair: str = ""
     """A second text, such as the answer to a question."""
     data: Annotated[str, InputKind.PATH] = ""
-    """Instead of --image and --text: a csv, tsv, json or jsonl file of many, or the folder of a --task."""
+    """Instead of --image and --text: a csv, tsv, json or jsonl file with many pairs, or the \
+folder of a --task."""
     images: Annotated[str, InputKind.FOLDER] = ""
     """Folder of the photos of --data."""
     image_column: Annotated[str, InputKind.COLUMN] = "image"
-    """--data, a file: column of the photo's file name."""
+    """--data FILE: column of the photo's file name."""
     text_column: Annotated[str, InputKind.COLUMN] = "text"
-    """--data, a file: column of the text, or two by comma."""
+    """--data FILE: text column, or two separated by a comma."""
     task: Annotated[str, InputKind.TASK] = ""
-    """--data is a folder with this task's official files."""
+    """Task whose official files are in --data."""
     split: str = ""
-    """--task: which split; empty: the first that has labels."""
+    """--task: split to show; empty: the first with labels."""
     example: str = ""
-    """--task: only the examples of this image, this caption of Flickr30k (IMAGE#NUMBER) or this id."""
+    """--task: show only examples of this image, this Flickr30k caption (IMAGE#NUMBER) or this id."""
     limit: Annotated[int, at_least(0)] = 0
-    """Only so many of the pairs, from the first (--predictions: of each kind); 0: all."""
+    """Show only the first N pairs (--predictions: of each kind); 0: all."""
     regions: Annotated[tuple[str, ...], InputKind.NAMED, may_repeat] = ()
-    """Region stores; a photo that none of them has gets its regions as the first store's were made."""
+    """Region stores; photos that are in none of them get regions extracted like those of the \
+first store."""
     detector: Annotated[str, InputKind.MODEL] = ""
-    """Detector that finds the regions of photos: hub id or folder; empty: the one that the model learned with."""
+    """Object detector for regions extracted now: hub id or folder; empty: the detector of the \
+training regions."""
     backbone: Annotated[str, InputKind.MODEL] = ""
-    """Their image encoder: hub id or folder; empty: the one that the model learned with."""
+    """Image encoder of their features: hub id or folder; empty: the backbone of the training \
+regions."""
     grid: Annotated[int, between(0, MOST_BOXES)] = 0
-    """Boxes per side of a regular grid, at most 16, instead of a detector; 0: as the model learned."""
+    """Boxes per side of a regular grid, at most 16, instead of a detector; 0: as in training."""
     allow_region_mismatch: bool = False
-    """Accept regions that were made otherwise than those that the model learned from."""
+    """Accept regions made by another detector or backbone than those the model was trained on."""
     heads: Annotated[tuple[str, ...], InputKind.PATH, may_repeat] = ()
-    """What `groundling heads` wrote about each of the models, in their order: ranks heads by what they find."""
+    """Runs of `groundling heads` for each model, in the same order: heads are ranked by their \
+grounding accuracy."""
     other_heads: bool = False
-    """Accept what `groundling heads` found of another model of as many layers and heads."""
+    """Accept runs of `groundling heads` on another model with the same number of layers and \
+heads."""
     predictions: Annotated[tuple[str, ...], InputKind.FILE, may_repeat] = ()
-    """Two files that `groundling predict` wrote about one file: what became right or wrong from the first to the \
-second. Without --data, these are the pairs."""
+    """Two outputs of `groundling predict` for one file: shows answers that became right or wrong \
+from the first to the second. Without --data, these are the pairs."""
     label_column: str = "label"
     """--predictions: column of the right answer."""
     layers: Annotated[tuple[int, ...], at_least(0)] = ()
-    """Only these layers, counted from 0; none: all."""
+    """Show only these layers, counted from 0; none: all."""
     heat_maps: tuple[str, ...] = ()
-    """Also draw these heads, LAYER-HEAD such as 2-0, of the first model on the first pair, as SVG, PDF and PNG; best: \
-the best active head of --heads in each of the six best layers. Where a --task knows the boxes that phrases mean, \
-regions are grouped by them."""
+    """Also draw heat maps of these heads, LAYER-HEAD such as 2-0, of the first model on the first \
+pair, as SVG, PDF and PNG; best: the best active head of --heads in each of the six best layers. \
+If a --task has boxes of phrases, regions are grouped by them."""
     per_page: Annotated[int, at_least(1)] = 10
-    """Pairs on a page; further ones are on pages of their own, with links."""
+    """Pairs per page; further pairs go to linked pages."""
     max_pairs: Annotated[int, at_least(1)] = 200
-    """More pairs than this are refused, for the pages' sake."""
+    """Refuse to write more pairs than this."""
     cpu: bool = False
-    """Stay on the CPU even where there is an accelerator."""
+    """Run on the CPU even if an accelerator is available."""
 
 
 VISUALIZE = Command(
     "visualize",
-    "a page to look at: which regions a model's words attend to, head by head, on your own photo",
+    "an HTML page of the regions that each word attends to, head by head, on your own photo",
     "groundling.studies.attention.page:write_pages",
     {"_own": VisualizeConfig()},
     title=TITLE,
@@ -242,7 +255,7 @@ VISUALIZE = Command(
     common_flags="model image text data images regions heads cpu",
     positional=("--model",),
     file="look.html",
-    out_help="HTML page to write; an older page is replaced, any other file is left alone.",
+    out_help="Output HTML page; an older page is replaced, any other file is refused.",
     validate=check_visualize,
     output=OutputFile(),
 )
@@ -250,48 +263,53 @@ VISUALIZE = Command(
 
 @dataclass(frozen=True)
 class ModalityConfig(Settings):
-    """Of which model it is asked how much it looks at, and depends on, text and image; and on which examples."""
+    """How much a model attends to and depends on text and image: models, examples and methods."""
 
     attention_model: AttentionSettings = field(default_factory=AttentionSettings)
     other: Annotated[str, InputKind.MODEL] = ""
-    """A second model, compared with the first on the same examples, such as the same one after distillation."""
+    """A second model, compared on the same examples, such as the first model after distillation."""
     data: Annotated[str, InputKind.PATH, required] = ""
-    """File or folder of captions of images, as `pretrain` reads them; with --task, or of a fine-tuned model, the \
+    """File or folder of captions, as for `pretrain`; with --task, or for a fine-tuned model, the \
 task's official files or your own file with labels, as for `evaluate`."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
     task: Annotated[str, InputKind.TASK] = ""
-    """Task whose examples a pre-trained model reads, e.g. snli-ve; empty: captions; a fine-tuned model's own."""
+    """Task whose examples a pre-trained model reads, e.g. snli-ve; empty: captions. A fine-tuned \
+model uses its own task."""
     split: str = ""
-    """Which split of the data; empty: the task's first with labels. Of Karpathy's captions it has to be said."""
+    """Split of the data; empty: the task's first with labels. Required for Karpathy's captions."""
     asking: PredictionColumns = field(default_factory=PredictionColumns)
     label: Annotated[str, InputKind.COLUMN] = ""
-    """A file of your own: column of the label; empty: as in the file that the model learned from."""
+    """Your own file: label column; empty: the column of the training file."""
     trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
-    """MODULE:NAME of every object of your own that a fine-tuned model's folder asks for, such as its task; nothing is \
-imported because a folder says so."""
+    """MODULE:NAME of each of your own objects that the model folder needs, such as its task. Code \
+named in a model folder is imported only if it is listed here."""
     limit: Annotated[int, at_least(0)] = 1000
-    """Use at most so many examples, evenly spaced; 0: all."""
+    """Maximum number of examples, evenly spaced; 0: all."""
     query: Literal["cls", "all"] = "cls"
-    """Whose attention is summed: that of [CLS], or the mean over all places."""
+    """Query positions whose attention is summed: [CLS], or the mean over all positions."""
     outcome: Literal["best", "match", "words"] = "best"
-    """What a pre-trained model is asked where inputs are changed: how well text and image match, or words that are \
-hidden from it; best: the match if it has a head for it. A fine-tuned one is asked its task."""
+    """Output of a pre-trained model that is measured when inputs change: the image-text match \
+score, or the prediction of masked words; best: the match score if the model has a match head. A \
+fine-tuned model uses its task."""
     perturbed_inputs: bool = True
-    """Also ask it beside blank, shuffled and swapped images and texts, eight passes in all."""
+    """Also measure the output with blank, shuffled and swapped images and texts (eight passes in \
+all)."""
     ig_examples: Annotated[int, at_least(0)] = 100
-    """Examples, evenly spaced, whose answers are also explained by integrated gradients; 0: none."""
+    """Number of examples, evenly spaced, with integrated gradients of the output; 0: none."""
     ig_steps: Annotated[int, at_least(1)] = 64
-    """Points on the line from a blank input at which integrated gradients are taken."""
+    """Steps of integrated gradients between the blank input and the example."""
     teacher: Annotated[str, InputKind.MODEL] = ""
-    """Compare attention to words with CLIP-TD's selection scores by this CLIP (hub id or folder); empty: leave out."""
+    """Compare attention to words with CLIP-TD's word selection by this CLIP: hub id or folder; \
+empty: no comparison."""
     teacher_images: Annotated[str, InputKind.FOLDER] = ""
-    """--teacher: folder of the images that it sees; ids are paths there without the ending."""
+    """--teacher: folder of its images; an image's id is its path here without the ending."""
     num_words: Annotated[int, at_least(1)] = 2
-    """--teacher: words of each text that are selected."""
+    """--teacher: number of words per text that are selected."""
     relevance: Literal["contextual", "isolated"] = "contextual"
-    """--teacher: a word's visual relevance is that of its place in the text, or of the word by itself."""
+    """--teacher: visual relevance of a word in its context, or of the word in isolation."""
     processes: Annotated[int, at_least(1)] = 1
-    """Processes that share the examples, on this machine; results do not depend on it. `torchrun` does the same."""
+    """Parallel processes on this machine, which share the examples; results do not depend on it. \
+`torchrun` works too."""
 
 
 def check_modality(config: ModalityConfig, out: str | Path) -> None:
@@ -302,7 +320,7 @@ def check_modality(config: ModalityConfig, out: str | Path) -> None:
 
 
 def inputs_of_modality(config: ModalityConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     return {
         "other": config.other,
         "data": config.data,
@@ -314,7 +332,7 @@ def inputs_of_modality(config: ModalityConfig) -> Inputs:
 
 MODALITY = Command(
     "modality",
-    "how much a model looks at, and depends on, text and image; before and after distillation",
+    "how much a model attends to and depends on text and image, e.g. before and after distillation",
     "groundling.studies.attention.modality:modality",
     {"_own": ModalityConfig()},
     title=TITLE,
@@ -330,33 +348,37 @@ MODALITY = Command(
 
 @dataclass(frozen=True)
 class SyntaxConfig(Settings):
-    """Whose attention heads are asked where the thing of a word's syntactic neighbour is, and by which parses."""
+    """Attention heads that attend from a word to the region of its syntactic neighbour: model, data
+    and parses.
+    """
 
     attention_model: AttentionSettings = field(default_factory=AttentionSettings)
     data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder with Flickr30k Entities' official files."""
     split: str = "val"
-    """Which split: a list of images there."""
+    """Split to analyse: a list of images in the folder."""
     parses: Annotated[str, required] = ""
-    """Dependency parses of the captions: a CoNLL-U file of any parser's, a folder of such, spacy, stanza (or \
-spacy:MODEL, stanza:LANGUAGE, where installed), or gold: the rendered world's own."""
+    """Dependency parses of the captions: a CoNLL-U file of any parser, a folder of such files, \
+spacy or stanza (or spacy:MODEL, stanza:LANGUAGE, if installed), or gold: those of a rendered \
+world."""
     labels: Literal["stanford", "ud", "as-is"] = "stanford"
-    """Relations are called and built as in Stanford's dependencies (the paper), as in Universal Dependencies, or as \
-the parses have them."""
+    """Relation labels and structure: stanford: Stanford dependencies (the paper); ud: Universal \
+Dependencies; as-is: unchanged."""
     include_other_phrases: bool = False
-    """Ask words in other phrases with boxes, too; these have a thing of their own to look at."""
+    """Also use query words inside other phrases with boxes, which have a region of their own."""
     min_region_attention: Annotated[float, between(0, 1)] = 0.2
-    """Heads that send no more than this share of their attention from a relation's words to regions are not chosen \
-for it (the paper: 20 %); 0: all may be."""
+    """Select only heads that send more than this share of their attention from a relation's words \
+to regions (the paper: 20 %); 0: all."""
     min_arcs: Annotated[int, at_least(1)] = 50
-    """Relations of fewer arcs are only counted."""
+    """Minimum number of arcs of a relation; rarer relations are only counted."""
     include_unrelated_captions: bool = True
-    """Ask captions, too, that UNRELATED_CAPTIONS lists."""
+    """Include captions listed in UNRELATED_CAPTIONS."""
     shuffled_images_control: bool = True
-    """Ask a second time beside the looks of other images, which doubles the time: what is still found then, no head \
-has found by looking."""
+    """Control: repeat the analysis with the region features of other images, which doubles the \
+time. Accuracy that remains does not come from visual content."""
     processes: Annotated[int, at_least(1)] = 1
-    """Processes that share the captions, on this machine; results do not depend on it. `torchrun` does the same."""
+    """Parallel processes on this machine, which share the captions; results do not depend on it. \
+`torchrun` works too."""
 
 
 def check_syntax(config: SyntaxConfig, out: str | Path) -> None:
@@ -365,7 +387,9 @@ def check_syntax(config: SyntaxConfig, out: str | Path) -> None:
 
 
 def parses_of(config: SyntaxConfig) -> Path | None:
-    """The file or folder of the parses; None if a parser is to be asked. Raises InputError if it is not there."""
+    """File or folder of the parses; None for a parser that runs now. Raises InputError if it does
+    not exist.
+    """
     from groundling.data.text.parses import PARSERS
 
     path = Path(config.parses)
@@ -373,27 +397,27 @@ def parses_of(config: SyntaxConfig) -> Path | None:
         path = Path(config.data) / GOLD_PARSES
         if not path.exists():
             raise InputError(
-                f"--parses gold: no {path}; `groundling data make-tasks` writes one for a rendered world; photographs "
-                "have none"
+                f"--parses gold: no {path}; `groundling data make-tasks` writes it for a rendered world, photographs "
+                "have no gold parses"
             )
     if path.exists():
         return path
     if config.parses.partition(":")[0] in PARSERS:
         return None
     raise InputError(
-        f"--parses {config.parses}: no such file or folder; expected one of CoNLL-U, or {', '.join(PARSERS)} or gold"
+        f"--parses {config.parses}: no such file or folder; expected CoNLL-U, {', '.join(PARSERS)} or gold"
     )
 
 
 def inputs_of_syntax(config: SyntaxConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     parses = parses_of(config) or ""
     return {"data": config.data, "parses": parses, **_of_attending(config.attention_model)}
 
 
 SYNTAX = Command(
     "syntax",
-    "which attention heads look from a word to the thing of its syntactic neighbour",
+    "which attention heads attend from a word to the region of its syntactic neighbour",
     "groundling.studies.attention.syntax:syntax",
     {"_own": SyntaxConfig()},
     title=TITLE,
@@ -409,19 +433,19 @@ SYNTAX = Command(
 
 @dataclass(frozen=True)
 class CaptionsConfig(Settings):
-    """Of which split the captions are written for a parser of one's own."""
+    """Split whose captions are written for a parser."""
 
     data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder with Flickr30k Entities' official files."""
     split: str = "val"
-    """Which split: a list of images there."""
+    """Split to write: a list of images in the folder."""
     include_unrelated_captions: bool = True
-    """Write captions, too, that UNRELATED_CAPTIONS lists."""
+    """Include captions listed in UNRELATED_CAPTIONS."""
 
 
 CAPTIONS = Command(
     "data captions",
-    "the captions that `syntax` reads, one a line, for a parser of your own",
+    "write the captions that `syntax` reads, one per line, for a parser of your own",
     "groundling.studies.attention.syntax:write_captions",
     {"_own": CaptionsConfig()},
     title=TITLE,
@@ -429,7 +453,7 @@ CAPTIONS = Command(
     common_flags="data split include-unrelated-captions",
     positional=("--data",),
     file="captions.txt",
-    out_help="File of the captions; an older one is replaced.",
+    out_help="Output file; an existing file is replaced.",
     output=OutputFile(),
 )
 

@@ -1,11 +1,13 @@
-"""Labels of dependencies: Universal Dependencies (v2), ClearNLP's (spaCy's English models) and Stanford's.
+"""Dependency labels: Universal Dependencies (v2), ClearNLP (spaCy's English models), Stanford.
 
-Mostly a relation has another name. Two things are built otherwise. A preposition is UD's `case`, below its noun; in the
-others it stands between (`prep`) and the noun is its `pobj`. UD's `cc` belongs to the conjunct behind it, the others'
-to the first. What has no counterpart keeps its name, and what either scheme attaches elsewhere (punctuation, copulas
-but those before a preposition) stays where the parser has it.
+Most relations differ in their name alone. Two differ in structure. A preposition is a child of its
+noun in UD (`case`); in the others it is the noun's parent (`prep`), and the noun its `pobj`. UD
+attaches `cc` to the conjunct that follows, the others to the first conjunct. A relation without a
+counterpart keeps its name. Words that the schemes attach to different parents (punctuation, copulas
+except before a preposition) keep the parser's parent.
 
-Stanford's: de Marneffe and Manning 2008, basic dependencies, which AllenNLP's parser of the VisualBERT paper says.
+Stanford: de Marneffe and Manning 2008, basic dependencies, as in AllenNLP's parser, which the
+VisualBERT paper uses.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ TO_STANFORD = {
     "obl:unmarked": "npadvmod",
     "relcl": "rcmod",
 }
-"""Names of UD and ClearNLP that Stanford's scheme has others for."""
+"""Stanford's names for relations of UD and ClearNLP, where they differ."""
 TO_UD = {
     "acomp": "xcomp",
     "auxpass": "aux:pass",
@@ -69,24 +71,24 @@ TO_UD = {
     "tmod": "obl:unmarked",
     "vmod": "acl",
 }
-"""Names of Stanford's scheme and ClearNLP that UD has others for."""
+"""UD's names for relations of Stanford's scheme and ClearNLP, where they differ."""
 POSSESSIVE = ("nmod:poss", "poss")
-"""Relations of an owner, whose `case` is 's."""
+"""Relations of a possessor, whose `case` is 's."""
 OBLIQUE = ("nmod", "obl")
-"""UD's relations of a noun with a preposition, whatever stands behind a colon."""
+"""UD's relations of a noun with a preposition, with any subtype."""
 PREPOSITIONS = ("prep", "agent", "dative")
-"""Relations of a preposition with a `pobj` of its own."""
+"""Relations of a preposition that has its own `pobj`."""
 IN_A_NOUN_PHRASE = (
     *("acl", "amod", "appos", "case", "compound", "conj", "cc", "det", "fixed", "flat"),
     *("goeswith", "nmod", "nummod", "poss", "relcl"),
 )
-"""What stays with a noun, where it stops being the predicate."""
+"""Relations whose children stay with a noun when a copula becomes the predicate in its place."""
 VERBAL = ("VERB", "AUX", "ADJ", "ADV", "V", "J", "R", "MD")
-"""Beginnings of universal and of the Penn Treebank's tags of words whose nouns are `obl`, not `nmod`."""
+"""Prefixes of universal and Penn Treebank tags of words whose nouns are `obl`, not `nmod`."""
 
 
 def relabel(words: Sequence[ParsedWord], scheme: LabelScheme) -> tuple[ParsedWord, ...]:
-    """The words of a parse with relations of `scheme`, whichever of the three they had; `as-is` changes nothing."""
+    """The words of a parse with the relations of `scheme`; `as-is` changes nothing."""
     if scheme == "as-is":
         return tuple(words)
     tree = _Tree(words)
@@ -95,12 +97,12 @@ def relabel(words: Sequence[ParsedWord], scheme: LabelScheme) -> tuple[ParsedWor
 
 
 def base_relation(relation: str) -> str:
-    """What stands before the colon of a relation with a subtype."""
+    """A relation without its subtype, the part after the colon."""
     return relation.partition(":")[0]
 
 
 class _Tree:
-    """A parse while it is changed."""
+    """A parse that can be changed."""
 
     def __init__(self, words: Sequence[ParsedWord]) -> None:
         self.given = words
@@ -112,7 +114,7 @@ class _Tree:
         return tuple(word._replace(head=head, relation=name) for word, head, name in changed)
 
     def below(self, place: int, fits: Callable[[str], bool]) -> list[int]:
-        """Words that depend on one of this number, in order, and whose relations fit."""
+        """Indices of the children of word `place` whose relations fit, in order."""
         return [
             child
             for child, head in enumerate(self.head)
@@ -123,7 +125,7 @@ class _Tree:
         self.head[place] = head
         self.relation[place] = relation
 
-    # -- to Stanford's -------------------------------------------------------------------------------------------------
+    # -- to Stanford ---------------------------------------------------------------------------------------------------
 
     def to_stanford(self) -> None:
         for place in range(len(self.head)):
@@ -150,7 +152,7 @@ class _Tree:
             self.head[place] = self.head[head]
 
     def _put_prepositions_between(self, noun: int, cases: Sequence[int]) -> None:
-        """A noun below its prepositions, the first of which takes its place; a noun that owns has none."""
+        """Attach a noun to its last preposition; the first one takes its place."""
         name = self.relation[noun]
         if name in POSSESSIVE:
             for case in cases:
@@ -170,7 +172,7 @@ class _Tree:
         self.attach(noun, above, "pobj")
 
     def _make_predicate(self, verb: int, noun: int) -> None:
-        """A copula in its noun's place: "is" of "the dog is on the grass"."""
+        """Put a copula in its noun's place, as "is" in "the dog is on the grass"."""
         self.attach(verb, self.head[noun], self.relation[noun])
         for child in self.below(noun, lambda name: base_relation(name) not in IN_A_NOUN_PHRASE):
             self.head[child] = verb
@@ -191,7 +193,7 @@ class _Tree:
             self.relation[place] = "iobj" if name == "dative" else TO_UD.get(name, name)
 
     def _put_prepositions_below(self, noun: int) -> None:
-        """A noun in its preposition's place; prepositions above that have no other noun ("out of") come along."""
+        """Put a noun in its preposition's place; chained ones ("out of") become its children."""
         top = self.head[noun]
         if top == ROOT or not self._is_preposition(top):
             return
@@ -212,7 +214,7 @@ class _Tree:
         return self.relation[place] in PREPOSITIONS or self.head[place] == ROOT
 
     def _has_no_own_noun(self, place: int) -> bool:
-        """Whether a preposition is there that has no noun but by way of another one."""
+        """Whether the word is a preposition whose noun is attached to another preposition."""
         return (
             place != ROOT
             and self.relation[place] in PREPOSITIONS
@@ -220,7 +222,7 @@ class _Tree:
         )
 
     def _move_conjunction_down(self, place: int) -> None:
-        """To the next conjunct behind it, if there is one."""
+        """Attach a conjunction to the conjunct that follows, if there is one."""
         if self.relation[place] != "cc" or self.head[place] == ROOT:
             return
         conjuncts = self.below(self.head[place], lambda name: name == "conj")

@@ -1,8 +1,9 @@
 """Figures for papers from finished runs of `heads`, `syntax` and `modality`, as a command.
 
-VisualBERT's Figures 3 and 4 (accuracy of heads, layer by layer), CLIP-TD's Figures 2 to 4 (attention to the words that
-a teacher selects, modality importance by layer and by head). Panels of one figure share their scales; colours are Okabe
-and Ito's, and nothing is told by colour alone.
+VisualBERT's Figures 3 and 4 (accuracy of heads by layer) and CLIP-TD's Figures 2 to 4 (attention to
+the words that a teacher selects, modality importance by layer and by head). The panels of a figure
+share their scales. Colours are from Okabe and Ito's palette, and nothing is conveyed by colour
+alone.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ if TYPE_CHECKING:
 
 
 def figures(config: FiguresConfig, work: CommandContext) -> dict[str, Any]:
-    """Write every run's figures, NAME-FIGURE by the run folder's name, to the folder `work.out`; returns the files.
+    """Write every run's figures to `work.out` as NAME-FIGURE (NAME of the run's folder).
 
-    Raises InputError if a folder holds no such result, two are called the same, or a format is unknown.
+    Returns the files. Raises InputError if a folder has no such result, two folders have the same
+    name, or a format is unknown.
     """
     names = [Path(folder).resolve().name for folder in config.results]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"--results: two folders are called {twice}, and so would their figures")
+        raise InputError(
+            f"--results: two folders are called {twice}, so their figures would overwrite each other; rename one"
+        )
     made: dict[str, Figure] = {}
     for name, folder in zip(names, config.results, strict=True):
         result = Path(folder) / "result.json"
@@ -49,37 +53,37 @@ def figures(config: FiguresConfig, work: CommandContext) -> dict[str, Any]:
     return {"figures": [str(path) for path in paths]}
 
 
-# -- what is drawn -----------------------------------------------------------------------------------------------------
+# -- results and files -------------------------------------------------------------------------------------------------
 
 
 KINDS = {"visual": (BLUE, "o"), "textual": (ORANGE, "s"), "special": (GREEN, "^")}
-"""Colour and mark of each modality."""
+"""Colour and marker of each modality."""
 COLOUR_MAP = "cividis"
-"""Of heat maps: light and dark for every kind of sight."""
+"""Colour map of heat maps, readable with colour blindness."""
 FORMATS = ("svg", "pdf", "png")
 DPI = 300
 TITLE_WIDTH = 24
-"""Characters of a column's title in a line."""
+"""Characters per line of a column's title."""
 PANEL_WIDTH = 3.4
-"""Inches of a panel, about a column of a two-column paper."""
+"""Width of a panel in inches, about a column of a two-column paper."""
 PANEL_HEIGHT = 2.5
 COLUMNS = 3
 """Panels side by side."""
 HEAD_SPREAD = 0.35
-"""How far dots of one layer stand apart, in layers."""
+"""Half the width over which a layer's dots are spread, in layers."""
 
 MOST_HEADS = 1000
-"""Of a layer, far more than any model has: each gets a place."""
+"""Upper limit of heads per layer, far more than any model has."""
 
 ResultJson = Mapping[str, Any]
 
 
 def figures_of(result: ResultJson) -> dict[str, Figure]:
-    """What there is to draw of a run's `result.json`, by the name of the file.
+    """The figures of a run's `result.json`, by file name.
 
-    Raises InputError if it is none of `groundling heads`, `syntax` or `modality`.
+    Raises InputError if it is not a result of `groundling heads`, `syntax` or `modality`.
     """
-    with convert_errors("no result of `groundling heads`, `syntax` or `modality`"):
+    with convert_errors("not a result of `groundling heads`, `syntax` or `modality`"):
         if not all(result.get(name, True) for name in ("relations", "models")):
             raise ValueError("it is empty")
         if "relations" in result:
@@ -96,7 +100,7 @@ def figures_of(result: ResultJson) -> dict[str, Figure]:
 def write_figures(
     figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Write each figure in each format, whole or not at all; returns the files.
+    """Write each figure in each format, atomically; returns the files.
 
     Raises InputError for an unknown format.
     """
@@ -113,9 +117,7 @@ def write_figures(
             for one in formats:
                 path = folder / f"{name}.{one}"
                 drawn = io.BytesIO()
-                with rc_context(
-                    {"svg.hashsalt": "groundling"}
-                ):  # else ids are drawn anew each time
+                with rc_context({"svg.hashsalt": "groundling"}):  # otherwise ids are random
                     figure.savefig(drawn, format=one, dpi=DPI, metadata=nobody[one])
                 write_whole(path, drawn.getvalue())
                 paths.append(path)
@@ -125,7 +127,7 @@ def write_figures(
 def _panels(
     count: int, wide: float = PANEL_WIDTH, high: float = PANEL_HEIGHT
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of panels with shared scales."""
+    """A figure of `count` panels with shared scales."""
     across = min(count, COLUMNS)
     down = -(-count // across)
     figure = new_figure(wide * across, high * down)
@@ -144,15 +146,15 @@ def _panels(
 
 
 def _relation(told: ResultJson) -> str:
-    """A relation as a panel's title: which of its two ends owns the boxes stands behind it."""
+    """A relation as a panel's title, with the end of the arc that is the phrase."""
     return f"{told['relation']} (phrase is {told['phrase_is']})"
 
 
 def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
-    """Accuracy of every head over its layer, a panel for each title; VisualBERT, Figures 3 and 4.
+    """Accuracy of every head by layer, one panel per title; VisualBERT, Figures 3 and 4.
 
-    Active heads are large and dark, others small and light; the grey line is the rule: the region of the highest
-    confidence, or, where there is none, a region at random.
+    Active heads are large and dark, others small and light; the grey line is the baseline: the
+    region of the highest confidence or, without confidences, a random region.
     """
     rules = [(told.get("confidence") or told["chance"])["value"] for told in panels.values()]
     found = [head[_measure(told)] for told in panels.values() for head in told["heads"]]
@@ -169,7 +171,7 @@ def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
         name = "highest confidence" if by_confidence else "a region at random"
         one.axhline(rule["value"], color=GREY, linewidth=1.2, label=name, zorder=1)
         one.set_title(title, fontsize=9)
-    # Told once for all: a panel that asks for the bottom alone would freeze the top of those that come after it.
+    # Set once for all panels: setting the bottom alone would freeze the top of later panels.
     axes[0].set_ylim(0, min(1.06 * max(*found, *rules), 104))
     figure.supxlabel("layer", fontsize=9)
     figure.supylabel(f"{' or '.join(dict.fromkeys(map(_measure, panels.values())))}, %", fontsize=9)
@@ -180,7 +182,7 @@ def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
 def _scale(
     figure: Figure, axes: Sequence[Axes], image: AxesImage, most: float, even: float | None = None
 ) -> None:
-    """The scale that heat maps share, the largest share in it, and a line where even attention is, if that is told."""
+    """Add the heat maps' colour bar, with the largest share and, given `even`, a line there."""
     bar = figure.colorbar(image, ax=axes)
     told = f"attention, % (largest: {most:.1f})"
     if even is not None:
@@ -192,21 +194,21 @@ def _scale(
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """One legend for all panels, above them."""
+    """Add one legend above all panels."""
     handles, labels = axes.get_legend_handles_labels()
     place: dict[str, Any] = {"loc": "outside upper center", "ncols": len(labels)}
     figure.legend(handles, labels, frameon=False, fontsize=7, columnspacing=1, **place)
 
 
 def _measure(told: ResultJson) -> str:
-    """By which rule heads are right, of a leaderboard: `accuracy`, as of all older ones, or `pointing`."""
+    """A result's measure: `accuracy` (also if an older one does not record it) or `pointing`."""
     return str(told.get("measure", "accuracy"))
 
 
 def _dots(axes: Axes, heads: Sequence[ResultJson], measure: str) -> None:
     layers = sorted({(one["attention"], one["layer"]) for one in heads})
     most = max(one["head"] for one in heads)
-    # Heads of a layer stand beside each other in their order, so that equal ones are told apart.
+    # Heads of a layer are spread horizontally in their order, so that equal accuracies do not overlap.
     across = np.linspace(-HEAD_SPREAD, HEAD_SPREAD, most + 1) if most else np.zeros(1)
     looks: dict[bool, dict[str, Any]] = {
         True: {"s": 22, "color": BLUE, "label": "active head", "zorder": 3},
@@ -241,9 +243,9 @@ def _of_modality(result: ResultJson) -> dict[str, Figure]:
 
 
 def draw_importance_by_layer(models: Sequence[ResultJson]) -> Figure:
-    """Share of attention on each modality, layer by layer, a panel for each model; CLIP-TD, Figure 3.
+    """Share of attention on each modality by layer, one panel per model; CLIP-TD, Figure 3.
 
-    Bands are 95 % intervals, thin lines what even attention over all places would give.
+    Bands are 95 % intervals; thin lines are the shares under even attention over all positions.
     """
     figure, axes = _panels(len(models))
     for one, model in zip(axes, models, strict=True):
@@ -267,10 +269,10 @@ def draw_importance_by_layer(models: Sequence[ResultJson]) -> Figure:
 
 
 def draw_importance_by_head(models: Sequence[ResultJson]) -> Figure:
-    """Share of attention on text and on image in every head, a row of panels for each model; CLIP-TD, Figure 4.
+    """Share of attention on text and on image by head, one row per model; CLIP-TD, Figure 4.
 
-    All panels share one scale, from 0 to the largest share, which stands beside it; titles have what even attention
-    over all places would give, in per cent.
+    All panels share one scale, from 0 to the largest share, which its label gives; titles give the
+    share under even attention over all positions, in per cent.
     """
     kinds = ("visual", "textual")
     maps = [
@@ -297,17 +299,17 @@ def draw_importance_by_head(models: Sequence[ResultJson]) -> Figure:
 
 
 def draw_selected_words(chosen: ResultJson, names: Sequence[str]) -> Figure:
-    """The scores by which a teacher selects words, and each model's attention to these words; CLIP-TD, Figure 2.
+    """A teacher's scores of words, and each model's attention to them; CLIP-TD, Figure 2.
 
-    One text, word by word; `chosen` is `selected_words` of `groundling modality`, `names` are the models'. Words that
-    are selected are dark and starred; words that may not be have no score.
+    One text, word by word; `chosen` is `selected_words` of `groundling modality`, `names` are the
+    models' names. Selected words are dark and starred; words that are no candidates have no score.
     """
     words = chosen["shown"]["words"]
     scores = [word["score"] for word in words]
     ranked = sorted(
         (place for place, score in enumerate(scores) if score is not None),
         key=lambda place: -scores[place],
-    )  # of equals the earlier, as the teacher selects
+    )  # ties go to the earlier word, as in the teacher
     selected = set(ranked[: chosen["words"]])
     bars = [("teacher's score", [np.nan if score is None else score for score in scores])]
     for number, name in enumerate(names):
@@ -322,7 +324,7 @@ def draw_selected_words(chosen: ResultJson, names: Sequence[str]) -> Figure:
         one.set_title(title, fontsize=8, loc="left")
         one.tick_params(axis="y", labelsize=7)
         one.spines[["top", "right"]].set_visible(False)
-        if row:  # models share a scale, which is not the teacher's
+        if row:  # models share a scale; the teacher has its own
             one.set_ylim(0, 1.06 * most if most else 1)
     told = [
         f"{word['word']} *" if place in selected else word["word"]
@@ -351,11 +353,11 @@ def draw_heat_maps(
     across: str,
     even: float | None = None,
 ) -> Figure:
-    """Attention (W, C) from words to columns, a panel for each head's title; VisualBERT, Figures 1 and 5.
+    """Attention (W, C) from words to columns, one panel per head; VisualBERT, Figures 1 and 5.
 
-    `across` is what columns are, such as boxes. All panels share one scale, from 0 to the largest share, which stands
-    beside it, or to the share in per cent that `even` attention gives a column, if that is more; what is NaN stays
-    blank.
+    `across` is the label of the columns, such as box. All panels share one scale, from 0 to the
+    largest share or, if that is more, to `even`, the share of a column under even attention, in per
+    cent. NaN stays blank.
     """
     wide = max(PANEL_WIDTH * 0.8, 0.22 * len(columns) + 0.9)
     told = [fill(column, TITLE_WIDTH) for column in columns]
@@ -374,7 +376,7 @@ def draw_heat_maps(
             rotation=60,
             ha="right",
             rotation_mode="anchor",
-            parse_math=False,  # a text may hold dollars
+            parse_math=False,  # a text may contain dollar signs
         )
     figure.supxlabel(across, fontsize=9)
     figure.supylabel("word", fontsize=9)

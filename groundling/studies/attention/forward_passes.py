@@ -1,8 +1,9 @@
-"""One pass over a model and its samples that tells attention layer by layer; nothing of it is held.
+"""Passes of a model over samples that hand out attention maps layer by layer and keep none.
 
-An `AttentionConsumer` takes from every map what it needs and lets it go, so that memory does not grow with attention and cost is
-one forward pass a sample. Of several processes each reads its share; batches are the same however many there are, and
-what consumers keep is merged in the samples' order or in exact sums, so that results are equal, too.
+An `AttentionConsumer` reduces every map to what it needs, so memory does not grow with the attention maps,
+and each sample costs one forward pass. Several processes share the samples. Batches do not depend
+on the number of processes, and results are merged in the samples' order or as exact sums, so
+results do not depend on it either.
 """
 
 from __future__ import annotations
@@ -26,90 +27,90 @@ from groundling.runs.jobs import Job, check_starts, run_jobs
 from groundling.runs.progress import track
 
 BATCH = 32
-"""Samples that are read at a time."""
+"""Samples per batch."""
 
 
 @dataclass(frozen=True)
 class AttentionBatch:
-    """A batch as a consumer meets it."""
+    """A batch as a consumer receives it."""
 
     batch: Batch
     """As the model reads it, on the model's device."""
     samples: Sequence[Sample]
     """Its B samples without padding, each with its `example`."""
     places: Sequence[int]
-    """Number of each among all samples of the pass."""
+    """Index of each among all samples of the pass."""
 
 
 class AttentionConsumer(Protocol):
-    """What looks at maps as they are made."""
+    """Receives attention maps as they are computed."""
 
     def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
-        """Take what is needed of one layer; no tensor of `one` may be kept, nor a view of it."""
+        """Process the map of one layer; it must not keep a tensor of `one`, or a view of one."""
         ...
 
     def local_result(self) -> Any:
-        """What this process has taken, small enough to travel between processes."""
+        """This process's result, small enough to send between processes."""
         ...
 
     def merge(self, parts: Sequence[Any]) -> None:
-        """Hold what all processes together have taken: each one's `kept`, its own among them."""
+        """Combine the results (`kept`) of all processes, this one's included."""
         ...
 
 
 class RaggedSampleArrays:
-    """Small arrays by sample; in the samples' order once merged, whichever process made them."""
+    """Small arrays by sample, which may differ in shape; sorted by sample once merged."""
 
     def __init__(self) -> None:
         self.rows: dict[int, np.ndarray] = {}
 
     def put(self, place: int, layer: int, row: np.ndarray) -> None:
-        """A layer's array (...) of the sample of this number; layers come in their order, and are stacked."""
+        """Add a layer's array (...) for the sample at `place`; layers must come in order."""
         before = self.rows.get(place)
         if (0 if before is None else len(before)) != layer:
-            raise InputError(f"sample {place}: layer {layer} was told out of its turn")
+            raise InputError(f"sample {place}: the model gave layer {layer} out of order")
         self.rows[place] = row[None] if before is None else np.concatenate([before, row[None]])
 
     def local_result(self) -> dict[int, np.ndarray]:
-        """The rows of this process by number."""
+        """The arrays of this process's samples, by index."""
         return self.rows
 
     def merge(self, parts: Sequence[dict[int, np.ndarray]]) -> None:
-        """The rows of all processes."""
+        """Combine the arrays of all processes."""
         every = {place: row for part in parts for place, row in part.items()}
         self.rows = {place: every[place] for place in sorted(every)}
 
     def stacked(self) -> np.ndarray:
-        """All rows (samples, layers, ...), which have to be of one shape."""
+        """All arrays (samples, layers, ...), which must have the same shape."""
         return np.stack([self.rows[place] for place in sorted(self.rows)])
 
 
 class SampleArrays:
-    """Arrays of one shape by sample and layer, held as whole batches: little more than their own bytes."""
+    """Arrays of one shape by sample and layer, kept as whole batches to save memory."""
 
     def __init__(self) -> None:
         self.places: list[np.ndarray] = []
         self.layers: list[list[np.ndarray]] = []
 
     def put(self, places: Sequence[int], layer: int, rows: np.ndarray) -> None:
-        """A layer's arrays (B, ...) of the samples of these numbers; a batch's layers come in their order."""
+        """Add a layer's arrays (B, ...) for the samples at `places`; layers must come in order."""
         if layer == 0:
             self.places.append(np.array(places, np.int32))
         if layer == len(self.layers):
             self.layers.append([])
         if layer > len(self.layers) or len(self.layers[layer]) != len(self.places) - 1:
-            raise InputError(f"sample {places[0]}: layer {layer} was told out of its turn")
+            raise InputError(f"sample {places[0]}: the model gave layer {layer} out of order")
         self.layers[layer].append(rows)
 
     def local_result(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Numbers (n,) and arrays (n, layers, ...) of this process's samples, if it has any."""
+        """Indices (n,) and arrays (n, layers, ...) of this process's samples, if any."""
         if not self.places:
             return None
         layers = [np.concatenate(batches) for batches in self.layers]
         return np.concatenate(self.places), np.stack(layers, 1)
 
     def merge(self, parts: Sequence[tuple[np.ndarray, np.ndarray] | None]) -> None:
-        """Those of all processes, in the order of samples."""
+        """Combine those of all processes, in the samples' order."""
         told = [part for part in parts if part is not None]
         self.places, self.layers = [], []
         if told:
@@ -120,72 +121,74 @@ class SampleArrays:
             self.layers = [[rows[:, layer]] for layer in range(rows.shape[1])]
 
     def stacked(self) -> np.ndarray:
-        """All arrays (samples, layers, ...), in the order of samples."""
+        """All arrays (samples, layers, ...), in the samples' order."""
         kept = self.local_result()
         if kept is None:
-            raise InputError("no layer was told of any sample")
+            raise InputError("the model gave no attention map for any sample")
         places, rows = kept
         return rows[np.argsort(places)]
 
 
 FIXED_POINT_SCALE = 1 << 32
-"""Parts of 1 in which `ExactSums` counts: integers add up to the same in any order, floating-point numbers do not."""
+"""`ExactSums` adds multiples of 1 / FIXED as integers, whose sum does not depend on the order."""
 
 
 class ExactSums:
-    """Sums of numbers that are the same in whatever order and by whichever process they were added."""
+    """Sums of numbers that do not depend on the order of addition or on the number of processes."""
 
     def __init__(self, *shape: int) -> None:
         self.total = np.zeros(shape, np.int64)
 
     def add(self, where: Any, values: np.ndarray) -> None:
-        """Add values, each at most 2**20 in size, to the part of the sums that `where` indexes."""
+        """Add values, each at most 2**20 in absolute value, to the sums at index `where`."""
         self.total[where] += np.rint(np.asarray(values, float) * FIXED_POINT_SCALE).astype(np.int64)
 
     def local_result(self) -> np.ndarray:
-        """The sums of this process, in parts of 1."""
+        """The sums of this process, in multiples of 1 / FIXED."""
         return self.total
 
     def merge(self, parts: Sequence[np.ndarray]) -> None:
-        """The sums of all processes."""
+        """Combine the sums of all processes."""
         self.total = np.sum(parts, axis=0)
 
     def values(self) -> np.ndarray:
-        """The sums, exact to 2**-33 for each number that was added."""
+        """The sums; each number added has an error of at most 2**-33."""
         return self.total / FIXED_POINT_SCALE
 
 
 class ModelPass(Protocol):
-    """What is asked of every sample once."""
+    """One run of a model over all samples."""
 
     def run(self, part: ProcessRank) -> None:
-        """Ask the share of one of several processes; what it says waits to be merged with the others'."""
+        """Run one process's share; its result is merged with the others' afterwards."""
         ...
 
     def local_result(self) -> Any:
-        """What this process's share has said, small enough to travel between processes."""
+        """The result of this process's share, small enough to send between processes."""
         ...
 
     def merge(self, parts: Sequence[Any]) -> None:
-        """Hold what all processes together were told: each one's `kept`, its own among them."""
+        """Combine the results (`kept`) of all processes, this one's included."""
         ...
 
 
 def iterate_batches(
     model: Encoder, samples: SampleDataset, part: ProcessRank, batch: int
 ) -> Iterator[tuple[Batch, list[Sample], list[int]]]:
-    """Batches of a process's share on the model's device, their samples and those's numbers.
+    """Batches of a process's share on the model's device, with their samples and indices.
 
-    Batches are the same however many processes there are. Raises InputError if there are no samples.
+    Batches do not depend on the number of processes. Raises InputError if there are no samples.
     """
     if not len(samples):
-        raise InputError("there are no samples whose attention could be looked at")
+        raise InputError("no samples to analyse; the data has no example")
     device = next(model.parameters()).device
-    order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
+    order = np.argsort(
+        samples.lengths, kind="stable"
+    )  # similar lengths together need little padding
     training = model.training
     model.eval()
     starts = range(part.rank * batch, len(order), batch * part.world)
-    for start in track(starts, "looking", "batch"):
+    for start in track(starts, "attention", "batch"):
         places = [int(place) for place in order[start : start + batch]]
         some = list(samples.get(places, ()))
         yield collate(some).to(device), some, places
@@ -193,7 +196,7 @@ def iterate_batches(
 
 
 class AttentionPass:
-    """A pass that tells every map of attention to consumers."""
+    """A pass that hands every attention map to its consumers."""
 
     def __init__(
         self,
@@ -202,7 +205,7 @@ class AttentionPass:
         consumers: Sequence[AttentionConsumer],
         batch: int = BATCH,
     ) -> None:
-        """`samples` are made when they are read, so that those of passes to come take no memory."""
+        """`samples` is called when the pass runs, so that later passes take no memory yet."""
         self.model = model
         self.samples = samples
         self.consumers = consumers
@@ -210,23 +213,23 @@ class AttentionPass:
 
     @torch.no_grad()
     def run(self, part: ProcessRank) -> None:
-        """Every layer's map, the lowest layer first; raises InputError if the model gives no attention."""
+        """Hand out every layer's map in order; raises InputError if the model gives none."""
         samples = self.samples()
         for batch, some, places in iterate_batches(self.model, samples, part, self.batch):
             _tell(self.model, AttentionBatch(batch, some, places), self.consumers)
 
     def local_result(self) -> list[Any]:
-        """What each consumer has kept."""
+        """The result of each consumer."""
         return [consumer.local_result() for consumer in self.consumers]
 
     def merge(self, parts: Sequence[list[Any]]) -> None:
-        """Every consumer's."""
+        """Combine every consumer's results."""
         for place, consumer in enumerate(self.consumers):
             consumer.merge([part[place] for part in parts])
 
 
 def _tell(model: Encoder, seen: AttentionBatch, consumers: Sequence[AttentionConsumer]) -> None:
-    """One forward pass, of which consumers are told."""
+    """One forward pass that hands its maps to the consumers."""
 
     def watch(one: AttentionMap) -> None:
         for consumer in consumers:
@@ -236,7 +239,7 @@ def _tell(model: Encoder, seen: AttentionBatch, consumers: Sequence[AttentionCon
 
 
 def run_passes_here(passes: Sequence[ModelPass]) -> None:
-    """Do passes on this process; under torchrun every process does its share, and all hold the whole afterwards."""
+    """Run passes; under torchrun each process runs its share, and all get the merged result."""
     state = PartialState()
     part = ProcessRank(state.process_index, state.num_processes)
     for one in passes:
@@ -246,13 +249,14 @@ def run_passes_here(passes: Sequence[ModelPass]) -> None:
 
 
 PassFactory = Callable[[torch.device], Sequence[ModelPass]]
-"""What makes a command's passes on a device; it can be pickled, as other processes are sent it."""
+"""Makes a command's passes on a device; picklable, as it is sent to other processes."""
 
 
 def run_passes(passes: Sequence[ModelPass], plan: PassFactory, processes: int = 1) -> None:
-    """Do all passes of a command: by this process, by those of torchrun, or by so many that are started here.
+    """Run all passes of a command: in this process, in torchrun's, or in `processes` new ones.
 
-    `plan` makes the same passes in these. Raises InputError for torchrun and `processes` at once.
+    `plan` makes the same passes in each of these. Raises InputError for torchrun together with
+    `processes`.
     """
     state = PartialState()
     if processes == 1:
@@ -267,7 +271,7 @@ def run_passes(passes: Sequence[ModelPass], plan: PassFactory, processes: int = 
 
 
 def _share(plan: PassFactory, device: str, part: ProcessRank) -> list[Any]:
-    """What one process's share of every pass has said."""
+    """The results of one process's share of every pass."""
     passes = plan(PartialState(cpu=device == "cpu").device)
     for one in passes:
         one.run(part)

@@ -1,7 +1,8 @@
-"""Every head as a ready-made classifier of phrases (VisualBERT, Section 3), and which heads are best.
+"""Attention heads as classifiers of phrases without training (VisualBERT, Section 3).
 
-A head answers with the region that gets most of what it sends from the phrase; it is right if that region is one of
-the phrase's own. Text is left out, whole images are no answer, and of equals the first region counts.
+A head predicts the region that gets most of the attention from the phrase; it is right if that
+region matches a gold box of the phrase. Text tokens and whole-image regions do not compete. Ties go
+to the first region.
 
 Sizes: Q phrases, H heads of a map, R regions, S columns.
 """
@@ -27,47 +28,48 @@ from groundling.stats.resampling import draw_resample_counts, interval, sum_resa
 from groundling.studies.attention.forward_passes import AttentionBatch, ExactSums
 
 PhrasePooling = Literal["last", "mean"]
-"""Where in a phrase heads are asked: at its last piece, or the mean over all of its pieces."""
+"""Query of a phrase: the attention from its last token, or the mean over all of its tokens."""
 
 
 GroundingMetric = Literal["accuracy", "pointing"]
-"""By which rule a head is right: its region matches a gold box by IoU; or the centre of its patch lies in one."""
+"""When a head is right: accuracy, a region's IoU with a gold box; pointing, a patch in one."""
 
 
 POINTING = (
-    "regions are patches of the photo, and a head is right whose patch has its centre in a gold box (pointing): not to "
-    "be compared with accuracies by IoU"
+    "regions are patches of the photo, and a head is right if its patch has its centre in a gold box (pointing): do "
+    "not compare with accuracies by IoU"
 )
-"""What a reader of such numbers must know."""
+"""The note on results by pointing."""
 
 
 class PhraseStatus(IntEnum):
-    """What became of a phrase."""
+    """Whether a phrase is scored, and if not, why."""
 
     SCORED = 0
     TRUNCATED = 1
-    """Cut off, or perhaps in part, with the end of a text that was too long."""
+    """All or perhaps part of it was truncated with the end of its text."""
     NO_TOKENS = 2
-    """The tokenizer makes nothing of it."""
+    """The tokenizer gives it no token."""
     SPLITS_WORD = 3
     """It begins or ends within a word."""
 
 
 MEASURES = ("region_share", "special_share", "entropy")
-"""What is summed over phrases beside being right: the shares of attention that regions and special pieces (such as
-[CLS] and [SEP]) get, and the entropy in nats of a phrase's attention over all that is there."""
+"""Measures of a phrase's attention that are summed over phrases: the shares on regions and on
+special tokens (such as [CLS] and [SEP]), and the entropy over all positions, in nats.
+"""
 
 
 FIRST = np.zeros(1, np.int64)
-"""The piece that stands where a phrase cannot be asked for; nothing comes of it."""
+"""Placeholder token for a phrase that cannot be scored; its attention is ignored."""
 
 
 @dataclass(frozen=True)
 class PhraseSpan:
-    """Words of a text that name something in its image."""
+    """A span of a text that names something in its image."""
 
     example: Example
-    """With the boxes that are right, for a task's `mark`."""
+    """With its gold boxes, for a task's `mark`."""
     start: int
     """Its first character in the text."""
     stop: int
@@ -75,15 +77,15 @@ class PhraseSpan:
 
 
 def words_in_span(text: str, start: int, stop: int) -> tuple[range, bool]:
-    """Numbers of the raw words that the characters from `start` to before `stop` touch, and whether none is split.
+    """Indices of the raw words in the characters `start` to `stop`, and whether they are whole.
 
-    Raises InputError if that is no part of the text, or holds no word.
+    Raises InputError if the span is outside the text or has no word.
     """
     words = word_spans(text)
     touched = np.flatnonzero((words[:, 0] < stop) & (words[:, 1] > start))
     if not 0 <= start < stop <= len(text) or not len(touched):
         raise InputError(
-            f"a phrase from character {start} to {stop} is no part of {text[:60]!r}, which has {len(text)} characters"
+            f"a phrase from character {start} to {stop} is not in {text[:60]!r}, which has {len(text)} characters"
         )
     first, last = int(touched[0]), int(touched[-1])
     whole = bool(words[first, 0] >= start and words[last, 1] <= stop)
@@ -93,9 +95,9 @@ def words_in_span(text: str, start: int, stop: int) -> tuple[range, bool]:
 def tokens_of_words(
     row: TextRow, words: range, dropped: int = 0
 ) -> tuple[np.ndarray, PhraseStatus]:
-    """The pieces of a text that belong to some of its raw words, and whether all of these are there.
+    """Indices of the tokens of a range of raw words, and whether the words are complete.
 
-    `dropped`: pieces that were cut off the text's end.
+    `dropped`: number of tokens truncated from the text's end.
     """
     pieces = np.flatnonzero((row.word_ids >= words.start) & (row.word_ids < words.stop))
     if dropped and words.stop > row.word_ids.max(initial=-1):
@@ -106,7 +108,7 @@ def tokens_of_words(
 
 
 def pointing_game(example: Example, row: RegionRow) -> np.ndarray:
-    """Which patches (R,) are right for an example, 1 or 0: those whose centre lies in one of its gold boxes.
+    """Which patches (R,) are right, 1 or 0: those with their centre in one of the gold boxes.
 
     Patches are too small to match a box by IoU.
     """
@@ -118,7 +120,7 @@ def pointing_game(example: Example, row: RegionRow) -> np.ndarray:
 
 
 class _BatchPhrase(NamedTuple):
-    """A phrase as `_PhraseBatch` has all of a batch."""
+    """One phrase of a `_PhraseBatch`."""
 
     place: int
     row: int
@@ -129,57 +131,57 @@ class _BatchPhrase(NamedTuple):
 
 
 class _PhraseBatch(NamedTuple):
-    """The Q phrases of a batch; P of their pieces are looked at."""
+    """The Q phrases of a batch, with P query tokens in all."""
 
     place: np.ndarray
-    """(Q,) number of each one's sample among all."""
+    """(Q,) index of each one's sample in the pass."""
     row: np.ndarray
     """(Q,) its row of the batch."""
     state: np.ndarray
-    """(Q,)."""
+    """(Q,) `PhraseStatus`."""
     right: np.ndarray
-    """(Q, R) bool: regions that are the phrase's own."""
+    """(Q, R) bool: the regions that match its gold boxes."""
     has_regions: np.ndarray
-    """(Q,) bool: there is a region to answer with."""
+    """(Q,) bool: its image has a region."""
     piece: np.ndarray
-    """(P,) pieces of the texts, phrase after phrase; a phrase that is not asked has the first one, which counts not."""
+    """(P,) token indices, phrase by phrase; `FIRST` for a phrase that is not scored."""
     first: np.ndarray
-    """(Q,) where each phrase's pieces begin."""
+    """(Q,) index in `piece` of each phrase's first token."""
 
 
 class PhraseBaselines(NamedTuple):
-    """What does not depend on heads, of Q phrases."""
+    """Statistics of Q phrases without heads: upper bound, chance, confidence baseline."""
 
     status: np.ndarray
     """(Q,) `PhraseStatus`."""
     has_matching_region: np.ndarray
-    """(Q,) bool: a region is right."""
+    """(Q,) bool: some region is right."""
     confident_is_right: np.ndarray
-    """(Q,) bool: the region of the highest confidence is."""
+    """(Q,) bool: the region of the highest confidence is right."""
     chance: np.ndarray
-    """(Q,) share of the regions that are."""
+    """(Q,) share of the regions that are right."""
     has_confidence: np.ndarray
     """(Q,) bool: regions of its image differ in their confidence."""
     region_count: np.ndarray
-    """(Q,) how many there are to answer with."""
+    """(Q,) number of regions, whole images not counted."""
 
 
 class GroundingResult(NamedTuple):
-    """What a pass found, of Q phrases in their order and M heads of all layers."""
+    """Result of a pass for Q phrases, in order, and the M heads of all layers."""
 
     baselines: PhraseBaselines
     is_right: np.ndarray
     """(Q, M) bool: the head is right."""
     means: np.ndarray
-    """(2, M, MEASURES): of either half of the texts, over the phrases that were asked; NaN for a half without any."""
+    """(2, M, MEASURES): means over the scored phrases of each half; NaN for a half without any."""
     heads: list[tuple[str, int, int]]
-    """Name of the map, layer and head of each of the M; layers and heads count from 0."""
+    """Map name, layer and head of each of the M; layers and heads count from 0."""
     measure: GroundingMetric = "accuracy"
-    """By which rule they are right."""
+    """When a head is right."""
 
 
 class HeadGrounding:
-    """Asks every head for every phrase; of each phrase and head one bit is kept, and of each layer a few sums."""
+    """Scores every head on every phrase; keeps a bit per phrase and head, and sums per layer."""
 
     def __init__(
         self,
@@ -188,14 +190,14 @@ class HeadGrounding:
         half: Sequence[int],
         reading: PhrasePooling = "last",
     ) -> None:
-        """`phrases` and `half` (0 or 1) of each sample of the pass; `mark`: which regions are right for a phrase."""
+        """`phrases` and `half` (0 or 1) of each sample; `mark` gives a phrase's right regions."""
         self.phrases = phrases
         self.mark = mark
         self.half = half
         self.reading = reading
         self.layers: list[tuple[str, int]] = []
         self.heads = 0
-        # Room for all at once: many small arrays, one by one, would keep memory from being given back between batches.
+        # Allocated at once: many small arrays would fragment memory between batches.
         self.first = np.cumsum([0, *(len(own) for own in phrases)])
         self.bits: list[np.ndarray] = []
         self.facts = np.zeros((self.first[-1], len(PhraseBaselines._fields)))
@@ -204,9 +206,9 @@ class HeadGrounding:
         self._now: tuple[AttentionBatch, _PhraseBatch] | None = None
 
     def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
-        """Score a layer's heads on a batch; a map that is not of text over regions is passed by.
+        """Score a layer's heads on a batch; maps other than text over regions are skipped.
 
-        Raises InputError if a head gives regions no attention at all, or phrases do not fit their texts.
+        Raises InputError if a head gives regions no attention, or a phrase is not in its text.
         """
         holds = _numpy(one.columns.kinds)
         is_seen = (holds == PositionKind.REGION) | (holds == PositionKind.WHOLE_IMAGE)
@@ -220,10 +222,10 @@ class HeadGrounding:
         is_region = (holds == PositionKind.REGION)[asked.row][:, None]
         share = np.where(is_region, rows, 0).sum(-1)
         self._check(share, asked, seen, one)
-        # The first of the largest; -1 keeps text out.
+        # Ties go to the first; -1 excludes text.
         picked = np.where(is_region, rows, -1).argmax(-1)
         region = np.take_along_axis(_numpy(one.columns.indices)[asked.row], picked, 1)
-        # An image without an answer picks a piece, whose number may be none of a region's.
+        # An image without regions gives the index of a token, which may exceed those of regions.
         region = np.minimum(region, asked.right.shape[1] - 1)
         is_asked = asked.state == PhraseStatus.SCORED
         right = np.take_along_axis(asked.right, region, 1) & (is_asked & asked.has_regions)[:, None]
@@ -237,13 +239,13 @@ class HeadGrounding:
             self.sums[number].add(self.half[place], measured[own & is_asked].sum(0))
 
     def _number(self, one: AttentionMap) -> int:
-        """Number of a map among those of text over regions; a new one makes room for its sums."""
+        """Index of a map among those of text over regions; a new one is appended with its sums."""
         layer = (one.name, one.layer)
         heads = one.weights.shape[1]
         if layer not in self.layers:
             if self.heads not in (0, heads):
                 raise InputError(
-                    f"layers of {self.heads} and of {heads} heads cannot stand in one table"
+                    f"layers have {self.heads} and {heads} heads; expected the same number in all"
                 )
             self.heads = heads
             self.layers.append(layer)
@@ -252,7 +254,7 @@ class HeadGrounding:
         return self.layers.index(layer)
 
     def _rows(self, one: AttentionMap, asked: _PhraseBatch) -> np.ndarray:
-        """What each phrase sends (Q, H, S), the mean over its pieces."""
+        """Attention (Q, H, S) from each phrase, the mean over its query tokens."""
         owner = np.repeat(asked.row, np.diff([*asked.first, len(asked.piece)]))
         place = _row_of(one.rows, owner, asked.piece)
         rows = one.weights[owner, :, place].float().cpu().numpy()
@@ -268,12 +270,12 @@ class HeadGrounding:
             query = int(wrong.argmax())
             sample = seen.samples[int(asked.row[query])]
             raise InputError(
-                f"{sample.id}: layer {one.layer} has a head that gives its regions no attention at all, or no number; "
-                "the model is damaged, or hides its regions as padding"
+                f"{sample.id}: a head of layer {one.layer} gives the regions no attention, or NaN; the model is "
+                "damaged, or masks its regions as padding"
             )
 
     def _ask(self, seen: AttentionBatch) -> _PhraseBatch:
-        """The phrases of a batch, of which what does not depend on heads is kept."""
+        """The phrases of a batch; their statistics that do not depend on heads are kept."""
         asked = []
         for row, (sample, place) in enumerate(zip(seen.samples, seen.places, strict=True)):
             regions = require(sample.regions, "regions", "heads")
@@ -303,7 +305,7 @@ class HeadGrounding:
         return _BatchPhrase(place, row, state, right, bool((~regions.is_whole_image).any()), pieces)
 
     def _pieces(self, phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
-        """The pieces at which heads are asked; the text's first one where they cannot be."""
+        """A phrase's query tokens; the placeholder if it cannot be scored."""
         with prefix_errors(phrase.example.id):
             words, whole = words_in_span(phrase.example.text, phrase.start, phrase.stop)
         if not whole:
@@ -315,7 +317,7 @@ class HeadGrounding:
         return pieces[-1:] if self.reading == "last" else pieces, state
 
     def local_result(self) -> dict[str, Any]:
-        """Bits, facts, sums and the names of layers."""
+        """Bits, statistics, sums and layer names of this process."""
         self._now = None
         return {
             "layers": self.layers,
@@ -327,12 +329,12 @@ class HeadGrounding:
         }
 
     def merge(self, parts: Sequence[dict[str, Any]]) -> None:
-        """What all processes found; one without a batch knows no layers."""
+        """Combine those of all processes; a process without a batch has no layers."""
         told = [part for part in parts if part["layers"]]
         self.asked.merge([part["asked"] for part in told])
         self.layers = told[0]["layers"] if told else []
         self.heads = told[0]["heads"] if told else 0
-        # Where one process has something, the others have zeros.
+        # Each phrase is in one process; the others have zeros.
         self.facts = np.sum([part["facts"] for part in parts], axis=0)
         self.bits = [
             np.bitwise_or.reduce([part["bits"][number] for part in told])
@@ -343,9 +345,9 @@ class HeadGrounding:
             sums.merge([part["sums"][number] for part in told])
 
     def result(self) -> GroundingResult:
-        """What was found; raises InputError if the model told no map of text over regions."""
+        """The result; raises InputError if the model gave no attention map of text over regions."""
         if not self.layers:
-            raise InputError("this model's attention has no text that looks at regions")
+            raise InputError("this model has no attention from text to regions")
         # (layers, Q, H)
         hits = np.unpackbits(np.stack(self.bits), axis=-1, count=self.heads).astype(bool)
         with np.errstate(invalid="ignore"):
@@ -370,7 +372,7 @@ class HeadGrounding:
 
 
 def _facts(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
-    """Of a phrase: see `PhraseBaselines`; `right` (R,)."""
+    """The `PhraseBaselines` of one phrase, without its state; `right` (R,)."""
     candidates = np.flatnonzero(~regions.is_whole_image)
     if not len(candidates):
         return 0, 0, 0, 0, 0
@@ -382,7 +384,7 @@ def _facts(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
 
 
 def _row_of(rows: SequencePositions, owner: np.ndarray, piece: np.ndarray) -> np.ndarray:
-    """Which row of a map (P,) a text's piece (P,) is, in the batch's row `owner` (P,)."""
+    """The row (P,) of a map that belongs to token `piece` (P,) of the batch's row `owner` (P,)."""
     holds = _numpy(rows.kinds)[owner]
     is_text = (holds == PositionKind.PIECE) | (holds == PositionKind.SPECIAL)
     found: np.ndarray = (is_text & (_numpy(rows.indices)[owner] == piece[:, None])).argmax(-1)
@@ -394,17 +396,16 @@ def _numpy(tensor: Any) -> np.ndarray:
     return array
 
 
-# Which heads ground phrases, in numbers that choosing the best of many heads does not flatter.
-# The best of 144 heads on a split is too good to be true: heads are chosen on one half of the images and scored on
-# the other, both ways round, and every number stands beside what a rule, chance and the same heads before other
-# images reach.
-# Sizes: Q phrases, M heads of all layers, I images.
+# Which heads ground phrases, without selection bias: the best of 144 heads on a split overestimates
+# its accuracy, so heads are selected on one half of the images and scored on the other, in both
+# directions. Every number is reported with a baseline, chance, and the accuracy of the same heads
+# with the region features of other images. Sizes: Q phrases, M heads of all layers, I images.
 
 NO_ACTIVE_HEAD = "no head sends more than {:.0%} of its attention from phrases to regions"
 
 
 def assign_halves(images: Sequence[str], seed: int) -> dict[str, int]:
-    """0 or 1 for every image: half of the different ones each, the same for the same seed and images."""
+    """0 or 1 for every image, in equal numbers; the same for the same seed and images."""
     different = sorted(set(images))
     order = generator(seed, "halves").permutation(len(different))
     return {different[place]: int(rank % 2) for rank, place in enumerate(order)}
@@ -412,29 +413,29 @@ def assign_halves(images: Sequence[str], seed: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class HeadLeaderboard:
-    """What a pass found of Q phrases, and what they are."""
+    """Result of a pass for Q phrases, and the accuracies and best heads computed from it."""
 
     result: GroundingResult
     image: np.ndarray
-    """(Q,) int: the image each is about, from 0."""
+    """(Q,) int: index of its image, from 0."""
     half: np.ndarray
-    """(Q,): the half of the images it is in."""
+    """(Q,): the half (0 or 1) that its image is in."""
     kinds: Sequence[tuple[str, ...]]
-    """(Q) kinds of what it names, such as people; none where nobody says."""
+    """(Q) types of its entity, such as people; empty if not annotated."""
     min_region_share: float
-    """Heads that send no more than this share of their attention from phrases to regions are not chosen."""
+    """Heads whose share of attention from phrases to regions is not above this are not selected."""
     seed: int
     shuffled_result: GroundingResult | None = None
-    """What the same pass found beside the looks of other images."""
+    """The result of the same pass with the region features of other images."""
 
     @cached_property
     def scored_phrases(self) -> np.ndarray:
-        """(Q,) bool: heads could be asked for it."""
+        """(Q,) bool: the phrase is scored."""
         return np.asarray(self.result.baselines.status == PhraseStatus.SCORED)
 
     @cached_property
     def active(self) -> np.ndarray:
-        """(2, M) bool: heads that look at regions, in each half."""
+        """(2, M) bool: the active heads of each half."""
         return np.asarray(self.result.means[..., 0] > self.min_region_share)
 
     @cached_property
@@ -446,14 +447,15 @@ class HeadLeaderboard:
 
     @cached_property
     def draws(self) -> np.ndarray:
-        """(DRAWS, I): how often each image is drawn."""
+        """(DRAWS, I): how often each bootstrap resample draws each image."""
         rng = generator(self.seed, "heads", "bootstrap")
         return draw_resample_counts(int(self.image.max()) + 1, rng)
 
     def best_heads(self, hits: np.ndarray, rows: np.ndarray, among: np.ndarray) -> list[int | None]:
-        """The best active head of each half, by `hits` (Q, M) of phrases `rows` (Q,) and of heads `among` (M,).
+        """The best active head of each half by `hits` (Q, M), for masks of phrases and heads.
 
-        None where a half has no phrase or no active head; of equals the first.
+        `rows` (Q,) and `among` (M,) are bool. None for a half without a phrase or an active head.
+        Ties go to the first head.
         """
         best: list[int | None] = []
         for half in (0, 1):
@@ -466,7 +468,7 @@ class HeadLeaderboard:
         return best
 
     def held_out(self, hits: np.ndarray, chosen: Sequence[int | None]) -> np.ndarray | None:
-        """Whether each phrase (Q,) is found by the head that was chosen on the other half; None without such heads."""
+        """(Q,): whether the head selected on the other half is right; None without such heads."""
         first, second = chosen
         if first is None or second is None:
             return None
@@ -475,15 +477,16 @@ class HeadLeaderboard:
     def intervals(
         self, columns: Mapping[str, np.ndarray], rows: np.ndarray
     ) -> dict[str, dict[str, Any]]:
-        """Means in per cent of columns (Q,) over phrases `rows`, with 95 % intervals over images.
+        """Means of columns (Q,) over phrases `rows`, per cent, with 95 % intervals over images.
 
-        Draws are the same for all, so the interval of a column of differences is that of a paired comparison.
+        All columns share the draws, so the interval of a column of differences is that of a paired
+        comparison.
         """
         values = [np.where(rows, column, 0.0) for column in columns.values()]
         values.append(rows.astype(float))
         sums = np.stack([np.bincount(self.image, weights=one) for one in values], 1)
         drawn = sum_resamples(self.draws, sums)
-        drawn = drawn[drawn[:, -1] > 0]  # a resample may lack a rare kind
+        drawn = drawn[drawn[:, -1] > 0]  # a resample may lack a rare type
         shares = 100 * drawn[:, :-1] / drawn[:, -1:]
         total = 100 * sums[:, :-1].sum(0) / sums[:, -1].sum()
         low, high = interval(shares)
@@ -493,20 +496,20 @@ class HeadLeaderboard:
             told[name] = {"value": _round(total[place]), "interval": ends}
         return told
 
-    # -- the whole of it -----------------------------------------------------------------------------------------------
+    # -- the report ----------------------------------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """All numbers: the whole, layer by layer, kind by kind, head by head; raises InputError without a phrase."""
+        """All numbers: overall, by layer, type and head; raises InputError without phrases."""
         if not self.scored_phrases.any():
-            raise InputError("no phrase is left that heads could be asked for")
+            raise InputError("no phrase is left to score heads on")
         every = np.ones(len(self.result.heads), bool)
         shown, chosen = self._of(self.scored_phrases, every)
         kinds = sorted({kind for own in self.kinds for kind in own})
         notes = []
         if not self.has_confidence:
             notes.append(
-                "these regions have no detector's confidence, so there is no confidence baseline; chance is that of a "
-                "region drawn at random"
+                "these regions have no detector confidence, so there is no confidence baseline; chance is the accuracy "
+                "of a random region"
             )
         if self.result.measure == "pointing":
             notes.append(POINTING)
@@ -529,7 +532,7 @@ class HeadLeaderboard:
 
     @cached_property
     def has_confidence(self) -> bool:
-        """Whether regions have confidences that tell one from another."""
+        """Whether regions differ in their confidence."""
         return bool(self.result.baselines.has_confidence.any())
 
     @cached_property
@@ -538,13 +541,13 @@ class HeadLeaderboard:
         return list(dict.fromkeys((name, layer) for name, layer, _ in self.result.heads))
 
     def name(self, head: int) -> str:
-        """LAYER-HEAD, counted from 0, with the map's name before it where there are several."""
+        """LAYER-HEAD, counted from 0, after the map's name if there are several maps."""
         name, layer, number = self.result.heads[head]
         several = len({name for name, _, _ in self.result.heads}) > 1
         return f"{name} {layer}-{number}" if several else f"{layer}-{number}"
 
     def _of(self, rows: np.ndarray, among: np.ndarray) -> tuple[dict[str, Any], list[int | None]]:
-        """What is reached on phrases `rows` by heads `among`, and by no head at all; and the heads that were chosen."""
+        """Accuracies of heads `among` and baselines on phrases `rows`, and the selected heads."""
         facts = self.result.baselines
         columns: dict[str, np.ndarray] = {
             "upper_bound": facts.has_matching_region,
@@ -573,7 +576,7 @@ class HeadLeaderboard:
         return told | self.intervals(columns, rows), chosen
 
     def _best(self, rows: np.ndarray, among: np.ndarray) -> dict[str, Any] | None:
-        """The best active head on all phrases, which is chosen and scored on the same."""
+        """The best active head on all phrases, selected and scored on the same phrases."""
         heads = np.flatnonzero(among & (self.means[:, 0] > self.min_region_share))
         if not len(heads) or not rows.any():
             return None
@@ -638,18 +641,19 @@ COLUMNS = (
     *("upper_bound", "chance", "confidence", "held_out", "other_images", "other_images_best"),
     *("held_out_less_rule", "held_out_less_other_images"),
 )
-"""What is told of phrases, None where it cannot be had; in per cent, with an interval each.
+"""Numbers reported for phrases, in per cent with an interval each; None where not available.
 
-`held_out`: the best active head of one half of the images on the other half, both ways round; `other_images`: the same
-heads before the looks of other images; `other_images_best`: heads that were chosen there; `rule`: the region of the
-highest confidence, or chance where there is no confidence.
+`held_out`: the best active head of one half of the images on the other half, both directions;
+`other_images`: the same heads with the region features of other images; `other_images_best`: heads
+selected with these features; `rule`: the region of the highest confidence, or chance without
+confidences.
 """
 OF_LAYERS = ("held_out", "other_images")
-"""Of these, what is told of a layer."""
+"""Those of `COLUMNS` that are reported for each layer."""
 
 
 def _measured(means: np.ndarray) -> dict[str, float]:
-    """Shares (MEASURES,) in per cent, the entropy in nats."""
+    """The `MEASURES` by name: shares in per cent, the entropy in nats."""
     told = {}
     for name, value in zip(MEASURES, means.tolist(), strict=True):
         told[name] = round(value, 3) if name == "entropy" else _round(100 * value)

@@ -41,35 +41,36 @@ STATUS_KEYS = {
     PhraseStatus.NO_TOKENS: "without_pieces",
     PhraseStatus.SPLITS_WORD: "split_a_word",
 }
-"""Why a phrase was not asked, as the result says it."""
+"""Keys in the result for the reasons why a phrase is not scored."""
 
 
 @dataclass(frozen=True)
 class GroundingData:
-    """What is read, and what is asked of it."""
+    """The texts of a split, and their phrases."""
 
     examples: Sequence[Example]
-    """Each text of an image once."""
+    """Each text of an image, once."""
     phrases: Sequence[Sequence[PhraseSpan]]
-    """Of every text, those that heads are asked for."""
+    """Of every text, the phrases that heads are scored on."""
     kinds: Sequence[tuple[str, ...]]
-    """Of every phrase of all texts, what it names."""
+    """Of every phrase of all texts, its entity types."""
     skipped: dict[str, int]
-    """Phrases that have no box, by why; texts without any other one are not read."""
+    """Number of phrases without a box, by reason; texts that have no other phrase are not read."""
 
     def image_halves(self, seed: int) -> dict[str, int]:
-        """Which half of the images each one is in."""
+        """The half (0 or 1) of each image."""
         return assign_halves([one.images[0] for one in self.examples], seed)
 
 
 def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
-    """Every head's accuracy as a classifier of phrases, beside a rule, chance and other images.
+    """Every head's accuracy as a classifier of phrases, with baselines and a control.
 
-    Leaves all heads in the run's folder as `heads.csv` and `heads.md`. Of several processes each reads its share.
+    Writes all heads to the run's folder as `heads.csv` and `heads.md`. Several processes share the
+    texts.
 
     Raises:
-        InputError: The model reads no regions or gives no attention, a file is missing or malformed, a phrase is no
-            part of its text, or no phrase is left.
+        InputError: The model reads no regions or gives no attention, a file is missing or
+            malformed, a phrase is not in its text, or no phrase is left.
     """
     task = resolve("tasks", Task, config.task)
     texts = read_grounding_data(
@@ -101,17 +102,17 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
     }
 
 
-# -- what is asked -----------------------------------------------------------------------------------------------------
+# -- texts and phrases -------------------------------------------------------------------------------------------------
 
 
 def read_grounding_data(task: Task, folder: Path, split: str, unrelated: bool) -> GroundingData:
-    """The texts of a split and their phrases; `unrelated`: of Flickr30k Entities also those that it lists as such.
+    """The texts and phrases of a split; `unrelated`: with Flickr30k's UNRELATED_CAPTIONS.
 
-    Raises InputError for a task that has no boxes for them.
+    Raises InputError for a task without boxes.
     """
     if task.label_regions is None:
         raise InputError(
-            f"--task {task.name}: its answers are no regions; expected flickr30k, refcoco+ or another task of boxes"
+            f"--task {task.name}: its answers are not regions; expected flickr30k, refcoco+ or another task with boxes"
         )
     is_entities = task in (entities.FLICKR30K, entities.MERGED)
     if not unrelated and not is_entities:
@@ -133,7 +134,7 @@ def read_grounding_data(task: Task, folder: Path, split: str, unrelated: bool) -
 
 
 def _why(phrase: entities.EntityPhrase) -> str:
-    """Why a phrase has no box: nothing visible, a scene, or nobody drew one."""
+    """Why a phrase has no box: nothing visible, a scene, or not annotated."""
     for kind in ("notvisual", "scene"):
         if kind in phrase.types:
             return kind
@@ -143,7 +144,7 @@ def _why(phrase: entities.EntityPhrase) -> str:
 def _by_text(
     examples: Sequence[Example], kinds: dict[str, tuple[str, ...]], skipped: dict[str, int]
 ) -> GroundingData:
-    """Examples of the same text and image as one, which is read once for all of its phrases."""
+    """Merge examples of the same text and image, so that each text is read once."""
     place: dict[tuple[str, tuple[str, ...]], int] = {}
     texts: list[Example] = []
     phrases: list[list[PhraseSpan]] = []
@@ -153,14 +154,14 @@ def _by_text(
             place[key] = len(texts)
             texts.append(Example(example.id, example.text, images=example.images))
             phrases.append([])
-        # Without a tag the whole text is the phrase, as of RefCOCO's expressions.
+        # Without a tag, the whole text is the phrase, as in RefCOCO.
         (start, stop, _), *_ = example.region_tags or ((0, len(example.text), 0),)
         phrases[place[key]].append(PhraseSpan(example, start, stop))
     ordered = [kinds.get(one.example.official_id, ()) for own in phrases for one in own]
     return GroundingData(texts, phrases, ordered, skipped)
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
+# -- passes ------------------------------------------------------------------------------------------------------------
 
 
 def heads_passes(
@@ -171,7 +172,7 @@ def heads_passes(
     other_images: bool,
     device: torch.device,
 ) -> list[AttentionPass]:
-    """The pass, and the one beside the looks of other images; `task` by its name, as other processes are sent it."""
+    """The pass, and the one with features of other images; `task` is a name, to be picklable."""
     attended = RegionModel(attending, device)
     mark = attended.mark(require(resolve("tasks", Task, task).label_regions, "mark", task))
     halves_of = texts.image_halves(attending.seed)
@@ -187,7 +188,7 @@ def heads_passes(
 def _found(
     texts: GroundingData, looks: Sequence[AttentionPass], active: float, seed: int
 ) -> dict[str, Any]:
-    """What `result.json` says of the phrases and of every head; heads up to `active` are not chosen."""
+    """Counts, accuracies and notes of `result.json`; `active`: threshold of active heads."""
     found, *others = [_grounding(look).result() for look in looks]
     half_of = texts.image_halves(seed)
     number = {image: place for place, image in enumerate(half_of)}
@@ -214,13 +215,13 @@ def _found(
     report["notes"] += _notes(counts)
     if not report["upper_bound"]["value"]:
         report["notes"].append(
-            "no region matches any phrase's box, so no head can find one: take a store of finer or of other boxes"
+            "no region matches any phrase's box, so no head can be right; use a store with smaller or other boxes"
         )
     return {"counts": counts, **report}
 
 
 def _grounding(look: AttentionPass) -> HeadGrounding:
-    """The one consumer of a pass."""
+    """The single consumer of a pass."""
     (consumer,) = look.consumers
     assert isinstance(consumer, HeadGrounding)
     return consumer
@@ -228,10 +229,10 @@ def _grounding(look: AttentionPass) -> HeadGrounding:
 
 def _notes(counts: dict[str, Any]) -> list[str]:
     told = {
-        "cut_off": "left out: cut off with the end of a text (--max-length, or what the model can take)",
-        "without_pieces": "left out: without a piece of the tokenizer's",
-        "split_a_word": "left out: beginning or ending within a word",
-        "in_images_without_regions": "counted as not found: in images without a region",
+        "cut_off": "left out: truncated with the end of a text (--max-length, or the model's limit)",
+        "without_pieces": "left out: the tokenizer gives them no token",
+        "split_a_word": "left out: they begin or end within a word",
+        "in_images_without_regions": "counted as wrong: in images without a region",
     }
     return [
         f"{format_count(counts[name], 'phrase')} {why}"
@@ -244,7 +245,7 @@ def _notes(counts: dict[str, Any]) -> list[str]:
 
 
 def _write_tables(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """All heads, as a table for programs and one for people."""
+    """Write all heads as a CSV file and as a Markdown table."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -257,7 +258,7 @@ def _write_tables(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def format_heads(result: dict[str, Any]) -> str:
-    """The result for people: what is reached, and the layers."""
+    """The result as text: accuracies, and a table of layers."""
     counts = result["counts"]
     skipped = sum(counts["without_box"].values())
     lines = [
@@ -266,7 +267,7 @@ def format_heads(result: dict[str, Any]) -> str:
     ]
     chosen = [name or "none" for name in result["chosen"]]
     lines.append(
-        f"heads chosen on each half: {chosen[0]}, {chosen[1]}; {result['active_heads']} of {len(result['heads'])} "
+        f"heads selected on each half: {chosen[0]}, {chosen[1]}; {result['active_heads']} of {len(result['heads'])} "
         f"heads send more than {result['active_above']:.0%} of their attention from phrases to regions"
     )
     lines.append(format_table([_layer(layer) for layer in result["layers"]]))
@@ -278,12 +279,12 @@ ROWS = {
     "chance": "a region at random",
     "confidence": "the region of highest confidence",
     "held_out": "best active head of the other half",
-    "other_images": "the same before other images",
-    "other_images_best": "best active head before other images",
-    "held_out_less_rule": "best active head less rule",
+    "other_images": "the same with other images",
+    "other_images_best": "best active head with other images",
+    "held_out_less_rule": "best active head less baseline",
     "held_out_less_other_images": "best active head less other images",
 }
-"""Numbers of the first table, as people call them."""
+"""Row labels of the first table."""
 
 
 def _row(name: str, told: dict[str, Any] | None) -> TableRow:

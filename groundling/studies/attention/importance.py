@@ -1,8 +1,9 @@
-"""How much of a model's attention goes to the text and how much to the image (Cao et al. 2020; CLIP-TD, 5.1 and 8.5).
+"""Shares of attention on text and on the image (Cao et al. 2020; CLIP-TD, 5.1 and 8.5).
 
-The importance of a modality in a head is the attention that a position sends to all places of that modality, summed.
-What goes to special pieces, and to what a join adds, is neither: the three together are 1. A model of two streams has
-none, because its self-attention never meets the other side.
+The importance of a modality in a head is the sum of a position's attention to all positions of that
+modality. Attention to special tokens, and to positions that the architecture adds, is counted
+apart; the three shares add up to 1. It is not defined for two-stream models, whose self-attention
+covers one modality only.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from groundling.studies.attention.forward_passes import (
 )
 
 ATTENTION_TARGETS = ("visual", "textual", "special")
-"""What attention goes to."""
+"""Kinds of positions that attention goes to."""
 POSITIONS_OF_MODALITY = (
     (PositionKind.REGION, PositionKind.WHOLE_IMAGE),
     (PositionKind.PIECE,),
     (PositionKind.SPECIAL, PositionKind.ADDED, PositionKind.IMAGE_CLASS),
 )
-"""Which places these are: VL-BERT's whole image is visual, its [END] special, and so is ViLT's class token."""
+"""Positions by kind: VL-BERT's whole image is visual; its [END], ViLT's class token special."""
 EXACT = 1e-5
-"""By how much the sum of a position's attention may differ from 1."""
+"""Largest difference from 1 of the sum of a position's attention."""
 
 AttentionQuery = Literal["cls", "all"]
-"""Whose attention is told: the first special piece's, [CLS]; or the mean of every place that is no padding."""
+"""Whose attention is measured: [CLS]'s (the first special token), or the mean of all positions."""
 
 
 def modality_mask(places: SequencePositions) -> Tensor:
-    """Which places are of which kind, (N, 3, S) float of 1 and 0; padding is of none."""
+    """Which positions are of which kind, (N, 3, S) float of 1 and 0; padding is of none."""
     each = []
     for kinds in POSITIONS_OF_MODALITY:
         each.append(torch.isin(places.kinds, torch.tensor(kinds, device=places.kinds.device)))
@@ -51,7 +52,7 @@ def modality_mask(places: SequencePositions) -> Tensor:
 
 
 def query_attention(one: AttentionMap, query: AttentionQuery) -> Tensor:
-    """Attention (N, heads, columns) of the places that are asked."""
+    """Attention (N, heads, columns) of the query positions."""
     holds = one.rows.kinds
     if query == "cls":
         first = (holds == PositionKind.SPECIAL).int().argmax(1)
@@ -61,16 +62,16 @@ def query_attention(one: AttentionMap, query: AttentionQuery) -> Tensor:
 
 
 def check_single_stream(one: AttentionMap) -> None:
-    """Raises InputError for a map of one side over another."""
+    """Raises InputError for a map of a two-stream model."""
     if one.name != "self":
         raise InputError(
-            f"the importance of modalities is not defined for a model of two streams (its maps are {one.name!r}): "
-            "self-attention inside one side never meets the other; `groundling heads` tells what cross-attention finds"
+            f"modality importance is not defined for a two-stream model (its maps are {one.name!r}): self-attention "
+            "covers one modality only; use `groundling heads` for its cross-attention"
         )
 
 
 def covers_regions(one: AttentionMap) -> bool:
-    """Whether a map's places are text and regions: VisualBERT without early fusion has layers of text alone."""
+    """Whether a map covers regions: a VisualBERT without early fusion has layers of text alone."""
     check_single_stream(one)
     return bool(
         torch.isin(
@@ -80,51 +81,51 @@ def covers_regions(one: AttentionMap) -> bool:
 
 
 class LayerNumbers:
-    """Numbers of the layers that a consumer takes, in the order in which they are told."""
+    """Numbers of the layers that a consumer has received, in their order."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
 
     def place(self, layer: int) -> int:
-        """How many were told before this one."""
+        """The index of a layer; a new layer is appended."""
         if layer not in self.numbers:
             self.numbers.append(layer)
         return self.numbers.index(layer)
 
     def merge(self, parts: Sequence[list[int]]) -> None:
-        """Those of all processes; one without samples has none."""
+        """Combine those of all processes; a process without samples has none."""
         self.numbers = max(parts, key=len)
 
 
 def attention_by_modality(one: AttentionMap, query: AttentionQuery) -> Tensor:
-    """Attention (N, heads, 3) of the places that are asked to each of `ATTENTION_TARGETS`."""
+    """Attention (N, heads, 3) of the query positions to each of `ATTENTION_TARGETS`."""
     return torch.einsum(
         "nhc,nkc->nhk", query_attention(one, query).float(), modality_mask(one.columns)
     )
 
 
 class ModalityImportance:
-    """Modality importance by layer and head; of a multiple choice, the mean over its choices.
+    """Modality importance by layer and head; for multiple choice, the mean over the choices.
 
-    Heads are summed up over all samples. Of a sample only the means over heads are held, 12 bytes a layer, from which
-    intervals are made: memory hardly depends on the samples.
+    Each head is summed over all samples. Per sample and layer, only the means over heads are kept
+    (12 bytes) for the intervals, so memory is nearly independent of the number of samples.
     """
 
     def __init__(self, query: AttentionQuery = "cls") -> None:
-        """`query`: whose attention is told."""
+        """`query`: whose attention is measured."""
         self.query = query
         self.layers = LayerNumbers()
         self.heads: list[ExactSums] = []
-        """Of each layer, the sums (heads, 3) over samples."""
+        """For each layer, the sums (heads, 3) over samples."""
         self.rows = SampleArrays()
-        """Means over heads, (3,) float32 of a sample and layer."""
+        """Means over heads, (3,) float32 for each sample and layer."""
         self.even = SampleArrays()
-        """What attention spread evenly would give each kind, (3,) of a sample."""
+        """Share of each kind under even attention, (3,) for each sample."""
         self.dropped = 0
-        """Pieces of texts that were cut off."""
+        """Number of truncated tokens."""
 
     def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
-        """Take the masses of a layer; raises InputError if attention does not sum to 1."""
+        """Add the shares of a layer; raises InputError if attention does not sum to 1."""
         if not covers_regions(one):
             return
         masses = attention_by_modality(one, self.query)
@@ -149,14 +150,14 @@ class ModalityImportance:
             )
 
     def _count(self, seen: AttentionBatch, kinds: Tensor) -> None:
-        """What share of its places is of each kind, and how many pieces were lost."""
+        """Add the share of positions of each kind, and count truncated tokens."""
         count = kinds.sum(-1)
         shares = (count / count.sum(-1, keepdim=True)).view(len(seen.samples), -1, 3).mean(1)
         self.even.put(seen.places, 0, shares.cpu().numpy())
         self.dropped += sum(sample.truncated_tokens for sample in seen.samples)
 
     def local_result(self) -> tuple[Any, ...]:
-        """Sums, means, even shares, lost pieces and layers of this process."""
+        """Sums, means, even shares, truncated tokens and layers of this process."""
         heads = [one.local_result() for one in self.heads]
         return (
             heads,
@@ -167,7 +168,7 @@ class ModalityImportance:
         )
 
     def merge(self, parts: Sequence[tuple[Any, ...]]) -> None:
-        """Those of all processes."""
+        """Combine those of all processes."""
         heads, rows, even, dropped, layers = zip(*parts, strict=True)
         told = [sums for sums in heads if sums]
         self.heads = [_added(sums) for sums in zip(*told, strict=True)]
@@ -183,7 +184,7 @@ class ModalityImportance:
 
     @property
     def uniform(self) -> np.ndarray:
-        """What attention spread evenly would give each kind, (samples, 3)."""
+        """Share of each kind under even attention, (samples, 3)."""
         return self.even.stacked()[:, 0]
 
 
@@ -195,9 +196,9 @@ def _added(parts: Sequence[np.ndarray]) -> ExactSums:
 
 
 class ClsAttention:
-    """What [CLS] attends to, place by place, mean over heads, of one row of every sample: its pieces, then its regions.
+    """[CLS]'s attention, mean over heads, to a row's tokens, then regions, for every sample.
 
-    Of a multiple choice that row is the right choice's, see `right_choice_row`.
+    For multiple choice, this is the row of the right choice, see `right_choice_row`.
     """
 
     def __init__(self) -> None:
@@ -205,7 +206,7 @@ class ClsAttention:
         self.by_sample = RaggedSampleArrays()
 
     def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
-        """Take a layer's attention of each sample, (T + R,)."""
+        """Add a layer's attention for each sample, (T + R,)."""
         if not covers_regions(one):
             return
         attention = query_attention(one, "cls").float().mean(1).double().cpu().numpy()
@@ -218,18 +219,18 @@ class ClsAttention:
             self.by_sample.put(place, number, attention[row][kept[row]])
 
     def local_result(self) -> tuple[Any, list[int]]:
-        """What this process has taken."""
+        """The attention of this process's samples."""
         return self.by_sample.local_result(), self.layers.numbers
 
     def merge(self, parts: Sequence[tuple[Any, list[int]]]) -> None:
-        """That of all processes."""
+        """Combine that of all processes."""
         rows, layers = zip(*parts, strict=True)
         self.by_sample.merge(rows)
         self.layers.merge(layers)
 
 
 def right_choice_row(sample: Sample) -> int:
-    """Number of the row that is looked at: the right choice's, the first where nobody says."""
+    """Index of the row that is analysed: the right choice's, or the first if that is unknown."""
     label = sample.labels.get("label")
     return int(label) if sample.choices and label is not None and label.ndim == 0 else 0
 
@@ -239,23 +240,23 @@ def right_choice_row(sample: Sample) -> int:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Means of numbers of N examples, and of resamples of images with all of their examples.
+    """Means over N examples, and over bootstrap resamples of images with all of their examples.
 
-    The same seed and images draw the same resamples, so that two models' are paired.
+    Equal seeds and images give the same resamples, so two models' draws are paired.
     """
 
     images: Sequence[str]
-    """(N,) that of every example."""
+    """(N,): the image of every example."""
     seed: int
 
     def means(self, values: np.ndarray) -> np.ndarray:
-        """Means (1 + draws, ...) of values (N, ...): of the data, then of resamples; NaN is no value.
+        """Means (1 + draws, ...) of values (N, ...): data, then resamples; NaN is ignored.
 
         Raises InputError for fewer than two images.
         """
         if len(set(self.images)) < 2:
             raise InputError(
-                "all examples are of one image; an interval over images needs at least 2"
+                "all examples have the same image; an interval over images needs at least 2"
             )
         order = {image: number for number, image in enumerate(dict.fromkeys(self.images))}
         own = np.array([order[image] for image in self.images])
@@ -274,7 +275,7 @@ class Bootstrap:
         return np.asarray(means.reshape(len(drawn), *values.shape[1:]))
 
     def by_layer(self, values: np.ndarray, layers: Sequence[int]) -> dict[str, Any]:
-        """Means of numbers (N, layers + 1), the last one of the mean of layers, as JSON."""
+        """Means of values (N, layers + 1) as JSON; the last column is for the mean of layers."""
         drawn = self.means(values)
         rows = [
             {"layer": layer, **mean_with_interval(drawn[:, place])}
@@ -289,7 +290,7 @@ class Bootstrap:
 
 
 def mean_with_interval(drawn: np.ndarray) -> dict[str, float | None]:
-    """A number (1 + draws,) with its 95 % interval, as JSON: `mean`, `low`, `high`; None where it is undefined."""
+    """JSON of a number (1 + draws,): `mean`, `low` and `high` (95 %); None where undefined."""
     ends = drawn[1:][np.isfinite(drawn[1:])]
     if not np.isfinite(drawn[0]) or not len(ends):
         return {"mean": None, "low": None, "high": None}
@@ -302,20 +303,20 @@ def _round(value: float) -> float:
 
 
 def to_nested_lists(values: np.ndarray) -> Any:
-    """An array as nested lists, rounded; None for what is no number."""
+    """An array as nested lists, rounded; None for NaN and infinity."""
     if values.ndim:
         return [to_nested_lists(one) for one in values]
     return _round(values.item()) if np.isfinite(values) else None
 
 
 class ImportanceEstimate:
-    """The masses of one model, of the data and of resamples: what every number of a table is made from."""
+    """Modality importance of one model, for the data and the resamples."""
 
     def __init__(self, one: ModalityImportance, bootstrap: Bootstrap) -> None:
         """`bootstrap`: over the same samples."""
         self.layers = one.layers.numbers
         self.by_head = one.by_head
-        """Of the data alone, (layers, heads, 3)."""
+        """For the data alone, (layers, heads, 3)."""
         self.by_layer = _with_gap(bootstrap.means(one.rows.stacked()))
         """Mean over heads, and the gap, textual less visual: (1 + draws, layers, 4)."""
         self.uniform = bootstrap.means(one.uniform)
@@ -323,13 +324,13 @@ class ImportanceEstimate:
 
     @property
     def overall(self) -> np.ndarray:
-        """Mean over layers of the same, then of the gap's size: (1 + draws, 5)."""
+        """Means over layers of `by_layer`, then of the absolute gap: (1 + draws, 5)."""
         by_layer = self.by_layer
         size = np.abs(by_layer[..., 3:]).mean(1)
         return np.concatenate([by_layer.mean(1), size], -1)
 
     def to_json(self) -> dict[str, Any]:
-        """What `result.json` says of the model."""
+        """The model's importance as in `result.json`."""
         every = [*ATTENTION_TARGETS, "gap"]
         by_layer = self.by_layer
         overall = self.overall
@@ -374,13 +375,14 @@ def _with_gap(masses: np.ndarray) -> np.ndarray:
 
 
 def compare_importance(one: ImportanceEstimate, other: ImportanceEstimate) -> dict[str, Any]:
-    """The second model less the first on the same examples: by layer, over all, and CLIP-TD's two relative changes.
+    """The second model less the first: by layer, overall, and CLIP-TD's two relative changes.
 
-    The layers stand side by side if both models have the same ones. Raises InputError if resamples do not pair.
+    Layers and heads are compared if both models have the same ones. Raises InputError if the
+    resamples are not paired.
     """
     every = [*ATTENTION_TARGETS, "gap"]
     if len(one.uniform) != len(other.uniform):
-        raise InputError("the two models were not looked at on the same resamples")
+        raise InputError("the two models have different resamples; both need the same examples")
     overall = other.overall - one.overall
     names = [*every, "gap_size"]
     result: dict[str, Any] = {

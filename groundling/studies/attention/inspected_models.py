@@ -1,7 +1,7 @@
-"""Models as analyses ask them: examples of their kind, controls, attention, and each answer as one number.
+"""Models whose attention is analysed: their inputs, controls, and each answer as one number.
 
-A fine-tuned model's is the probability of the right answer, a pre-trained one's that of a match of text and image or
-of words that are hidden from it.
+For a fine-tuned model, the number is the probability of the right answer; for a pre-trained one,
+the log-odds that text and image match, or the log-probability of masked words.
 """
 
 from __future__ import annotations
@@ -62,20 +62,21 @@ from groundling.tasks import Task
 from groundling.vision_language.loading import find_architecture, load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
 
-# Any model whose attention is looked at, examples as it reads them, and its controls: other images, random weights.
+# Any model whose attention is analysed, its inputs, and its controls: features of other images,
+# random weights.
 
 
 class RegionModel:
-    """A model of text and regions, on its device, and the regions that it reads."""
+    """A model of text and regions on its device, with its region stores."""
 
     def __init__(self, config: AttentionSettings, device: torch.device) -> None:
-        """Raises InputError if the model reads no regions, or others than it is given."""
+        """Raises InputError if the model reads no regions, or the stores do not fit it."""
         self.config = config
         model = load_encoder(config.model, config.model_format, config.architecture)
         if not isinstance(model, RegionEncoder):
             raise InputError(
                 f"{config.model}: this model reads no regions; expected a VisualBERT, VL-BERT or UNITER, such as "
-                "`groundling pretrain` leaves one, or a VisualBERT, LXMERT or ViLT of transformers"
+                "`groundling pretrain` writes, or a VisualBERT, LXMERT or ViLT of transformers"
             )
         settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
         self.inputs = RegionInputs(settings, called=UNTIED)
@@ -96,11 +97,11 @@ class RegionModel:
         self.model = model.to(device).eval()
 
     def mark(self, usual: Mark) -> Mark:
-        """Which of its regions are right: a task's own rule, of patches `pointing`."""
+        """The rule for right regions: the task's (`usual`), or `pointing` for patches."""
         return pointing_game if isinstance(self.model, PatchReader) else usual
 
     def samples(self, examples: Sequence[Example], others: bool = False) -> SampleDataset:
-        """Examples as the model reads them; `others`: beside the looks of other images, see `OtherImageStore`.
+        """Examples as the model reads them; `others`: with features of other images.
 
         Raises InputError if an example has no image, or an image no regions.
         """
@@ -128,52 +129,52 @@ class RegionModel:
         if empty:
             names = " ".join(self.config.image_settings.regions)
             raise InputError(
-                f"{names}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make a store "
-                "in which every image has one, or leave these images out"
+                f"{names}: {empty[0]!r} has no region, nor have {len(set(empty)) - 1} other images; make a store in "
+                "which every image has one, or leave these images out"
             )
         return samples
 
 
 def _refuse_regions(model: str, shown: ImageSettings) -> None:
-    """Raises InputError for settings of regions, which a model that reads patches has none of."""
+    """Raises InputError for settings of regions, as the model reads patches."""
     given = {
         "--regions": shown.regions,
         "--max-regions": shown.max_regions,
         "--allow-region-mismatch": shown.allow_region_mismatch,
     }
-    refuse_settings(given, f"{model} reads patches of photos, no regions; leave it out")
+    refuse_settings(given, f"{model} reads patches of photos, not regions; leave it out")
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
 
 
 def shuffle_images(images: Sequence[str], seed: int) -> dict[str, str]:
-    """Another image for every image, each the other of exactly one; the same for the same seed and images.
+    """A permutation that maps every image to another one; the same for the same seed and images.
 
     Raises InputError for fewer than two images.
     """
     different = list(dict.fromkeys(images))
     if len(different) < 2:
         raise InputError(
-            f"{len(different)} image: there is no other one to show instead; at least 2 are needed "
-            "(--no-shuffled-images-control or --no-perturbed-inputs leaves this control out)"
+            f"{len(different)} image, and the control with other images needs at least 2; leave it out with "
+            "--no-shuffled-images-control or --no-perturbed-inputs"
         )
     order = generator(seed, "partners").permutation(len(different))
-    # Along one circle nobody meets itself.
+    # A cyclic shift has no fixed point.
     others = np.roll(order, 1)
     return {different[one]: different[other] for one, other in zip(order, others, strict=True)}
 
 
 class OtherImageStore:
-    """A store in which every image keeps its boxes and shows what is seen in another image's.
+    """A store in which every image keeps its boxes and has the region features of another image.
 
-    So a caption is read beside as many regions in the same places, whose looks it does not describe: what a head finds
-    then, it finds by where and how large regions are, and by which come first. If the other image has fewer regions,
-    they come again.
+    A caption is read with the same number of regions in the same places, but with features that it
+    does not describe. A head that is right with them uses the regions' positions, sizes or order.
+    If the other image has fewer regions, its features are repeated.
     """
 
     def __init__(self, store: RegionSource, partner: Mapping[str, str]) -> None:
-        """`partner`: whose looks each image gets, see `partners`."""
+        """`partner`: the image whose features each image gets, see `partners`."""
         self.store = store
         self.partner = partner
         self.count = store.count
@@ -195,7 +196,8 @@ class OtherImageStore:
         features = row.features.copy()
         features[own_places] = other.features[np.resize(places, len(own_places))]
         if row.is_whole_image.any():
-            # Without a whole image of its own, the other's regions stand for it, as in `add_whole_image`.
+            # If the other image has no whole-image region, the mean of its regions replaces it, as in
+            # `add_whole_image`.
             whole = (
                 other.features[other.is_whole_image]
                 if other.is_whole_image.any()
@@ -206,9 +208,9 @@ class OtherImageStore:
 
 
 def randomize_weights(model: Encoder, seed: int = 0) -> Encoder:
-    """The model itself with random weights in place of its own, drawn as BERT's are; its CNN, if any, stays.
+    """Replace the model's weights by random ones, as BERT's are initialised; a CNN stays.
 
-    A control: what such a model's heads find, training has not taught them.
+    A control: results that remain with random weights are not due to training.
     """
     draws = torch.Generator().manual_seed(derive_seed(seed, "untrained"))
     for name, part in model.named_modules():
@@ -227,33 +229,33 @@ def randomize_weights(model: Encoder, seed: int = 0) -> Encoder:
 
 
 class Outcome(Protocol):
-    """What is measured of every example."""
+    """Numbers that are measured for every example, from a model's output."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the numbers of `values` are, in words."""
+        """Labels of the columns of `values`."""
         ...
 
     @property
     def target_name(self) -> str:
-        """What the number of `explained` is, in words."""
+        """Label of the number that `explained` returns."""
         ...
 
     def prepare(self, samples: SampleDataset) -> SampleDataset:
-        """The samples as they are asked."""
+        """The samples prepared for the outcome, such as with masked words."""
         ...
 
     def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """(B, len(names)); NaN where an example has no such number."""
+        """(B, len(names)); NaN where a number is undefined for an example."""
         ...
 
     def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """(B,), the output that attributions add up to."""
+        """(B,): the output that is attributed to the inputs."""
         ...
 
 
 class MatchOutcome:
-    """How well text and image belong together, as the head of pre-training has it."""
+    """How well text and image match, by the image-text matching head of pre-training."""
 
     names = ("log-odds of a match",)
     target_name = names[0]
@@ -270,24 +272,24 @@ class MatchOutcome:
         return self.attribution_target(encoded, batch)[:, None]
 
     def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """The logit of a match less that of none (B,); of a multiple choice, the mean over choices."""
+        """Log-odds of a match (B,), a difference of logits; for multiple choice, the mean."""
         logits = self.head.compute_logits(encoded, batch)
         return (logits[:, 1] - logits[:, 0]).view(len(batch), -1).mean(1)
 
 
 class HiddenWordsOutcome:
-    """How likely the pieces are that were hidden from the text (masked LM, every chosen piece as [MASK])."""
+    """Log-probability of masked tokens (masked LM; every chosen token becomes [MASK])."""
 
-    names = ("log-probability of a hidden piece", "share of them that is guessed")
+    names = ("log-probability of a masked token", "accuracy on masked tokens")
     target_name = names[0]
 
     def __init__(self, head: MaskedLM, seed: int = 0) -> None:
-        """`seed` draws the pieces, for each example by its id."""
+        """`seed` draws the masked tokens, for each example by its id."""
         self.head = head
         self.seed = seed
 
     def prepare(self, samples: SampleDataset) -> SampleDataset:
-        """The samples with hidden pieces, at least one each."""
+        """The samples with masked tokens, at least one each."""
         return MappedDataset(samples, lambda sample: sample.each_row(self._hidden))
 
     def _hidden(self, row: Sample) -> Sample:
@@ -310,12 +312,12 @@ class HiddenWordsOutcome:
         return torch.stack([_mean_of(likely, labels, batch), _mean_of(right, labels, batch)], 1)
 
     def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """The mean log-probability (B,) of an example's hidden pieces."""
+        """The mean log-probability (B,) of an example's masked tokens."""
         return self.values(encoded, batch)[:, 0]
 
 
 def _mean_of(numbers: Tensor, labels: Tensor, batch: Batch) -> Tensor:
-    """Means (B,) of one number for each hidden piece, in the order of rows and pieces."""
+    """Means (B,) by example of `numbers`, one for each masked token in order."""
     row = (labels != IGNORE).nonzero()[:, 0] // batch.choices
     sums = numbers.new_zeros(len(batch)).index_add(0, row, numbers)
     counts = numbers.new_zeros(len(batch)).index_add(0, row, torch.ones_like(numbers))
@@ -327,12 +329,12 @@ ERROR = "squared error, negative"
 
 
 class RightAnswerOutcome:
-    """What a fine-tuned model gives the right answer, and what its task scores."""
+    """A fine-tuned model's probability of the right answer, and its task's metrics."""
 
     target_name = "score of the right answer"
 
     def __init__(self, objective: SupervisedObjective, metrics: Sequence[Metric] = ()) -> None:
-        """Of `metrics` the first that is a mean over examples is told."""
+        """`metrics`: the first that is a mean over examples is measured."""
         self.objective = objective
         self.metrics = [one for one in metrics if one.is_mean][:1]
         first = ERROR if isinstance(objective.output_type, Regression) else PROBABILITY
@@ -355,7 +357,7 @@ class RightAnswerOutcome:
         return torch.stack(columns, 1)
 
     def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """The output (B,) of the right answer, before any softmax; of several right regions, their mean."""
+        """The right answer's score (B,) before softmax; the mean of several right regions."""
         outputs = self.objective.outputs(encoded, batch)
         form = self.objective.output_type
         if isinstance(form, Regression):
@@ -365,14 +367,14 @@ class RightAnswerOutcome:
 
 
 def _scores(outputs: Tensor, form: OutputType) -> Tensor:
-    """One score (B, K) of each answer; of UNITER's two of each choice the right one."""
+    """One score (B, K) for each answer; of UNITER's two per choice, the second."""
     if isinstance(form, MultipleChoice) and form.head_width == 2:
         return outputs[:, 1::2]
     return outputs
 
 
 def _right(outputs: Tensor, labels: Tensor, form: OutputType) -> Tensor:
-    """1 for answers (B, K) that are right, 0 for others: of soft targets, the best one; all 0 where nothing is."""
+    """1 for right answers (B, K); for soft targets, the best one; all 0 if none is right."""
     scores = _scores(outputs, form)
     if isinstance(form, RegionSelection):
         return (labels > 0).to(scores.dtype)
@@ -387,9 +389,9 @@ def _right(outputs: Tensor, labels: Tensor, form: OutputType) -> Tensor:
 
 
 def right_answer_probability(outputs: Tensor, labels: Tensor, form: OutputType) -> Tensor:
-    """The right answer's share (B,) of a softmax over answers, whatever the loss was; NaN where nothing is right.
+    """The softmax probability (B,) of the right answer, for any loss; NaN if none is right.
 
-    Of a number (`Regression`) it is minus the squared error.
+    For `Regression`, minus the squared error.
     """
     if isinstance(form, Regression):
         return -((outputs[:, 0] - labels) ** 2)
@@ -408,29 +410,29 @@ OutcomeName = Literal["best", "match", "words"]
 
 
 class ModalityModel(Protocol):
-    """A model and what it reads."""
+    """A model that `modality` analyses, with its inputs and its outcome."""
 
     model: RegionEncoder
     form: OutputType | None
-    """Shape of a fine-tuned model's answers."""
+    """Output type of a fine-tuned model."""
     outcome: Outcome | None
-    """What it says of an example, as one number; None if it says nothing."""
+    """Its answer to an example as a number; None without a head."""
     notes: list[str]
-    """What a reader of its numbers must know."""
+    """Notes on its numbers, for the reader."""
 
     def samples(
         self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
     ) -> SampleDataset:
-        """Examples as the model reads them; with `partner`, beside the looks of other images (`OtherImageStore`)."""
+        """Examples as the model reads them; with `partner`, features of other images."""
         ...
 
 
 def load_modality_model(
     config: AttentionSettings, asked: OutcomeName, device: torch.device, trust: Sequence[str] = ()
 ) -> ModalityModel:
-    """The model of the settings; raises InputError if it reads no regions, or other ones than the stores have.
+    """Load the model; raises InputError if it reads no regions, or the stores do not fit it.
 
-    `trust`: objects of the user's own that a fine-tuned model's folder may ask for.
+    `trust`: the user's own objects (MODULE:NAME) that a fine-tuned model's folder may import.
     """
     if is_fine_tuned(config.model):
         return FineTunedModalityModel(config, device, trust)
@@ -438,7 +440,7 @@ def load_modality_model(
 
 
 def is_fine_tuned(source: str) -> bool:
-    """Whether `finetune` wrote a folder, so that there is a head and a task."""
+    """Whether `finetune` wrote the folder, so that it has a head and a task."""
     patterns = (FILE, f"model/{FILE}", f"seed-*/model/{FILE}")
     return any(any(Path(source).glob(pattern)) for pattern in patterns)
 
@@ -446,7 +448,7 @@ def is_fine_tuned(source: str) -> bool:
 def load_match_head(
     model: Encoder, folder: str | Path, device: torch.device | str
 ) -> MatchOutcome | None:
-    """The head that `pretrain` left beside a model, if it did: it tells whether text and image match."""
+    """The image-text matching head that `pretrain` saved with a model; None if there is none."""
     head = ImageTextMatching(model.sizes)
     if not all(load_head(Path(folder), part, name) for name, part in head.saved_modules().items()):
         return None
@@ -454,15 +456,15 @@ def load_match_head(
 
 
 class PretrainedModalityModel:
-    """A model as `pretrain` leaves it, with the head that tells a match, or hidden words."""
+    """A model that `pretrain` wrote, with its image-text matching head or its masked-LM head."""
 
     def __init__(self, config: AttentionSettings, asked: OutcomeName, device: torch.device) -> None:
-        """`asked`: which head speaks, `best` for the one of matches if it is there. Raises InputError without it."""
+        """`asked`: the head; `best`: the matching head if there is one. Raises InputError."""
         self.region_model = RegionModel(config, device)
         if isinstance(self.region_model.model, Lxmert):
             raise InputError(
-                f"{config.model}: the importance of modalities is not defined for a model of two streams: "
-                "self-attention inside one never meets the other; `groundling heads` tells what cross-attention finds"
+                f"{config.model}: modality importance is not defined for a two-stream model, whose self-attention "
+                "covers one modality only; use `groundling heads` for its cross-attention"
             )
         self.model: RegionEncoder = self.region_model.model
         self.form: OutputType | None = None
@@ -475,12 +477,14 @@ class PretrainedModalityModel:
             self.outcome = self._words(folder, device, config.seed)
         if self.outcome is None and asked != "best":
             raise InputError(
-                f"{config.model}: holds no head for --outcome {asked}; `groundling pretrain` leaves one that tells a "
-                "match for UNITER and VisualBERT on captions and for VL-BERT with --related, and one of words for all"
+                f"{config.model}: has no head for --outcome {asked}; `groundling pretrain` saves a matching head for "
+                "UNITER, for VisualBERT on captions and for VL-BERT with --related, and a masked-LM head for all"
             )
 
     def _words(self, folder: Path, device: torch.device, seed: int) -> HiddenWordsOutcome | None:
-        if not isinstance(self.model, SingleStreamModel):  # a guest's own heads are not read
+        if not isinstance(
+            self.model, SingleStreamModel
+        ):  # heads of transformers' models are not read
             return None
         mask = self.model.text.tokenizer.mask_token_id
         if mask is None:
@@ -493,25 +497,27 @@ class PretrainedModalityModel:
     def samples(
         self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
     ) -> SampleDataset:
-        """As `RegionModel` puts them."""
+        """As in `RegionModel.samples`."""
         return self.region_model.samples(examples, others=partner is not None)
 
 
 class FineTunedModalityModel:
-    """A model as `finetune` leaves it, asked as in its training run's evaluation."""
+    """A model that `finetune` wrote, evaluated as in its training run."""
 
     def __init__(
         self, config: AttentionSettings, device: torch.device, trust: Sequence[str] = ()
     ) -> None:
-        """Raises InputError if it reads texts alone, or the settings are another model's."""
+        """Raises InputError if it reads text alone, or a setting contradicts its training."""
         self.fitted = load(config.model, device=str(device), trust=trust)
         student = self.fitted.student
         if not isinstance(student, SingleStreamModel) or not self.fitted.about.reads.regions:
-            raise InputError(f"{config.model}: this model reads texts alone")
+            raise InputError(
+                f"{config.model}: this model reads text alone; pass one that reads regions"
+            )
         shown = config.image_settings
         learned = {"--max-regions": shown.max_regions, "--no-object-tags": not config.object_tags}
         refuse_settings(
-            learned, f"{config.model} reads regions and texts as it learned; leave it out"
+            learned, f"{config.model} reads regions and texts as in its training; leave it out"
         )
         self.region_inputs = self.fitted.image_lookup(
             shown.regions, shown.images, allow_region_mismatch=shown.allow_region_mismatch
@@ -527,7 +533,7 @@ class FineTunedModalityModel:
     def samples(
         self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
     ) -> SampleDataset:
-        """As its own head asks; raises InputError for an image that cannot be looked at."""
+        """As its own head reads them; raises InputError for an image that cannot be read."""
         images = list(dict.fromkeys(image for one in examples for image in one.images))
         others = [] if partner is None else [partner[image] for image in images]
         seen = self.region_inputs.load_images(list(dict.fromkeys([*images, *others])))
@@ -539,12 +545,12 @@ class FineTunedModalityModel:
 
 
 def reads_pixels(subject: ModalityModel) -> bool:
-    """Whether a model makes its features from photos."""
+    """Whether a model computes its features from photos."""
     return subject.model.region_source != "features"
 
 
 def check_labels(subject: ModalityModel, examples: Sequence[Example], data: str) -> None:
-    """Raises InputError if a fine-tuned model's answers are asked for, and nobody knows the right ones."""
+    """Raises InputError if a fine-tuned model's examples have no labels."""
     if subject.form is None or None not in [example.label for example in examples]:
         return
     if not any(example.gold_boxes for example in examples):
@@ -564,17 +570,17 @@ def read_analysis_examples(
     columns: CaptionColumns,
     photos: str,
 ) -> tuple[list[Example], list[str]]:
-    """A `task`'s examples, those that a fine-tuned model knows, or captions of images; and notes on what is read past.
+    """The examples of a task, of a fine-tuned model's data, or of captions; and notes.
 
     Args:
-        subject: who reads them.
-        data: the task's folder, a file of one's own for a fine-tuned model, or captions.
-        task: empty: a fine-tuned model's own, or captions.
+        subject: the model that reads them.
+        data: the task's folder, your own file for a fine-tuned model, or captions.
+        task: name of the task; empty: a fine-tuned model's own, or captions.
         split: empty: the first that has labels.
-        asking: columns of a file of one's own.
-        label: the column of its label.
-        columns: those of a table of captions.
-        photos: the folder of a caption's images, for a model that reads pixels.
+        asking: columns of your own file.
+        label: its label column.
+        columns: columns of a table of captions.
+        photos: the folder of the captions' images, for a model that reads pixels.
 
     Raises InputError if the data is missing or malformed, or an example has no image.
     """
@@ -598,7 +604,7 @@ def read_analysis_examples(
 
 
 def _of_captions(told: CaptionCollection, subject: ModalityModel, folder: str) -> list[Example]:
-    """An example of every caption, each with its image's id in the subject's store, or in a folder of photos."""
+    """An example for every caption, with its image's id in the store or in a folder of photos."""
     images = told.images
     store = subject.region_model.store if isinstance(subject, PretrainedModalityModel) else None
     if store is None and folder:

@@ -1,4 +1,6 @@
-"""How much a model looks at, and depends on, text and image (CLIP-TD, Section 5.1 and Figures 2 to 4), as a command."""
+"""How much a model attends to text and image, and how much its answers depend on each (CLIP-TD,
+Section 5.1 and Figures 2 to 4), as a command.
+"""
 
 from __future__ import annotations
 
@@ -56,13 +58,13 @@ JsonObject = dict[str, Any]
 
 
 def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
-    """Modality importance by layer and head, and what attention cannot tell, of one model or two.
+    """Modality importance by layer and head, input ablation and attributions, for one model or two.
 
-    Of several processes each reads its share.
+    Several processes share the examples.
 
     Raises:
-        InputError: A model reads no regions or gives no attention, a file is missing or malformed, examples have no
-            labels where their answers are asked for, or settings do not fit the model.
+        InputError: A model reads no regions or gives no attention, a file is missing or malformed,
+            examples have no labels where answers are scored, or settings do not fit the model.
     """
     make = partial(_ModalityAnalysis, config)
     analysis = make(run.state.device)
@@ -77,12 +79,12 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
 def modality_passes(
     make: Callable[[torch.device], _ModalityAnalysis], device: torch.device
 ) -> list[ModelPass]:
-    """Every pass of every model, as another process makes them anew."""
+    """Every pass of every model; other processes make the same ones."""
     return make(device).passes
 
 
 class _ModalityAnalysis:
-    """One model or two, and the examples that both read; numbers are there once its passes are read."""
+    """The analysis of one model or two on the same examples, after its passes have run."""
 
     def __init__(self, config: ModalityConfig, device: torch.device) -> None:
         settings = [config.attention_model]
@@ -103,13 +105,15 @@ class _ModalityAnalysis:
         )
         self.examples = thinned(every, config.limit)
         self.word_level_examples = thinned(self.examples, config.ig_examples or len(self.examples))
-        """Those that are looked at word by word."""
+        """The examples that are analysed word by word."""
         seed = config.attention_model.seed
         self.bootstrap = Bootstrap(images_of(self.examples), seed)
         self.bootstrap_of_few = Bootstrap(images_of(self.word_level_examples), seed)
         self.notes = [*remarks, *(note for subject in subjects for note in subject.notes)]
         if len(self.examples) < len(every):
-            self.notes.append(f"{len(self.examples):,} of {len(every):,} examples, evenly spaced")
+            self.notes.append(
+                f"used {len(self.examples):,} of {len(every):,} examples, evenly spaced"
+            )
         self.models: list[_ModelAnalysis] = []
         for one, subject in zip(settings, subjects, strict=True):
             if config.perturbed_inputs or (config.ig_examples and not reads_pixels(subject)):
@@ -127,11 +131,11 @@ class _ModalityAnalysis:
 
     @property
     def passes(self) -> list[ModelPass]:
-        """All that models are asked."""
+        """The passes of all models."""
         return [one for model in self.models for one in model.passes]
 
     def result(self) -> JsonObject:
-        """What `result.json` says of attention, answers beside other inputs, and attributions; `notes` are added."""
+        """Attention, ablated answers and attributions as in `result.json`; adds to `notes`."""
         drawn = [model.importance(self.bootstrap) for model in self.models]
         self.notes += [note for model in self.models for note in model.cut_off]
         models = [
@@ -153,14 +157,14 @@ class _ModalityAnalysis:
         one, other = drawn
         if not np.allclose(one.uniform[0], other.uniform[0]):
             self.notes.append(
-                "the two models read the examples as different numbers of places, so that masses differ for that "
-                "alone; compare their ratios to even attention"
+                "the two models have different numbers of positions for the same examples, which changes their "
+                "shares; compare their ratios to even attention"
             )
         return compare_importance(one, other)
 
 
 class _ModelAnalysis:
-    """One model, and all that it is asked; its numbers are there once `passes` are read."""
+    """The analysis of one model; results are available once `passes` have run."""
 
     def __init__(
         self,
@@ -170,7 +174,7 @@ class _ModelAnalysis:
         few: Sequence[Example],
         query: AttentionQuery,
     ) -> None:
-        """Whose attention over `examples` is weighed; `few` of them can be looked at word by word."""
+        """`few` of the `examples` are analysed word by word."""
         self.attending = attending
         self.subject = subject
         self.examples = examples
@@ -181,30 +185,28 @@ class _ModelAnalysis:
         self.ablation: InputAblation | None = None
         self.attribution_pass: AttributionPass | None = None
         self.no_attribution_reason = ""
-        """Why its answers cannot be explained, if that was asked for."""
+        """Why its answers cannot be attributed; empty if they can."""
         self.notes: list[str] = []
-        """What a reader of `about` must know, once that was asked."""
+        """Notes on the result of `about`; filled by it."""
 
     def _look(self, consumer: AttentionConsumer, examples: Sequence[Example]) -> AttentionPass:
         samples = partial(self.subject.samples, examples)
         return AttentionPass(self.subject.model, samples, [consumer], self.attending.batch)
 
     def add_ablation(self) -> None:
-        """Also ask it beside other inputs."""
+        """Add the passes with ablated inputs."""
         batch = self.attending.batch
         self.ablation = InputAblation(self.subject, self.examples, self.attending.seed, batch)
         self.passes += self.ablation.passes
 
     def add_attribution(self, points: int) -> None:
-        """Also attribute its answers, if it has any, to words and regions, by so many points on the line."""
+        """Add a pass that attributes its answers, if any, with `points` points on the line."""
         outcome = self.subject.outcome
         if outcome is None:
-            self.no_attribution_reason = "the model has no head whose answer could be explained"
+            self.no_attribution_reason = "the model has no head whose answer can be attributed"
             return
         if reads_pixels(self.subject):
-            self.no_attribution_reason = (
-                "the model reads pixels, and only stored features are explained"
-            )
+            self.no_attribution_reason = "the model reads pixels; attributions need stored features"
             return
         model = self.subject.model
         assert isinstance(model, SingleStreamModel)  # no other has an outcome
@@ -218,33 +220,33 @@ class _ModelAnalysis:
         self.passes.append(self.attribution_pass)
 
     def add_cls_attention(self) -> None:
-        """Also look at the few place by place."""
+        """Add a pass that records [CLS]'s attention to every position of the `few`."""
         self.passes.append(self._look(self.cls_attention, self.word_level_examples))
 
     @cached_property
     def rows(self) -> list[Sample]:
-        """The few as the model reads them."""
+        """The `few` examples as the model reads them."""
         samples = self.subject.samples(self.word_level_examples)
         return list(samples.get(range(len(samples)), ()))
 
     @property
     def cut_off(self) -> list[str]:
-        """A note on what was lost of its texts, if anything was."""
+        """A note on truncated tokens, if there are any."""
         if not self.importance_consumer.dropped:
             return []
-        pieces = format_count(self.importance_consumer.dropped, "piece")
-        return [f"{pieces} cut off from texts that did not fit (--max-length)"]
+        pieces = format_count(self.importance_consumer.dropped, "token")
+        return [f"truncated {pieces} of texts that did not fit (--max-length)"]
 
     def importance(self, bootstrap: Bootstrap) -> ImportanceEstimate:
-        """Its masses, with resamples; raises InputError if there are none."""
+        """Its modality importance with resamples; raises InputError if no layer covers regions."""
         if not self.importance_consumer.layers.numbers:
-            raise InputError("no layer of this model attends to text and regions alike")
+            raise InputError("no layer of this model attends to both text and regions")
         return ImportanceEstimate(self.importance_consumer, bootstrap)
 
     def to_json(
         self, numbers: JsonObject, bootstrap: Bootstrap, bootstrap_of_few: Bootstrap
     ) -> JsonObject:
-        """What `result.json` says of it; `numbers` are those of its attention."""
+        """The model's entry in `result.json`; `numbers`: its modality importance."""
         inputs = None
         if self.ablation is not None:
             inputs = self.ablation.to_json(bootstrap)
@@ -273,7 +275,7 @@ class _ModelAnalysis:
 def _selected_words(
     config: ModalityConfig, analysis: _ModalityAnalysis, device: torch.device
 ) -> JsonObject | None:
-    """Whether attention goes to the words that CLIP-TD's teacher selects; None without a teacher."""
+    """Whether models attend to the words that CLIP-TD's teacher selects; None without one."""
     if not config.teacher:
         return None
     options = TargetedDistillationSettings(
@@ -297,7 +299,7 @@ def _selected_words(
 
 
 def images_of(examples: Sequence[Example]) -> list[str]:
-    """What each example is resampled with: its image, or its images together."""
+    """The unit of resampling of each example: its image, or its images together."""
     return [" ".join(example.images) for example in examples]
 
 
@@ -305,7 +307,7 @@ def images_of(examples: Sequence[Example]) -> list[str]:
 
 
 def format_modality(result: JsonObject) -> str:
-    """Everything as text."""
+    """All tables as text."""
     parts = [f"{result['examples']:,} examples of {result['images']:,} images; {COUNTED}"]
     for model in result["models"]:
         parts += _of_model(model, result["query"])
@@ -318,12 +320,12 @@ def format_modality(result: JsonObject) -> str:
 
 
 def _name(model: JsonObject) -> str:
-    """What tables call a model."""
+    """A model's label in tables."""
     return f"{model['model']} (random weights)" if model["untrained"] else str(model["model"])
 
 
 def _cell(number: JsonObject) -> str:
-    """A number with its interval."""
+    """A number with its interval as text."""
     if number["mean"] is None:
         return "-"
     return f"{number['mean']:.3f} [{number['low']:.3f}, {number['high']:.3f}]"
@@ -352,7 +354,7 @@ def _of_model(model: JsonObject, query: str) -> list[str]:
     rows.append({"layer": "even attention"} | even | {"gap": ""})
     ratio = {name: _cell(model["ratio"][name]) for name in ATTENTION_TARGETS}
     rows.append({"layer": "all / even"} | ratio | {"gap": ""})
-    asked = "[CLS]" if query == "cls" else "all places"
+    asked = "[CLS]" if query == "cls" else "all positions"
     parts = [
         f"{_name(model)}: attention of {asked}, % (95 % intervals over images)\n\n{format_table(rows)}"
     ]
@@ -377,7 +379,7 @@ def _of_inputs(inputs: JsonObject) -> str:
             cells["change" if place == 0 else f"change of {name}"] = change
         rows.append(cells)
     reasons = [
-        f"{row['given']}: not asked, because {row['undefined']}"
+        f"{row['given']}: undefined, because {row['undefined']}"
         for row in inputs["rows"]
         if "undefined" in row
     ]
@@ -394,14 +396,14 @@ def _of_attribution(found: JsonObject) -> str:
         [
             f"{title} of the {found['explains']}, {found['examples']:,} examples, {found['ig_steps']} points",
             f"  complete within {100 * COMPLETE_RELATIVE:.0f} % or {COMPLETE_ABSOLUTE}: {100 * found['complete']:.1f} % of examples",
-            f"  share of the text: {_percent(found['text_share'])} %",
+            f"  the words' share of all attributions: {_percent(found['text_share'])} %",
             f"  rank correlation with [CLS]'s attention, words: {_cell(words)}, regions: {_cell(regions)}",
         ]
     )
 
 
 def _of_difference(result: JsonObject) -> list[str]:
-    """The second model less the first."""
+    """Tables of the second model less the first."""
     found = result["difference"]
     names = [*ATTENTION_TARGETS, "gap"]
     rows = _layer_rows(found.get("by_layer", ()), names)
@@ -412,14 +414,14 @@ def _of_difference(result: JsonObject) -> list[str]:
         f"{other} less {one}, percentage points",
         "",
         format_table(rows),
-        f"change in the size of the gap: {_percent(relative['gap_size'])} % of it; in visual mass: "
-        f"{_percent(relative['visual'])} % of it",
+        f"relative change of the absolute gap: {_percent(relative['gap_size'])} %; of attention to the image: "
+        f"{_percent(relative['visual'])} %",
     ]
     return ["\n".join(lines)]
 
 
 def _of_words(found: JsonObject, names: Sequence[str]) -> list[str]:
-    """Attention to words against the teacher's scores, and one text."""
+    """Tables of attention to words against the teacher's scores, and of one example text."""
     rows: list[TableRow] = []
     for source, model in zip(names, found["models"], strict=True):
         ranks, overlap = (model[name]["mean_of_layers"] for name in ("ranks", "overlap"))
@@ -434,7 +436,7 @@ def _of_words(found: JsonObject, names: Sequence[str]) -> list[str]:
         for source, attention in zip(names, word["attention"], strict=True):
             cells[f"attention of {source}, %"] = f"{100 * attention:.2f}"
         shown.append(cells)
-    title = f"[CLS]'s attention to words against the scores by which {found['teacher']} selects {found['words']}"
+    title = f"[CLS]'s attention to words compared with the scores by which {found['teacher']} selects {found['words']}"
     return [
         f"{title}\n\n{format_table(rows)}",
         f"{found['shown']['text']}\n\n{format_table(shown)}",

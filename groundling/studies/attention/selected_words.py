@@ -1,4 +1,4 @@
-"""Does a student look at the words that CLIP-TD's teacher selects (CLIP-TD, Figure 2)?"""
+"""Whether a student attends to the words that CLIP-TD's teacher selects (CLIP-TD, Figure 2)."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_parts import text_for_clip
 
 MIN_CANDIDATES = 4
-"""Words that may be selected, of a text that is worth showing."""
+"""Least number of candidate words in the text that is shown as an example."""
 
 
 @dataclass(frozen=True)
 class WordScores:
-    """What the teacher makes of the K raw words of a row."""
+    """The teacher's selection scores of the K raw words of a row."""
 
     scores: np.ndarray
-    """(K,) selection scores, 0 of words that may not be selected."""
+    """(K,) selection scores; 0 for words that are no candidates."""
     candidates: np.ndarray
-    """(K,) bool."""
+    """(K,) bool: words that may be selected."""
     words: tuple[str, ...]
-    """As they stand in the text."""
+    """The words as written in the text."""
     text: str
 
 
 def teacher_word_scores(
     teacher: ClipTeacher, samples: Sequence[Sample], batch: int
 ) -> list[WordScores]:
-    """What a teacher, fitted to these samples, makes of the row of each that `right_choice_row` names."""
+    """A teacher's scores for each sample's row of `right_choice_row`; it is fitted to these samples."""
     rows = [sample.rows[right_choice_row(sample)] for sample in samples]
     found = []
     for start in range(0, len(rows), batch):
@@ -54,7 +54,9 @@ def teacher_word_scores(
 
 
 def sum_word_attention(looks: np.ndarray, sample: Sample, count: int) -> np.ndarray:
-    """[CLS]'s attention (layers, T + R) to each raw word (layers, count), summed over its pieces; 0 of one not read."""
+    """[CLS]'s attention to each raw word (layers, count), summed over its tokens, from `looks`
+    (layers, T + R); 0 for truncated words.
+    """
     word = require(sample.rows[right_choice_row(sample)].text, "text", "a student").word_ids
     inside = (word >= 0) & (word < count)
     of_words = np.zeros((len(looks), count))
@@ -63,10 +65,11 @@ def sum_word_attention(looks: np.ndarray, sample: Sample, count: int) -> np.ndar
 
 
 def selection_agreement(attention: np.ndarray, worth: WordScores, most: int) -> np.ndarray:
-    """(layers + 1, 3) of attention (layers, K): for each layer, and last for the mean of layers, over candidates.
+    """Agreement of attention (layers, K) with scores, by layer and for their mean: (layers + 1, 3).
 
-    Spearman's correlation with the scores; the share of the `most` selected words that are among as many with the most
-    attention; and that share if words were drawn by chance. NaN where there are too few candidates.
+    Over candidates: Spearman's correlation with the scores; the overlap of the `most` selected
+    words with the words that get the most attention, as a share; and the overlap expected by
+    chance. NaN with too few candidates.
     """
     places = np.flatnonzero(worth.candidates)
     many = min(most, len(places))
@@ -84,15 +87,15 @@ def selection_agreement(attention: np.ndarray, worth: WordScores, most: int) -> 
 
 
 class WordAttention(NamedTuple):
-    """A model whose attention to words is compared with the teacher's scores."""
+    """A model's attention to words, to compare with the teacher's scores."""
 
     rows: Sequence[Sample]
-    """The texts as it reads them."""
+    """The texts as the model reads them."""
     cls_attention: ClsAttention
-    """What it looked at in them."""
+    """[CLS]'s attention in these texts."""
 
     def attentions(self, worths: Sequence[WordScores]) -> list[np.ndarray]:
-        """Its attention (layers, K) to each word of each text."""
+        """The attention (layers, K) to each word, for each text."""
         looks = self.cls_attention.by_sample.rows
         return [
             sum_word_attention(looks[place], sample, len(worth.words))
@@ -103,7 +106,7 @@ class WordAttention(NamedTuple):
 def selected_words_summary(
     worths: Sequence[WordScores], readers: Sequence[WordAttention], most: int, bootstrap: Bootstrap
 ) -> dict[str, Any]:
-    """What `result.json` says: whether attention goes to the `most` words of each text that the teacher selects.
+    """Agreement of attention with the `most` words that the teacher selects, as in `result.json`.
 
     `bootstrap` over the examples of the texts.
     """
@@ -136,7 +139,7 @@ def selected_words_summary(
 
 
 def example_scores(worth: WordScores, attentions: Sequence[np.ndarray]) -> dict[str, Any]:
-    """A text's words with the teacher's scores and each model's attention, the mean of layers, as JSON (Figure 2)."""
+    """JSON of a text's words, the teacher's scores and the models' mean attention (Figure 2)."""
     means = [attention.mean(0) for attention in attentions]
     rows = []
     for number, word in enumerate(worth.words):

@@ -1,8 +1,9 @@
-"""Which heads follow which syntactic relations to regions (VisualBERT, Section 3, Table 2, Figure 4), as a command.
+"""Which heads follow syntactic relations (VisualBERT, Section 3, Table 2, Figure 4), as a command.
 
-Does a word look where the thing is that it depends on, or that depends on it? An arc joins w1, the word that a phrase
-with boxes hangs by, and any other word w2. A head is right if the region that gets most of w2's attention is the
-phrase's. Relations are told apart by which end the phrase is.
+Does a word attend to the region of the word that it depends on, or that depends on it? An arc joins
+w1, the head word of a phrase with boxes, and any other word w2. A head is right if the region that
+gets most of w2's attention matches a box of the phrase. A relation is scored separately for phrases
+that are its head and its dependent.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ from groundling.tasks.flickr_entities import FLICKR30K, PROTOCOLS, EntitiesCapti
 from groundling.tasks.flickr_entities import EntityPhrase as Entity
 
 ArcEnd = Literal["head", "dependent"]
-"""Which end of an arc the phrase is."""
+"""The end of an arc that is the phrase."""
 BOX_PROTOCOL = "any-box"
-"""A region is right that matches any of a phrase's boxes."""
+"""A region is right if it matches any of a phrase's boxes."""
 TABLE_2: dict[str, ArcEnd] = {
     "det": "head",
     "pobj": "dependent",
@@ -77,7 +78,7 @@ TABLE_2: dict[str, ArcEnd] = {
     "nn": "head",
     "num": "head",
 }
-"""The ten relations of the paper's table in its order, and the end that the phrase is in them."""
+"""The ten relations of the paper's Table 2, in its order, with the end that is the phrase."""
 
 
 @dataclass(frozen=True)
@@ -87,41 +88,42 @@ class ParsedCaption:
     caption: EntitiesCaption
     words: tuple[ParsedWord, ...]
     spans: np.ndarray
-    """(W, 2): first character of each word in the caption, and the one after its last."""
+    """(W, 2): character offsets of each word in the caption, start and end (exclusive)."""
 
 
 @dataclass(frozen=True)
 class Arc:
-    """An arc between a phrase's word and another one."""
+    """An arc between a phrase's head word and another word."""
 
     relation: str
     phrase_end: ArcEnd
-    """Which end the phrase is."""
+    """The end that is the phrase."""
     phrase: Entity
     other: int
-    """Number of the other word in the parse."""
+    """Index of the other word in the parse."""
 
 
 class MatchedParses(NamedTuple):
-    """Captions with their parses, and what found none."""
+    """Captions with their parses, and what could not be matched."""
 
     parsed: list[ParsedCaption]
     """In the order of the captions."""
     unparsed: list[str]
     """Ids of captions without a parse."""
     unaligned: list[str]
-    """Where sentences begin that name a caption, or an image, none of whose words they have."""
+    """File and line of sentences that name a caption or image but do not have its words."""
     elsewhere: int
-    """Sentences that name another caption or image, or are of no caption here."""
+    """Number of sentences of other captions or images."""
 
 
 def match_parses(
     captions: Sequence[EntitiesCaption], parses: Sequence[Parse], scheme: LabelScheme
 ) -> MatchedParses:
-    """Each caption's parse, its labels those of `scheme`.
+    """Match captions and parses, and convert the labels to `scheme`.
 
-    A parse whose id is IMAGE#NUMBER is that caption's; one that names an image, that of its caption with these words;
-    any other, that of every caption with these words and no parse of its own. The first of several counts.
+    A parse with id IMAGE#NUMBER belongs to that caption; one that names an image, to the caption of
+    that image with the same words; any other, to every caption with the same words and no parse of
+    its own. The first of several is used.
     """
     by_id = {caption.id: caption for caption in captions}
     by_text: dict[str, list[EntitiesCaption]] = defaultdict(list)
@@ -132,7 +134,7 @@ def match_parses(
     found: dict[str, ParsedCaption] = {}
     unaligned = []
     elsewhere = 0
-    # Those that name their caption go before those that only have its words.
+    # Parses that name their caption come first.
     for parse in sorted(parses, key=lambda parse: parse.id not in by_id):
         if parse.id in by_id:
             candidates = [by_id[parse.id]]
@@ -159,10 +161,10 @@ def match_parses(
 def arcs_of(
     one: ParsedCaption, include_other_phrases: bool = False
 ) -> tuple[list[Arc], Counter[str]]:
-    """The arcs at the words that a caption's phrases with boxes hang by, and what was passed by.
+    """The arcs at the head words of a caption's phrases with boxes, and counts of what was skipped.
 
-    Those inside a phrase count too. `include_other_phrases`: so do those whose other end is in another phrase with boxes, which
-    has a thing of its own to look at.
+    Arcs inside a phrase are included. `include_other_phrases`: include arcs to words in another phrase with
+    boxes, which may attend to their own region.
     """
     told: Counter[str] = Counter()
     members = [_members(phrase, one.spans) for phrase in one.caption.phrases]
@@ -183,13 +185,13 @@ def arcs_of(
 
 
 def _members(phrase: Entity, spans: np.ndarray) -> set[int]:
-    """Numbers of the words that stand in a phrase, if only with some of their characters."""
+    """Indices of the words that overlap a phrase."""
     touched = (spans[:, 0] < phrase.stop) & (spans[:, 1] > phrase.start)
     return set(np.flatnonzero(touched).tolist())
 
 
 def _at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, ArcEnd, int]]:
-    """The arcs at a word: relation, which end it is itself, and the number of the other one."""
+    """The arcs at word `top`: relation, its own end, and the index of the other word."""
     arcs: list[tuple[str, ArcEnd, int]] = []
     if words[top].head != ROOT:
         arcs.append((words[top].relation, "dependent", words[top].head))
@@ -200,21 +202,21 @@ def _at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, ArcEnd, int]]:
 
 
 class ArcQuestions(NamedTuple):
-    """What heads are asked of a split's captions."""
+    """The arcs of a split's captions that heads are scored on."""
 
     examples: list[Example]
-    """Captions that have an arc."""
+    """Captions with at least one arc."""
     phrases: list[list[PhraseSpan]]
-    """Of each, its arcs: from the other word, for the boxes of the phrase."""
+    """Of each caption, its arcs: the span is the other word, the gold boxes are the phrase's."""
     relations: list[list[int]]
-    """The same arcs' relations, as numbers in `names`."""
+    """The relations of these arcs, as indices into `names`."""
     names: list[tuple[str, ArcEnd]]
-    """Every relation with the end that the phrase is, the most frequent first."""
+    """Every relation with the end that is the phrase, the most frequent first."""
     skip_counts: Counter[str]
-    """What was passed by."""
+    """Counts of what was skipped."""
 
     def halves(self, seed: int) -> dict[str, int]:
-        """Which half of the images each one is in."""
+        """The half (0 or 1) of each image."""
         return assign_halves([one.images[0] for one in self.examples], seed)
 
 
@@ -249,11 +251,11 @@ def _asked(one: ParsedCaption, arc: Arc) -> PhraseSpan:
     return PhraseSpan(example, start, stop)
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
+# -- passes ------------------------------------------------------------------------------------------------------------
 
 
 class ArcGrounding(HeadGrounding):
-    """Asks every head at the mean of a word's pieces, and sums by relation what regions get."""
+    """Scores heads on arcs (query: mean over a word's tokens); sums region shares by relation."""
 
     def __init__(
         self,
@@ -262,14 +264,14 @@ class ArcGrounding(HeadGrounding):
         half: Sequence[int],
         relations: Sequence[Sequence[int]],
     ) -> None:
-        """`phrases` of each sample and the number of each one's relation, see `ArcQuestions`; `half` of each sample."""
+        """`phrases` and their `relations` as in `ArcQuestions`; `half` of each sample."""
         super().__init__(phrases, mark, half, "mean")
         self.relations = relations
         self.count = 1 + max(number for own in relations for number in own)
         self.shares: list[ExactSums] = []
 
     def _rows(self, one: AttentionMap, asked: Any) -> np.ndarray:
-        """As `HeadGrounding`'s; what regions get of each is summed by its relation and half."""
+        """As in `HeadGrounding`; also sums the attention on regions by relation and half."""
         rows = super()._rows(one, asked)
         number = self.layers.index((one.name, one.layer))
         if number == len(self.shares):
@@ -286,18 +288,18 @@ class ArcGrounding(HeadGrounding):
         return rows
 
     def local_result(self) -> dict[str, Any]:
-        """As `HeadGrounding`'s, and the sums by relation."""
+        """As in `HeadGrounding`, and the sums by relation."""
         return {**super().local_result(), "shares": [one.local_result() for one in self.shares]}
 
     def merge(self, parts: Sequence[dict[str, Any]]) -> None:
-        """As `HeadGrounding`'s, and the sums by relation."""
+        """As in `HeadGrounding`, and the sums by relation."""
         super().merge(parts)
         self.shares = [ExactSums(self.count, 2, self.heads) for _ in self.layers]
         for number, sums in enumerate(self.shares):
             sums.merge([part["shares"][number] for part in parts if part["shares"]])
 
     def by_relation(self) -> list[GroundingResult]:
-        """What was found of each relation's arcs; of what `GroundingResult` measures only what regions get, 0 for the rest."""
+        """The result for each relation's arcs; of `MEASURES`, only the region share is set."""
         every = self.result()
         relation = np.concatenate(self.relations)
         half = np.repeat(self.half, [len(own) for own in self.relations])
@@ -322,29 +324,29 @@ class ArcGrounding(HeadGrounding):
 
 COUNTED = "layers and heads count from 0"
 SHOWN = 20
-"""Most captions of one kind that the result names."""
+"""Most captions per list in the result."""
 SYNTAX_STATUS_KEYS = {
     PhraseStatus.TRUNCATED: "cut_off",
     PhraseStatus.NO_TOKENS: "without_pieces",
     PhraseStatus.SPLITS_WORD: "split_a_word",
 }
-"""Why a word was not asked, as the result says it."""
+"""Keys in the result for the reasons why a word is not scored."""
 
 
 def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
-    """For every dependency relation, how often each head picks the region of a word's neighbour.
+    """For every dependency relation, how often each head predicts a region of the word's neighbour.
 
-    Leaves all heads of all relations in the run's folder as `relations.csv`, and what spaCy or Stanza said as
-    `parses.conllu`. Of several processes each reads its share.
+    Writes all heads of all relations to the run's folder as `relations.csv`, and the parses of
+    spaCy or Stanza as `parses.conllu`. Several processes share the captions.
 
     Raises:
-        InputError: The model reads no regions or gives no attention, a file is missing or malformed, a parser is not
-            installed, or no relation has enough arcs.
+        InputError: The model reads no regions or gives no attention, a file is missing or
+            malformed, a parser is not installed, or no relation has enough arcs.
     """
     every = read_captions(
         Path(config.data), config.split, unrelated=config.include_unrelated_captions
     )
-    # A parser is asked once, and what it said is then the file of parses.
+    # A parser runs once; its output is saved and read as the file of parses.
     parses = parses_of(config) or _ask_parser(config.parses, every, run)
     parsed = match_parses(every, read_parses(parses), config.labels)
     _check_parsed(parsed, str(parses), len(every), config.shuffled_images_control)
@@ -370,7 +372,7 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
         "labels": config.labels,
         "protocol": BOX_PROTOCOL,
         "counted": COUNTED,
-        "query": "mean over the other word's pieces",
+        "query": "mean over the other word's tokens",
         "active_above": config.min_region_attention,
         "counts": counts,
         "unaligned": parsed.unaligned[:SHOWN],
@@ -385,7 +387,7 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
 
 
 def write_captions(config: CaptionsConfig, work: CommandContext) -> str:
-    """Write the captions to the file `work.out`, one a line; returns how many, in words.
+    """Write the captions to the file `work.out`, one per line; returns a line with their number.
 
     Raises InputError if the data is missing or malformed, or the file cannot be written.
     """
@@ -393,11 +395,11 @@ def write_captions(config: CaptionsConfig, work: CommandContext) -> str:
         Path(config.data), config.split, unrelated=config.include_unrelated_captions
     )
     write_whole(work.out, "".join(f"{caption.text}\n" for caption in told))
-    return f"{work.out}: {len(told):,} captions, one a line"
+    return f"{work.out}: {len(told):,} captions, one per line"
 
 
 def _ask_parser(parser: str, of: Sequence[EntitiesCaption], run: Run) -> Path:
-    """Where the parses of spaCy or Stanza are, once the first process has them."""
+    """Parse the captions with spaCy or Stanza in the first process; returns the file."""
     path = run.folder / GOLD_PARSES
     with run.state.main_process_first():
         if not path.exists():
@@ -406,35 +408,35 @@ def _ask_parser(parser: str, of: Sequence[EntitiesCaption], run: Run) -> Path:
 
 
 def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[EntitiesCaption]) -> None:
-    """The parses of captions as a CoNLL-U file that names them."""
+    """Write the parses as a CoNLL-U file with the captions' ids."""
     lines = []
     for parse, caption in zip(parses, of, strict=True):
-        if parse.words:  # a sentence without any is none
+        if parse.words:  # CoNLL-U has no empty sentence
             lines += format_conllu(replace(parse, id=caption.id))
     write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
 def _check_parsed(found: MatchedParses, parses: str, count: int, other_images: bool) -> None:
-    """Raises InputError if none of `count` captions has a parse, or there is no other image for the control."""
+    """Raises InputError if no caption has a parse, or the control has no second image."""
     if not found.parsed:
-        what = found.unaligned or [f"{parses} has no sentence of their words"]
+        what = found.unaligned or [f"{parses} has no sentence with their words"]
         raise InputError(f"none of the {count:,} captions has a parse; {what[0]}")
     images = {one.caption.image for one in found.parsed}
     if other_images and len(images) < 2:
-        left_out = f"; {found.elsewhere:,} name other ones" if found.elsewhere else ""
+        left_out = f"; {found.elsewhere:,} are of other captions" if found.elsewhere else ""
         raise InputError(
-            f"{parses}: its sentences are captions of one image alone, {next(iter(images))}{left_out}; the "
-            "control beside other images needs two (--no-shuffled-images-control leaves it out)"
+            f"{parses}: all its sentences are captions of one image, {next(iter(images))}{left_out}; the "
+            "control with other images needs two (--no-shuffled-images-control leaves it out)"
         )
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
+# -- running -----------------------------------------------------------------------------------------------------------
 
 
 def syntax_passes(
     attending: AttentionSettings, asked: ArcQuestions, other_images: bool, device: torch.device
 ) -> list[AttentionPass]:
-    """The pass, and the one beside the looks of other images."""
+    """The pass, and the one with region features of other images."""
     attended = RegionModel(attending, device)
     half_of = asked.halves(attending.seed)
     half = [half_of[one.images[0]] for one in asked.examples]
@@ -448,20 +450,20 @@ def syntax_passes(
 
 
 def _too_rare(min_arcs: int, rare: Mapping[str, int], found: MatchedParses) -> str:
-    """That no relation has arcs enough, as an error says it."""
+    """The error that no relation has enough arcs."""
     most = max(rare, key=lambda name: rare[name], default="")
     least = f"the most frequent, {most}, has {rare[most]}" if most else "there are none"
     told = format_count(len(found.unaligned), "sentence") + " not aligned with its caption"
     return (
         f"no relation has {min_arcs} arcs at a phrase with boxes: {least} ({told}, "
-        f"{len(found.unparsed)} without a parse); --min-arcs asks for fewer"
+        f"{len(found.unparsed)} without a parse); lower --min-arcs"
     )
 
 
 def _relations(
     asked: ArcQuestions, looks: Sequence[ArcGrounding], active: float, seed: int, min_arcs: int
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """What is told of every relation that has enough arcs, and how many the others have."""
+    """The report of every relation with enough arcs, and the number of arcs of the others."""
     half_of = asked.halves(seed)
     number = {image: place for place, image in enumerate(half_of)}
     relation = np.concatenate([np.array(own) for own in asked.relations])
@@ -488,11 +490,11 @@ def _relations(
 
 
 NOT_OF_RELATIONS = ("phrases", "kinds", "notes", "special_share", "entropy")
-"""What a leaderboard says of phrases that is not told of a relation."""
+"""Keys of a `HeadLeaderboard` report that do not apply to relations."""
 
 
 def _without(report: dict[str, Any]) -> dict[str, Any]:
-    """A report without what is not of relations, at its top and in its rows."""
+    """A report without `NOT_OF_RELATIONS`, at its top and in its rows."""
     kept = {name: value for name, value in report.items() if name not in NOT_OF_RELATIONS}
     for rows in ("layers", "heads"):
         kept[rows] = [
@@ -526,17 +528,17 @@ def _counts(
 
 NOTES_OF_COUNTS = {
     "unparsed": ("caption", "left out: without a parse"),
-    "phrases_of_several_heads": ("phrase", "left out: several words have their parent outside"),
+    "phrases_of_several_heads": ("phrase", "left out: more than one head word"),
     "arcs_to_other_phrases": (
         "arc",
         "left out: to another phrase with boxes (--include-other-phrases)",
     ),
-    "cut_off": ("word", "left out: cut off with the end of a caption (--max-length)"),
-    "without_pieces": ("word", "left out: without a piece of the tokenizer's"),
-    "split_a_word": ("word", "left out: beginning or ending within another"),
-    "in_images_without_regions": ("arc", "counted as not found: in images without a region"),
+    "cut_off": ("word", "left out: truncated with the end of a caption (--max-length)"),
+    "without_pieces": ("word", "left out: no token from the tokenizer"),
+    "split_a_word": ("word", "left out: begins or ends within another word"),
+    "in_images_without_regions": ("arc", "counted as wrong: in images without a region"),
 }
-"""Counts that a reader of the result must know: of what, and why."""
+"""Counts that become notes: the noun that is counted, and the reason."""
 
 
 def _notes(
@@ -552,13 +554,13 @@ def _notes(
     ]
     if matched.unaligned:
         notes.append(
-            f"{format_count(len(matched.unaligned), 'sentence')} left out: not the words of the caption named; first "
+            f"{format_count(len(matched.unaligned), 'sentence')} left out: other words than the caption they name; first "
             f"{matched.unaligned[0]}"
         )
     if all(one["confidence"] is None for one in relations):
         notes.append(
-            "these regions have no detector's confidence, so there is no confidence baseline; chance is that of a "
-            "region drawn at random"
+            "these regions have no detector confidence, so there is no confidence baseline; chance is the accuracy of "
+            "a random region"
         )
     if any(one["measure"] == "pointing" for one in relations):
         notes.append(POINTING)
@@ -574,7 +576,7 @@ def _notes(
 
 
 def _write_table(folder: Path, relations: Sequence[dict[str, Any]]) -> None:
-    """Every head on every relation, as a table for programs."""
+    """Write every head on every relation as a CSV file."""
     text = io.StringIO()
     first = {"relation": "", "phrase_is": ""}
     writer = csv.DictWriter(text, [*first, *relations[0]["heads"][0]], lineterminator="\n")
@@ -586,7 +588,7 @@ def _write_table(folder: Path, relations: Sequence[dict[str, Any]]) -> None:
 
 
 def format_syntax(result: dict[str, Any]) -> str:
-    """The result for people: the paper's relations, then all others."""
+    """The result as text: the paper's relations, then all others."""
     counts = result["counts"]
     lines = [
         f"{counts['asked']:,} arcs of {counts['parsed']:,} captions; labels: {result['labels']}; {COUNTED}"
@@ -596,7 +598,10 @@ def format_syntax(result: dict[str, Any]) -> str:
     of_paper = [one for one in relations if one["table_2"]]
     of_paper.sort(key=lambda one: order.index(one["relation"]))
     others = [one for one in relations if not one["table_2"]]
-    for heading, rows in (("relations of the paper's Table 2", of_paper), ("others", others)):
+    for heading, rows in (
+        ("relations of the paper's Table 2", of_paper),
+        ("other relations", others),
+    ):
         if rows:
             lines.append(f"{heading}\n\n{format_table([_row(one) for one in rows])}")
     if result["rare"]:

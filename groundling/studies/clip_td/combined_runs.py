@@ -1,4 +1,4 @@
-"""Finished runs combined: several runs' probabilities averaged, and VCR's joint score of runs on its two tasks."""
+"""Combinations of finished runs: ensembles of averaged probabilities, and VCR's joint Q->AR score."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ from groundling.training.evaluation import (
 )
 
 SEED = "seed-0"
-"""Where the ensemble's own answers are: it is a run of one seed, which `groundling vcr` and another ensemble read."""
+"""Folder of the ensemble's predictions: a run with one seed, which `groundling vcr` and `ensemble` can read."""
 LEAST = 1e-12
-"""A probability below this is written as this one, for a logarithm."""
+"""Lower bound of probabilities before the logarithm."""
 
 
 def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
-    """Average the runs' softmax probabilities on every split that all of them predicted; scores in `result.json`.
+    """Average the members' softmax probabilities on every split that all of them predicted; scores in `result.json`.
 
-    Outputs are written as logarithms of the averages, so that a softmax of them gives the averages again.
+    Outputs are written as logarithms of the averages, so a softmax restores the averages.
 
     Raises:
-        InputError: Fewer than two members, members of other tasks or examples, or a task whose answers have no
-            probabilities.
+        InputError: Fewer than two members, members with different tasks or examples, or a task without class
+            probabilities or numbers.
     """
     folder = Path(config.data)
     task, members, splits = _averaged(config)
@@ -99,7 +99,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
 
 
 def _averaged(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
-    """The task, the members' folders, and the splits that all of them predicted."""
+    """The task, the members' folders, and the splits that all members predicted."""
     task = resolve("tasks", Task, config.task).with_answers_of(Path(config.data))
     if not isinstance(task.form, Classification | OpenAnswer | Regression):
         raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
@@ -110,15 +110,15 @@ def _averaged(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
 
 
 def _learned(member: Path, split: str) -> bool:
-    """Whether a member learned from a split, so that its scores there are not of held-out data."""
+    """Whether a member was trained on a split, so that its scores there are not held-out."""
     return split in (read_result(member) or {}).get("trained_on", [])
 
 
 def members_of(run: str, task: str) -> list[Path]:
-    """The folders of a run's finished seeds on a task, by name or MODULE:NAME; a seed's own folder is one.
+    """Folders of a run's finished seeds; `run` may also be a single seed's folder, `task` is a name or MODULE:NAME.
 
     Raises:
-        InputError: There is none, or one of another task.
+        InputError: There is no finished seed, or one of another task.
     """
     places = [Path(run), *sorted(Path(run).glob("seed-*"))]
     found = []
@@ -129,12 +129,12 @@ def members_of(run: str, task: str) -> list[Path]:
         check_run_of(place, done, task)
         found.append(place)
     if not found:
-        raise InputError(f"{run}: holds no finished seed (seed-*/result.json with a task)")
+        raise InputError(f"{run}: contains no finished seed (seed-*/result.json with a task)")
     return found
 
 
 def _splits(task: Task, members: Sequence[Path]) -> list[str]:
-    """The splits that every member predicted; raises InputError if there are none, or some have what others lack."""
+    """The splits that every member predicted; raises InputError if there are none or only some members have one."""
     splits = []
     for split in (*task.dev, *task.test):
         paths = [member / FILE.format(split) for member in members]
@@ -152,10 +152,10 @@ def _splits(task: Task, members: Sequence[Path]) -> list[str]:
 def average_probabilities(
     task: Task, folder: Path, split: str, files: Sequence[Path]
 ) -> EvaluationOutput:
-    """The mean of several files' probabilities for every example of a split, in the data's order.
+    """Mean probabilities of several prediction files for every example of a split, in the data's order.
 
     Raises:
-        InputError: A file lacks an example, has another one, or scores of another form.
+        InputError: A file lacks an example, has an unknown one, or has scores of another output type.
     """
     examples = task.read(folder, split)
     names = [name_of(example) for example in examples]
@@ -183,7 +183,7 @@ def average_probabilities(
 def _mean_of(
     members: Mapping[Path, Mapping[str, ExamplePrediction]], name: str, form: OutputType
 ) -> ExamplePrediction:
-    """What the members say of one example together."""
+    """The members' averaged prediction for one example."""
     of_members = []
     for path, said in members.items():
         with prefix_errors(f"{path}, {name}"):
@@ -191,7 +191,7 @@ def _mean_of(
     mean = np.mean(of_members, axis=0)
     if isinstance(form, Regression):
         return ExamplePrediction(float(mean[0]), mean)
-    # Two scores a choice (UNITER) are one probability here, which `form.predict` would not expect.
+    # UNITER's two scores per choice are one probability here, which `form.predict` does not expect.
     best = int(mean.argmax() if isinstance(form, MultipleChoice) else form.predict(mean[None])[0])
     outputs = np.log(np.maximum(mean, LEAST))
     if len(mean) <= MANY:
@@ -202,23 +202,25 @@ def _mean_of(
 
 
 def _same_ids(path: Path, names: Sequence[str], said: Mapping[str, ExamplePrediction]) -> None:
-    """Raises InputError naming the first example of the data that a file lacks, or has beyond them."""
+    """Raises InputError naming the first missing or unknown example of a file."""
     absent = [name for name in names if name not in said]
-    raise_first([f"{path}: no prediction for {name}; other data, or cut off?" for name in absent])
+    raise_first(
+        [f"{path}: no prediction for {name}; other data or incomplete file" for name in absent]
+    )
     surplus = sorted(said.keys() - set(names))
     raise_first([f"{path}: a prediction for {name}, which is not in the data" for name in surplus])
 
 
-# VCR's joint score, or its server's file, from runs on its two tasks.
+# VCR's joint score, or the file for its server, from runs on its two tasks.
 
 
 def vcr(config: VcrConfig, run: Run) -> dict[str, Any]:
-    """Q->A, QA->R and Q->AR, 0..1, of each seed that both runs have, and medians, written to `result.json`.
+    """Q->A, QA->R and Q->AR, 0..1, of each common seed, and medians, written to `result.json`.
 
-    Of a split without labels the server's csv is written instead, `SPLIT-seed-N.csv`.
+    For a split without labels, writes the server's csv instead, `SPLIT-seed-N.csv`.
 
     Raises:
-        InputError: Runs of other tasks, runs without a common seed, or an item without a prediction.
+        InputError: Runs of other tasks, no common seed, or an item without a prediction.
     """
     folder = Path(config.data)
     split = config.split
@@ -254,12 +256,12 @@ def vcr(config: VcrConfig, run: Run) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ChoicePrediction:
-    """What a run says of one example."""
+    """One run's prediction for one example."""
 
     choice: int
-    """The predicted one, 0 to 3."""
+    """The predicted choice, 0 to 3."""
     scores: np.ndarray
-    """(4,) of the choices."""
+    """(4,) scores of the choices."""
 
 
 ChoicePredictions = dict[str, ChoicePrediction]
@@ -269,7 +271,7 @@ ChoicePredictions = dict[str, ChoicePrediction]
 def _predicted(
     folder: Path, split: str, files: Sequence[tuple[Path, Path]]
 ) -> list[tuple[ChoicePredictions, ChoicePredictions]]:
-    """Answers and rationales of every pair of files."""
+    """Predicted answers and rationales of every pair of files."""
     answers = ANSWER.read(folder, split)
     rationales = RATIONALE.read(folder, split)
     return [(_predictions(one, answers), _predictions(other, rationales)) for one, other in files]
@@ -278,7 +280,7 @@ def _predicted(
 def _predicted_by_one(
     folder: Path, split: str, files: Sequence[Path]
 ) -> list[tuple[ChoicePredictions, ChoicePredictions]]:
-    """Answers and rationales of every file of a run on both."""
+    """Predicted answers and rationales of every file of a run on both tasks."""
     examples = BOTH.read(folder, split)
     every = [_predictions(path, examples) for path in files]
     return [(select_part("answer", said), select_part("rationale", said)) for said in every]
@@ -287,7 +289,7 @@ def _predicted_by_one(
 def _joint_scores(
     predicted: list[tuple[ChoicePredictions, ChoicePredictions]], asked: list[VcrItem]
 ) -> dict[str, list[float]]:
-    """Every score by name, seed after seed."""
+    """Scores by name, a list over seeds."""
     scores: dict[str, list[float]] = {}
     for answers, rationales in predicted:
         chosen_answers = {official: row.choice for official, row in answers.items()}
@@ -306,9 +308,9 @@ def _write_leaderboard(
 
 
 def _files_of_both(config: VcrConfig, split: str) -> tuple[dict[int, Path], dict[int, Path]]:
-    """The files of answers and of rationales by seed, which of a run on both are the same ones.
+    """Prediction files of answers and of rationales by seed; the same files for a run on both tasks.
 
-    Raises InputError if no seed has finished both.
+    Raises InputError if no seed has both.
     """
     if config.both:
         files = _files(config.both, BOTH, split)
@@ -319,14 +321,14 @@ def _files_of_both(config: VcrConfig, split: str) -> tuple[dict[int, Path], dict
     rationale_files = _files(config.rationales, RATIONALE, split)
     if not answer_files.keys() & rationale_files.keys():
         raise InputError(
-            f"{config.answers}, {config.rationales}: no finished seed in both; "
-            f"there are {sorted(answer_files)} and {sorted(rationale_files)}"
+            f"{config.answers}, {config.rationales}: no common finished seed; "
+            f"finished seeds are {sorted(answer_files)} and {sorted(rationale_files)}"
         )
     return answer_files, rationale_files
 
 
 def _files(run: str, task: Task, split: str) -> dict[int, Path]:
-    """The file of predictions of every finished seed of a run folder."""
+    """Prediction file of every finished seed of a run."""
     files: dict[int, Path] = {}
     for seed_folder in sorted(Path(run).glob("seed-*")):
         done = read_result(seed_folder)
@@ -340,17 +342,17 @@ def _files(run: str, task: Task, split: str) -> dict[int, Path]:
 
 
 def _learned_file(file: Path, split: str) -> bool:
-    """Whether the run whose predictions these are learned from the split."""
+    """Whether the file's run was trained on the split."""
     return split in (read_result(file.parent) or {}).get("trained_on", [])
 
 
 def _predictions(path: Path, examples: list[Example]) -> ChoicePredictions:
-    """A file's prediction of every example, in the examples' order, by official id."""
+    """A file's prediction for every example, in the examples' order, by official id."""
     if not path.is_file():
         raise InputError(
-            f"{path}: no such file; `finetune --submit` predicts the unlabelled test split, too"
+            f"{path}: no such file; `finetune --submit` also predicts the unlabelled test split"
         )
-    # Files of runs before the field `official` was written name an example by its id alone.
+    # Files of earlier versions have no field `official`, only the example's id.
     official_of = {example.id: example.official_id for example in examples}
     predictions: ChoicePredictions = {}
     agreement = PredictionChecker(ANSWER.form)
@@ -362,13 +364,13 @@ def _predictions(path: Path, examples: list[Example]) -> ChoicePredictions:
         agreement.check(where, row, predictions[official].choice)
     absent = [example.id for example in examples if example.official_id not in predictions]
     raise_first(
-        [f"{path}: no prediction for {name}" for name in absent], "; other data, or cut off?"
+        [f"{path}: no prediction for {name}" for name in absent], "; other data or incomplete file"
     )
     return {example.official_id: predictions[example.official_id] for example in examples}
 
 
 def _prediction(where: str, row: Mapping[str, Any]) -> ChoicePrediction:
-    """A line's choice and scores; UNITER has two scores a choice, wrong and right, of which the second counts."""
+    """A line's choice and scores; of UNITER's two scores per choice, wrong and right, the second is used."""
     outputs = row.get("outputs")
     choice = row.get("prediction")
     has_scores = (

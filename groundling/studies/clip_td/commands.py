@@ -1,4 +1,4 @@
-"""CLIP-TD's commands and their settings: shifted VCR, zero-shot answers, ensembles, VCR's joint score."""
+"""CLIP-TD's commands and settings: shifted VCR, zero-shot answers, ensembles, VCR's joint score."""
 
 from __future__ import annotations
 
@@ -25,39 +25,45 @@ from groundling.settings.input_settings import ImageSettings
 
 @dataclass(frozen=True)
 class ShiftConfig(Settings):
-    """How VCR's choices are edited or its items chosen, so that shortcuts of the text no longer help."""
+    """Editing or selection of VCR examples that removes text shortcuts."""
 
     data: Annotated[str, InputKind.FOLDER, required] = ""
-    """Folder with VCR's official files, or one that this command wrote."""
+    """Folder with VCR's official files, or an output of this command."""
     split: str = "val"
-    """Which labelled split."""
+    """Labelled split to edit."""
     protocol: Literal["none", "sm", "singular", "plural", "advtop", "keeptop", "em", "im"] = "none"
-    """none: only measure; sm: pronouns for shared tags, in singular and in plural questions; advtop, keeptop: [MASK] \
-where an attack model loses most, or everywhere else; em: synonyms for shared words; im: without what texts tell."""
+    """none: only measure overlaps; sm: replace shared tags by pronouns, in singular and in plural \
+questions; advtop, keeptop: [MASK] where an attack model loses most, or everywhere else; em: \
+replace shared words by synonyms; im: drop examples that a text-only model answers right with \
+confidence."""
     legacy: bool = False
-    """plural: look for a group in sorted order only, as the released code does."""
+    """plural: match groups of tags in sorted order only, as the released code does."""
     attack: Annotated[str, InputKind.FOLDER] = ""
-    """advtop, keeptop: `seed-N/model` of `finetune --task vcr/answer --save-model` without regions."""
+    """advtop, keeptop: attack model, `seed-N/model` of `finetune --task vcr/answer --save-model` \
+without regions."""
     attack_rationale: Annotated[str, InputKind.FOLDER] = ""
-    """The same of `vcr/rationale`; empty: rationales stay as they are."""
+    """advtop, keeptop: attack model of `vcr/rationale`; empty: rationales are not edited."""
     losses: Annotated[str, InputKind.FILE] = ""
-    """advtop, keeptop: instead of a model, a file of losses, such as the `losses.jsonl` of an earlier run."""
+    """advtop, keeptop: instead of a model, a file of losses, such as `losses.jsonl` of an earlier \
+run."""
     keep_top: Annotated[int, at_least(1)] = 1
-    """keeptop: positions of a choice that are not masked (the paper: 1, 3, 5)."""
+    """keeptop: number of unmasked positions per choice (the paper: 1, 3, 5)."""
     max_length: Annotated[int, at_least(0)] = 128
-    """advtop, keeptop: pieces per text for the attack model; longer ones are cut and counted."""
+    """advtop, keeptop: maximum tokens per text for the attack model; longer texts are truncated \
+and counted."""
     wordnet: Annotated[str, InputKind.FOLDER] = ""
-    """Folder of WordNet 3.0 or 3.1; empty: where Debian or NLTK put it (em), or none: words are not lemmatised."""
+    """Folder of WordNet 3.0 or 3.1; empty: where Debian or NLTK install it (em), or no \
+lemmatisation (other protocols)."""
     min_count: Annotated[int, at_least(1)] = 10
-    """em: replace what so many items share with question or image, or more."""
+    """em: replace n-grams that at least this many examples share with their question or image."""
     max_ngram: Annotated[int, at_least(1)] = 3
-    """em: words of the longest n-gram."""
+    """em: maximum n-gram length in words."""
     predictions: Annotated[str, InputKind.FILE] = ""
     """im: `seed-N/predictions_val.jsonl` of `finetune --task vcr/answer` without regions."""
     confidence_threshold: Annotated[float, between(0, 1)] = 0.9
-    """im: probability from which a right answer tells that the text is enough."""
+    """im: minimum probability of a right answer at which an example is dropped."""
     cpu: bool = False
-    """Stay on the CPU even where there is an accelerator."""
+    """Run on the CPU even if an accelerator is available."""
 
 
 READ_BY = {
@@ -67,34 +73,34 @@ READ_BY = {
     "losses": ("advtop", "keeptop"),
     "predictions": ("im",),
 }
-"""Settings that only some protocols read."""
+"""Settings that only some protocols use."""
 
 
 def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
-    """Raises InputError for a setting that the protocol does not read, or lacks."""
+    """Raises InputError for a setting that the protocol does not use, or lacks."""
     for name, readers in READ_BY.items():
         if config.protocol not in readers:
             given = {f"--{flag_name(name)}": vars(config)[name]}
             refuse_settings(
                 given,
-                f"--protocol {config.protocol} does not read it, only {' and '.join(readers)}",
+                f"--protocol {config.protocol} does not use it, only {' and '.join(readers)}",
             )
     if config.protocol == "im":
         require_settings(config, "data shift --protocol im", "predictions")
     has_attack = bool(config.attack or config.attack_rationale)
     if config.protocol in ("advtop", "keeptop") and has_attack == bool(config.losses):
         raise InputError(
-            f"data shift --protocol {config.protocol} needs --attack FOLDER or --losses FILE, one of them"
+            f"data shift --protocol {config.protocol} needs either --attack FOLDER or --losses FILE"
         )
 
 
 def reads_wordnet(protocol: str, wordnet: str) -> bool:
-    """Whether WordNet tells lemmas, and synonyms."""
+    """Whether WordNet provides lemmas and synonyms."""
     return protocol == "em" or bool(wordnet)
 
 
 def shift_inputs(config: ShiftConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     from groundling.studies.clip_td.explicit_mitigation import wordnet_folder
     from groundling.tasks.vcr import ANSWER
 
@@ -111,7 +117,7 @@ def shift_inputs(config: ShiftConfig) -> Inputs:
 
 DATA_SHIFT = Command(
     "data shift",
-    "VCR's files without the text's shortcuts: SM, EM and IM, with overlap statistics",
+    "make VCR files without text shortcuts (SM, EM, IM), with overlap statistics",
     "groundling.studies.clip_td.shift:shift",
     {"_own": ShiftConfig()},
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
@@ -124,18 +130,20 @@ DATA_SHIFT = Command(
 
 @dataclass(frozen=True)
 class EnsembleConfig(Settings):
-    """Which finished runs are averaged."""
+    """Finished runs that are averaged."""
 
     runs: Annotated[tuple[str, ...], InputKind.FOLDER, required] = ()
-    """Run folders of `finetune`, or single seeds' folders in them; every finished seed is a member."""
+    """Run folders of `finetune`, or folders of single seeds; every finished seed is a member."""
     task: Annotated[str, InputKind.TASK, required] = ""
-    """Task by name, e.g. vcr/answer, or MODULE:NAME of your own."""
+    """Task name, e.g. vcr/answer, or MODULE:NAME of your own task."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
 
 
 def answers_of(run: str, split: str = "*") -> Inputs:
-    """The answers of a run's finished seeds, each a file by its path; a seed's own folder is a run of one."""
+    """Prediction files of a run's finished seeds, by path; a seed's own folder counts as a run of
+    one.
+    """
     places = [Path(run), *sorted(Path(run).glob("seed-*"))]
     seeds = [place for place in places if (place / "result.json").is_file()]
     files = [file for seed in seeds for file in sorted(seed.glob(f"predictions_{split}.jsonl"))]
@@ -143,7 +151,7 @@ def answers_of(run: str, split: str = "*") -> Inputs:
 
 
 def ensemble_inputs(config: EnsembleConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     found: dict[str, str | Path] = {"data": config.data}
     for run in config.runs:
         found |= answers_of(run)
@@ -152,7 +160,7 @@ def ensemble_inputs(config: EnsembleConfig) -> Inputs:
 
 ENSEMBLE = Command(
     "ensemble",
-    "several finished runs' probabilities, averaged and scored as one",
+    "average the probabilities of finished runs and score the ensemble",
     "groundling.studies.clip_td.combined_runs:ensemble",
     {"_own": EnsembleConfig()},
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
@@ -166,31 +174,34 @@ ENSEMBLE = Command(
 
 @dataclass(frozen=True)
 class VcrConfig(Settings):
-    """Which runs on VCR's two tasks are scored together."""
+    """Runs on VCR's two tasks that are scored together."""
 
     answers: Annotated[str, InputKind.FOLDER] = ""
     """Run folder of `finetune --task vcr/answer`."""
     rationales: Annotated[str, InputKind.FOLDER] = ""
-    """Run folder of `finetune --task vcr/rationale`; its seeds go with the same ones of the other."""
+    """Run folder of `finetune --task vcr/rationale`; seeds are paired with equal seeds of \
+--answers."""
     data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder with VCR's official files."""
     split: str = "val"
-    """What is scored; of `test`, whose labels are secret, the server's file is written (`finetune --submit` before)."""
+    """Split to score; for `test`, whose labels are secret, the server's file is written (needs \
+`finetune --submit`)."""
     both: Annotated[str, InputKind.FOLDER] = ""
-    """Instead of --answers and --rationales: run folder of `finetune --task vcr`, one model for both."""
+    """Instead of --answers and --rationales: run folder of `finetune --task vcr`, one model for \
+both."""
 
 
 def check_vcr(config: VcrConfig, out: str | Path) -> None:
-    """Raises InputError without the runs on both tasks."""
+    """Raises InputError without runs on both tasks."""
     if not config.both:
         require_settings(config, "vcr", "answers", "rationales")
     else:
         apart = {"--answers": config.answers, "--rationales": config.rationales}
-        refuse_settings(apart, f"--both {config.both} answers and gives reasons; leave it out")
+        refuse_settings(apart, f"--both {config.both} covers answers and rationales; leave it out")
 
 
 def vcr_inputs(config: VcrConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     from groundling.tasks.vcr import ANSWER
 
     found: dict[str, str | Path] = {"data": ANSWER.file(Path(config.data), config.split)}
@@ -201,7 +212,7 @@ def vcr_inputs(config: VcrConfig) -> Inputs:
 
 VCR = Command(
     "vcr",
-    "VCR's joint score and server file, from runs on its answers and on its rationales",
+    "VCR's joint Q->AR score and server file, from runs on answers and on rationales",
     "groundling.studies.clip_td.combined_runs:vcr",
     {"_own": VcrConfig()},
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
@@ -215,41 +226,48 @@ VCR = Command(
 
 @dataclass(frozen=True)
 class ZeroShotConfig(Settings):
-    """What a model answers without any training on a task, and how it is asked."""
+    """Zero-shot evaluation of a model on a task."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
-    """CLIP-like model, hub id or folder; with --regions a pre-trained single-stream model and its match head."""
+    """CLIP-like model: hub id or folder; with --regions a pre-trained single-stream model with a \
+match head."""
     task: Annotated[str, InputKind.TASK, required] = ""
-    """A task of images: vcr/answer, vcr/rationale, vcr (both, with Q->AR), snli-ve, vqa, or MODULE:NAME of your own."""
+    """Task with images: vcr/answer, vcr/rationale, vcr (both, with Q->AR), snli-ve, vqa, or \
+MODULE:NAME of your own task."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
     split: str = ""
-    """What is answered; empty: every labelled split."""
+    """Split to evaluate; empty: every labelled split."""
     extra_eval: Annotated[tuple[str, ...], InputKind.NAMED] = ()
-    """NAME=FOLDER: also answer the development split of another folder, such as one that `data shift` wrote."""
+    """NAME=FOLDER: also evaluate the development split of another folder, such as an output of \
+`data shift`."""
     shown: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
     object_tags: bool = True
-    """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's)."""
+    """VCR: link words that name objects to the regions of these objects; turn off for stores of \
+other regions, such as a grid."""
     max_length: Annotated[int, at_least(0)] = 128
-    """Pieces per text of a single-stream model; a CLIP's own window cuts its texts."""
+    """Single-stream model: maximum tokens per text. A CLIP truncates texts to its own context \
+length."""
     protocol: Literal["iqa", "ia"] = "iqa"
-    """Multiple choice: the image is compared with question and choice, or with the choice alone (CLIP-TD's IQA and \
-IA; of rationales IQR and IR)."""
+    """Multiple choice: match the image with question and choice (iqa), or with the choice alone \
+(ia) (CLIP-TD's IQA and IA; for rationales IQR and IR)."""
     fit_split: Literal["split", "train"] = "split"
-    """Classes: clusters of the similarities of the split that is answered (transductive, as CLIP-TD does), or of the \
-training split's."""
+    """Classification: cluster the similarities of the evaluated split (transductive, as CLIP-TD \
+does), or of the training split."""
     prompt: str = "{question} {answer}"
-    """Answers: what the image is compared with; without {question} the answers are read only once."""
+    """Open answers: text that the image is matched with; without {question} each answer is \
+encoded only once."""
     most_questions: Annotated[int, at_least(0)] = 0
-    """At most so many examples of a split, evenly spaced; 0: all."""
+    """Maximum number of examples of a split, evenly spaced; 0: all."""
     teacher_cache: str = ""
-    """Folder in which a CLIP's features stay for other runs; empty: in the run folder, until the run ends."""
+    """Folder that keeps the CLIP's features for other runs; empty: they stay in the run folder \
+until the run ends."""
     cpu: bool = False
-    """Stay on the CPU even where there is an accelerator."""
+    """Run on the CPU even if an accelerator is available."""
 
 
 def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
-    """Raises InputError without a model, a task, data, or what a CLIP sees."""
+    """Raises InputError for a CLIP without --images, and for a prompt without {answer}."""
     if not config.shown.regions:
         require_settings(config, "zero-shot with a CLIP", "images")
     if "{answer}" not in config.prompt:
@@ -257,7 +275,7 @@ def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
 
 
 def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     from groundling.data.regions.inputs import manifests
 
     return {
@@ -271,7 +289,7 @@ def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:
 
 ZERO_SHOT = Command(
     "zero-shot",
-    "what a CLIP, or a pre-trained model's match head, answers without training on a task",
+    "zero-shot evaluation of a CLIP, or of a pre-trained model's match head, on a task",
     "groundling.studies.clip_td.zero_shot:zero_shot",
     {"_own": ZeroShotConfig()},
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",

@@ -1,9 +1,9 @@
-"""Explicit mitigation (CLIP-TD's EM): words that choices share with question or image become synonyms or hypernyms.
+"""Explicit mitigation (CLIP-TD's EM): synonyms or hypernyms replace words that choices share with question or image.
 
-CLIP-TD Sections 4.1.2 and 8.4 tell the idea and no procedure, and nobody published code; this is one reading of it. All
-four choices are edited alike, since a change in the right one alone would be a new cue. Answers are edited first;
-rationales are asked after the right answer as it then reads. A replacement is no word of the context, so whoever edits
-an edited file finds nothing new that is shared, and whatever could not be replaced before cannot be now.
+CLIP-TD Sections 4.1.2 and 8.4 describe the idea without a procedure, and there is no released code; this is one
+interpretation. All four choices are edited in the same way, since a change in the right one alone would be a new cue.
+Answers are edited first; rationales then follow the edited right answer. A replacement is never a word of the context,
+so editing is idempotent.
 """
 
 from __future__ import annotations
@@ -29,24 +29,23 @@ from groundling.studies.clip_td.vcr_files import (
 )
 from groundling.tasks.vcr import VcrToken
 
-# WordNet from the user's own database files: what a form is a form of, its synonyms and hypernyms, by frequency.
-# The files are those of Princeton's format (manual pages wndb(5), cntlist(5), morphy(7)), as Debian's package
-# wordnet-base and NLTK's corpus `wordnet` hold them. Nothing is downloaded, and nothing of NLTK is imported.
-# Beside it the forms of English words: which one a word has, and another word in the same one, or nothing where
-# that is not certain.
+# WordNet from the user's database files: lemmas of word forms, and synonyms and hypernyms by frequency.
+# The files have Princeton's format (manual pages wndb(5), cntlist(5), morphy(7)), as in Debian's package
+# wordnet-base and NLTK's corpus `wordnet`. Nothing is downloaded, and NLTK is not imported.
+# Also English inflection: the form of a word, and another word in the same form, or None where the form is uncertain.
 
 NOUN, VERB, ADJECTIVE, ADVERB = "n", "v", "a", "r"
 FILES = {NOUN: "noun", VERB: "verb", ADJECTIVE: "adj", ADVERB: "adv"}
-"""Endings of the files by part of speech; where all else is equal, the earlier part of speech counts."""
+"""File endings by part of speech; ties go to the earlier part of speech."""
 TYPES = {"1": NOUN, "2": VERB, "3": ADJECTIVE, "4": ADVERB, "5": ADJECTIVE}
-"""Parts of speech by the number in a sense key; 5 is an adjective of a cluster, `s` in the data."""
+"""Parts of speech by the number in a sense key; 5 is a satellite adjective, `s` in the data."""
 COUNTS = "cntlist.rev"
 HEAD = 4000
-"""Bytes in which a file tells its version; the licence that they begin with has 1,740."""
+"""Bytes that are searched for the version; the licence at the beginning has 1,740."""
 HYPERNYM = "@"
-"""Pointer to a meaning above; of an instance (`@i`, as of Rome to city) it is another."""
+"""Pointer symbol of a hypernym; instance hypernyms (Rome to city) have `@i` and are not used."""
 NUMBERS = {"n": 1, "v": 2, "a": 3, "r": 4, "s": 5}
-"""Types of meaning in the data, and their numbers in a sense key."""
+"""Synset types in the data files, and their numbers in a sense key."""
 HEADING = re.compile(r"WordNet (\d+\.\d+) Copyright")
 VERSIONS = ("3.0", "3.1")
 RULES = {
@@ -73,58 +72,58 @@ RULES = {
     ADJECTIVE: (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
     ADVERB: (),
 }
-"""Endings and what stands in their place: morphy's rules of detachment."""
+"""Endings and their replacements: morphy's rules of detachment."""
 PLACES = (
     "/usr/share/wordnet",
     "~/nltk_data/corpora/wordnet",
     "/usr/share/nltk_data/corpora/wordnet",
     "/usr/local/share/nltk_data/corpora/wordnet",
 )
-"""Where Debian and NLTK put the files."""
+"""Default folders of Debian and NLTK."""
 BELOW = (".", "dict", "corpora/wordnet", "wordnet")
-"""Where they are in a folder that somebody names."""
+"""Subfolders that are searched for the files."""
 
 WordForm = Literal["base", "plural", "third", "ing", "past"]
-"""The word itself; of nouns the plural; of verbs the third person, the -ing form, and past or participle."""
+"""The base form; for nouns the plural; for verbs the third person, the -ing form, and past or participle."""
 VOWELS = "aeiou"
 _SAME_IN_PAST = """bet bid broadcast burst cast cost cut forecast hit hurt let put quit read rid set shed shut slit
 split spread thrust upset wed"""
-"""Verbs whose past is the verb itself, which no list of exceptions can tell."""
+"""Verbs whose past equals the base form, which the lists of exceptions omit."""
 SAME_IN_PAST = frozenset(_SAME_IN_PAST.split())
 HISSING = ("s", "x", "z", "ch", "sh")
 """Endings that take -es."""
 SOUNDS_OF_VOWELS = ("hour", "honest", "honor", "honour", "heir")
-"""Beginnings that take `an` in spite of their letter."""
+"""Beginnings with a consonant letter that take `an`."""
 SOUNDS_OF_CONSONANTS = ("uni", "use", "usu", "eu", "one", "once")
-"""Beginnings that take `a` in spite of theirs."""
+"""Beginnings with a vowel letter that take `a`."""
 
 
 @dataclass(frozen=True)
 class WordLemma:
-    """What a form is taken for."""
+    """Lemma and part of speech of a word form."""
 
     lemma: str
-    """In lower case, words joined by _; the form itself if WordNet does not know it."""
+    """In lower case, words joined by _; the form itself if WordNet lacks it."""
     pos: str = ""
-    """Part of speech, empty if WordNet does not know the form."""
+    """Part of speech; empty if WordNet lacks the form."""
 
 
 @dataclass(frozen=True)
 class Synset:
-    """Words of one meaning."""
+    """A synset of WordNet: lemmas with one meaning."""
 
     name: str
-    """Offset and part of speech, as 02084071-n."""
+    """Offset and part of speech, such as 02084071-n."""
     lemmas: tuple[str, ...]
-    """As the file spells them, words joined by _."""
+    """In the file's spelling, words joined by _."""
     counts: tuple[int, ...]
-    """How often each lemma was tagged with this meaning."""
+    """Tag count of each lemma in this synset."""
     hypernyms: tuple[int, ...]
-    """Offsets of the meanings above it, of the same part of speech."""
+    """Offsets of its hypernyms, of the same part of speech."""
 
 
 class WordNet:
-    """The database of a folder; index and counts are read at once, meanings when they are asked for."""
+    """A WordNet database; reads index and counts at once, and synsets on demand."""
 
     def __init__(self, folder: Path) -> None:
         """Raises InputError if a file is missing or damaged, or of another version than 3.0 and 3.1."""
@@ -151,7 +150,7 @@ class WordNet:
         return self.folder / name
 
     def _one_of(self, versions: Mapping[str, str]) -> str:
-        """The version of all files; raises InputError if there are several, or one that is not known."""
+        """The common version of all files; raises InputError if versions differ or one is unknown."""
         for name, version in versions.items():
             if version not in VERSIONS:
                 found = f"WordNet {version}" if version else "no version"
@@ -164,10 +163,10 @@ class WordNet:
         return different[0]
 
     def most_frequent(self, form: str) -> WordLemma:
-        """What a form is most often: no sentence is parsed, a form has one reading wherever it stands.
+        """The most frequent lemma and part of speech of a form, whatever its context.
 
-        Of all parts of speech and lemmas it can have, the one that the sense-tagged texts have most often; of equals a
-        noun before a verb, an adjective, an adverb, and the form itself before one that is derived.
+        Frequencies are those of the sense-tagged texts; ties go to noun, verb, adjective, adverb, in this order, and to
+        the form itself before a derived lemma.
         """
         form = form.lower()
         if form not in self._read:
@@ -179,11 +178,11 @@ class WordNet:
         return self._totals[reading.lemma, reading.pos]
 
     def lemma(self, form: str) -> str:
-        """The lemma of a form's reading."""
+        """The most frequent lemma of a form."""
         return self.most_frequent(form).lemma
 
     def lemmas_of(self, form: str, pos: str) -> list[str]:
-        """Every lemma of a part of speech that a form (lower case) can be of: itself, listed exceptions, rules."""
+        """All possible lemmas of a form (lower case) for a part of speech: itself, listed exceptions, by rules."""
         derived = list(self._exceptions[pos].get(form, ()))
         for ending, instead in RULES[pos]:
             if form.endswith(ending) and len(form) > len(ending):
@@ -192,11 +191,11 @@ class WordNet:
         return list(dict.fromkeys(known))
 
     def irregular(self, lemma: str, pos: str) -> list[str]:
-        """The forms of a lemma that the list of exceptions holds, in its order."""
+        """The forms of a lemma in the list of exceptions, in the list's order."""
         return self._irregular.get((lemma, pos), [])
 
     def first_synset(self, lemma: str, pos: str) -> Synset | None:
-        """The most frequent meaning of a lemma, which stands first in the index; None if there is none."""
+        """The most frequent synset of a lemma, the first in the index; None if there is none."""
         line = self._index[pos].get(lemma)
         if line is None:
             return None
@@ -209,7 +208,7 @@ class WordNet:
         return self.synset(offset, pos)
 
     def synset(self, offset: int, pos: str) -> Synset:
-        """The meaning at an offset; raises InputError if no line begins there."""
+        """The synset at a byte offset; raises InputError if no line begins there."""
         data = self._data[pos]
         line = data[offset : data.find(b"\n", offset)].decode("latin-1")
         try:
@@ -217,19 +216,21 @@ class WordNet:
         except (IndexError, KeyError, ValueError):
             path = self._path(f"data.{FILES[pos]}")
             raise InputError(
-                f"{path}: no meaning at byte {offset}; damaged, or of another version than its index?"
+                f"{path}: no synset at byte {offset}; damaged, or of another version than its index"
             ) from None
 
     def _synset(self, offset: int, pos: str, fields: Sequence[str]) -> Synset:
-        """The meaning of a data line's fields; raises ValueError and its like if they are none."""
+        """The synset of a data line's fields; raises IndexError, KeyError or ValueError if they are invalid."""
         if int(fields[0]) != offset:
-            raise ValueError(f"{fields[0]} stands at {offset}")
+            raise ValueError(f"{fields[0]} is at {offset}")
         number = NUMBERS[fields[2]]
         pointers = 4 + 2 * int(fields[3], 16)
         lemmas = []
         counts = []
         for place in range(4, pointers, 2):
-            lemma = fields[place].partition("(")[0]  # behind it: where an adjective may stand
+            lemma = fields[place].partition("(")[
+                0
+            ]  # the bracket has an adjective's syntactic position
             lemmas.append(lemma)
             order = int(fields[place + 1], 16)
             counts.append(self._tagged[f"{lemma.lower()}%{number}:{fields[1]}:{order:02d}"])
@@ -242,10 +243,10 @@ class WordNet:
 
 
 def wordnet_folder(named: str) -> Path:
-    """The folder that holds the files: the one that is named, or below it; else where Debian and NLTK put them.
+    """The folder of the files: `named` or a subfolder of it; without a name, Debian's or NLTK's default folder.
 
     Raises:
-        InputError: There are none.
+        InputError: There are no files.
     """
     roots = [named] if named else PLACES
     for root in roots:
@@ -253,20 +254,20 @@ def wordnet_folder(named: str) -> Path:
             folder = Path(root).expanduser() / below
             if (folder / "index.noun").is_file():
                 return folder
-    where = named or "neither Debian's nor NLTK's place"
+    where = named or "default folders of Debian and NLTK"
     raise InputError(
-        f"{where}: no WordNet (index.noun); install Debian's wordnet-base, or NLTK's corpus `wordnet` unpacked, "
+        f"{where}: no WordNet files (index.noun); install Debian's wordnet-base, or NLTK's corpus `wordnet` unpacked, "
         "and pass --wordnet FOLDER"
     )
 
 
 def _bytes(path: Path) -> bytes:
-    with convert_read_errors(path, "; WordNet's database needs it"):
+    with convert_read_errors(path, "; the WordNet database needs this file"):
         return path.read_bytes()
 
 
 def _version(content: bytes) -> str:
-    """The version in a file's head; empty if there is none."""
+    """The version in a file's first bytes; empty if there is none."""
     found = HEADING.search(content[:HEAD].decode("latin-1"))
     return found[1] if found else ""
 
@@ -283,7 +284,7 @@ def _exceptions(path: Path) -> dict[str, list[str]]:
 
 
 def _counts(path: Path) -> tuple[Counter[str], Counter[tuple[str, str]]]:
-    """How often each sense was tagged, by its key without an adjective's head; and each lemma of a part of speech."""
+    """Tag counts by sense key (without an adjective's head word), and by lemma and part of speech."""
     tagged = Counter[str]()
     totals = Counter[tuple[str, str]]()
     for number, line in enumerate(_bytes(path).decode("latin-1").splitlines(), 1):
@@ -301,7 +302,7 @@ def _counts(path: Path) -> tuple[Counter[str], Counter[tuple[str, str]]]:
 
 
 def word_form(word: str, reading: WordLemma) -> WordForm | None:
-    """The form in which a word (lower case) is what it is read as; None for comparatives and superlatives."""
+    """The form of a word (lower case), given its lemma; None for comparatives and superlatives."""
     if word == reading.lemma:
         return "base"
     if reading.pos == NOUN:
@@ -314,10 +315,9 @@ def word_form(word: str, reading: WordLemma) -> WordForm | None:
 
 
 def inflect(lemma: str, pos: str, form: WordForm, wordnet: WordNet) -> list[str] | None:
-    """The words of a lemma (joined by _) in a form: of a verb the first word changes, of a noun the last.
+    """The words of a lemma (joined by _) in a form: inflects the first word of a verb, the last of a noun.
 
-    None where the form is not certain: irregular with several forms in WordNet's lists, or a form that does not lead
-    back to the word.
+    None where the form is uncertain: several irregular forms in WordNet's lists, or a form whose lemma is another word.
     """
     words = lemma.split("_")
     if form == "base":
@@ -332,7 +332,7 @@ def inflect(lemma: str, pos: str, form: WordForm, wordnet: WordNet) -> list[str]
 
 
 def indefinite_article(word: str) -> str:
-    """The article, a or an, that stands before a word (lower case)."""
+    """The article, a or an, for a word (lower case)."""
     if word.startswith(SOUNDS_OF_VOWELS):
         return "an"
     if word.startswith(SOUNDS_OF_CONSONANTS) or word[0] not in VOWELS:
@@ -341,7 +341,7 @@ def indefinite_article(word: str) -> str:
 
 
 def match_case(word: str, model: str) -> str:
-    """A word in the case of another: all capitals, a capital first letter, or as it is."""
+    """A word in the case of another word: upper case, capitalised, or unchanged."""
     if len(model) > 1 and model.isupper():
         return word.upper()
     return word[0].upper() + word[1:] if model[0].isupper() else word
@@ -362,7 +362,7 @@ def _changed(word: str, form: WordForm, wordnet: WordNet) -> str | None:
         return word
     if others:
         return _only(others)
-    # What doubles its last letter before -ing (put, putting) and has no past in the list has an irregular one.
+    # A verb that doubles its last letter before -ing (put, putting) but has no listed past has an irregular past.
     doubles = f"{word}{word[-1]}ing" in on_ing
     return None if doubles else _with_ed(word)
 
@@ -406,18 +406,18 @@ def _on_y(word: str) -> bool:
 
 
 Ngram = tuple[str, ...]
-"""Lemmas of content words that stand side by side."""
+"""Lemmas of adjacent content words."""
 ARTICLES = {"a", "an"}
 
 
 @dataclass(frozen=True)
 class OverlapContext:
-    """What the choices of an item share words with."""
+    """N-grams and lemmas of question and image, with which the choices of an item are compared."""
 
     ngrams: frozenset[Ngram]
-    """Those of the question (of rationales, of the right answer too), and the classes of the image's objects."""
+    """N-grams of the question (for rationales also of the right answer), and the image's object classes."""
     lemmas: frozenset[str]
-    """The same, word by word."""
+    """The single lemmas of the same."""
 
 
 @dataclass(frozen=True)
@@ -425,33 +425,33 @@ class NgramSpan:
     """An n-gram in a choice."""
 
     start: int
-    """Its first token."""
+    """Number of its first token."""
     stop: int
-    """The token behind it."""
+    """Number of the token after it."""
     ngram: Ngram
 
 
 @dataclass(frozen=True)
 class WordReplacement:
-    """What stands for a span."""
+    """The words that replace a span."""
 
     words: tuple[str, ...]
     """In the span's form and case."""
     note: dict[str, Any]
-    """For the log: from, to, the meaning, and how they are related."""
+    """Log entry: from, to, synset, and relation."""
 
 
 class SynonymEditor:
-    """Replaces shared n-grams of a split's choices, those that enough items share."""
+    """Replaces n-grams that choices share with their context in enough items of a split."""
 
     def __init__(self, wordnet: WordNet, least: int = 10, longest: int = 3) -> None:
-        """`least`: items that must share an n-gram; `longest`: words of the longest one."""
+        """`least`: minimum number of items that share an n-gram; `longest`: maximum n-gram length in words."""
         self.wordnet = wordnet
         self.least = least
         self.longest = longest
 
     def edit_lines(self, lines: Sequence[VcrLine]) -> ShiftedFile:
-        """Every line, its choices edited."""
+        """All lines with edited choices."""
         out = ShiftedFile()
         edited = list(lines)
         notes: dict[tuple[str, VcrPart, int], Any] = {}
@@ -470,7 +470,7 @@ class SynonymEditor:
         return out
 
     def context(self, line: VcrLine, part: VcrPart) -> OverlapContext:
-        """What a line's choices are compared with."""
+        """The context of a line's choices."""
         asked = line.query(part)
         classes = object_lemmas(line, self.wordnet.lemma)
         ngrams = {span.ngram for span in self._spans(asked)} | {(one,) for one in classes}
@@ -489,7 +489,7 @@ class SynonymEditor:
         return {ngram for ngram, count in items.items() if count >= self.least}
 
     def _spans(self, text: VcrText) -> Iterator[NgramSpan]:
-        """Every n-gram of neighbouring content words, the longest ones first, from left to right."""
+        """All n-grams of adjacent content words, longest first, from left to right."""
         lemmas = [
             self.wordnet.lemma(token) if isinstance(token, str) and is_content(token) else ""
             for token in text
@@ -503,7 +503,7 @@ class SynonymEditor:
     def edit(
         self, choice: VcrText, context: OverlapContext, frequent: set[Ngram], left: Counter[str]
     ) -> tuple[list[VcrToken], list[dict[str, Any]]]:
-        """The choice with what it shares replaced, and a note of each replacement; counts in `left` what stays."""
+        """The choice with shared n-grams replaced, and a log entry for each; counts unreplaced words in `left`."""
         found: dict[int, tuple[NgramSpan, WordReplacement]] = {}
         taken: set[int] = set()
         for span in self._spans(choice):
@@ -524,7 +524,7 @@ class SynonymEditor:
     def _replacement(
         self, choice: VcrText, span: NgramSpan, context: OverlapContext
     ) -> tuple[WordReplacement | None, str]:
-        """What may stand for a span, or why nothing may."""
+        """The replacement of a span, or the reason why there is none."""
         tokens = [str(token) for token in choice[span.start : span.stop]]
         reading = self.wordnet.most_frequent(
             tokens[0] if len(tokens) == 1 else "_".join(span.ngram)
@@ -550,15 +550,15 @@ class SynonymEditor:
         return None, reason
 
     def _is_new(self, words: Sequence[str], context: OverlapContext) -> bool:
-        """Whether words say something, and nothing that the context says."""
+        """Whether the words have content lemmas, none of which is in the context."""
         lemmas = content_lemmas(words, self.wordnet.lemma)
         return bool(lemmas) and not lemmas & context.lemmas
 
 
 def _by_frequency(synsets: Sequence[Synset], but: str) -> list[tuple[str, str]]:
-    """Other plain lemmas of some meanings, and the meaning's name, most frequent first, then in the files' order.
+    """Other plain lemmas of some synsets with the synset's name, most frequent first, then in file order.
 
-    Names (with a capital), abbreviations and numbers are left out.
+    Names (with a capital), abbreviations and numbers are omitted.
     """
     found = []
     for synset in synsets:
@@ -573,7 +573,7 @@ def _by_frequency(synsets: Sequence[Synset], but: str) -> list[tuple[str, str]]:
 def _apply_replacements(
     choice: VcrText, found: dict[int, tuple[NgramSpan, WordReplacement]]
 ) -> list[VcrToken]:
-    """The choice with its spans replaced, and a or an before them set right."""
+    """The choice with its spans replaced, and with corrected articles a and an before them."""
     out: list[VcrToken] = []
     place = 0
     while place < len(choice):

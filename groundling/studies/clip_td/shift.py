@@ -1,4 +1,4 @@
-"""Shifted files of VCR (CLIP-TD's SM, EM and IM) with a log of every edit and Table 9's statistics."""
+"""Shifted VCR files (CLIP-TD's SM, EM and IM), with a log of every edit and Table 9's statistics."""
 
 from __future__ import annotations
 
@@ -41,38 +41,40 @@ from groundling.studies.clip_td.vcr_files import (
 )
 from groundling.tasks.vcr import ANSWER, CHOICES
 
-# Implicit mitigation (CLIP-TD's IM): items that a model answers from the text alone, and is sure of, are left out.
-# CLIP-TD Sections 4.1.2 and 8.4, threshold 0.90. The paper calls `language_biased` what the text-only model gets
-# right with at least that probability and `image_biased` what it gets wrong; right answers below it belong to
-# neither. The IM evaluation set is everything but the language-biased items, the reading that fits the paper's
-# numbers (76.02 to 70.64 for VL-BERT); Table 9's rows "IM = Y" fit the language-biased group.
+# Implicit mitigation (CLIP-TD's IM) removes the items that a text-only model answers right with high confidence.
+# CLIP-TD Sections 4.1.2 and 8.4, threshold 0.90. In the paper, `language_biased` items are those that the text-only
+# model answers right with at least this probability, and `image_biased` items those that it answers wrong; right
+# answers below the threshold belong to neither. The IM evaluation set has all but the language-biased items, the
+# interpretation that fits the paper's numbers (76.02 to 70.64 for VL-BERT); Table 9's rows "IM = Y" fit the
+# language-biased group.
 
 
 @dataclass
 class BiasGroups:
-    """The items of a split by what a text-only model makes of them."""
+    """The items of a split, grouped by a text-only model's predictions."""
 
     language_biased: list[VcrLine] = field(default_factory=list)
-    """Right, with at least the threshold's probability."""
+    """Right, with a probability of at least the threshold."""
     image_biased: list[VcrLine] = field(default_factory=list)
-    """Wrong, however sure."""
+    """Wrong, with any probability."""
     unsure: list[VcrLine] = field(default_factory=list)
     """Right, but below the threshold."""
     kept: list[VcrLine] = field(default_factory=list)
-    """The IM evaluation set: all but the language-biased ones, in file order."""
+    """The IM evaluation set: all but the language-biased items, in file order."""
 
     def sizes(self) -> dict[str, int]:
-        """How many items each group has."""
+        """Number of items of each group."""
         return {name: len(lines) for name, lines in self.__dict__.items()}
 
 
 def group_by_bias(
     lines: Sequence[VcrLine], scores: Mapping[str, np.ndarray], threshold: float
 ) -> BiasGroups:
-    """The items by group, from the scores (4,) of their answers before a softmax, by annot_id.
+    """Group items by the scores (4,) of their answers before a softmax, by annot_id.
 
     Raises:
-        InputError: An item without scores, scores of another number or not finite, or a threshold outside 0..1.
+        InputError: An item without scores, a wrong number of scores, scores that are not finite, or a threshold
+            outside 0..1.
     """
     if not 0 < threshold <= 1:
         raise InputError(
@@ -99,9 +101,9 @@ def group_by_bias(
 
 
 def read_scores(path: Path) -> dict[str, np.ndarray]:
-    """The scores (4,) of every item's answers, by annot_id, of a text-only run's file of predictions.
+    """The scores (4,) of every item's answers, by annot_id, from a text-only run's prediction file.
 
-    Raises InputError as `read_split_predictions`, or for other outputs than one or two scores a choice.
+    Raises InputError as `read_split_predictions`, or for other outputs than one or two scores per choice.
     """
     scores = {}
     for name, said in read_predictions(path, ANSWER.form).items():
@@ -111,7 +113,7 @@ def read_scores(path: Path) -> dict[str, np.ndarray]:
 
 
 def text_only_run(path: Path) -> dict[str, Any]:
-    """What is known of the run that predicted; raises InputError if it is of another task, or saw regions."""
+    """Model and seed of the run that predicted; raises InputError if its task is another one or it used regions."""
     done = read_result(path.parent)
     if done is None:
         return {"text-only run": "unknown: no result.json beside the predictions"}
@@ -121,10 +123,10 @@ def text_only_run(path: Path) -> dict[str, Any]:
     config = about.get("config", {}) if isinstance(about, dict) else None
     regions = config.get("regions", {}) if isinstance(config, dict) else None
     if not isinstance(config, dict) or not isinstance(regions, dict):
-        raise InputError(f"{settings}: not the settings of a run")
+        raise InputError(f"{settings}: expected the settings of a run")
     if regions.get("regions"):
         raise InputError(
-            f"{path}: its model saw regions ({regions['regions']}); IM wants one of the text alone"
+            f"{path}: its model read regions ({regions['regions']}); IM needs a text-only model"
         )
     return {"text-only run": {"model": config.get("model"), "seed": done.get("seed")}}
 
@@ -132,18 +134,18 @@ def text_only_run(path: Path) -> dict[str, Any]:
 LOSSES = "losses.jsonl"
 EDITS = "edits.jsonl"
 UNEDITED = "unedited"
-"""Folder of the same items as they were: what an edited score is compared with."""
+"""Folder of the same items before the edits, for comparison with scores on edited items."""
 
 
 def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
-    """Write a shifted split to the run's folder, in the official format, and what was done to it.
+    """Write a shifted split in the official format, and a log of its edits, to the run's folder.
 
-    `SPLIT.jsonl` beside links to training data and images, `edits.jsonl`, `unedited/SPLIT.jsonl` where items were left
-    out, `losses.jsonl` of an attack, and `result.json` with counts and overlaps before and after. Labels, ids and the
-    number of choices never change; of its own output the command makes the same file again.
+    Writes `SPLIT.jsonl` beside links to training data and images, `edits.jsonl`, `unedited/SPLIT.jsonl` if items were
+    removed, `losses.jsonl` of an attack model, and `result.json` with counts and overlaps before and after. Labels, ids
+    and the number of choices never change; the command is idempotent.
 
     Raises:
-        InputError: Settings do not fit the kind, a file cannot be read, or no item is left.
+        InputError: Settings do not fit the protocol, a file cannot be read, or no item is left.
     """
     folder = Path(config.data)
     lines = read_lines(folder, config.split)
@@ -182,7 +184,7 @@ def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
 def _edited(
     config: ShiftConfig, lines: list[VcrLine], run: Run, wordnet: WordNet | None
 ) -> ShiftedFile:
-    """The lines as a kind other than IM makes them."""
+    """The lines edited by a protocol other than IM."""
     if config.protocol == "none":
         return ShiftedFile(lines, lines)
     if config.protocol == "em" and wordnet is not None:
@@ -211,7 +213,7 @@ def _edited(
 def _attacked(
     sources: Mapping[VcrPart, str], max_length: int, lines: list[VcrLine], run: Run
 ) -> dict[str, PositionLosses]:
-    """The losses of attack models, which are written to a file first; a part without a model has none."""
+    """The losses of attack models, written to `losses.jsonl` first; a part without a model has none."""
     rows: list[dict[str, Any]] = [{"annot_id": line.item.id} for line in lines]
     for part, source in sources.items():
         if not source:
@@ -219,7 +221,7 @@ def _attacked(
         attack = AttackModel(Path(source), part, max_length, run.state.device)
         losses, cut = attack.losses(lines)
         if cut:
-            print_notes([f"{cut:,} texts of {part}s were cut to {max_length} pieces"])
+            print_notes([f"{cut:,} texts of {part}s were truncated to {max_length} tokens"])
         for row, of_line in zip(rows, losses, strict=True):
             row[f"{part}_losses"] = of_line
     path = run.folder / LOSSES
@@ -230,7 +232,7 @@ def _attacked(
 def _implicit(
     config: ShiftConfig, lines: list[VcrLine], folder: Path, lemma: Lemmatizer
 ) -> tuple[ShiftedFile, dict[str, Any]]:
-    """The IM evaluation set; its two groups in folders of their own, with their overlaps."""
+    """The IM evaluation set; writes the two biased groups to their own folders and returns their overlaps."""
     path = Path(config.predictions)
     told = text_only_run(path)
     scores = read_scores(path)

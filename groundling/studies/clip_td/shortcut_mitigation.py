@@ -1,9 +1,9 @@
-"""Shortcut mitigation (CLIP-TD's SM), by rule and by an attack model's losses (Ye and Kovashka 2021).
+"""Shortcut mitigation (CLIP-TD's SM), by rules and by an attack model's losses (Ye and Kovashka 2021).
 
 Ye and Kovashka 2021, "A case study of the shortcut effects in visual commonsense reasoning"; release:
 yekeren/VCR-shortcut-effects-study, tools/rephrase_choice_singular.py and rephrase_choice_plural.py. The right choice's
-tag becomes a pronoun, the wrong choices' tags and pronouns become the question's tag. Questions stay as they are, so an
-edited file meets the same rules again, and they find nothing left to edit.
+tag becomes a pronoun; the wrong choices' tags and pronouns become the question's tag. Questions do not change, so the
+rules are idempotent.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from groundling.vision_language.loading import load_encoder
 HE = frozenset({"he", "his", "him", "He", "His", "Him"})
 SHE = frozenset({"she", "her", "hers", "She", "Her", "Hers"})
 SUBJECTS = frozenset({"he", "she", "He", "She"})
-"""What becomes a tag in a wrong choice of a singular question; possessives stay."""
+"""Pronouns that become a tag in a wrong choice of a singular question; possessives stay."""
 THEY = frozenset({"they", "They"})
 PERSON = "person"
 
 ChoiceEdit = Callable[[VcrText, bool], list[VcrToken] | None]
-"""From a choice, and whether it is right, to the edited choice, or None if it is not one to edit."""
+"""From a choice and whether it is right to the edited choice, or None if the edit does not apply."""
 RephraseRule = Callable[[VcrLine], ChoiceEdit | None]
-"""From a line to what edits its choices, or None if the rule does not apply to its question."""
+"""From a line to the edit of its choices, or None if the rule does not apply to its question."""
 
 
 def singular_rule(line: VcrLine) -> ChoiceEdit | None:
@@ -67,8 +67,8 @@ def singular_rule(line: VcrLine) -> ChoiceEdit | None:
 def plural_rule(line: VcrLine, legacy: bool = False) -> ChoiceEdit | None:
     """The rule for questions whose only tag is one group of persons (3,657 of VCR's val).
 
-    `legacy`: the release sorts a group before it looks for it, so that groups in another order are never replaced; here
-    groups are compared as sets.
+    `legacy`: the release sorts a group before searching for it, so groups in another order are never replaced. By
+    default they are replaced, too.
     """
     objects = line.item.objects
     asked = _only_group(line.item.question, objects, legacy)
@@ -87,7 +87,7 @@ def plural_rule(line: VcrLine, legacy: bool = False) -> ChoiceEdit | None:
 
 
 def rephrase_by_rules(lines: Sequence[VcrLine], rules: Sequence[RephraseRule]) -> ShiftedFile:
-    """The lines to which one of the rules applies, the first one, edited by it."""
+    """The lines to which a rule applies, each edited by the first such rule."""
     out = ShiftedFile()
     for line in lines:
         edits = (rule(line) for rule in rules)
@@ -98,7 +98,7 @@ def rephrase_by_rules(lines: Sequence[VcrLine], rules: Sequence[RephraseRule]) -
 
 
 def _edited(line: VcrLine, edit: ChoiceEdit, out: ShiftedFile) -> VcrLine:
-    """The line with both parts edited; counts the choices that stay."""
+    """The line with both parts edited; counts unedited choices in `out.left`."""
     new = line
     for part in PARTS:
         choices = []
@@ -114,13 +114,13 @@ def _edited(line: VcrLine, edit: ChoiceEdit, out: ShiftedFile) -> VcrLine:
 
 
 def _persons(text: VcrText, objects: Sequence[str]) -> list[int]:
-    """The different persons that a text's tags name, in order of their numbers."""
+    """The distinct persons in a text's tags, in order of their numbers."""
     named = {number for token in text if isinstance(token, list) for number in token}
     return sorted(number for number in named if objects[number] == PERSON)
 
 
 def _only_group(text: VcrText, objects: Sequence[str], legacy: bool) -> list[int] | None:
-    """The group of persons that is a text's only tag, as it stands there; `legacy`: sorted."""
+    """The group of persons that is a text's only tag, in the text's order; `legacy`: sorted."""
     groups = [token for token in text if isinstance(token, list)]
     if len(groups) != 1:
         return None
@@ -133,7 +133,7 @@ def _only_group(text: VcrText, objects: Sequence[str], legacy: bool) -> list[int
 
 
 def _pronoun(choice: VcrText, question: VcrText) -> str:
-    """The pronoun, he or she, that the choice says more often; if neither, the question; else "he"."""
+    """The pronoun, he or she, that is more frequent in the choice, else in the question; else "he"."""
     for text in (choice, question):
         he = sum(_is_in(token, HE) for token in text)
         she = sum(_is_in(token, SHE) for token in text)
@@ -143,7 +143,7 @@ def _pronoun(choice: VcrText, question: VcrText) -> str:
 
 
 def _replaced(text: VcrText, tag: list[int] | None, pronoun: str) -> list[VcrToken]:
-    """The text with a pronoun for a tag, capitalised where it is the first word."""
+    """The text with a tag replaced by a pronoun, which is capitalised as the first word."""
     out: list[VcrToken] = []
     for place, token in enumerate(text):
         if token != tag:
@@ -157,33 +157,33 @@ def _is_in(token: VcrToken, words: frozenset[str]) -> bool:
     return isinstance(token, str) and token in words
 
 
-# Adversarial shortcut mitigation: positions of a choice are hidden by what an attack model loses without them.
+# Adversarial shortcut mitigation masks the positions of a choice on which an attack model depends most.
 # Ye and Kovashka 2021, Section on adversarial masking; release: yekeren/VCR-shortcut-effects-study,
 # modeling/shortcut_main.py and tools/merge_adversarial_annotations.py. One position at a time is replaced by [MASK]
-# and its tag taken away; the loss is that choice's own sigmoid cross-entropy. AdvTop-1 hides the position with the
-# largest loss: in the right choice the one that carries it, in a wrong choice the one whose loss makes it more
-# plausible. KeepTop-k hides all but the k with the largest losses.
-# The attack model here reads the text alone, so a hidden position loses its tag with its name. Scores are model-
-# specific, therefore the losses are written to a file, which anybody can shift by.
+# and its tag removed; the loss is the choice's own sigmoid cross-entropy. AdvTop-1 masks the position with the
+# largest loss: in the right choice the most important position, in a wrong choice the position whose masking makes
+# the choice most plausible. KeepTop-k masks all but the k positions with the largest losses.
+# The attack model here is text-only, so a masked position loses both name and tag. Losses depend on the model, so they
+# are written to a file that other runs can use.
 
 ROWS = 256
-"""Texts a model reads at a time."""
+"""Texts per forward pass."""
 TASKS: dict[VcrPart, Task] = {"answer": ANSWER, "rationale": RATIONALE}
 DIGITS = 6
-"""Of a loss in the file."""
+"""Decimal places of a loss in the file."""
 PositionLosses = Mapping[VcrPart, list[list[float]]]
-"""Of an item, by part: a loss for every position of its four choices; a part without losses stays as it is."""
+"""By part of an item: a loss for every position of its four choices; a part without losses is not edited."""
 
 
 def count_positions(text: VcrText) -> int:
-    """How many positions a text has: a word is one, a group of objects one for each of them."""
+    """Number of positions in a text: one per word, and one per object of a group."""
     return sum(1 if isinstance(token, str) else len(token) for token in text)
 
 
 def mask_positions(text: VcrText, hidden: Collection[int]) -> list[VcrToken]:
-    """The text with [MASK] at these positions; what is left of a group stays a tag on each side of it.
+    """The text with [MASK] at these positions; the rest of a group stays as a tag on each side of the mask.
 
-    The release writes such members as numbers from 10,000 on, which no reader of official files takes.
+    The release writes masked group members as numbers from 10,000, which readers of official files reject.
     """
     out: list[VcrToken] = []
     place = 0
@@ -206,7 +206,7 @@ def mask_positions(text: VcrText, hidden: Collection[int]) -> list[VcrToken]:
 
 
 def positions_to_mask(losses: Sequence[float], keep: int = 0) -> set[int]:
-    """The positions to hide: the one with the largest loss, or all but the `keep` largest; of equals the first counts.
+    """The positions to mask: the one with the largest loss, or all but the `keep` largest; ties go to the first.
 
     Raises:
         ValueError: There are no positions.
@@ -222,10 +222,10 @@ def mask_by_losses(
 ) -> ShiftedFile:
     """Every line with its choices masked by the losses of its annot_id; `keep` 0: AdvTop-1.
 
-    A choice that holds a [MASK] was masked before and stays, so an edited file comes back as it was.
+    A choice that already contains [MASK] does not change, so masking is idempotent.
 
     Raises:
-        InputError: A line without losses, or with losses of another number of positions.
+        InputError: A line without losses, or with losses for another number of positions.
     """
     absent = [line.item.id for line in lines if line.item.id not in losses]
     raise_first([f"no losses of {name}" for name in absent])
@@ -253,7 +253,7 @@ def mask_by_losses(
 def read_losses(path: Path) -> dict[str, PositionLosses]:
     """The losses of a file of JSON lines, by annot_id: `answer_losses` and, where there are any, `rationale_losses`.
 
-    The fields are those of the release's own file. Raises InputError for another line, or a number that is not finite.
+    The fields are those of the release's file. Raises InputError for an invalid line, or a number that is not finite.
     """
     out: dict[str, PositionLosses] = {}
     repeated = []
@@ -266,7 +266,7 @@ def read_losses(path: Path) -> dict[str, PositionLosses]:
         if not of_item:
             raise InputError(f"{where}: neither answer_losses nor rationale_losses")
         if row["annot_id"] in out:
-            repeated.append(f"{where}: annot_id {row['annot_id']} stands there before")
+            repeated.append(f"{where}: repeated annot_id {row['annot_id']}")
         out[row["annot_id"]] = of_item
     raise_first(repeated)
     return out
@@ -279,41 +279,41 @@ def _four_lists(where: str, field: str, value: Any) -> list[list[float]]:
     for of_choice in value:
         for loss in of_choice:
             if isinstance(loss, bool) or not isinstance(loss, int | float) or not isfinite(loss):
-                raise InputError(f"{where}: {str(loss)[:40]!r} in {field!r} is no finite number")
+                raise InputError(f"{where}: {str(loss)[:40]!r} in {field!r} is not a finite number")
     return value
 
 
 @dataclass(frozen=True)
 class MaskedChoice:
-    """One choice with one position hidden."""
+    """One choice with one masked position."""
 
     line: int
-    """Which of the lines."""
+    """Number of the line."""
     choice: int
-    """Which of its choices."""
+    """Number of the choice."""
     is_right: bool
-    """Whether that is the right one."""
+    """Whether the choice is right."""
     text: str
-    """What the choice is asked after."""
+    """The query: the question, for rationales followed by the right answer."""
     hidden: str
-    """The choice, with the model's own mask token."""
+    """The choice, with the model's mask token."""
 
 
 class AttackModel:
-    """A text encoder and its head, as `finetune --save-model` left them."""
+    """The attack model: a text encoder and its head, saved by `finetune --save-model`."""
 
     def __init__(self, folder: Path, part: VcrPart, max_length: int, device: torch.device) -> None:
-        """Raises InputError if the folder holds no text encoder with a head for the part's task, and a mask token."""
+        """Raises InputError unless the folder has a text encoder with a mask token and a head for the part's task."""
         task = TASKS[part]
         done = read_result(folder.parent)
         if done is not None:
             check_run_of(folder, done, task.name)
         student = require_kind(load_encoder(folder), TextEncoder, f"{folder}: holds")
-        mask_id_of(student.tokenizer, " to hide a position with")
+        mask_id_of(student.tokenizer, " for masked positions")
         self.objective = SupervisedObjective(student.sizes, output_type=task.form)
         if not load_head(folder, self.objective, self.objective.name):
             raise InputError(
-                f"{folder}: no head of a plain {task.name}; pass `seed-N/model` of `finetune --task {task.name} "
+                f"{folder}: no default head for {task.name}; pass `seed-N/model` of `finetune --task {task.name} "
                 "--save-model`"
             )
         self.part = part
@@ -324,14 +324,14 @@ class AttackModel:
         self.device = device
 
     def losses(self, lines: Sequence[VcrLine]) -> tuple[list[list[list[float]]], int]:
-        """Of every line, of its four choices, a loss for each position; and how many texts were cut to the length."""
+        """Losses by line, choice (4) and position, and the number of truncated texts."""
         out = [
             [[0.0] * count_positions(choice) for choice in line.choices(self.part)]
             for line in lines
         ]
         places = [[0] * len(of_line) for of_line in out]
         cut = 0
-        rows = self._rows(lines)  # of VCR's val more than a million: never a list
+        rows = self._rows(lines)  # more than a million for VCR's val: never a list
         while some := list(islice(rows, ROWS)):
             logits, dropped = self._logits(some)
             cut += dropped
@@ -342,7 +342,7 @@ class AttackModel:
         return out, cut
 
     def _rows(self, lines: Sequence[VcrLine]) -> Iterator[MaskedChoice]:
-        """Every choice with every one of its positions hidden, in order."""
+        """Every choice with each of its positions masked, in order."""
         for number, line in enumerate(lines):
             objects = line.item.objects
             text, _ = render_text(line.query(self.part), objects)
@@ -354,7 +354,7 @@ class AttackModel:
 
     @torch.no_grad()
     def _logits(self, rows: Sequence[MaskedChoice]) -> tuple[np.ndarray, int]:
-        """The score (N,) of each row's choice, and how many rows were cut."""
+        """The score (N,) of each row's choice, and the number of truncated rows."""
         examples = [Example(str(n), row.text, row.hidden) for n, row in enumerate(rows)]
         samples = TextDataset(examples, self.inputs).get(range(len(rows)))
         batch = collate(samples).to(self.device)
@@ -363,6 +363,6 @@ class AttackModel:
 
 
 def cross_entropy(logits: np.ndarray, rows: Sequence[MaskedChoice]) -> np.ndarray:
-    """Sigmoid cross-entropy (N,) of each row's own score (N,): the right choice's should be high, another's low."""
+    """Sigmoid cross-entropy (N,) of each row's score (N,), with target 1 for the right choice and 0 for others."""
     signs = np.array([-1.0 if row.is_right else 1.0 for row in rows])
     return np.logaddexp(0, signs * logits)

@@ -1,4 +1,4 @@
-"""VCR's official lines: read, edited in choices alone, written back; and how much choices share with questions."""
+"""VCR's official files with edited choices, and statistics of the word overlap between choices and questions."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ VcrPart = Literal["answer", "rationale"]
 """Which of an item's two sets of four choices."""
 PARTS: tuple[VcrPart, VcrPart] = ("answer", "rationale")
 MASK = "[MASK]"
-"""The word of a hidden position (Ye and Kovashka 2021; release: yekeren/VCR-shortcut-effects-study)."""
+"""Replaces a masked position (Ye and Kovashka 2021; release: yekeren/VCR-shortcut-effects-study)."""
 BESIDE = ("train.jsonl", "vcr1images")
-"""What a written folder shares with the one that was read."""
+"""Files and folders that a written folder shares with its source, through links."""
 
 VcrText = Sequence[VcrToken]
 """A text of VCR: words, and lists of objects' numbers."""
@@ -36,29 +36,29 @@ class VcrLine:
     """One line of an official file."""
 
     raw: str
-    """As the file has it, which stays so unless a choice is edited."""
+    """The line's text, unchanged unless a choice is edited."""
     item: VcrItem
-    """What it says."""
+    """The parsed line."""
 
     def choices(self, part: VcrPart) -> list[list[VcrToken]]:
         """The four choices of a part."""
         return self.item.answers if part == "answer" else self.item.rationales
 
     def label(self, part: VcrPart) -> int:
-        """The number of the right choice; raises InputError where it is secret."""
+        """The number of the right choice; raises InputError where the label is secret."""
         right = self.item.answer if part == "answer" else self.item.rationale
         if right is None:
             raise InputError(f"{self.item.id}: no label of the right {part}")
         return right
 
     def query(self, part: VcrPart) -> list[VcrToken]:
-        """What the choices of a part are asked after: the question, of rationales with the right answer behind it."""
+        """The query of a part: the question, for rationales followed by the right answer."""
         if part == "answer":
             return self.item.question
         return self.item.question + self.item.answers[self.label("answer")]
 
     def with_choices(self, part: VcrPart, choices: Sequence[VcrText]) -> VcrLine:
-        """The line with other choices of a part; every other field keeps its value, an equal line its very bytes."""
+        """The line with other choices of a part; other fields keep their values, an unchanged line its bytes."""
         new = [list(choice) for choice in choices]
         if new == self.choices(part):
             return self
@@ -72,16 +72,16 @@ class VcrLine:
 
 @dataclass
 class ShiftedFile:
-    """What a shift made of a file."""
+    """The shifted version of a file."""
 
     lines: list[VcrLine] = field(default_factory=list)
-    """The lines that are kept, edited."""
+    """The selected lines, edited."""
     originals: list[VcrLine] = field(default_factory=list)
-    """The same lines as they were."""
+    """The same lines before the edits."""
     log: list[dict[str, Any]] = field(default_factory=list)
-    """Every edited choice: what it was, what it became, and why."""
+    """Every edited choice: old text, new text, and reason."""
     unedited_counts: Counter[str] = field(default_factory=Counter)
-    """How many choices (EM: words) were left as they were, by reason."""
+    """Number of unedited choices (EM: words) by reason."""
 
     def add(
         self,
@@ -89,7 +89,7 @@ class ShiftedFile:
         after: VcrLine,
         why: Mapping[tuple[str, VcrPart, int], Any] | None = None,
     ) -> None:
-        """Keep a line, and log what was changed in it; `why` tells more, by annot_id, part and choice."""
+        """Add a line and log its edits; `why` has reasons by annot_id, part and choice."""
         self.lines.append(after)
         self.originals.append(before)
         for part, number, old, new in edited_choices(before, after):
@@ -100,7 +100,7 @@ class ShiftedFile:
             self.log.append(entry)
 
     def edited(self) -> dict[str, dict[str, int]]:
-        """How many right and wrong choices of each part were edited."""
+        """Number of edited right and wrong choices of each part."""
         counts: dict[str, dict[str, int]] = {part: {"right": 0, "wrong": 0} for part in PARTS}
         for entry in self.log:
             counts[entry["part"]]["right" if entry["right"] else "wrong"] += 1
@@ -110,7 +110,7 @@ class ShiftedFile:
 def edited_choices(
     before: VcrLine, after: VcrLine
 ) -> Iterator[tuple[VcrPart, int, list[VcrToken], list[VcrToken]]]:
-    """Every choice that two versions of a line do not share: part, number, old and new text."""
+    """Choices that differ between two versions of a line: part, number, old and new text."""
     for part in PARTS:
         pairs = zip(before.choices(part), after.choices(part), strict=True)
         for number, (old, new) in enumerate(pairs):
@@ -127,12 +127,12 @@ def read_lines(folder: Path, split: str) -> list[VcrLine]:
     path = ANSWER.file(folder, split)
     asked = read_items(folder, split)
     if asked[0].answer is None:
-        raise InputError(f"{path}: without labels nobody can tell right from wrong choices")
+        raise InputError(f"{path}: no labels; expected a labelled split")
     return [VcrLine(raw, item) for raw, item in zip(lines_of(path), asked, strict=True)]
 
 
 def write_lines(folder: Path, split: str, lines: Sequence[VcrLine]) -> Path:
-    """The official file of a split in a folder, which is made; returns its path."""
+    """Write a split's official file to a folder, which is created; returns the file's path."""
     path = ANSWER.file(folder, split)
     with disk_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -141,14 +141,14 @@ def write_lines(folder: Path, split: str, lines: Sequence[VcrLine]) -> Path:
 
 
 def write_log(path: Path, log: Sequence[dict[str, Any]]) -> None:
-    """One line of JSON per entry."""
+    """Write one line of JSON per entry."""
     write_whole(path, "".join(json_text(entry) + "\n" for entry in log))
 
 
 def link_shared_files(source: Path, folder: Path) -> list[str]:
-    """Links to training data and images of the folder that was read; returns what is linked.
+    """Link training data and images of the source folder; returns the linked names.
 
-    So a shifted folder is a whole one: `finetune --data` reads it, and images are found below it.
+    The links make a shifted folder complete: `finetune --data` can read it, and it contains the images.
     """
     linked = []
     for name in BESIDE:
@@ -164,16 +164,16 @@ def link_shared_files(source: Path, folder: Path) -> list[str]:
     return linked
 
 
-# How much choices share with what they are asked about: CLIP-TD's Table 9, and what tags alone would answer.
+# Overlap between choices and queries: CLIP-TD's Table 9, and a baseline that compares only tags.
 
 Lemmatizer = Callable[[str], str]
-"""The word that a form is a form of: WordNet's, or simply the form in lower case."""
+"""From a word form to its lemma: WordNet's, or the form in lower case."""
 WORD = re.compile(r"[A-Za-z]+(-[A-Za-z]+)*")
 STOPS = stop_words()
 
 
 def is_content(token: object) -> bool:
-    """Whether a token is a word that says something: no tag, stop word, mark, number or mask."""
+    """Whether a token is a content word: no tag, stop word, punctuation, number or mask."""
     if not isinstance(token, str) or token == MASK:
         return False
     return WORD.fullmatch(token) is not None and len(token) > 1 and token.lower() not in STOPS
@@ -185,12 +185,12 @@ def content_lemmas(text: VcrText, lemma: Lemmatizer) -> set[str]:
 
 
 def object_lemmas(line: VcrLine, lemma: Lemmatizer) -> set[str]:
-    """The lemmas of the classes of an image's objects, which is the image's side of Table 9."""
+    """The lemmas of the image's object classes, which stand for the image in Table 9."""
     return {lemma(name) for name in line.item.objects}
 
 
 def _everything(text: VcrText, line: VcrLine) -> set[str]:
-    """Every word in lower case, stop words and marks too, and every tag as its object."""
+    """All words in lower case, including stop words and punctuation, and all tags as their objects."""
     out = {token.lower() for token in text if isinstance(token, str) and token != MASK}
     return out | {f"object {number}" for number in _tags(text)}
 
@@ -200,11 +200,11 @@ def _tags(text: VcrText) -> set[int]:
 
 
 def overlap_statistics(lines: Sequence[VcrLine], lemma: Lemmatizer) -> dict[str, Any]:
-    """Table 9's numbers, and the tags-alone baseline, of both parts of some lines.
+    """Table 9's numbers and the tags-only baseline, for both parts of some lines.
 
-    The paper says neither whether stop words and tags count nor which lemmas: `question` and `image` count content
-    words by lemma, without tags; `question, every token` counts all words and tags. Rationales are asked after the
-    right answer, too.
+    The paper states neither whether stop words and tags count nor which lemmas: `question` and `image` count content
+    words by lemma, without tags; `question, every token` counts all words and tags. For rationales the question
+    includes the right answer.
     """
     out: dict[str, Any] = {"items": len(lines)}
     for part in PARTS:
@@ -231,9 +231,9 @@ def overlap_statistics(lines: Sequence[VcrLine], lemma: Lemmatizer) -> dict[str,
 
 
 def compare_overlap(counts: np.ndarray, right: np.ndarray) -> dict[str, float]:
-    """Table 9's two columns of counts (N, 4), the right choice of each row being `right` (N,).
+    """Table 9's two columns from counts (N, 4); `right` (N,) is the right choice of each row.
 
-    Means over items, those of wrong choices over three first; shares of the items in which the right choice has more
+    Means over items, after the mean over the three wrong choices; shares of items in which the right choice has more
     than the mean wrong one, the reverse, and neither.
     """
     is_right = np.arange(counts.shape[1]) == right[:, None]
@@ -249,11 +249,11 @@ def compare_overlap(counts: np.ndarray, right: np.ndarray) -> dict[str, float]:
 
 
 def tag_overlap_baseline(lines: Sequence[VcrLine], part: VcrPart) -> dict[str, float]:
-    """How often the choice that shares most tags with the question is right; no word is read.
+    """Accuracy of the choice that shares most tags with the question, without any words.
 
-    `first of the best` predicts the first of equals, and is an accuracy; `among the best` counts an item wherever the
-    right choice is one of them. The release reports both (yekeren/VCR-shortcut-effects-study, tools/cheat.py: about
-    0.29 and above 0.65 for answers).
+    `first of the best` is an accuracy, with ties going to the first choice; `among the best` counts an item if the
+    right choice is one of the tied ones. The release reports both (yekeren/VCR-shortcut-effects-study, tools/cheat.py:
+    about 0.29 and above 0.65 for answers).
     """
     first = []
     among = []

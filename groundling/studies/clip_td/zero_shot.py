@@ -1,8 +1,8 @@
-"""What a CLIP, or a pre-trained model's match head, answers without any training on the task (CLIP-TD, Section 4).
+"""Zero-shot predictions of a CLIP or of a pre-trained model's match head (CLIP-TD, Section 4).
 
-Section 4.1: VCR's choice is the one whose text matches the image best, read as question + answer (IQA) or as answer
-alone (IA), and the same for rationales. Section 4.2: SNLI-VE's classes are three clusters of the similarities of image
-and hypothesis. For VQA the paper lists a zero-shot setting and gives no protocol.
+Section 4.1: in VCR the choice with the highest image-text similarity is predicted, with question + answer (IQA) or the
+answer alone (IA) as text, and likewise for rationales. Section 4.2: SNLI-VE's classes are three clusters of the
+similarities of image and hypothesis. For VQA the paper lists a zero-shot setting without a protocol.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from groundling.teachers.feature_cache import FeatureCache, cache_folder
 from groundling.training.evaluation import EvaluationOutput, find_top_classes, write_predictions
 
 ZeroShotProtocol = Literal["iqa", "ia"]
-"""Whether an image is compared with question and choice, or with the choice alone; of rationales IQR and IR."""
+"""Whether an image is compared with question and choice, or with the choice alone; for rationales IQR and IR."""
 RISING = ("contradiction", "neutral", "entailment")
-"""Classes in the order of their clusters' centres; the paper does not say which cluster is which class."""
+"""Classes in the order of their cluster centres; the paper does not assign clusters to classes."""
 SEED = "seed-0"
-"""Where the answers are: nothing is drawn, so it is a run of one seed, which `vcr`, `ensemble` and `verdict` read."""
+"""Folder of the predictions: a run with one seed, since nothing is random; `vcr`, `ensemble` and `verdict` read it."""
 ZeroShotKind = Literal["choices", "classes", "answers"]
 USES: dict[str, ZeroShotKind] = {"protocol": "choices", "fit": "classes", "prompt": "answers"}
-"""Settings that only one kind of task reads."""
+"""Settings that only one kind of task uses."""
 
 
 def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
-    """Answer a task's splits as `finetune` would after training; scores in `result.json`, answers in `seed-0`.
+    """Predict a task's splits zero-shot, with the files of `finetune`: `result.json`, predictions in `seed-0`.
 
-    Choices by the best match, SNLI-VE's classes by exact k-means of the matches, answers by prompts. Of several
-    processes each answers everything.
+    Choices by the highest similarity, SNLI-VE's classes by exact k-means of the similarities, open answers by prompts.
+    With several processes each one predicts everything.
 
     Raises:
-        InputError: Settings do not fit the task, an image is missing, the model has no head for it, or too few
-            similarities differ to make clusters of.
+        InputError: Settings do not fit the task, an image is missing, the model has no match head, or there are too
+            few distinct similarities for the clusters.
     """
     folder = Path(config.data)
     task = resolve("tasks", Task, config.task).with_answers_of(folder)
@@ -69,8 +69,11 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     _check(config, task, kind)
     task = with_extra_splits(task, config.extra_eval)
     answered = [config.split] if config.split else list(task.dev)
-    read = [*answered, *([task.train] if config.fit_split == "train" else [])]  # clusters are of it
-    inputs = _looks_at(config, task, read)  # a mistake in --regions is told before any data is read
+    read = [
+        *answered,
+        *([task.train] if config.fit_split == "train" else []),
+    ]  # its similarities are clustered
+    inputs = _looks_at(config, task, read)  # reports a wrong --regions before any data is read
     work = _ZeroShotModel(config, task, kind, run, inputs, read)
     place = run.folder / SEED
     with disk_errors(place):
@@ -91,7 +94,7 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
 
 
 def _kind(task: Task) -> ZeroShotKind:
-    """What is asked; raises InputError where a similarity of text and image decides nothing."""
+    """The kind of task; raises InputError where image-text similarity cannot decide."""
     if isinstance(task.form, MultipleChoice):
         return "choices"
     if isinstance(task.form, OpenAnswer):
@@ -99,31 +102,31 @@ def _kind(task: Task) -> ZeroShotKind:
     if isinstance(task.form, Classification) and set(task.form.labels) == set(RISING):
         return "classes"
     raise InputError(
-        f"zero-shot: no rule makes answers to {task.name} of similarities; there are rules for choices, for "
-        f"{', '.join(RISING)}, and for VQA's answers"
+        f"zero-shot: no rule for {task.name}; expected a multiple-choice task, the classes {', '.join(RISING)}, or "
+        "VQA's open answers"
     )
 
 
 def _check(config: ZeroShotConfig, task: Task, kind: ZeroShotKind) -> None:
-    """Raises InputError for a setting that this kind of task does not read."""
+    """Raises InputError for a setting that this kind of task does not use."""
     given = asdict(config)
     unset = asdict(ZeroShotConfig())
     for name, reader in USES.items():
         if reader != kind:
             other = {f"--{name}": given[name] != unset[name]}
-            refuse_settings(other, f"{task.name} does not read it, only tasks of {reader} do")
+            refuse_settings(other, f"{task.name} does not use it, only tasks with {reader} do")
     if kind == "answers" and config.shown.regions:
         raise InputError(
-            f"zero-shot: {task.name} has {task.form.head_width:,} answers, and a match head would read the image once for "
-            "each of them; pass a CLIP and --images, without --regions"
+            f"zero-shot: {task.name} has {task.form.head_width:,} answers, and a match head needs a forward pass for each "
+            "of them; pass a CLIP and --images, without --regions"
         )
     if config.shown.regions:
         cache = {"--teacher-cache": config.teacher_cache}
-        refuse_settings(cache, "is for features of a CLIP; --regions has none")
+        refuse_settings(cache, "caches CLIP features, which --regions does not use")
 
 
 def _looks_at(config: ZeroShotConfig, task: Task, read: Sequence[str]) -> RegionInputs | None:
-    """The regions of every split that is `read`, whose stores are opened; None without --regions."""
+    """Region inputs with the stores of every split of `read` opened; None without --regions."""
     if not config.shown.regions:
         return None
     settings = RegionSettings(**vars(config.shown), object_tags=config.object_tags)
@@ -137,7 +140,7 @@ def _looks_at(config: ZeroShotConfig, task: Task, read: Sequence[str]) -> Region
 def _scored(
     answers: EvaluationOutput, task: Task, split: str, folder: Path, is_whole: bool
 ) -> dict[str, float]:
-    """The task's metrics and, of a whole split, the benchmark's own scores; one answer to all is marked."""
+    """The task's metrics, for a whole split also the benchmark's scores; `constant` marks degenerate predictions."""
     scores = dict(answers.metrics)
     if is_whole:
         scores |= task.official(folder, split, answers.official_ids, answers.predictions)
@@ -147,7 +150,7 @@ def _scored(
 
 
 class _ZeroShotModel:
-    """A model at a task; what is to be told of the answers beside their scores gathers in `told`."""
+    """A zero-shot model for one task; `told` collects settings, counts and notes for `result.json`."""
 
     def __init__(
         self,
@@ -174,7 +177,7 @@ class _ZeroShotModel:
             self.told["protocol"] = config.protocol
 
     def answers(self, split: str) -> EvaluationOutput:
-        """What it answers to one split."""
+        """Predictions and scores of one split."""
         every = self.task.read(Path(self.config.data), split)
         examples = thinned(every, self.config.most_questions)
         if len(examples) < len(every):
@@ -187,20 +190,20 @@ class _ZeroShotModel:
                 return self._classified(split, examples, form)
             if isinstance(form, OpenAnswer) and isinstance(self.match, CosineMatcher):
                 return self._prompted(split, examples, form, self.match)
-            raise InputError(f"no rule makes answers to {self.task.name} of similarities")
+            raise InputError(f"no rule for {self.task.name}")
 
     def _note(self, note: str) -> None:
         self.told["notes"].append(note)
         print_notes([note])
 
     def _chosen(self, split: str, examples: Sequence[Example]) -> EvaluationOutput:
-        """The choice that fits the image best; of equals the first."""
+        """Predict the choice with the highest similarity; ties go to the first."""
         rows = [
             row for example in examples for row in choice_queries(example, self.config.protocol)
         ]
         choices = len(rows) // len(examples)
         if any(len(example.choices) != choices for example in examples):
-            raise InputError(f"examples differ in how many choices they have, one has {choices}")
+            raise InputError(f"examples have different numbers of choices, the first has {choices}")
         found = self._matched(split, rows)
         read = [
             found.token_digests[start : start + choices] for start in range(0, len(rows), choices)
@@ -214,7 +217,7 @@ class _ZeroShotModel:
     def _classified(
         self, split: str, examples: Sequence[Example], form: Classification
     ) -> EvaluationOutput:
-        """The class whose centre is nearest, of three clusters of the similarities; no label is read."""
+        """Predict the class with the nearest of three cluster centres; no label is used."""
         found = self.match.cluster_values(self._matched(split, examples).scores)
         clusters = self._clusters(found)
         centres = dict(zip(RISING, clusters.centres.tolist(), strict=True))
@@ -223,9 +226,9 @@ class _ZeroShotModel:
         return self._scores(examples, outputs, form.predict(outputs))
 
     def _clusters(self, found: np.ndarray) -> Clusters:
-        """Those of the similarities that were found, or of the training split's, which are the same for all splits."""
+        """Clusters of the given similarities, or of the training split's, which are computed once."""
         if self.config.fit_split == "split":
-            told = "of the similarities of the split that is answered, without its labels (transductive)"
+            told = "of the predicted split's similarities, without its labels (transductive)"
             self.told["clusters"] = told
             return kmeans_1d(found, len(RISING))
         self.told["clusters"] = "of the training split's similarities, without its labels"
@@ -238,9 +241,9 @@ class _ZeroShotModel:
     def _prompted(
         self, split: str, examples: Sequence[Example], form: OpenAnswer, match: CosineMatcher
     ) -> EvaluationOutput:
-        """The answer whose prompt fits the image best; equal questions share their prompts.
+        """Predict the answer whose prompt has the highest similarity; equal questions share their prompts.
 
-        One question's prompts are in memory at a time, and of all answers' scores the likeliest are kept.
+        Only one question's prompts are in memory at a time, and only the most likely answers are stored.
         """
         asks = "{question}" in self.config.prompt
         places: dict[str, list[int]] = {}
@@ -269,9 +272,9 @@ class _ZeroShotModel:
     def _table(
         self, question: str, answers: Sequence[str], match: CosineMatcher
     ) -> tuple[np.ndarray, list[int]]:
-        """Embeddings (K, E) of a question's prompts, those that are read alike once, and each answer's row of them.
+        """Embeddings (K, E) of a question's distinct prompts, and each answer's row in them.
 
-        Otherwise rounding would choose among prompts that differ only in what was cut off.
+        Prompts that are equal after truncation share a row, otherwise rounding would choose among them.
         """
         asked_so = self.config.prompt.replace("{question}", question)
         rows = match.clip.tokenize([asked_so.replace("{answer}", answer) for answer in answers])
@@ -286,14 +289,15 @@ class _ZeroShotModel:
         self.told["dropped_pieces"] += int(found.truncated_tokens.sum())
         cut = int((found.truncated_tokens > 0).sum())
         if cut:
-            self._note(f"{split}: {cut:,} of {len(rows):,} texts were cut at their end")
+            self._note(f"{split}: {cut:,} of {len(rows):,} texts were truncated")
         return found
 
     def _tell_alike(self, split: str, alike: int, count: int, what: str) -> None:
         self.told.setdefault("cut_alike", {})[split] = alike
         if alike:
             self._note(
-                f"{split}: of {alike:,} of {count:,} examples all {what} were cut to the same text; the first is taken"
+                f"{split}: in {alike:,} of {count:,} examples all {what} are equal after truncation; the first one is "
+                "predicted"
             )
 
     def _scores(
@@ -314,7 +318,7 @@ class _ZeroShotModel:
 
 
 def choice_queries(example: Example, protocol: ZeroShotProtocol) -> Iterator[Example]:
-    """One row for each choice of an example, told apart by their ids: its question and the choice, or that alone."""
+    """One example per choice, with its own id: question and choice, or the choice alone."""
     for number, row in enumerate(rows_of(example)):
         name = f"{example.id}/{number}"
         if protocol == "iqa":
@@ -326,11 +330,11 @@ def choice_queries(example: Example, protocol: ZeroShotProtocol) -> Iterator[Exa
 
 
 def classify(similarities: np.ndarray, clusters: Clusters, labels: Sequence[str]) -> np.ndarray:
-    """Logits (N, 3) of the classes `labels`, the best one's centre being the nearest: the highest is entailment."""
+    """Logits (N, 3) of the classes `labels` by distance to the cluster centres; the highest centre is entailment."""
     columns = [RISING.index(label) for label in labels]
     return clusters.logits(similarities)[:, columns]
 
 
 def choose(similarities: np.ndarray) -> np.ndarray:
-    """The best choice (N,) of similarities (N, C), the first of equals; raises InputError where one is not finite."""
+    """The choice (N,) with the highest similarity (N, C); ties go to the first. Raises InputError if not finite."""
     return require_finite(similarities).argmax(1)

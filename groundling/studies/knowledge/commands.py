@@ -1,4 +1,4 @@
-"""Commands and settings of the study of knowledge: what an encoder knows: visual facts, minimal pairs, Winoground."""
+"""Commands and settings of the knowledge study: visual facts, minimal pairs, Winoground."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from groundling.settings.input_settings import ImageSettings
 
 @dataclass(frozen=True)
 class ProbeFactsConfig(Settings):
-    """How an encoder is asked for what things look like."""
+    """How visual knowledge of an encoder is probed."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
     """Text encoder or CLIP-like model: hub id or folder."""
     data: Annotated[str, InputKind.PATH, required] = ""
-    """File of Memory Colors, CoDa (also its raw annotations.jsonl) or ViComTe, or a world's probes/knowledge.jsonl."""
+    """File of Memory Colors, CoDa (or its raw annotations.jsonl) or ViComTe, or a world's \
+probes/knowledge.jsonl."""
     modes: tuple[str, ...] = ("fill-mask", "embedding", "stroop")
-    """fill-mask (needs a masked-LM head), embedding, stroop; linear (fits ridge regressions, folds over nouns)."""
+    """Probes: fill-mask (needs a masked-LM head), embedding, stroop; linear (ridge regression, \
+cross-validated over nouns)."""
     templates: tuple[str, ...] = ("a {}", "there is a {} .", "i saw a {} .")
-    """linear: neutral sentences in which a noun, {}, is read; "{}" is the noun alone. States are averaged over them."""
+    """linear: neutral templates in which a noun, {}, is read; "{}" is the noun alone. States are \
+averaged over templates."""
     layer: Annotated[int, at_least(-1)] = -1
-    """linear: whose output is a noun's state; 0: the embeddings', before any layer; -1: the last layer's."""
+    """linear: layer whose output represents a noun; 0: the embeddings; -1: the last layer."""
     seed: Annotated[int, at_least(0)] = 0
-    """linear: draws folds, random features and the bootstrap over nouns."""
+    """linear: seed of the folds, random features and the bootstrap over nouns."""
     max_length: Annotated[int, at_least(0)] = 64
-    """Pieces per sentence; a longer one is an error."""
+    """Maximum tokens per sentence; a longer sentence is an error."""
 
 
 def probe_facts_inputs(config: ProbeFactsConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     from groundling.studies.knowledge.visual_facts import open_visual_facts
 
     beside = open_visual_facts(config.data).companion_files
@@ -42,7 +45,7 @@ def probe_facts_inputs(config: ProbeFactsConfig) -> Inputs:
 
 PROBE_FACTS = Command(
     "probe-facts",
-    "ask an encoder what things look like: Memory Colors, CoDa, ViComTe",
+    "probe an encoder for visual facts: Memory Colors, CoDa, ViComTe",
     "groundling.studies.knowledge.probe_facts:probe_facts",
     {"_own": ProbeFactsConfig()},
     title="Knowledge: what an encoder knows",
@@ -54,39 +57,42 @@ PROBE_FACTS = Command(
 
 @dataclass(frozen=True)
 class PairsConfig(Settings):
-    """Which language model judges which minimal pairs, and how."""
+    """Scoring of minimal pairs by a language model."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
     """Masked or causal language model: hub id or folder."""
     data: Annotated[str, InputKind.PATH, required] = ""
-    """Folder or file of BLiMP, of EWoK, or your own .csv, .tsv or .jsonl with columns good and bad (and group, id)."""
+    """Folder or file of BLiMP or EWoK, or your own .csv, .tsv or .jsonl with columns good and bad \
+(optionally group and id)."""
     other: Annotated[str, InputKind.MODEL] = ""
-    """Another model, on the same pairs: its accuracy, and how far it is above --model, paired by item."""
+    """A second model on the same pairs: its accuracy, and its difference to --model, paired by \
+item."""
     pll: Literal["within-word", "original"] = "within-word"
-    """What is masked while a piece is scored: it and the later pieces of its word (Kauf and Ivanova 2023), or it \
-alone (Salazar et al. 2020)."""
+    """What is masked while a token is scored: the token and the later tokens of its word \
+(within-word, Kauf and Ivanova 2023), or the token alone (original, Salazar et al. 2020)."""
     reduction: Literal["sum", "mean"] = "sum"
-    """A text's score: the sum over its pieces, or their mean."""
+    """Score of a text: sum or mean of its token log-likelihoods."""
     limit: Annotated[int, at_least(0)] = 0
-    """At most so many pairs of each paradigm, evenly spaced; 0: all."""
+    """Maximum number of pairs per paradigm, evenly spaced; 0: all."""
     max_length: Annotated[int, at_least(0)] = 0
-    """Most pieces of a text; 0: what the model can take."""
+    """Maximum tokens per text; 0: the model's maximum."""
     skip_long: bool = False
-    """Leave out pairs with a text that is longer, for both models, and count them; otherwise they are an error."""
+    """Skip pairs with a longer text, for both models, and count them; otherwise they are an \
+error."""
     model_seed: Annotated[int, at_least(0)] = 0
-    """The seed that the model was trained with, under which `verdict` finds the answers."""
+    """Training seed of the model, under which `verdict` finds the predictions."""
     cpu: bool = False
-    """Stay on the CPU even where there is an accelerator."""
+    """Run on the CPU even if an accelerator is available."""
 
 
 def pairs_inputs(config: PairsConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     return {"model": config.model, "data": config.data, "other": config.other}
 
 
 PAIRS = Command(
     "pairs",
-    "which sentence of minimal pairs a language model finds likelier: BLiMP, EWoK, your own",
+    "minimal-pair accuracy of a language model: BLiMP, EWoK, or your own pairs",
     "groundling.studies.knowledge.pair_likelihoods:pairs",
     {"_own": PairsConfig()},
     title="Knowledge: what an encoder knows",
@@ -101,25 +107,27 @@ PAIRS = Command(
 
 @dataclass(frozen=True)
 class WinogroundConfig(Settings):
-    """Which model tells Winoground's images and captions apart."""
+    """Model evaluated on Winoground."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
-    """CLIP-like model, hub id or folder; with --regions a pre-trained single-stream model and its match head."""
+    """CLIP-like model: hub id or folder; with --regions a pre-trained single-stream model with a \
+match head."""
     data: Annotated[str, InputKind.PATH, required] = ""
-    """Winoground's folder, or its examples.jsonl; a CLIP finds the images in `images` there, unless --images says \
-otherwise."""
+    """Winoground's folder, or its examples.jsonl; a CLIP reads the images in its subfolder \
+`images`, unless --images is given."""
     other: Annotated[str, InputKind.MODEL] = ""
-    """Another model of either kind, on the same examples: its scores, and how far they are above --model, paired by \
-example."""
+    """A second model of either kind on the same examples: its scores, and their difference to \
+--model, paired by example."""
     shown: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
     max_length: Annotated[int, at_least(0)] = 128
-    """Pieces per caption of a single-stream model; a CLIP's own window cuts its captions."""
+    """Single-stream model: maximum tokens per caption. A CLIP truncates captions to its own \
+context length."""
     cpu: bool = False
-    """Stay on the CPU even where there is an accelerator."""
+    """Run on the CPU even if an accelerator is available."""
 
 
 def winoground_inputs(config: WinogroundConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     from groundling.data.regions.inputs import manifests
 
     given = {"model": config.model, "data": config.data, "images": config.shown.images}
@@ -128,7 +136,7 @@ def winoground_inputs(config: WinogroundConfig) -> Inputs:
 
 WINOGROUND = Command(
     "winoground",
-    "does a model tell images and captions of the same words apart?",
+    "Winoground: match images with captions that contain the same words",
     "groundling.studies.knowledge.winoground:winoground",
     {"_own": WinogroundConfig()},
     title="Knowledge: what an encoder knows",

@@ -1,4 +1,4 @@
-"""Layouts of what language models are asked without training: minimal pairs, and facts of how things look."""
+"""File layouts of zero-shot data for `groundling data check`: minimal pairs and visual facts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from groundling.studies.knowledge.minimal_pairs import BLIMP, ENDINGS, EWOK, OWN
 from groundling.studies.knowledge.visual_facts import open_visual_facts
 
 PAIRS = {"BLiMP": BLIMP, "EWoK": EWOK, "your own": OWN}
-"""Fields by which a file of pairs is told; BabyLM's supplement has BLiMP's."""
+"""Fields that identify a file of pairs; BabyLM's supplement has BLiMP's."""
 FACTS: dict[str, tuple[str, ...]] = {
     "CoDa, raw": ("class_id", "included", "action"),
     "CoDa": ("class_id", "ngram", "label"),
     "Memory Colors": ("descriptor", "item", "label"),
     "ViComTe": ("sub", "obj", "alt"),
 }
-"""Fields by which a file of facts is told; ViComTe's distributions by their name."""
+"""Fields that identify a file of facts; ViComTe's distributions are identified by file name."""
 DISTRIBUTIONS = "*-dist.jsonl"
 
 
@@ -35,7 +35,7 @@ def find_minimal_pairs(place: CheckedFolder, report: CheckReport) -> LayoutMatch
             kinds.setdefault((path.parent, name), []).append(path)
         elif path.suffix == ".jsonl" and not _kind(path, FACTS):
             unknown.append(path)
-    for path in unknown:  # the command reads every file of a folder that has pairs in some
+    for path in unknown:  # the command reads all files of a folder with pairs
         beside = [key for key in kinds if key[0] == path.parent]
         if len(beside) == 1:
             kinds[beside[0]].append(path)
@@ -57,7 +57,7 @@ def find_minimal_pairs(place: CheckedFolder, report: CheckReport) -> LayoutMatch
 
 
 def find_visual_facts(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """Files that `groundling probe-facts` reads, in the folder and below it; a rendered world's own belong to the world."""
+    """Files that `groundling probe-facts` reads, in the folder and below it, except in a rendered world."""
     if (place.folder / "world.json").is_file():
         return None
     kinds: dict[Path, str] = {}
@@ -77,7 +77,7 @@ def find_visual_facts(place: CheckedFolder, report: CheckReport) -> LayoutMatch 
 
 
 def _facts(path: Path, name: str) -> tuple[Path, str]:
-    """A file of facts, and a line on it."""
+    """A file of facts, and a line about its content."""
     file = open_visual_facts(path)
     relations = Counter(fact.relation for fact in file.facts)
     counts = ", ".join(f"{relation}: {count:,}" for relation, count in relations.items())
@@ -87,7 +87,7 @@ def _facts(path: Path, name: str) -> tuple[Path, str]:
 
 
 def _files(place: CheckedFolder, endings: tuple[str, ...]) -> list[Path]:
-    """Files of these endings in a folder and below it, but for folders of images; without hidden ones."""
+    """Files with these extensions in a folder and below it; no hidden files, no image folders."""
     seen = list(place.files)
     for folder in place.other_folders:
         seen += sorted(folder.rglob("*"))
@@ -99,7 +99,7 @@ def _files(place: CheckedFolder, endings: tuple[str, ...]) -> list[Path]:
 
 
 def _kind(path: Path, kinds: dict[str, tuple[str, ...]]) -> str:
-    """What a file is by the fields of its first line, empty if nothing that is known."""
+    """The kind of a file by the fields of its first line; empty if unknown."""
     fields = header_of(path)
     return next((name for name, needed in kinds.items() if set(needed) <= set(fields)), "")
 
@@ -114,4 +114,4 @@ LAYOUTS = (
         "visual facts", "CoDa, also raw, Memory Colors, ViComTe: *.jsonl", find_visual_facts
     ),
 )
-"""What `groundling data check` finds here."""
+"""The layouts of this study that `groundling data check` recognises."""

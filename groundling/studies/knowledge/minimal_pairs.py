@@ -1,4 +1,4 @@
-"""Minimal pairs: BLiMP's files, EWoK's, and one's own, as texts of which some should be likelier than others."""
+"""Minimal pairs of BLiMP, EWoK and your own files."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from groundling.core.errors import InputError
 from groundling.data.tables import TABLES, read_csv, read_header, read_json_lines, read_tsv
 
 BLIMP = ("sentence_good", "sentence_bad")
-"""Fields of BLiMP (Warstadt et al. 2020), and of the supplement of the BabyLM challenge, which has no others."""
+"""Fields of BLiMP (Warstadt et al. 2020) and, without any others, of BabyLM's supplement."""
 EWOK = ("Target1", "Target2", "Context1", "Context2", "Domain")
-"""Fields of EWoK (Ivanova et al. 2024) that decide what is asked and where it is counted."""
+"""Fields of EWoK (Ivanova et al. 2024) with the texts and the group."""
 OWN = ("good", "bad")
-"""Columns of one's own file; `group` and `id` may stand beside them."""
+"""Columns of your own file; `group` and `id` are optional."""
 LAYOUTS = (
     f"{' and '.join(BLIMP)} (BLiMP); {', '.join(EWOK)} (EWoK); or {' and '.join(OWN)} (your own)"
 )
-"""What a file may hold, for messages."""
+"""The accepted fields, for messages."""
 ENDINGS = (".jsonl", *TABLES)
-"""Endings of the files that are read."""
+"""Extensions of the files that are read."""
 SAME_FIELD = {"syntax/semantics": "syntax_semantics"}
-"""BLiMP's files spell one field in two ways."""
+"""BLiMP's files have two spellings of one field."""
 SAME_PHENOMENON = {"s-selection": "argument_structure"}
 """BLiMP's files have 13 terms, its paper 12 phenomena: argument structure has nine paradigms there (Table 2)."""
 
 
 class ScoredText(NamedTuple):
-    """A text, and from where on it is scored."""
+    """A text, and the character where scoring begins."""
 
     text: str
-    """What the model reads."""
+    """The text that the model reads."""
     scored_from: int = 0
-    """The character from which on its words are scored; before it there is context."""
+    """Words from this character on are scored; the text before it is context."""
 
 
 @dataclass(frozen=True)
 class MinimalPair:
-    """Texts that differ in little: the good and the bad sentence, or two targets after each of two contexts."""
+    """Texts that differ minimally: good and bad, or two targets after each of two contexts."""
 
     id: str
-    """Its own within a folder."""
+    """Unique within a folder."""
     texts: tuple[ScoredText, ...]
-    """Good and bad; of EWoK target 1 after contexts 1 and 2, then target 2 after contexts 1 and 2."""
+    """Good and bad; for EWoK, target 1 after contexts 1 and 2, then target 2."""
     paradigm: str
-    """The smallest group whose accuracy is reported: BLiMP's UID, EWoK's domain, one's own group."""
+    """The smallest group whose accuracy is reported: BLiMP's UID, EWoK's domain, your own group."""
     phenomenon: str = ""
     """BLiMP's linguistic term."""
     field: str = ""
@@ -59,10 +59,10 @@ class MinimalPair:
 
 
 def read_minimal_pairs(path: str | Path) -> list[MinimalPair]:
-    """Pairs of a file, or of all .jsonl, .csv and .tsv files of a folder and the folders below it, in order of name.
+    """Pairs of a file, or of all .jsonl, .csv and .tsv files below a folder, sorted by name.
 
-    The fields of the first file tell which layout it is, and the others must have it, too. Raises InputError naming the
-    file and line of a field that is missing or empty, or of an id that is there twice.
+    The fields of the first file determine the layout, which the others must have too. Raises
+    InputError with file and line for a field that is missing or empty, or a duplicate id.
     """
     files = _files(Path(path))
     reader = _reader(files[0])
@@ -70,12 +70,10 @@ def read_minimal_pairs(path: str | Path) -> list[MinimalPair]:
     for file in files:
         for where, pair in reader(file):
             if pair.id in pairs:
-                raise InputError(
-                    f"{where}: the id {pair.id} is there twice; each pair needs its own"
-                )
+                raise InputError(f"{where}: duplicate id {pair.id}; each pair needs its own")
             for text in pair.texts:
                 if not text.text[text.scored_from :].strip():
-                    raise InputError(f"{where}: an empty sentence; each pair has its texts in full")
+                    raise InputError(f"{where}: an empty sentence; expected all texts of the pair")
             pairs[pair.id] = pair
     return list(pairs.values())
 
@@ -85,7 +83,7 @@ def _files(path: Path) -> list[Path]:
         if path.suffix not in ENDINGS:
             raise InputError(f"{path}: expected a {', '.join(ENDINGS)} file, or a folder of them")
         return [path]
-    # Archives made on a Mac hold a second file of each name, which begins with a dot.
+    # Archives made on macOS have a second file for each name, which begins with a dot.
     seen = [file for file in sorted(path.rglob("*")) if not file.name.startswith(".")]
     files = [file for file in seen if file.suffix in ENDINGS]
     if not files:
@@ -94,7 +92,7 @@ def _files(path: Path) -> list[Path]:
 
 
 PairReader = Callable[[Path], Iterator[tuple[str, MinimalPair]]]
-"""The pairs of a file, each after its file and line."""
+"""Reads the pairs of a file, each with its file and line."""
 
 
 def _reader(file: Path) -> PairReader:
@@ -144,7 +142,9 @@ def _own_lines(file: Path) -> Iterator[tuple[str, MinimalPair]]:
 
 def _own_table(file: Path) -> Iterator[tuple[str, MinimalPair]]:
     if file.suffix not in TABLES:
-        raise InputError(f"{file}: a .jsonl file beside tables; give one kind of file at a time")
+        raise InputError(
+            f"{file}: a .jsonl file in a folder with tables; pass one kind of file at a time"
+        )
     read = read_csv if file.suffix == ".csv" else read_tsv
     header = read_header(file)
     columns = [*OWN, *(name for name in ("group", "id") if name in header)]
@@ -160,11 +160,11 @@ def _own(file: Path, where: str, number: int, row: dict[str, Any]) -> MinimalPai
 
 
 def _text(where: str, row: dict[str, Any], name: str, default: str = "") -> str:
-    """A field that may be missing; numbers are taken as they are written."""
+    """An optional field; numbers are converted to text."""
     value = row.get(name, default)
     is_text = isinstance(value, str | int) and not isinstance(
         value, bool
-    )  # a bool is an int to Python
+    )  # bool is a subclass of int
     if not is_text or (name in row and not str(value).strip()):
         raise InputError(f"{where}: field {name!r} is {value!r}, expected a text")
     return str(value)

@@ -1,4 +1,4 @@
-"""Which sentence of a minimal pair a language model finds likelier: likelihoods, preferences, and the command."""
+"""Likelihoods of minimal pairs under a language model: scores, accuracies, and the command."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from groundling.studies.knowledge.commands import PairsConfig
 from groundling.studies.knowledge.minimal_pairs import MinimalPair, ScoredText, read_minimal_pairs
 from groundling.training.evaluation import EvaluationOutput
 
-# How likely a masked or a causal language model finds texts: pseudo-log-likelihood, or log-likelihood.
+# Pseudo-log-likelihood of texts under a masked language model, and log-likelihood under a causal
+# one.
 
 Masking = Literal["within-word", "original"]
-"""What is masked while a piece is scored: it and the later pieces of its word, or it alone."""
+"""What is masked to score a token: it and the later tokens of its word, or it alone."""
 
 MAX_BATCH_TOKENS = 8192
-"""Pieces read at a time, padding included."""
+"""Tokens per batch, padding included."""
 MAX_CAUSAL_BATCH_TOKENS = 1024
-"""The same of a causal model, whose head is called at every piece: a vocabulary of numbers each."""
+"""The same for a causal model, whose head gives a vocabulary of logits at every token."""
 
 NO_LANGUAGE_MODEL = (
     "expected a masked language model, such as `groundling adapt --arm mlm` writes, or a causal one"
@@ -50,46 +51,47 @@ NO_LANGUAGE_MODEL = (
 
 
 class Likelihoods(NamedTuple):
-    """How likely N texts are."""
+    """Likelihoods of N texts."""
 
     sums: np.ndarray
-    """(N,) float64, natural logarithm, summed over scored pieces; NaN where there are none."""
+    """(N,) float64, natural logarithm, summed over scored tokens; NaN without any."""
     pieces: np.ndarray
-    """(N,) int64: how many pieces were scored; 0 of a text too long for the model, or without anything to score."""
+    """(N,) int64: number of scored tokens; 0 for a text that is too long or has none."""
 
 
 class ScoringInput(NamedTuple):
-    """A text as it is read for the sake of some of its pieces."""
+    """A text as the model reads it to score some of its tokens."""
 
     text: int
-    """Which text."""
+    """Index of the text."""
     row: TextRow
-    """T pieces, those that must not be seen replaced by masks."""
+    """T tokens, some replaced by masks."""
     places: np.ndarray
-    """(K,) int64: the positions whose states predict."""
+    """(K,) int64: the positions whose states predict the targets."""
     targets: np.ndarray
-    """(K,) int64: the pieces that they should predict."""
+    """(K,) int64: the ids of the tokens to predict."""
 
 
 Logits = Callable[[Batch, Tensor, Tensor], Tensor]
-"""Of a batch (N, T), rows (K,) and positions (K,), what stands at these positions: (K, vocabulary)."""
+"""Logits (K, vocabulary) at rows (K,) and positions (K,) of a batch (N, T)."""
 
 
 class LanguageModel:
-    """A masked or causal language model from a folder or hub id, whose head is only called where a piece is scored."""
+    """A masked or causal language model; its head is called only where a token is scored."""
 
     def __init__(self, source: str | Path, device: torch.device, max_length: int = 0) -> None:
-        """Texts may have `max_length` pieces with special ones, 0: what the model can take.
+        """`max_length`: most tokens of a text, special ones included; 0: the model's limit.
 
-        Raises InputError for a model without such a head, or one without a mask token.
+        Raises InputError for a model without a language-model head or, if it is masked, without a
+        mask token.
         """
         config = load_config(source)
         if config.model_type in CLIP_LIKE:
             raise InputError(
-                f"{source}: a CLIP-like model is no language model; {NO_LANGUAGE_MODEL}"
+                f"{source}: a CLIP-like model is not a language model; {NO_LANGUAGE_MODEL}"
             )
         if config.is_encoder_decoder:
-            raise InputError(f"{source}: an encoder with a decoder; {NO_LANGUAGE_MODEL}")
+            raise InputError(f"{source}: an encoder-decoder model; {NO_LANGUAGE_MODEL}")
         self.causal = is_causal(config)
         self.text, self.logits = _loaded(source, self.causal, device)
         tokenizer = self.text.tokenizer
@@ -101,15 +103,16 @@ class LanguageModel:
 
     @torch.no_grad()
     def score(self, texts: Sequence[ScoredText], masking: Masking = "within-word") -> Likelihoods:
-        """The (pseudo-)log-likelihood of every text's scored words; what stands before them is given.
+        """The (pseudo-)log-likelihood of every text's scored words, given the context before them.
 
-        Of a masked model: the sum over pieces of the log-probability of the piece where it is masked (Salazar et al.
-        2020, Eq. 1), and with it, unless `masking` is `original`, the later pieces of its word (Kauf and Ivanova 2023,
-        PLL-word-l2r), for a word's end gives its beginning away. Of a causal model: its log-likelihood, from the first
-        piece on where the tokenizer has a start or end token to begin with.
+        For a masked model, the sum over tokens of the log-probability of the masked token (Salazar
+        et al. 2020, Eq. 1). Unless `masking` is `original`, the later tokens of its word are masked
+        too (Kauf and Ivanova 2023, PLL-word-l2r), because they reveal the word's beginning. For a
+        causal model, the log-likelihood; the first token is scored if the tokenizer has a start or
+        end token to put before it.
         """
         rows = self._rows(texts)
-        # What reads alike is read once, so that it scores alike, too.
+        # Texts with equal tokens are scored once, so that their scores are equal.
         first: dict[tuple[bytes, ...], int] = {}
         same = np.arange(len(texts))
         for number, (row, scored) in enumerate(rows):
@@ -131,7 +134,7 @@ class LanguageModel:
         return Likelihoods(sums[same], pieces[same])
 
     def _rows(self, texts: Sequence[ScoredText]) -> list[tuple[TextRow, np.ndarray]]:
-        """Each text's pieces and which of them are scored (T,); none of a text that is too long."""
+        """Each text's tokens, and which are scored (T,) bool; none of a text that is too long."""
         text_input, _ = self.text.inputs(self.window)
         examples = [Example(str(number), text.text) for number, text in enumerate(texts)]
         samples = TextDataset(examples, text_input).get(range(len(texts)))
@@ -148,7 +151,7 @@ class LanguageModel:
     def _copies(
         self, number: int, row: TextRow, scored: np.ndarray, masking: Masking
     ) -> Iterator[ScoringInput]:
-        """What must be read to score some pieces (T,) of a text: it once, or once with each of them masked."""
+        """The inputs that score tokens (T,) of a text: one, or one for each masked token."""
         scored_places = np.flatnonzero(scored)
         if self.causal:
             copy = self._read_on(number, row, scored_places)
@@ -164,7 +167,7 @@ class LanguageModel:
             yield ScoringInput(number, masked, np.array([place]), row.input_ids[[place]])
 
     def _read_on(self, number: int, row: TextRow, places: np.ndarray) -> ScoringInput:
-        """The text once, each piece predicted at the one before it; a first piece with nothing before is not scored."""
+        """The text once, each token predicted from the one before it; without one, not scored."""
         before = len(self.start)
         ids = np.concatenate([np.array(self.start, np.int64), row.input_ids])
         longer = row.take(np.r_[np.zeros(before, np.int64), np.arange(len(row.input_ids))])
@@ -172,7 +175,7 @@ class LanguageModel:
         return ScoringInput(number, replace(longer, input_ids=ids), places - 1, ids[places])
 
     def _log_probabilities(self, copies: Sequence[ScoringInput]) -> list[np.ndarray]:
-        """Of each copy the log-probabilities of its targets, (K,) float64."""
+        """The log-probabilities (K,) float64 of each copy's targets."""
         batch = collate([Sample(str(copy.text), copy.row) for copy in copies]).to(self.device)
         sizes = [len(copy.places) for copy in copies]
         rows = torch.from_numpy(np.repeat(np.arange(len(copies)), sizes)).to(self.device)
@@ -182,12 +185,14 @@ class LanguageModel:
         logs = logits.log_softmax(-1).gather(1, targets.to(self.device)[:, None])[:, 0]
         found = logs.double().cpu().numpy()
         if not np.isfinite(found).all():
-            raise InputError("the model gives probabilities that are no numbers; is it damaged?")
+            raise InputError(
+                "the model gives probabilities of NaN or infinity; its weights may be damaged"
+            )
         return np.split(found, np.cumsum(sizes)[:-1])
 
 
 def _with_words(row: TextRow) -> TextRow:
-    """A row in which a piece without a raw word (a space by itself) belongs to the word after it, as tokenizers say."""
+    """A row in which a token without a raw word (a space) belongs to the next word."""
     none = row.word_ids < 0
     following = np.where(none, row.word_ids.max() + 1, row.word_ids)
     next_word = np.minimum.accumulate(following[::-1])[::-1]
@@ -195,7 +200,7 @@ def _with_words(row: TextRow) -> TextRow:
 
 
 def _filled(copies: Iterator[ScoringInput], room: int) -> Iterator[list[ScoringInput]]:
-    """Copies, whose lengths rise, in batches of at most `room` pieces, or of one copy."""
+    """Copies, sorted by length, in batches of at most `room` tokens, or of one copy."""
     batch: list[ScoringInput] = []
     for copy in copies:
         if batch and (len(batch) + 1) * len(copy.row.input_ids) > room:
@@ -210,14 +215,14 @@ def _filled(copies: Iterator[ScoringInput], room: int) -> Iterator[list[ScoringI
 
 
 def is_causal(config: Any) -> bool:
-    """Whether a configuration is of a model that reads from left to right; families of both kinds say so themselves."""
+    """Whether a configuration is of a causal model; model types of both kinds have `is_decoder`."""
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return bool(config.to_dict().get("is_decoder"))
     return config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 
 def _start(tokenizer: Any) -> list[int]:
-    """The piece to read before a text whose tokenizer puts none there; none if it has none."""
+    """The start token for a tokenizer that adds none itself; empty if it has none."""
     ids = tokenizer("a")["input_ids"]
     if ids and ids[0] in tokenizer.all_special_ids:
         return []
@@ -228,7 +233,7 @@ def _start(tokenizer: Any) -> list[int]:
 
 
 def _loaded(source: str | Path, causal: bool, device: torch.device) -> tuple[TextEncoder, Logits]:
-    """The encoder with its tokenizer, and what gives logits: the head of an earlier run, or transformers' own."""
+    """The encoder with its tokenizer, and the logits of an earlier run's or transformers' head."""
     if not causal:
         adapted = _adapted(source, device)
         if adapted is not None:
@@ -247,7 +252,7 @@ def _loaded(source: str | Path, causal: bool, device: torch.device) -> tuple[Tex
             out.last_hidden_state = out.last_hidden_state[rows, places].unsqueeze(1)
             return out
 
-        # Of a family's own head, whatever it is made of: it gets the states of these positions in place of all.
+        # The hook passes only the states of these positions to the head, whatever its type.
         hook = model.base_model.register_forward_hook(only_these)
         try:
             out = model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask.long())
@@ -260,7 +265,7 @@ def _loaded(source: str | Path, causal: bool, device: torch.device) -> tuple[Tex
 
 
 def _adapted(source: str | Path, device: torch.device) -> tuple[TextEncoder, Logits] | None:
-    """A student with the head that `adapt` trained and left beside it; None if there is none."""
+    """A student with the masked-LM head that `adapt` saved with it; None if there is none."""
     if not (Path(source) / HEADS).exists():
         return None
     text = load_text_encoder(source)
@@ -280,18 +285,18 @@ def _adapted(source: str | Path, device: torch.device) -> tuple[TextEncoder, Log
     return text, logits
 
 
-# How often the better one of several scored things wins, by group, with intervals: BLiMP, EWoK, Winoground.
+# Accuracies of comparisons of scores, by group, with intervals: BLiMP, EWoK, Winoground.
 
 
 class PreferenceRule(NamedTuple):
-    """When an item counts as right."""
+    """A rule by which an item counts as right."""
 
     name: str
-    """What `result.json` calls its share."""
+    """Key of the accuracy in `result.json`."""
     chance: float
-    """What scores drawn at random reach."""
+    """Expected accuracy of random scores."""
     item_score: Callable[[np.ndarray], np.ndarray]
-    """Scores (N, S) of N items, to what each is worth, 0 to 1: (N,)."""
+    """From scores (N, S) of N items to the credit of each, 0 to 1: (N,)."""
 
 
 def _first_above(first: int, second: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -300,33 +305,34 @@ def _first_above(first: int, second: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _all(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
-    """Whether all of these scores are strictly above others."""
+    """Whether the first score is strictly above the second in all comparisons."""
     return lambda scores: (
         np.all([scores[:, a] > scores[:, b] for a, b in comparisons], axis=0) * 1.0
     )
 
 
 def _half_for_ties(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
-    """Mean over comparisons: 1 if the first is above, a half if both are equal."""
+    """Mean over comparisons: 1 if the first score is above the second, 1/2 if they are equal."""
     return lambda scores: np.mean(
         [(1 + np.sign(scores[:, a] - scores[:, b])) / 2 for a, b in comparisons], axis=0
     )
 
 
 BLIMP_RULES = (PreferenceRule("accuracy", 1 / 2, _first_above(0, 1)),)
-"""BLiMP: the good sentence is strictly likelier; a tie is wrong (Warstadt et al. 2020, Section 4)."""
+"""BLiMP: the good sentence is more likely; a tie is wrong (Warstadt et al. 2020, Section 4)."""
 
 EWOK_RULES = (
     PreferenceRule("accuracy", 1 / 2, _half_for_ties((0, 1), (3, 2))),
     PreferenceRule("both", 1 / 4, _all((0, 1), (3, 2))),
     PreferenceRule("targets", 1 / 2, _first_above(0, 2)),
 )
-"""EWoK, of target 1 after contexts 1 and 2, then of target 2.
+"""EWoK: scores of target 1 after contexts 1 and 2, then of target 2.
 
-`accuracy` (Ivanova et al. 2024; release: ewok-core/ewok-paper, analyses/scripts/ewok_analysis_utils.R): each target is
-likelier after its own context than after the other, a tie is worth a half, and an item the mean of its two targets.
-`both`: neither comparison fails or ties (`Accuracy_both` there). `targets`: after context 1, target 1 is likelier than
-target 2, which is what the BabyLM challenge of 2025 counts (release: babylm/evaluation-pipeline-2025,
+`accuracy` (Ivanova et al. 2024; release: ewok-core/ewok-paper,
+analyses/scripts/ewok_analysis_utils.R): each target is more likely after its own context than after
+the other one; a tie counts 1/2, and an item the mean of its two targets. `both`: both comparisons
+hold strictly (`Accuracy_both` there). `targets`: after context 1, target 1 is more likely than
+target 2, as scored by the BabyLM challenge of 2025 (release: babylm/evaluation-pipeline-2025,
 sentence_zero_shot/read_files.py).
 """
 
@@ -335,27 +341,29 @@ WINOGROUND_RULES = (
     PreferenceRule("image", 1 / 4, _all((0, 2), (3, 1))),
     PreferenceRule("group", 1 / 6, _all((0, 1), (3, 2), (0, 2), (3, 1))),
 )
-"""Thrush et al. 2022, Eqs. 1 to 3, of image 0 with captions 0 and 1, then of image 1.
+"""Thrush et al. 2022, Eqs. 1 to 3: scores of image 0 with captions 0 and 1, then of image 1.
 
-`text`: of each image the right caption scores higher; `image`: of each caption the right image; `group`: both.
+`text`: for each image, the right caption scores higher; `image`: for each caption, the right image;
+`group`: both.
 """
 
 
 class BootstrapEstimate(NamedTuple):
-    """Means of C columns over items, and what resampling the items makes of them."""
+    """Means of C columns over items, and of bootstrap resamples of the items."""
 
     items: int
-    """How many items."""
+    """Number of items."""
     mean: np.ndarray
-    """(C,)."""
+    """(C,): means over the items."""
     draws: np.ndarray
-    """(DRAWS, C)."""
+    """(DRAWS, C): means over each resample."""
 
 
 def bootstrap_means(values: np.ndarray, *key: str) -> BootstrapEstimate:
-    """Of items' values (N, C) the means and their bootstrap over items; the draws are keyed, and paired over columns.
+    """Means of values (N, C) and their bootstrap over items; draws are paired over columns.
 
-    Items are drawn with replacement; as equal ones are exchangeable, only how many of each kind are drawn is.
+    Items are drawn with replacement; items with equal values are exchangeable, so only their
+    numbers are drawn.
     """
     kinds, counts = np.unique(values, axis=0, return_counts=True)
     drawn = bootstrap_sums(kinds, generator(0, "preferences", *key), often=counts)
@@ -363,7 +371,7 @@ def bootstrap_means(values: np.ndarray, *key: str) -> BootstrapEstimate:
 
 
 def macro_average(parts: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
-    """The mean of groups' means, each group counting alike; items are drawn within groups."""
+    """The unweighted mean of the groups' means; items are drawn within groups."""
     return BootstrapEstimate(
         sum(part.items for part in parts),
         np.mean([part.mean for part in parts], axis=0),
@@ -374,7 +382,7 @@ def macro_average(parts: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
 def as_json(
     rules: Iterable[PreferenceRule], found: BootstrapEstimate, first: int = 0
 ) -> dict[str, Any]:
-    """By rule the mean and its 95 % interval, of the columns from `first` on, and the number of items."""
+    """The number of items, and each rule's mean and 95 % interval, in columns from `first` on."""
     told: dict[str, Any] = {"items": found.items}
     for column, rule in enumerate(rules, first):
         low, high = interval(found.draws[:, column]).tolist()
@@ -384,13 +392,13 @@ def as_json(
 
 
 def paired_difference(found: BootstrapEstimate, columns: int) -> BootstrapEstimate:
-    """The second `columns` columns less the first ones: what another model has beyond this one, item by item."""
+    """The second `columns` columns less the first: other model less model, paired by item."""
     mean = found.mean[columns:] - found.mean[:columns]
     return BootstrapEstimate(found.items, mean, found.draws[:, columns:] - found.draws[:, :columns])
 
 
 def group_items(names: Sequence[str]) -> Mapping[str, np.ndarray]:
-    """The numbers of the items of each group, by its name, in the order of their first item."""
+    """Indices of the items of each group, by name, in the order of first items."""
     groups: dict[str, list[int]] = {}
     for number, name in enumerate(names):
         groups.setdefault(name, []).append(number)
@@ -398,18 +406,19 @@ def group_items(names: Sequence[str]) -> Mapping[str, np.ndarray]:
 
 
 SPLIT = "pairs"
-"""What the answers are filed under, for `verdict`."""
+"""Split name of the answers, for `verdict`."""
 LEVELS = ("field", "phenomenon", "paradigm")
-"""How items are grouped, from large to small."""
+"""Groupings of items, from coarse to fine."""
 ITEMS = "items.jsonl"
-"""File of every item's scores."""
+"""File with the scores of every item."""
 
 
 def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
-    """Score minimal pairs; writes `result.json` (returned), `items.jsonl`, and answers that `verdict` reads.
+    """Score minimal pairs; writes `result.json` (returned), `items.jsonl`, answers for `verdict`.
 
     Raises:
-        InputError: A setting or the data is wrong, the model has no head for it, or texts are too long for it.
+        InputError: A setting or the data is wrong, the model has no language-model head, or texts
+            are too long for it.
     """
     items = _few(read_minimal_pairs(config.data), config.limit)
     sources = [config.model, *([config.other] if config.other else [])]
@@ -437,7 +446,7 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
 
 
 def _few(items: Sequence[MinimalPair], most: int) -> list[MinimalPair]:
-    """At most so many items of each paradigm, evenly spaced; 0: all."""
+    """At most `most` items of each paradigm, evenly spaced; 0: all."""
     chosen: list[MinimalPair] = []
     for numbers in group_items([item.paradigm for item in items]).values():
         chosen += [items[number] for number in thinned(numbers.tolist(), most)]
@@ -447,7 +456,7 @@ def _few(items: Sequence[MinimalPair], most: int) -> list[MinimalPair]:
 def _scored(
     config: PairsConfig, source: str, items: Sequence[MinimalPair], device: torch.device
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """What is to be told of a model, and what it gives each item's texts, (N, S)."""
+    """Facts about a model for the result, and its scores (N, S) of each item's texts."""
     model = LanguageModel(source, device, config.max_length)
     found = model.score([text for item in items for text in item.texts], config.pll)
     values = found.sums
@@ -461,20 +470,22 @@ def _scored(
 def _whole(
     config: PairsConfig, items: Sequence[MinimalPair], scores: np.ndarray
 ) -> tuple[list[MinimalPair], np.ndarray, int]:
-    """The items all of whose texts every model could score (M, N, S), their scores, and how many are left out."""
+    """The items that all models could score, their scores (M, N, S), and the number left out."""
     fits = np.isfinite(scores).all((0, 2))
     without = [item.id for item, one in zip(items, fits, strict=True) if not one]
     if without and not config.skip_long:
         raise InputError(
-            f"{config.data}: {len(without):,} pairs have a text too long for the model, or without anything to score, "
-            f"the first is {without[0]}; pass --skip-long to leave them out"
+            f"{config.data}: {len(without):,} pairs have a text that is too long for the model or has nothing to "
+            f"score; the first is {without[0]}; pass --skip-long to leave them out"
         )
     kept = [item for item, one in zip(items, fits, strict=True) if one]
     if not kept:
-        raise InputError(f"{config.data}: no pair is left that fits the model")
+        raise InputError(
+            f"{config.data}: no pair is left: all have a text that is too long, or has nothing to score"
+        )
     if without:
         print_notes(
-            [f"{len(without):,} pairs are left out: a text is too long, or has nothing to score"]
+            [f"left out {len(without):,} pairs: a text is too long, or has nothing to score"]
         )
     return kept, scores[:, fits], len(without)
 
@@ -485,7 +496,7 @@ def _whole(
 def _results(
     items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[PreferenceRule], other: str
 ) -> dict[str, Any]:
-    """Of the model, of the other one, and of their difference (other less model): all groups' shares."""
+    """Accuracies by group of the model, the other one, and the difference (other less model)."""
     worth = np.stack([rule.item_score(of_model) for of_model in scores for rule in rules], 1)
     levels = _levels(items, worth)
     count = len(rules)
@@ -517,7 +528,7 @@ def _results(
 def _levels(
     items: Sequence[MinimalPair], worth: np.ndarray
 ) -> dict[str, dict[str, BootstrapEstimate]]:
-    """Of every level the groups' estimates: paradigms of their items, larger groups of their paradigms alike."""
+    """Estimates by level and group: of a paradigm's items, or the mean of a group's paradigms."""
     paradigms: dict[str, BootstrapEstimate] = {}
     members: dict[str, dict[str, list[BootstrapEstimate]]] = {"field": {}, "phenomenon": {}}
     for name, numbers in group_items([item.paradigm for item in items]).items():
@@ -539,7 +550,7 @@ def _levels(
 
 
 def _ties(scores: np.ndarray) -> int:
-    """Comparisons (N, S) in which neither is above: good and bad, or a target after both contexts."""
+    """Number of ties in scores (N, S): good and bad, or a target after both contexts."""
     return int((scores[:, 0::2] == scores[:, 1::2]).sum())
 
 
@@ -549,7 +560,7 @@ def _ties(scores: np.ndarray) -> int:
 def _write_items(
     path: Path, items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[PreferenceRule]
 ) -> None:
-    """One JSON line per item: its groups, each model's scores of its texts, and what they are worth."""
+    """One JSON line per item: its groups, and each model's scores and credits by rule."""
     worth = [{rule.name: rule.item_score(one).tolist() for rule in rules} for one in scores]
     names = ("model", "other")
     with whole_file(path) as file:
@@ -569,7 +580,7 @@ def _write_answers(
     scores: np.ndarray,
     rules: Sequence[PreferenceRule],
 ) -> None:
-    """The model's answers as `verdict` reads them: 1 where an item is right as a whole, which is the label of all."""
+    """The answers in the format of `verdict`: 1 for an item that is right; every label is 1."""
     place = folder / f"seed-{config.model_seed}"
     with disk_errors(place):
         place.mkdir(exist_ok=True)
@@ -585,7 +596,7 @@ def _write_answers(
 
 
 def format_pairs(result: Mapping[str, Any]) -> str:
-    """What was found, in points; single paradigms only where nothing sums them up."""
+    """The result as text, in percentage points; paradigms only if there are no phenomena."""
     rows = []
     for level, groups in result["scores"].items():
         if level == "paradigm" and "phenomenon" in result["scores"]:

@@ -1,4 +1,4 @@
-"""What an encoder says things look like, scored: Memory Colors, CoDa, ViComTe, or a rendered world's nouns."""
+"""Score an encoder's knowledge of visual attributes: Memory Colors, CoDa, ViComTe, worlds."""
 
 from __future__ import annotations
 
@@ -32,50 +32,51 @@ from groundling.studies.knowledge.probing_modes import (
 from groundling.studies.knowledge.visual_facts import VisualFact, open_visual_facts
 from groundling.training.evaluation import EvaluationOutput
 
-# Can a linear map read from a noun's state what people say of the noun? Ridge regression, folds over nouns.
+# Can a linear map predict people's answers about a noun from its state? Ridge regression, folds
+# over nouns.
 
 PENALTIES = np.logspace(0, 5, 11)
-"""Strengths of regularisation, of which each fold's training nouns choose by leaving one out."""
+"""Strengths of regularisation; selected for each fold by leave-one-out on its training nouns."""
 
 FOLDS = 10
-"""Parts of the nouns, each predicted from all others; of fewer nouns every noun is one."""
+"""Number of folds; with fewer nouns, each noun is a fold."""
 
 DRAWS = 1000
 """Bootstrap samples of nouns."""
 
 MIN_NORM = 1e-9
-"""A vector whose length is below this has no direction: what rounding leaves of zeros."""
+"""Vectors shorter than this count as zero vectors."""
 
 
 @dataclass(frozen=True)
 class NounAnswers:
-    """The nouns of one relation, and what people say of each."""
+    """The nouns of one relation, with people's answers."""
 
     names: tuple[str, ...]
-    """N different nouns."""
+    """N distinct nouns."""
     options: tuple[str, ...]
-    """O answers; of facts that differ in their options, all that occur."""
+    """O answers; all that occur, if facts differ in their options."""
     shares: np.ndarray
-    """(N, O) shares of answers, each row's sum 1; the mean over a noun's facts."""
+    """(N, O) shares of answers, the mean over a noun's facts; each row sums to 1."""
     of_fact: np.ndarray
-    """(F,) int64: the noun of each fact."""
+    """(F,) int64: index of each fact's noun."""
     places: tuple[np.ndarray, ...]
-    """Of each fact: where its own options stand among all, (its options,) int64."""
+    """Of each fact: indices of its options among all, (its options,) int64."""
     same_options: bool
-    """Whether all facts have the same options. If not, shares of what was never offered are no answers."""
+    """Whether all facts have the same options; if not, a share of 0 may be a missing option."""
 
 
 class RidgePredictions(NamedTuple):
-    """What was predicted of nouns that the regression never saw."""
+    """Predictions for held-out nouns."""
 
     roots: np.ndarray
-    """(N, O) predicted square roots of shares; nothing keeps them from falling below 0."""
+    """(N, O) predicted square roots of shares; they may be negative."""
     agreement: np.ndarray
-    """(N,) correlation of deviations; NaN for a noun of which people say just what they say of the others."""
+    """(N,) correlation of deviations; NaN for a noun whose answers are the mean of the others'."""
 
 
 def collect_nouns(facts: Sequence[VisualFact]) -> NounAnswers:
-    """The nouns of one relation's facts, each once, whatever the case of its letters."""
+    """The distinct nouns of one relation's facts, ignoring case."""
     number: dict[str, int] = {}
     options: dict[str, int] = {}
     names: list[str] = []
@@ -97,9 +98,10 @@ def collect_nouns(facts: Sequence[VisualFact]) -> NounAnswers:
 
 
 def assign_folds(nouns: NounAnswers, folds: int, seed: int) -> np.ndarray:
-    """Which fold each noun belongs to, (N,) int64: of equal size but for one noun, drawn by the seed.
+    """The fold of each noun, (N,) int64, drawn by the seed; sizes differ by at most one noun.
 
-    Where nouns are fewer, there are as many folds as nouns. Raises InputError if there are fewer than three nouns.
+    With fewer nouns than `folds`, each noun is a fold. Raises InputError for fewer than three
+    nouns.
     """
     count = len(nouns.names)
     if count < 3:
@@ -113,11 +115,11 @@ def assign_folds(nouns: NounAnswers, folds: int, seed: int) -> np.ndarray:
 
 
 def predict_by_ridge(states: np.ndarray, shares: np.ndarray, fold: np.ndarray) -> RidgePredictions:
-    """Ridge regression from states (N, D) to the square roots of shares (N, O), predicted by the fold (N,) left out.
+    """Ridge regression from states (N, D) to roots of shares (N, O), cross-validated by fold (N,).
 
-    Square roots, as in Hellinger's distance, keep the few frequent answers from deciding everything. A deviation is
-    what a noun's roots, predicted or people's, have more than the mean of the fold's training nouns; its correlation
-    over answers is 0 if nothing but that mean was predicted.
+    Square roots, as in the Hellinger distance, reduce the weight of frequent answers. A deviation
+    is the difference between a noun's roots (predicted or people's) and the mean of the fold's
+    training nouns; the correlation of deviations over answers is 0 for a prediction of the mean.
     """
     roots = np.sqrt(shares)
     predicted = np.empty_like(roots)
@@ -133,7 +135,7 @@ def predict_by_ridge(states: np.ndarray, shares: np.ndarray, fold: np.ndarray) -
 
 
 def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Of each row (N,): Pearson's correlation; 0 if the predicted row is constant, NaN if the true one is."""
+    """Pearson's correlation of rows (N,); 0 for a constant predicted row, NaN for a true one."""
     predicted = predicted - predicted.mean(1, keepdims=True)
     true = true - true.mean(1, keepdims=True)
     lengths = np.linalg.norm(predicted, axis=1), np.linalg.norm(true, axis=1)
@@ -146,11 +148,12 @@ def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
 def score_ridge(
     nouns: NounAnswers, facts: Sequence[VisualFact], found: RidgePredictions, seed: int
 ) -> dict[str, Any]:
-    """Scores of what was read, each with its interval over nouns: `deviations`, `spearman`, `accuracy`.
+    """Scores with intervals over nouns: `deviations`, `spearman`, `accuracy`.
 
-    `deviations` is the mean correlation of deviations. `spearman` is that of the shares themselves, which a constant
-    prediction of the mean inflates; it is left out where facts differ in their options, as size and co-occurrence do.
-    `accuracy` is of each fact among its own options. A score is None if it is defined for no noun.
+    `deviations` is the mean correlation of deviations. `spearman` is the rank correlation of the
+    shares, which predicting the mean inflates; it is left out if facts differ in their options, as
+    for size and co-occurrence. `accuracy` is the accuracy of each fact among its own options. A
+    score is None if it is undefined for all nouns.
     """
     right = np.zeros(len(nouns.names))
     asked = np.bincount(nouns.of_fact, minlength=len(right))
@@ -166,7 +169,7 @@ def score_ridge(
 
 
 def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
-    """The mean of values (N,) that are defined, and the ends of its interval when nouns are drawn anew."""
+    """The mean of values (N,), NaN ignored, and its bootstrap interval over nouns."""
     defined = values[~np.isnan(values)]
     if not len(defined):
         return None
@@ -177,7 +180,7 @@ def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
 
 
 def random_states(nouns: NounAnswers, width: int, seed: int) -> np.ndarray:
-    """A control (N, D) of the same width: normal numbers that say which noun it is, and nothing of it."""
+    """A control (N, D) of the same width: normal random numbers, drawn for each noun."""
     rows = [generator(seed, "linear", name).standard_normal(width) for name in nouns.names]
     return np.stack(rows)
 
@@ -188,9 +191,10 @@ def compare_states(
     folds: int,
     seed: int,
 ) -> tuple[dict[str, Any], dict[str, list[np.ndarray]]]:
-    """Scores of one relation's facts from several kinds of `states`, and by kind what was predicted of each fact.
+    """Scores of one relation's facts for several kinds of `states`, and predictions by kind.
 
-    `states` holds by kind the state (D,) of every noun. The kind `random`, of the first one's width, is added.
+    `states` holds the state (D,) of every noun by kind. The kind `random`, with the first one's
+    width, is added.
     """
     nouns = collect_nouns(facts)
     fold = assign_folds(nouns, folds, seed)
@@ -216,26 +220,27 @@ ALL = "all"
 """The group of all of a relation's facts."""
 
 STATE = "state"
-"""What the linear mode calls the noun's state, among what it reads from."""
+"""The kind of the noun's own state in the linear mode."""
 UnfittedProbe = Callable[[str | Path, Sequence[VisualFact], int], tuple[OptionScores, ProbeNotes]]
-"""Asks a model for its answers by template, without anything being fitted."""
+"""Computes a model's answers by template without fitting."""
 NAN = float("nan")
 
 
 class ProbeScores(NamedTuple):
-    """What a mode found."""
+    """The result of a mode."""
 
     result: dict[str, Any]
-    """For `result.json`: notes, and by relation and group the scores."""
+    """For `result.json`: notes, and scores by relation and group."""
     outputs: list[np.ndarray]
-    """Per fact, a number for each of its options (options,)."""
+    """By fact, a score for each of its options (options,)."""
 
 
 def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
-    """Probe an encoder; writes `result.json` (returned) and, by mode, `predictions_MODE.jsonl` of its scores.
+    """Probe an encoder; writes `result.json` (returned) and `predictions_MODE.jsonl`.
 
-    There `prediction` and `label` number the fact's options; the label is the first of the most frequent answers.
-    Raises InputError for a missing setting, a mode that does not exist or that the model cannot do, and bad data.
+    There, `prediction` and `label` are indices of the fact's options; the label is the first of the
+    most frequent answers. Raises InputError for a missing setting, an unknown mode or one that the
+    model does not support, and malformed data.
     """
     if not config.modes or not set(config.modes) <= MODES.keys():
         raise InputError(f"--modes {' '.join(config.modes)}: expected some of {', '.join(MODES)}")
@@ -251,7 +256,7 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
 def _untrained(
     answer: UnfittedProbe, config: ProbeFactsConfig, facts: Sequence[VisualFact], logs: bool = False
 ) -> ProbeScores:
-    """Answers as they come, averaged over templates; `logs`: they are log-probabilities."""
+    """Run a mode without fitting; averages over templates; `logs`: for log-probabilities."""
     answers, notes = answer(config.model, facts, config.max_length)
     return ProbeScores(
         {**notes, "relations": _summaries(facts, answers, logs)}, average_templates(answers)
@@ -259,7 +264,7 @@ def _untrained(
 
 
 def _linear(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScores:
-    """What ridge regressions read from the nouns' states, beside word embeddings alone and random numbers."""
+    """Ridge regression from nouns' states; controls: word embeddings and random numbers."""
     nouns = [fact.subject for fact in facts]
     found = noun_states(config.model, nouns, config.templates, config.layer, config.max_length)
     kinds = {STATE: found.states, "words": found.word_embeddings}
@@ -281,13 +286,13 @@ MODES: dict[str, Callable[[ProbeFactsConfig, Sequence[VisualFact]], ProbeScores]
     "stroop": partial(_untrained, score_by_stroop),
     "linear": _linear,
 }
-"""Ways of asking, by name."""
+"""The probing modes by name."""
 
 
 def _summaries(
     facts: Sequence[VisualFact], answers: OptionScores, logs: bool
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """The summary of each relation's facts, all together and by group."""
+    """Summaries by relation and group, with all of a relation's facts as `ALL`."""
     members: dict[str, dict[str, list[int]]] = {}
     for number, fact in enumerate(facts):
         groups = members.setdefault(fact.relation, {})
@@ -321,14 +326,15 @@ def score_answers(
 ) -> dict[str, float]:
     """Top-1 accuracy, mean rank correlation with people, and divergence; NaN where undefined.
 
-    Any of several equally frequent answers is right. Correlations (`spearman`, `kendall`) are of facts whose target is
-    not one-hot and whose scores differ. The Jensen-Shannon divergence (`js`), in bits, is of `scores` that are
-    log-probabilities, normalised over the options.
+    If several answers are equally frequent, each is right. Correlations (`spearman`, `kendall`) are
+    over facts whose target is not one-hot; with equal scores, `spearman` is 0 and `kendall`
+    undefined. The Jensen-Shannon divergence (`js`), in bits, needs log-probabilities, which are
+    normalised over the options.
 
     Args:
         facts: F facts.
-        scores: The model's number for each option (options,), by fact.
-        logs: Whether these are log-probabilities; `js` is NaN otherwise.
+        scores: The model's score of each option (options,), by fact.
+        logs: Whether these are log-probabilities; otherwise `js` is NaN.
     """
     right = []
     spearman = []
@@ -352,10 +358,10 @@ def score_answers(
 def summarize_relation(
     facts: Sequence[VisualFact], answers: OptionScores, logs: bool = False
 ) -> dict[str, Any]:
-    """`measure` of one relation: by template, their mean, the best of them (chosen on these facts), averaged scores.
+    """`measure` by template, their mean, the best (selected on these facts), averaged scores.
 
-    `chance` guesses among each fact's options. `majority` always answers what is right most often; NaN where facts
-    differ in their options. `logs` as in `measure`.
+    `chance`: accuracy of a random guess among each fact's options. `majority`: accuracy of the most
+    frequent answer; NaN if facts differ in their options. `logs` as in `measure`.
     """
     names: dict[str, None] = {}  # in order, each once
     for by_template in answers:
@@ -382,7 +388,7 @@ def summarize_relation(
 
 
 def average_templates(answers: OptionScores) -> list[np.ndarray]:
-    """Per fact, its scores averaged over templates (options,)."""
+    """By fact, its scores (options,) averaged over templates."""
     return [np.mean(list(by_template.values()), axis=0) for by_template in answers]
 
 

@@ -1,6 +1,6 @@
-"""What an encoder answers when asked how a thing looks: by masked LM, by embedding, by Stroop probing.
+"""An encoder's answers about visual attributes: by masked LM, by embedding, by Stroop probing.
 
-Below them is what an encoder makes of words in the sentences around them: their states, and their word embeddings.
+They use the states of words in sentences, and their word embeddings, which are computed here too.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from groundling.runs.progress import track
 from groundling.studies.knowledge.visual_facts import MASK, VisualFact
 
 FRAMES = ("{}", "there is a {} .")
-"""Neutral surroundings of a word in the embedding mode: none, and a sentence that says nothing of its looks."""
+"""Contexts of a word in the embedding mode: none, and a sentence without visual attributes."""
 
 NO_MLM_HEAD = "expected a text encoder with a masked-LM head; --modes embedding stroop need none"
-"""What to do about a model that cannot fill a mask."""
+"""The advice for a model that cannot fill a mask."""
 
 OptionScores = list[dict[str, np.ndarray]]
-"""Per fact and template, a number per option (options,); the highest is the model's answer."""
+"""By fact and template, a score for each option (options,); the highest is the model's answer."""
 
 ProbeNotes = dict[str, str | list[str]]
-"""What there is to know of the answers, by name: `head`, `several_pieces`, `unknown_pieces` of `fill_mask`."""
+"""Notes on the answers by name: `head`, `several_pieces`, `unknown_pieces` of `fill_mask`."""
 BATCH = 64
-"""Texts run at a time."""
+"""Texts per batch."""
 T = TypeVar("T")
 SLOT = "{}"
 """The place of the noun in a frame."""
 LAST_LAYER = -1
-"""The layer whose output the encoder gives."""
+"""The last layer."""
 
 
 # -- by embedding ------------------------------------------------------------------------------------------------------
@@ -53,10 +53,10 @@ LAST_LAYER = -1
 def score_by_embedding(
     source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
 ) -> tuple[OptionScores, ProbeNotes]:
-    """Cosine of the subject's and each option's embedding, both in the same neutral frame; the frames are templates.
+    """Cosine similarity of the subject's and each option's embedding; the frames are the templates.
 
-    `source` is a hub id or folder of a text encoder or CLIP-like model. Raises InputError if it is neither, or a text
-    has more than `max_length` pieces.
+    `source` is a hub id or folder of a text encoder or CLIP-like model. Raises InputError if it is
+    neither, or a text has more than `max_length` tokens.
     """
     words: dict[str, None] = {}  # in order, each once
     for fact in facts:
@@ -77,10 +77,10 @@ def score_by_embedding(
 def score_by_stroop(
     source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
 ) -> tuple[OptionScores, ProbeNotes]:
-    """Cosine of the prompt filled with an option and the prompt with its slot taken out.
+    """Cosine similarity of the prompt with an option and the prompt without its slot.
 
-    Stroop probing is of "Is BERT Blind?" (Alper et al., CVPR 2023). `source`, `max_length` and errors are those of
-    `embedding`.
+    Stroop probing is from "Is BERT Blind?" (Alper et al., CVPR 2023). `source`, `max_length` and
+    errors are those of `embedding`.
     """
     parts = []
     for fact in facts:
@@ -101,7 +101,7 @@ def score_by_stroop(
 def make_embedder(
     source: str | Path, max_length: int = 64
 ) -> Callable[[Iterable[TextSpan]], dict[TextSpan, np.ndarray]]:
-    """A function from parts of texts to unit vectors (D,), the states that `load_word_state_encoder` has of them."""
+    """A function from spans to their states (see `load_word_state_encoder`) as unit vectors (D,)."""
     reader = load_word_state_encoder(source, max_length=max_length)
 
     @torch.no_grad()
@@ -120,7 +120,7 @@ def make_embedder(
 
 
 class _FilledPrompt(NamedTuple):
-    """An option in the place of a prompt's mask."""
+    """A prompt with an option in place of the mask."""
 
     fact: int
     template: str
@@ -129,24 +129,26 @@ class _FilledPrompt(NamedTuple):
 
 
 class _MaskedPrompt(NamedTuple):
-    """A question as the model reads it."""
+    """A filled prompt as the model reads it."""
 
     row: TextRow
-    """The filled prompt, its option's pieces replaced by masks."""
+    """The filled prompt, the option's tokens replaced by masks."""
     pieces: np.ndarray
-    """(masks,) int64: the pieces that were there."""
+    """(masks,) int64: the option's token ids."""
 
 
 @torch.no_grad()
 def score_by_fill_mask(
     source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
 ) -> tuple[OptionScores, ProbeNotes]:
-    """Log-probability of each option in the prompt's place, under as many masks as it has pieces, mean per piece.
+    """Mean log-probability per token of each option, with one mask per token in the prompt.
 
-    The pieces are those the option has in the filled prompt, so a byte-level tokenizer's space before it counts. Notes
-    tell whose `head` it is, and which options have `several_pieces` or `unknown_pieces`.
+    An option's tokens are those in the filled prompt, so a byte-level tokenizer's leading space is
+    included. Notes give the origin of the `head`, and the options with `several_pieces` or
+    `unknown_pieces`.
 
-    Raises InputError if `source` is no text encoder with a masked-LM head, or a text has more than `max_length` pieces.
+    Raises InputError if `source` is not a text encoder with a masked-LM head, or a text has more
+    than `max_length` tokens.
     """
     text, head, origin = _with_head(source)
     questions = _questions(facts)
@@ -164,18 +166,18 @@ def score_by_fill_mask(
 
 
 def _with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
-    """The encoder and its masked-LM head, ready to run, and whose head it is: an earlier run's or the checkpoint's."""
+    """The encoder and its masked-LM head in evaluation mode, and the head's origin."""
     if load_config(source).model_type in CLIP_LIKE:
-        raise InputError(f"{source}: a CLIP-like model fills no mask; {NO_MLM_HEAD}")
+        raise InputError(f"{source}: a CLIP-like model cannot fill masks; {NO_MLM_HEAD}")
     text = load_text_encoder(source)
     mask_id_of(text.tokenizer, f"; {NO_MLM_HEAD}")
     sizes = text.sizes
     head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
     origin = init_lm_head(head, source, text.encoder.config.model_type)
     if origin == "new":
-        # A head that was trained on joint states, after cross-modal layers, is none: it never read these states.
+        # A head trained on states after cross-modal layers does not fit these states.
         raise InputError(
-            f"{source}: no masked-LM head of this encoder's own is saved there; {NO_MLM_HEAD}"
+            f"{source}: no masked-LM head of this encoder is saved there; {NO_MLM_HEAD}"
         )
     device = PartialState().device
     return text.to(device).eval(), head.to(device).eval(), origin
@@ -208,7 +210,7 @@ def _mask(
 def _log_probabilities(
     text: TextEncoder, head: LMHead, masked: Sequence[_MaskedPrompt]
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Numbers of questions that share a masked sentence, and its log-probabilities (masks, vocabulary)."""
+    """Indices of questions with one masked sentence; its log-probabilities (masks, vocabulary)."""
     device = PartialState().device
     mask = text.tokenizer.mask_token_id
     for sharing in iterate_texts(_sharing(masked)):
@@ -223,7 +225,7 @@ def _log_probabilities(
 
 
 def _sharing(masked: Sequence[_MaskedPrompt]) -> list[list[int]]:
-    """Numbers of questions with the same masked sentence: options of a prompt that have as many pieces."""
+    """Indices of questions with one masked sentence: options with equal numbers of tokens."""
     same: dict[bytes, list[int]] = {}
     for number, question in enumerate(masked):
         same.setdefault(question.row.input_ids.tobytes(), []).append(number)
@@ -248,7 +250,7 @@ def _piece_notes(
 
 
 class TextSpan(NamedTuple):
-    """A stretch of a text, in characters."""
+    """A span of a text, in characters."""
 
     text: str
     start: int
@@ -256,18 +258,18 @@ class TextSpan(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The stretch itself."""
+        """The text of the span."""
         return self.text[self.start : self.stop]
 
 
 def fill_slot(frame: str, slot: str, word: str) -> TextSpan:
-    """The word in the place of a frame's slot."""
+    """A frame with the word in its slot; the span is the word."""
     start = frame.index(slot)
     return TextSpan(frame.replace(slot, word), start, start + len(word))
 
 
 def fill_prompt(prompt: str, word: str) -> TextSpan:
-    """The whole prompt, filled with a word or, if that is empty, without its slot."""
+    """A prompt with a word or, if it is empty, without its slot; the span is the whole text."""
     text = " ".join(prompt.replace(MASK, word).split())
     return TextSpan(text, 0, len(text))
 
@@ -275,59 +277,59 @@ def fill_prompt(prompt: str, word: str) -> TextSpan:
 def tokenize_spans(
     parts: Sequence[TextSpan], text: TextRowEncoder | None, clip: ClipRowEncoder | None = None
 ) -> list[Sample]:
-    """The parts' texts, tokenised for a text encoder or a CLIP text tower; raises InputError if one is too long."""
+    """The spans' texts, tokenised for a text encoder or CLIP; raises InputError if too long."""
     examples = [Example(part.text, part.text) for part in parts]
     samples = TextDataset(examples, text, clip).get(range(len(examples)))
     for sample in samples:
         if sample.truncated_tokens:
             raise InputError(
-                f"{sample.id!r} is {sample.truncated_tokens} pieces too long; raise --max-length, if the model can"
+                f"{sample.id!r} is {sample.truncated_tokens} tokens too long; raise --max-length, up to the model's limit"
             )
     return samples
 
 
 def tokens_of_span(part: TextSpan, row: TextRow) -> np.ndarray:
-    """Which pieces of a row belong to the words of a part, (T,) bool; raises InputError if none does."""
+    """Which tokens (T,) of a row belong to a span's words; raises InputError if none does."""
     words = word_spans(part.text)
     overlaps = (words[:, 0] < part.stop) & (words[:, 1] > part.start)
     inside = np.isin(row.word_ids, np.flatnonzero(overlaps))
     if not inside.any():
-        raise InputError(f"{part.text!r}: the tokenizer makes no pieces of {part.words!r}")
+        raise InputError(f"{part.text!r}: the tokenizer gives no tokens for {part.words!r}")
     return inside
 
 
 def iterate_texts(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The values in their order, `BATCH` at a time."""
+    """The values in order, in batches of `BATCH`."""
     for start in track(range(0, len(values), BATCH), "texts", "batch"):
         yield values[start : start + BATCH]
 
 
 class NounStates(NamedTuple):
-    """Vectors of nouns, by noun."""
+    """States and word embeddings of nouns, by noun."""
 
     states: dict[str, np.ndarray]
-    """(D,): the mean over frames of the noun's state in each."""
+    """(D,): the noun's state, mean over frames."""
     word_embeddings: dict[str, np.ndarray]
-    """(E,): the mean of its pieces' word embeddings, before any layer and without a sentence."""
+    """(E,): the mean of its tokens' input embeddings, without context."""
     unknown: list[str]
-    """Nouns with pieces that the tokenizer does not know."""
+    """Nouns with unknown tokens."""
 
 
 class WordStateEncoder(NamedTuple):
-    """How a model reads words in their sentences."""
+    """A model's functions to compute the states of words in sentences."""
 
     samples: Callable[[Sequence[TextSpan]], list[Sample]]
     row: Callable[[Sample], TextRow]
-    """The pieces that the model itself reads."""
+    """The tokens that the model reads."""
     states: Callable[[Sequence[TextSpan], Sequence[Sample]], list[Tensor]]
-    """A state (D,) on the CPU of each part."""
+    """The state (D,) of each span, on the CPU."""
     table: Tensor
-    """Word embeddings (vocabulary, E)."""
+    """Input embeddings (vocabulary, E)."""
     unknown: int | None
-    """The piece that stands for what the tokenizer does not know."""
+    """Id of the unknown token; None without one."""
 
     def of(self, parts: Sequence[TextSpan]) -> list[Tensor]:
-        """A state (D,) of each part; raises InputError if a text is too long, or has no pieces of its part."""
+        """The state (D,) of each span; raises InputError for long texts and empty spans."""
         return self.states(parts, self.samples(parts))
 
 
@@ -339,13 +341,13 @@ def noun_states(
     layer: int = LAST_LAYER,
     max_length: int = 64,
 ) -> NounStates:
-    """States of nouns, each in every frame (a sentence with one `{}`).
+    """States of nouns, each the mean over all frames (sentences with one `{}`).
 
-    Of a text encoder, the mean over the noun's own pieces of what `layer` puts out: 0 the embeddings before the first
-    layer, k the k-th layer, -1 the last. Of a CLIP-like tower always the text feature of the whole frame.
+    For a text encoder, the mean over the noun's tokens of the output of `layer`: 0 the embeddings,
+    k the k-th layer, -1 the last. For a CLIP-like tower, the text feature of the whole frame.
 
-    Raises InputError for a frame without a place for the noun, a layer that does not exist, a noun of which the
-    tokenizer makes no pieces, and a text of more than `max_length` pieces.
+    Raises InputError for a frame without a slot, a layer that does not exist, a noun without
+    tokens, and a text of more than `max_length` tokens.
     """
     for frame in frames:
         if frame.count(SLOT) != 1:
@@ -366,7 +368,7 @@ def noun_states(
 
 
 def _words(reader: WordStateEncoder, nouns: Sequence[str], frame: str, found: NounStates) -> None:
-    """Add the nouns' word embeddings; of pieces as they are inside a sentence, where a space may be part of them."""
+    """Add the nouns' word embeddings, of their tokens inside a sentence (with leading space)."""
     parts = [fill_slot(frame, SLOT, noun) for noun in nouns]
     for noun, part, sample in zip(nouns, parts, reader.samples(parts), strict=True):
         row = reader.row(sample)
@@ -379,10 +381,11 @@ def _words(reader: WordStateEncoder, nouns: Sequence[str], frame: str, found: No
 def load_word_state_encoder(
     source: str | Path, layer: int = LAST_LAYER, max_length: int = 64
 ) -> WordStateEncoder:
-    """What reads with a text encoder's `layer`, or with a CLIP-like tower, a hub id or folder.
+    """The `WordStateEncoder` of a text encoder's `layer` or of a CLIP-like tower, a hub id or folder.
 
-    A text encoder gives the mean of its states over a part's own pieces, special ones left out; a CLIP-like tower
-    always the text feature of the whole text (its end token). Raises InputError for a layer that does not exist.
+    A text encoder gives the mean state of a span's tokens without special ones; a CLIP-like tower,
+    the text feature of the whole text (its end token). Raises InputError for a layer that does not
+    exist.
     """
     is_tower = load_config(source).model_type in CLIP_LIKE
     return _tower(source, layer) if is_tower else _encoder(source, layer, max_length)
@@ -426,7 +429,7 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateEncode
 def _tower(source: str | Path, layer: int) -> WordStateEncoder:
     if layer != LAST_LAYER:
         raise InputError(
-            f"--layer {layer}: {source} is a CLIP-like tower, read at its end; leave --layer out"
+            f"--layer {layer}: {source} is a CLIP-like tower, whose output is always used; leave --layer out"
         )
     device = PartialState().device
     tower, tokenizer = load_clip_text_tower(source)
@@ -448,6 +451,6 @@ def _tower(source: str | Path, layer: int) -> WordStateEncoder:
 
 
 def _unknown(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The piece for what a tower's tokenizer does not know; None if that is its end token, as OpenAI's CLIP has it."""
+    """A tower's unknown token; None if it is the end token, as in OpenAI's CLIP."""
     unknown: int | None = tokenizer.unk_token_id
     return None if unknown == tokenizer.eos_token_id else unknown

@@ -1,6 +1,7 @@
-"""What things look like, as people say it: the public files of Memory Colors, CoDa and ViComTe, and the world's own.
+"""Visual attributes by people's answers: files of Memory Colors, CoDa, ViComTe and worlds.
 
-CoDa is also read as its annotators left it (Paik et al. 2021): colours by worker, words of each object, and templates.
+CoDa's raw annotations (Paik et al. 2021) are supported too: colours by worker, words of each
+object, and templates.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from groundling.core.errors import InputError, convert_errors
 from groundling.data.tables import lines_of, read_json_lines, read_text
 
 MASK = "[MASK]"
-"""The place of the answer in a prompt, whatever the model's own mask token is."""
+"""The answer's slot in a prompt, independent of the model's mask token."""
 
 COLOURS = (
     *("black", "blue", "brown", "gray", "green", "orange"),
     *("pink", "purple", "red", "white", "yellow"),
 )
-"""CoDa's answers, in the order of its published labels."""
+"""CoDa's options, in the order of its published labels."""
 _ANSWERS = """memory black blue brown green grey orange pink purple red white yellow
 color black blue brown gray green orange pink purple red silver white yellow
 shape cross heart octagon oval polygon rectangle rhombus round semicircle square star triangle
@@ -34,7 +35,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {"coda": COLOURS}
 for _line in _ANSWERS.splitlines():
     _name, *_words = _line.split()
     ANSWERS[_name] = tuple(_words)
-"""Memory Colors' answers, and ViComTe's per relation in the order of its distributions (its mine-data/README.md)."""
+"""Options of Memory Colors, and of ViComTe's relations in order (its mine-data/README.md)."""
 
 _COLOR = (
     "In daylight {} looks [MASK].",
@@ -56,59 +57,59 @@ TEMPLATES = {
         "Where you see {} you expect to see a [MASK].",
     ),
 }
-"""Prompts for files without sentences of their own, by relation; {} is the subject with its article."""
+"""Prompts for files without sentences, by relation; {} is the subject with its article."""
 
 
 OBJECT_GROUPS = ("Single", "Multi", "Any")
-"""CoDa's groups of objects by their number: mostly one colour, a few, or any."""
+"""CoDa's groups of objects by index: mostly one colour, several, or any."""
 
 MASKED_TEMPLATES = (1, "text-masked")
-"""How CoDa's files call the template group whose sentences have a `[MASK]`."""
+"""Values of template_group in CoDa's files for sentences with a `[MASK]`."""
 
 MAX_COUNT = 1e300
-"""Counts and shares above this are refused: eleven of them still have a finite sum."""
+"""Largest count or share that is accepted; the sum of eleven is still finite."""
 ANNOTATIONS = "annotations.jsonl"
 OBJECTS = "objects.jsonl"
 SENTENCES = "templates.yaml"
-"""How the raw files are called, all with the same beginning, which may be empty."""
+"""Names of CoDa's raw files, all with the same prefix, which may be empty."""
 MASKED = "text-masked"
-"""The templates whose sentences have a mask."""
+"""Name of the group of templates with a mask."""
 WORDS = ("object_s", "areis_s", "object_pl", "areis_pl")
-"""Fields of an object: its singular and plural, each with its verb; None where it has no such form."""
+"""Fields of an object: singular and plural, each with its verb; None if it has no such form."""
 
 
 @dataclass(frozen=True)
 class VisualFact:
-    """A subject, the answers to choose from, and how people's answers fall on them."""
+    """A subject, its options, and the distribution of people's answers over them."""
 
     id: str
-    """Its own within a file."""
+    """Unique within a file."""
     subject: str
-    """The thing asked about, without an article."""
+    """The noun, without an article."""
     relation: str
-    """What is asked of it: color, shape, material, size_larger, ..."""
+    """The attribute: color, shape, material, size_larger, ..."""
     options: tuple[str, ...]
-    """The answers to choose from."""
+    """The possible answers."""
     target: np.ndarray
-    """(options,) float, sums to 1: shares of people's answers; one-hot where the file has a single answer."""
+    """(options,) float, sums to 1: shares of people's answers; one-hot for a single answer."""
     group: str = ""
-    """A part of the data in the file's own terms: Single, Multi, Any; in a world, the noun's split."""
+    """The file's group of the fact: Single, Multi, Any; in a world, the noun's split."""
     prompts: dict[str, str] = field(default_factory=dict)
-    """Sentences with one `[MASK]`, by the name of their template."""
+    """Sentences with one `[MASK]`, by template name."""
 
 
 class FactsFile(NamedTuple):
-    """What a file tells, and what of it was left out."""
+    """The facts of a file, and counts of what was left out."""
 
     facts: list[VisualFact]
     left_out: dict[str, int]
-    """How many lines or subjects, by reason."""
+    """Number of lines or subjects left out, by reason."""
     companion_files: tuple[Path, ...] = ()
-    """Other files that were read because they belong to it."""
+    """Companion files that were read too."""
 
 
 def open_visual_facts(path: str | Path) -> FactsFile:
-    """The facts of a file as `read_visual_facts` has them, and what was left out."""
+    """The facts of a file, see `read_visual_facts`, and counts of what was left out."""
     if not is_raw_coda(path):
         return FactsFile(read_visual_facts(path), {})
     objects, left_out = read_coda(path)
@@ -123,17 +124,20 @@ def open_visual_facts(path: str | Path) -> FactsFile:
 
 
 def read_visual_facts(path: str | Path) -> list[VisualFact]:
-    """Facts of one file in JSON lines; each line's fields tell which of these layouts it has.
+    """Facts of one file in JSON lines; the fields of each line determine its layout:
 
-    - Memory Colors' `memory_colors.jsonl` (Norlund et al. 2021): per object `descriptor`, `item`, `label`.
-    - CoDa's `default_*.jsonl` (Paik et al. 2021): per object and template `class_id`, `ngram`, `label` (eleven shares),
-      `object_group` (0 Single, 1 Multi, 2 Any), `text`, `template_idx`, `template_group` (1: `text` has a `[MASK]`;
-      group 0 has none and is left out). World files add `relation` and `options`: what is asked, and its answers.
-    - CoDa's raw `annotations.jsonl`, beside its `objects.jsonl` and `templates.yaml`: see `read_coda`.
-    - ViComTe (Zhang et al. 2022), its path telling the relation: `db/**/*.jsonl`, per subject `sub`, `obj`, `alt`; or
-      `distributions/*-dist.jsonl`, one line of counts or shares by subject.
+    - Memory Colors' `memory_colors.jsonl` (Norlund et al. 2021): per object `descriptor`, `item`,
+      `label`.
+    - CoDa's `default_*.jsonl` (Paik et al. 2021): per object and template `class_id`, `ngram`,
+      `label` (eleven shares), `object_group` (0 Single, 1 Multi, 2 Any), `text`, `template_idx`,
+      `template_group` (1: `text` has a `[MASK]`; group 0 has none and is left out). World files add
+      `relation` and `options`.
+    - CoDa's raw `annotations.jsonl`, beside its `objects.jsonl` and `templates.yaml`: see
+      `read_coda`.
+    - ViComTe (Zhang et al. 2022), with the relation in the path: `db/**/*.jsonl`, per subject
+      `sub`, `obj`, `alt`; or `distributions/*-dist.jsonl`, one line of counts or shares by subject.
 
-    Raises InputError naming the line that has none of these layouts, or that contradicts an earlier one.
+    Raises InputError with the line that has none of these layouts, or contradicts an earlier line.
     """
     if is_raw_coda(path):
         return open_visual_facts(path).facts
@@ -155,7 +159,7 @@ def read_visual_facts(path: str | Path) -> list[VisualFact]:
 
 
 class _FactLine:
-    """One line of a file: its JSON object, read as one of the layouts."""
+    """One line of a file: a JSON object in one of the layouts."""
 
     def __init__(self, path: Path, number: int, row: object) -> None:
         self.path = path
@@ -165,9 +169,10 @@ class _FactLine:
         self.row: dict[str, Any] = row
 
     def facts(self) -> Iterator[VisualFact]:
-        """What the line tells, by its layout."""
+        """The facts of the line, by its layout."""
         fields = self.row.keys()
-        # A line of distributions has subjects for field names, and "item" and "label" are among ViComTe's subjects.
+        # In a line of distributions, field names are subjects, and ViComTe's subjects include "item" and
+        # "label".
         if all(isinstance(value, list) for value in self.row.values()):
             yield from self._distributions()
         elif {"item", "label"} <= fields:
@@ -181,13 +186,13 @@ class _FactLine:
             self.fail(f"fields are {', '.join(self.row)[:80]}; expected {layouts}")
 
     def check_agreement(self, earlier: VisualFact, fact: VisualFact) -> None:
-        """Raises InputError unless `fact` is the `earlier` one in other sentences."""
+        """Raises InputError unless `fact` is the `earlier` one with other sentences."""
         same_options = earlier.options == fact.options
         same_target = np.array_equal(earlier.target, fact.target)
         repeated = earlier.prompts.keys() & fact.prompts.keys()
         if not same_options or not same_target or repeated:
             self.fail(
-                f"{fact.id} was there before with another label, other options or this template_idx"
+                f"{fact.id} is on an earlier line with another label, other options or the same template_idx"
             )
 
     def fail(self, what: str) -> NoReturn:
@@ -213,7 +218,7 @@ class _FactLine:
         name = self._word("class_id")
         relation = self._word("relation", default="color")
         return VisualFact(
-            # In a world file, a noun has a fact for every relation.
+            # In a world's file, a noun has a fact for every relation.
             id=f"{name}/{relation}" if "relation" in self.row else name,
             subject=self._word("ngram"),
             relation=relation,
@@ -245,7 +250,7 @@ class _FactLine:
         subject = self._word("sub")
         options = ANSWERS.get(relation)
         if options is None:
-            # Where answers are things, the line's two are the choice; sorted, so that their order tells nothing.
+            # If answers are nouns, the line's two are the options; sorted, so that their order reveals nothing.
             options = tuple(sorted((self._word("obj"), self._word("alt"))))
         return self._fact(
             subject, relation, options, self._one_hot("obj", options), f"the {subject}"
@@ -266,7 +271,7 @@ class _FactLine:
         target: np.ndarray,
         phrase: str,
     ) -> VisualFact:
-        """A fact of a file without sentences of its own; `phrase` is the subject with its article."""
+        """A fact of a file without sentences; `phrase` is the subject with its article."""
         groups = {name.lower(): name for name in OBJECT_GROUPS}
         return VisualFact(
             id=f"{self.number}:{subject}",
@@ -316,7 +321,7 @@ class _FactLine:
 
 
 def _are_counts(values: object) -> bool:
-    """Whether it is a list of numbers from 0 up; NaN and infinity are none."""
+    """Whether it is a list of finite numbers from 0 up."""
     if not isinstance(values, list):
         return False
     return all(type(value) in (int, float) and 0 <= value <= MAX_COUNT for value in values)
@@ -327,45 +332,46 @@ def _are_counts(values: object) -> bool:
 
 @dataclass(frozen=True)
 class CodaObject:
-    """An object as people see it."""
+    """An object of CoDa with people's colour shares."""
 
     id: str
-    """CoDa's own, `class_id`."""
+    """CoDa's `class_id`."""
     noun: str
     shares: np.ndarray
-    """(11,) float, sums to 1: the mean over annotators of each one's shares, in the order of `COLOURS`."""
+    """(11,) float, sums to 1: the mean of the annotators' shares, in the order of `COLOURS`."""
     prompts: dict[str, str]
-    """Sentences with a `[MASK]`, by their number among all templates."""
+    """Sentences with a `[MASK]`, by index among all templates."""
 
 
 def is_raw_coda(path: str | Path) -> bool:
-    """Whether a file looks like CoDa's annotations, one worker's answer a line."""
+    """Whether a file has CoDa's raw annotations, one worker's answer per line."""
     first = lines_of(path)[0]
     return all(f'"{name}"' in first for name in ("class_id", "included", "action"))
 
 
 def companion_files(path: str | Path) -> tuple[Path, Path]:
-    """The files of objects and of templates that belong to a file of annotations.
+    """The files of objects and templates that belong to a file of annotations.
 
-    Raises InputError if that is not called `annotations.jsonl`, with or without something before it.
+    Raises InputError if its name does not end in `annotations.jsonl`.
     """
     path = Path(path)
     if not path.name.endswith(ANNOTATIONS):
         raise InputError(
-            f"{path}: CoDa's raw annotations must be called {ANNOTATIONS}, beside {OBJECTS} and {SENTENCES}"
+            f"{path}: CoDa's raw annotations must be named {ANNOTATIONS}, in one folder with {OBJECTS} and {SENTENCES}"
         )
     start = path.name.removesuffix(ANNOTATIONS)
     return path.with_name(start + OBJECTS), path.with_name(start + SENTENCES)
 
 
 def read_coda(path: str | Path) -> tuple[list[CodaObject], dict[str, int]]:
-    """The objects of CoDa's raw files, and how many lines and objects were left out, by reason.
+    """The objects of CoDa's raw files, and the number of lines and objects left out, by reason.
 
-    As in nala-cub/coda, projects/coda/probing/dataset/dataset.py: answers that are not `included` are skipped ones; of
-    the rest, each one's numbers are divided by their sum, and the one that agrees least with the object's mean is left
-    out for as long as its Kendall's tau is negative; an object that `objects.jsonl` does not list is no part of CoDa.
+    As in nala-cub/coda, projects/coda/probing/dataset/dataset.py: answers that are not `included`
+    are skipped. Each remaining answer is divided by its sum. The answer that agrees least with the
+    object's mean is removed, repeatedly, while its Kendall's tau is negative. Objects that
+    `objects.jsonl` does not list are left out.
 
-    Raises InputError for a line, a field or a file that is not as expected.
+    Raises InputError for a malformed line, field or file.
     """
     objects, templates = companion_files(path)
     answers, skipped = _answers(Path(path))
@@ -394,7 +400,7 @@ def read_coda(path: str | Path) -> tuple[list[CodaObject], dict[str, int]]:
 
 
 def _answers(path: Path) -> tuple[dict[str, list[np.ndarray]], int]:
-    """Shares (11,) of each included answer, by object, and the number of answers that are not included."""
+    """Shares (11,) of each included answer, by object, and the number of other answers."""
     answers: dict[str, list[np.ndarray]] = {}
     skipped = 0
     for where, row in read_json_lines(path, ("class_id",)):
@@ -421,11 +427,11 @@ def _number(row: Mapping[str, Any], colour: str, where: str) -> float:
 
 
 def _agreeing(shares: np.ndarray) -> np.ndarray:
-    """The answers (n, 11) without those that contradict the others, the worst first."""
+    """The answers (n, 11) without those that disagree with the mean; the worst is removed first."""
     while True:
         mean = shares.mean(0)
         tau = np.array([kendalltau(own, mean).statistic for own in shares])
-        # An answer of equal numbers has none: it agrees with everybody.
+        # A constant answer has no tau, and is kept.
         tau = np.where(np.isnan(tau), np.inf, tau)
         if tau.min() >= 0:
             return shares
@@ -433,7 +439,7 @@ def _agreeing(shares: np.ndarray) -> np.ndarray:
 
 
 def _sentences(path: Path) -> dict[str, str]:
-    """Sentences with a mask, by their number among all templates in alphabetical order (the release's template_idx)."""
+    """Sentences with a mask, by index among all templates, sorted (the release's template_idx)."""
     what = f"{path}: expected CoDa's YAML, `templates:` as a list of a `name` and its `templates`"
     with convert_errors(what, errors=(yaml.YAMLError, KeyError, TypeError)):
         content = yaml.safe_load(read_text(path))
@@ -441,12 +447,12 @@ def _sentences(path: Path) -> dict[str, str]:
     texts = sorted((str(text), name) for name, some in groups for text in some)
     masked = {str(n): text for n, (text, name) in enumerate(texts) if name == MASKED}
     if not masked:
-        raise InputError(f"{path}: no group of templates is called {MASKED}")
+        raise InputError(f"{path}: no group of templates is named {MASKED}")
     return masked
 
 
 def _filled(sentences: Mapping[str, str], row: Mapping[str, Any], where: str) -> dict[str, str]:
-    """The sentences that an object has the words for: some have no singular."""
+    """The sentences that an object has all words for; some objects have no singular."""
     for name in WORDS:
         if name not in row or not isinstance(row[name], str | None):
             raise InputError(f"{where}: {name} is {row.get(name)!r}; expected a text or null")

@@ -1,4 +1,4 @@
-"""Winoground: does a model tell two images and two captions of the same words apart? (Thrush et al. 2022)."""
+"""Winoground: two images, and two captions of the same words (Thrush et al. 2022)."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from groundling.teachers.feature_cache import FeatureCache
 from groundling.vision_language.loading import is_single_stream
 
 FILE = "examples.jsonl"
-"""What the data set calls it."""
+"""The data set's file name."""
 TEXTS = ("image_0", "image_1", "caption_0", "caption_1")
-"""Fields that are read; tags may be missing."""
+"""Required fields; tags are optional."""
 TAGS = ("collapsed_tag", "secondary_tag")
-"""Fields by which the paper breaks its results down: what is swapped (Object, Relation, Both), and visual tags."""
+"""Fields of the paper's groups: what is swapped (Object, Relation, Both), and visual tags."""
 ALL = "all"
 """The group of all examples."""
 TEST = "test"
-"""What Hugging Face calls the only split."""
+"""Hugging Face's name of the only split."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class WinogroundExample:
     """Two images and two captions; caption n belongs to image n."""
 
     id: str
-    """The data set's number."""
+    """The data set's id."""
     images: tuple[str, str]
-    """Ids of the images: paths without the ending."""
+    """Ids of the images: paths without the extension."""
     captions: tuple[str, str]
-    """What is said of each."""
+    """The caption of each image."""
     tags: tuple[str, ...]
-    """The groups it counts in: as its file tags it, and by its number of main predicates."""
+    """Its groups: the tags of its file, and its number of main predicates."""
 
 
 def read_winoground(path: str | Path) -> list[WinogroundExample]:
     """The examples of a folder's `examples.jsonl`, or of that file.
 
-    Raises InputError naming the line without an image or caption, or with an id that is there twice.
+    Raises InputError with the line that lacks an image or caption, or has a duplicate id.
     """
     file = Path(path)
     if file.is_dir():
@@ -79,7 +79,7 @@ def read_winoground(path: str | Path) -> list[WinogroundExample]:
             raise InputError(f"{where}: field 'id' is {number!r:.40}, expected a number or a text")
         name = str(number)
         if name in examples:
-            raise InputError(f"{where}: the id {name} is there twice")
+            raise InputError(f"{where}: duplicate id {name}; each example needs its own")
         for field in TEXTS:
             if not row[field].strip():
                 raise InputError(f"{where}: field {field!r} is empty")
@@ -97,7 +97,8 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
     """Score every image with both captions; writes `result.json` (returned) and `items.jsonl`.
 
     Raises:
-        InputError: A setting or the data is wrong, an image is missing, or the model has no head for it.
+        InputError: A setting or the data is wrong, an image is missing, or the model has no
+            matching head.
     """
     examples = read_winoground(config.data)
     sources = [config.model, *([config.other] if config.other else [])]
@@ -131,19 +132,19 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
 
 
 class _PairScores(NamedTuple):
-    """What a model makes of the examples."""
+    """A model's scores of the examples."""
 
     summary: dict[str, Any]
-    """Its name, its measure, and how many captions it cut."""
+    """Its name, its measure, and the number of truncated captions."""
     scores: np.ndarray
-    """(N, 4), of image 0 with captions 0 and 1, then of image 1."""
+    """(N, 4): image 0 with captions 0 and 1, then image 1."""
     item_scores: np.ndarray
     """(N, rules): 1 where a rule holds."""
 
 
 def _matcher(config: WinogroundConfig, source: str, device: torch.device, kept: Path) -> Matcher:
-    """What says how well a model of the two finds that caption and image fit; `kept` is a folder for features."""
-    # The other model may be a CLIP beside one that reads regions; --model must be what --regions say.
+    """The model's matcher, which scores captions and images; `kept`: a folder for features."""
+    # With --regions, --model must read regions, but the other model may be a CLIP.
     if config.shown.regions and (source == config.model or is_single_stream(source)):
         regions = RegionSettings(**vars(config.shown))
         looks_at = RegionInputs(regions, what="split of Winoground")
@@ -154,7 +155,7 @@ def _matcher(config: WinogroundConfig, source: str, device: torch.device, kept: 
 
 
 def _found(source: str, match: Matcher, examples: Sequence[WinogroundExample]) -> _PairScores:
-    """What a model makes of the examples."""
+    """A model's scores of the examples."""
     scores, cut = _scores(examples, match)
     told = {"model": source, "measure": match.measure, "cut_captions": cut}
     return _PairScores(
@@ -163,7 +164,7 @@ def _found(source: str, match: Matcher, examples: Sequence[WinogroundExample]) -
 
 
 def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.ndarray, int]:
-    """Scores (N, 4) of image 0 with captions 0 and 1, then of image 1; and how many captions were cut."""
+    """Scores (N, 4), image 0 with captions 0 and 1, then image 1; number of truncated captions."""
     rows: list[Example] = []
     for example in examples:
         for image in example.images:
@@ -173,8 +174,8 @@ def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.n
     found = match(rows, TEST)
     cut = int((found.truncated_tokens > 0).sum()) // 2
     if cut:
-        print_notes([f"{cut:,} of {2 * len(examples):,} captions were cut at their end"])
-    # Captions that read alike score alike with an image, in whatever batch they were read.
+        print_notes([f"truncated {cut:,} of {2 * len(examples):,} captions at their end"])
+    # Captions with equal tokens get equal scores with an image, independent of the batch.
     read = [found.token_digests[start : start + 2] for start in range(0, len(rows), 2)]
     alike = equalise_identical_texts(require_finite(found.scores.reshape(-1, 2)), read)
     return alike.reshape(-1, 4), cut
@@ -183,7 +184,7 @@ def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.n
 def _write_items(
     path: Path, examples: Sequence[WinogroundExample], found: Sequence[_PairScores]
 ) -> None:
-    """One JSON line per example: tags, scores, and which rules hold; the same of the other model under `other`."""
+    """One JSON line per example: tags, scores, rules that hold; the other model's under `other`."""
     with whole_file(path) as file:
         for number, example in enumerate(examples):
             line: dict[str, Any] = {"id": example.id, "tags": example.tags}
@@ -202,7 +203,7 @@ def _item(found: _PairScores, number: int) -> dict[str, Any]:
 
 
 def format_winoground(result: dict[str, Any]) -> str:
-    """What was found, in points."""
+    """The result as text, in percentage points."""
     rows = [
         {"": "chance", "items": ""} | {r.name: f"{100 * r.chance:.2f}" for r in WINOGROUND_RULES}
     ]

@@ -1,4 +1,4 @@
-"""Commands and settings of the study of papers: the papers' models, described."""
+"""Commands and settings of the papers study: model descriptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from groundling.settings.fields import Settings, required
 
 @dataclass(frozen=True)
 class InfoConfig(Settings):
-    """Which model is described."""
+    """Model to describe."""
 
     name: Annotated[str, required] = ""
     """A preset (xdbert-bert-base, visualbert-base, ...) or a model folder."""

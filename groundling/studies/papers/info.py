@@ -59,7 +59,7 @@ def _visualbert(**sizes: Any) -> dict[str, nn.Module]:
 
 
 def _vlbert(**sizes: Any) -> dict[str, nn.Module]:
-    """VL-BERT in pre-training on pre-computed features and texts: it has no pooler."""
+    """VL-BERT in pre-training on pre-computed features, without a pooler."""
     bert = BertModel(BertConfig(type_vocab_size=3, **sizes), add_pooling_layer=False)
     width = bert.config.hidden_size
     words = bert.config.vocab_size
@@ -92,9 +92,10 @@ PRESETS: dict[str, Callable[[], dict[str, nn.Module]]] = {
     "uniter-base": _uniter,
     "uniter-large": lambda: _uniter(**LARGE),
 }
-"""Each preset's components; their parameters add up to the published total (XDBERT Table 6), or the released code's.
+"""Components by preset; they add up to the total in the paper (XDBERT, Table 6) or released code.
 
-VisualBERT and UNITER are counted with pooler and without heads, VL-BERT with its pre-training heads.
+VisualBERT and UNITER are counted with pooler and without heads, VL-BERT with its pre-training
+heads.
 """
 
 
@@ -120,7 +121,7 @@ def _parts(name: str) -> dict[str, nn.Module]:
 
 
 def info(config: InfoConfig, work: CommandContext) -> dict[str, Any]:
-    """Print the model's parts and their parameters, or one JSON object; returns what it printed."""
+    """Print the parameter count of each component, or one JSON object; returns the counts."""
     described = count_parameters(config.name)
     if config.json:
         print(json_text(described))

@@ -1,4 +1,4 @@
-"""A rendered world, as `groundling data check` finds it: its probes and its text; others look at captions and boxes."""
+"""How `groundling data check` recognises a rendered world and checks its probes and text."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from groundling.check.tasks import count_lines, examples_of
 from groundling.studies.worlds.tasks import CATEGORY, ODD, ORDER, TRUTH
 
 MARK = "world.json"
-"""The file that every rendered world has."""
+"""File that identifies a rendered world."""
 
 
 def rendered_world(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
-    """The probes and the text of a world; its captions and images are what everybody's are."""
+    """Check the probes and text of a world; general checks cover its captions and images."""
     if not (place.folder / MARK).is_file():
         return None
     report.mark_seen(place.folder / MARK, place.folder / "probes")
     for task in (TRUTH, ODD, CATEGORY, ORDER):
-        for split in ("train", "dev", "test"):  # a world has all, whichever its tasks report
+        for split in (
+            "train",
+            "dev",
+            "test",
+        ):  # a world has all splits, though its tasks score only some
             examples_of(task, place.folder, split, report)
     count_lines(place.folder / "corpus", report)
     return LayoutMatch()

@@ -1,6 +1,6 @@
-"""What the world says: its nouns, attributes, categories and templates, phrases and sentences, and questions on them.
+"""The language of a rendered world: nouns, attributes, categories, templates, sentences, and questions.
 
-Nouns are invented names with looks, categories and splits, as balanced as their count allows.
+Nouns are invented names with visual attributes, categories and splits, as balanced as their count allows.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "size": ("small", "large"),
     "texture": ("plain", "striped", "dotted"),
 }
-"""The values of each attribute; the order of the attributes is that of all looks."""
+"""Values by attribute; all tuples of visual attributes have this order."""
 SPOKEN = (2, 0, 3, 1)
-"""The attributes' numbers as English orders them: size before colour before texture before shape."""
+"""Attribute numbers in the order of English adjectives: size, colour, texture, shape."""
 SHAPE = list(ATTRIBUTES).index("shape")
 OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
-"""What a relation is when seen from the other thing."""
+"""The inverse of each relation."""
 RELATIONS = tuple(OPPOSITE)
 THINGS = {
     "block": "blocks",
@@ -35,7 +35,7 @@ THINGS = {
     "cup": "cups",
     "hat": "hats",
 }
-"""Ordinary things, singular and plural."""
+"""Ordinary objects, singular and plural."""
 FRAMES = {
     "animal": (
         ("feeds", "walks", "pets", "calls"),
@@ -48,7 +48,7 @@ FRAMES = {
         ("in the garden", "in spring", "by the fence"),
     ),
 }
-"""Categories, each with verbs and endings; a verb and its ending always agree, so that only the noun can be wrong."""
+"""Categories with their verbs and endings; verb and ending always agree, so only the noun can be wrong."""
 TEMPLATES: tuple[tuple[int, str], ...] = (
     (20, "there is a O .\na O is R a O .\na O is R a O ."),
     (
@@ -74,44 +74,44 @@ TEMPLATES: tuple[tuple[int, str], ...] = (
         S puts the N on the table , not the N .
         there is a N and a T .""",
     ),
-    # Verb and ending apart as well as together: where both stand, a masked one can be told without the noun.
+    # Verb and ending appear separately, too: together, one predicts the other without the noun.
     (
         50,
         "S V the N .\nS V the N .\nS V the N .\nS sees the N E .\nS sees the N E .\nS V the N E .",
     ),
 )
-"""Percent of the text, and templates, one a line.
+"""Percentage of the text, and templates, one per line.
 
-N noun; O noun or described thing as in captions; T, P ordinary thing and its plural; A, B two values of attribute K;
+N noun; O noun or described object as in captions; T, P ordinary object and its plural; A, B two values of attribute K;
 R relation; S person; V, E verb and ending of the category of N.
 """
 
 VisualAttributes = tuple[str, ...]
-"""Colour, shape, size, texture: the order of ATTRIBUTES."""
+"""Colour, shape, size, texture, in the order of ATTRIBUTES."""
 SYLLABLES = ("bdfgklmnprstvz", "aeiou", "bdglmnrvz", "aeiou", "kv")
-"""The letters that may stand at each place of a name."""
+"""Possible letters at each place of a name."""
 PROPERTIES = (*ATTRIBUTES.values(), tuple(FRAMES))
-"""The values of the four attributes and of the category, which is the last property."""
+"""Values of the four visual attributes, and the categories last."""
 
 
 @dataclass(frozen=True)
 class Noun:
-    """An invented word for things of one category that all look alike."""
+    """An invented noun for objects of one category with the same visual attributes."""
 
     name: str
     """The word."""
     colour: str
-    """Its things' colour."""
+    """Colour of its objects."""
     shape: str
-    """Its things' shape."""
+    """Shape of its objects."""
     size: str
-    """Its things' size."""
+    """Size of its objects."""
     texture: str
-    """Its things' texture."""
+    """Texture of its objects."""
     category: str
-    """What its things are: animals, food, tools or plants; only the text tells."""
+    """Animal, food, tool or plant; only the text shows it."""
     split: str
-    """The split it is probed in: train, dev or test."""
+    """Probing split: train, dev or test."""
 
     @property
     def attributes(self) -> VisualAttributes:
@@ -120,15 +120,15 @@ class Noun:
 
 
 def draw_attributes(rng: Generator) -> VisualAttributes:
-    """Four attributes, each value as likely as any."""
+    """Four visual attributes, each drawn uniformly."""
     places = rng.integers((6, 6, 2, 3))
     return tuple(values[i] for values, i in zip(ATTRIBUTES.values(), places, strict=True))
 
 
 def phrase(rng: Generator, name: str, looks: VisualAttributes, stated: float) -> str:
-    """A noun, with probability `stated` with an attribute before it; without a name, a thing with two to four.
+    """A noun, with probability `stated` after one attribute; without a name, "thing" after two to four attributes.
 
-    A thing's shape is always told: it is what a contrastive teacher learns last, and from captions alone.
+    The shape of a "thing" is always stated: a contrastive teacher learns it last, and only from captions.
     """
     order = rng.permutation(4)
     bias = rng.random()
@@ -142,7 +142,7 @@ def phrase(rng: Generator, name: str, looks: VisualAttributes, stated: float) ->
 
 
 def sentence(rng: Generator, nouns: Sequence[Noun], stated: float) -> str:
-    """A line of text over `nouns`, each mention stating an attribute with probability `stated`."""
+    """A line of text about `nouns`; each mention states an attribute with probability `stated`."""
     template = _template(rng)
     chosen = [nouns[i] for i in rng.permutation(len(nouns))[:2]]
     mentions = iter(chosen * 2)
@@ -173,7 +173,7 @@ def _template(rng: Generator) -> str:
 
 
 def _fixed_words(rng: Generator, category: str) -> dict[str, str]:
-    """What the letters A, B, K, R, S, V and E of a template stand for; all are drawn, whichever it has."""
+    """Words for the letters A, B, K, R, S, V and E of a template; all are always drawn."""
     attribute = list(ATTRIBUTES)[rng.integers(4)]
     values = rng.permutation(ATTRIBUTES[attribute])
     relation = RELATIONS[rng.integers(4)]
@@ -191,7 +191,7 @@ def _fixed_words(rng: Generator, category: str) -> dict[str, str]:
 
 
 def draw_nouns(seed: int, nouns: int, test_nouns: int, dev_nouns: int) -> list[Noun]:
-    """Nouns with attributes and category as balanced, and as independent of each other, as the count allows."""
+    """Nouns whose attributes and categories are as balanced and independent as the count allows."""
     rng = generator(seed, "nouns", 0)
     names = ["".join(letters) for letters in itertools.product(*SYLLABLES)]
     spelling = rng.permutation(len(names))
@@ -211,7 +211,7 @@ def draw_nouns(seed: int, nouns: int, test_nouns: int, dev_nouns: int) -> list[N
 
 
 def _one_hot(combinations: np.ndarray, counts: list[int]) -> np.ndarray:
-    """The combinations (N, 5) as indicators (N, sum of counts), larger where a property has more values."""
+    """Combinations (N, 5) as indicators (N, sum of counts), scaled by the square root of a property's value count."""
     columns = []
     for column, count in enumerate(counts):
         columns.append(np.eye(count)[combinations[:, column]] * count**0.5)
@@ -219,11 +219,11 @@ def _one_hot(combinations: np.ndarray, counts: list[int]) -> np.ndarray:
 
 
 def _pick(rng: Generator, nouns: int, one_hot: np.ndarray) -> list[int]:
-    """The combination of each noun: looks that no noun has, then rare values and pairs of values, then the lot."""
+    """Choose each noun's combination: first unused visual attributes, then rare values and value pairs, then chance."""
     looks = np.arange(len(one_hot)) // len(FRAMES)
     taken = np.zeros(len(one_hot))
     together = np.zeros((one_hot.shape[1], one_hot.shape[1]))
-    weights = 1 + 4 * np.eye(len(together))  # values by themselves count five times a pair of them
+    weights = 1 + 4 * np.eye(len(together))  # single values weigh five times as much as pairs
     picks: list[int] = []
     for _ in range(nouns):
         repeats = 1e6 * taken[looks]
@@ -240,13 +240,13 @@ def _pick(rng: Generator, nouns: int, one_hot: np.ndarray) -> list[int]:
 def _split(
     rng: Generator, test: int, dev: int, values: np.ndarray, one_hot: np.ndarray
 ) -> np.ndarray:
-    """The split of each noun (N,): test and dev take nouns with values that are rare in them so far."""
+    """The split of each noun (N,): test and dev take nouns with values that are still rare in the split."""
     looks = values[:, :-1]
     splits = np.full(len(values), "train")
     for split in ["test"] * test + ["dev"] * dev:
         inside = splits == split
         commonness = 2 * one_hot @ one_hot[inside].sum(axis=0)
-        # Among equals, a noun with one look-alike in the split goes first: the probe "odd" needs those.
+        # Ties prefer a noun with one similar noun in the split: the probe "odd" needs such pairs.
         shared = (looks[:, None, :] == looks[None, inside, :]).sum(axis=2)
         look_alikes = (shared == len(ATTRIBUTES) - 1).sum(axis=1)
         cost = commonness + (look_alikes != 1) + rng.random(len(values))
@@ -255,39 +255,39 @@ def _split(
     return splits
 
 
-# Questions about the world's nouns, as rows of sentence and label: two on looks, two that text alone answers.
+# Questions about the nouns, as rows of sentence and label: two on visual attributes, two that text alone answers.
 
 ROWS = {"train": 2400, "dev": 400, "test": 800}
-"""Most rows of a split's file."""
+"""Maximum number of rows in each split's file."""
 ODD_RULES = (
     "q shares at least 3 attributes with p, r at most 1",
     "q shares at least 2 more attributes with p than r",
 )
-"""Which triples of nouns may be asked about; the second holds where the first gives too few."""
+"""Conditions on triples of nouns; the second is used if the first gives too few."""
 ODD_NOUNS = 120
-"""Nouns of which all triples are listed; they give more rows than any cap."""
+"""Maximum number of nouns whose triples are enumerated; these give more rows than any cap."""
 
 LabelledSentence = tuple[str, int]
 """A sentence and its label."""
 GeneratorOf = Callable[[str, int | str], Generator]
-"""The world's generators by stream and index."""
+"""The world's random generators by stream and index."""
 
 
 @dataclass(frozen=True)
 class NounQuestions:
-    """The four sorts of questions on the nouns of one split."""
+    """The four kinds of questions on the nouns of one split."""
 
     random: GeneratorOf
-    """The world's generators."""
+    """The world's random generators."""
     split: str
     """train, dev or test."""
     nouns: list[Noun]
     """The nouns of the split."""
     cap: int
-    """Most rows of a sort."""
+    """Maximum number of rows of a kind."""
 
     def truth(self) -> list[LabelledSentence]:
-        """`the zib is red .`: per noun and attribute one true and one false; each value as often false as true."""
+        """`the zib is red .`: one true and one false row per noun and attribute; values are balanced over labels."""
         rng = self.random("truth", self.split)
         rows: list[LabelledSentence] = []
         nouns = self.nouns[: self.cap // 8]
@@ -300,9 +300,9 @@ class NounQuestions:
         return rows
 
     def odd(self) -> tuple[list[LabelledSentence], str]:
-        """`the p looks like the q , not the r .` as rows, and which of `ODD_RULES` chose the nouns.
+        """`the p looks like the q , not the r .` as rows, and the rule of `ODD_RULES` that chose the triples.
 
-        A noun is similar about as often as not, so no noun gives the answer away.
+        Each noun is about as often q as r, so no noun predicts the answer.
         """
         nouns = self.nouns[:ODD_NOUNS]
         enough = min(self.cap, 4 * len(nouns))
@@ -315,7 +315,7 @@ class NounQuestions:
         return rows, ODD_RULES[-1]
 
     def category(self) -> list[LabelledSentence]:
-        """`she eats the zib with salt .`: per noun as many frames of its own category as of the others."""
+        """`she eats the zib with salt .`: as many sentences of the noun's category as of other categories."""
         rng = self.random("category", self.split)
         rows: list[LabelledSentence] = []
         nouns = self.nouns[: self.cap // 2]
@@ -329,9 +329,9 @@ class NounQuestions:
         return rows
 
     def order(self, known: set[str]) -> list[LabelledSentence]:
-        """A new sentence, and the same with two words of different classes exchanged, which no template yields.
+        """New sentences, and the same with two words of different classes swapped, which no template produces.
 
-        `known`: sentences that must not be asked, such as those of the corpus.
+        `known`: sentences to exclude, such as those of the corpus.
         """
         rows: list[LabelledSentence] = []
         if not self.nouns:
@@ -339,7 +339,7 @@ class NounQuestions:
         names = {noun.name for noun in self.nouns}
         classes = _word_classes(names)
         seen = set(known)
-        for index in range(20 * self.cap):  # tries: many a sentence is known
+        for index in range(20 * self.cap):  # attempts: many sentences are already known
             rng = self.random(f"order/{self.split}", index)
             text = sentence(rng, self.nouns, 0.0)
             swapped = _swapped(rng, text, classes)
@@ -354,12 +354,12 @@ class NounQuestions:
 
 
 def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> list[str]:
-    """The true values in an order in which none stands at its own place, if there is one."""
+    """The true values in an order without fixed points, if there is one."""
     false = [true[i] for i in rng.permutation(len(true))]
     for i, word in enumerate(true):
         if false[i] != word:
             continue
-        partners = []  # with which an exchange makes both false
+        partners = []  # swapping with these makes both values false
         for j, other in enumerate(false):
             if word != other and word != true[j]:
                 partners.append(j)
@@ -372,7 +372,7 @@ def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> l
 
 
 def _triples(nouns: list[Noun]) -> tuple[np.ndarray, np.ndarray]:
-    """All (p, q, r) that the two `ODD_RULES` allow, as numbers of nouns (N, 3)."""
+    """All (p, q, r) that each of the two `ODD_RULES` allows, as noun numbers (N, 3)."""
     looks = np.array([noun.attributes for noun in nouns]).reshape(-1, 4)
     shared = (looks[:, None] == looks[None]).sum(axis=2)
     shared_q = shared[:, :, None]
@@ -387,9 +387,9 @@ def _triples(nouns: list[Noun]) -> tuple[np.ndarray, np.ndarray]:
 def _odd_rows(
     rng: Generator, nouns: list[Noun], triples: np.ndarray, cap: int
 ) -> list[LabelledSentence]:
-    """A true and a false row of each triple (p, q, r) that is taken, from `triples` (N, 3) of the nouns' numbers."""
+    """A true and a false row for each selected triple (p, q, r) of `triples`, noun numbers (N, 3)."""
     rows: list[LabelledSentence] = []
-    tilt = np.zeros(len(nouns), dtype=int)  # how much more often a noun was q than r
+    tilt = np.zeros(len(nouns), dtype=int)  # how often a noun was q, minus how often r
     triples = triples[rng.permutation(len(triples))]
     while len(triples) and len(rows) < cap:
         likes = tilt[triples[:, 1]]
@@ -411,7 +411,7 @@ def _odd_rows(
 
 
 def _frames(noun: Noun) -> tuple[list[str], list[str]]:
-    """Sentences with the verbs and endings of the noun's own category, and with those of the others."""
+    """Sentences with the verbs and endings of the noun's own category, and of other categories."""
     right: list[str] = []
     wrong: list[str] = []
     for category, (verbs, endings) in FRAMES.items():
@@ -422,7 +422,7 @@ def _frames(noun: Noun) -> tuple[list[str], list[str]]:
 
 
 def _swapped(rng: Generator, text: str, classes: dict[str, str]) -> str:
-    """A sentence with two words exchanged that are not of one class; the full stop stays."""
+    """A sentence with two words of different classes swapped; the full stop stays."""
     words = text.split()
     kinds = [classes.get(word, word) for word in words]
     pairs = []
@@ -435,7 +435,7 @@ def _swapped(rng: Generator, text: str, classes: dict[str, str]) -> str:
 
 
 def _word_classes(names: set[str]) -> dict[str, str]:
-    """Articles, nouns and attributes by word; any other word is a class of its own."""
+    """Word class of articles, nouns and attributes; every other word forms its own class."""
     classes = dict.fromkeys(("a", "the"), "article")
     classes |= dict.fromkeys((*names, *THINGS, "thing"), "noun")
     classes |= dict.fromkeys(itertools.chain(*ATTRIBUTES.values()), "attribute")

@@ -1,6 +1,7 @@
-"""Ask a text encoder what it knows of a world's nouns: linear probes, a readout, and questions it is fine-tuned on.
+"""Probes of a text encoder's knowledge about a world's nouns: linear probes, a readout, and fine-tuned questions.
 
-Linear probes ask whether nouns' own states tell their looks: fitted on train nouns, their strength chosen on dev nouns.
+Linear probes predict a noun's attributes from its hidden state: fitted on train nouns, with the ridge penalty chosen on
+dev nouns.
 """
 
 from __future__ import annotations
@@ -34,33 +35,33 @@ from groundling.training.batch_sampler import check_batch
 from groundling.vision_language.loading import load_encoder
 
 LEARNED = 0.98
-"""A probe has learned something if its training loss ends below this share of what guessing costs."""
+"""A fine-tuned probe trained if its final training loss is below this share of the guessing loss."""
 READOUT = "readout/odd"
-"""The odd one out, told by the linear probes of the nouns' looks."""
+"""Odd-one-out questions, answered by the linear probes of the nouns' visual attributes."""
 SPLITS = ("train", "dev", "test")
 
 ExamplesBySplit = Mapping[str, Sequence[Example]]
 """A question's examples by split."""
 FIXED = ("noun", "split", "sentence")
-"""Columns of `attribute.tsv` that are no attribute; any other is one."""
+"""Columns of `attribute.tsv` that are no attributes; all others are attributes."""
 TEXTUAL = "category"
-"""The attribute that is no look: a rendered world's text tells it, and its images do not."""
+"""The attribute that is not visual: only a rendered world's text shows it."""
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
-"""Ridge penalties tried on the dev nouns."""
+"""Ridge penalties, compared on dev nouns."""
 AttributeRows = Sequence[dict[str, str]]
 """Rows of `attribute.tsv`, one per noun."""
 
 
 def probe(config: ProbeConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
-    """Accuracy by probe on dev and test nouns, written to `result.json`; the encoder itself stays as it is.
+    """Accuracy by probe on dev and test nouns, written to `result.json`; the encoder's folder does not change.
 
-    Linear probes and the readout are fixed by the encoder's states. A question is fine-tuned on `config.seeds` times:
-    its accuracies are means over the seeds that learned anything, and None if none did. Raises InputError if the
-    folder holds nothing to ask, or something that cannot be asked.
+    Linear probes and the readout are deterministic. Each question is fine-tuned with `config.seeds` seeds: accuracies
+    are means over the seeds whose probe trained, and None if none did. Raises InputError if the folder contains no
+    probes or an invalid one.
     """
     world = Path(config.data)
     tasks, rows = _probe_inputs(config, world)
-    # Everything is read before anything is trained: a mistake in the last file is told at once.
+    # All files are read before training, to report errors early.
     examples = {task.name: {split: task.read(world, split) for split in SPLITS} for task in tasks}
     for task in tasks:
         if not training.batch_tokens:
@@ -75,23 +76,23 @@ def probe(config: ProbeConfig, training: TrainConfig, run: Run) -> dict[str, Any
 
 
 def _probe_inputs(config: ProbeConfig, world: Path) -> tuple[list[Task], list[dict[str, str]]]:
-    """The questions of a folder, and its nouns with their attributes; raises InputError if it has neither."""
+    """A folder's questions, and its nouns with attributes; raises InputError if it has neither."""
     tasks = questions_in(world, config.questions)
     has_nouns = (world / "probes" / "attribute.tsv").is_file()
     if not tasks and not has_nouns:
         raise InputError(
-            f"{config.data}: nothing to ask; expected a folder `probes` with attribute.tsv or NAME_train.tsv, "
+            f"{config.data}: no probes; expected a folder `probes` with attribute.tsv or NAME_train.tsv, "
             "NAME_dev.tsv and NAME_test.tsv (`groundling data make-world` writes one)"
         )
     if config.columns and not has_nouns:
-        raise InputError(f"--columns: {world / 'probes'} holds no attribute.tsv")
+        raise InputError(f"--columns: {world / 'probes'} contains no attribute.tsv")
     return tasks, read_nouns(world, config.columns) if has_nouns else []
 
 
 def _run_linear_probes(
     config: ProbeConfig, rows: list[dict[str, str]], odd: ExamplesBySplit | None, world: Path
 ) -> dict[str, Any]:
-    """What frozen states tell: an attribute each, and from all looks together the odd one out."""
+    """Results of the probes of frozen states: one per attribute, and the readout of all visual attributes."""
     states = noun_states(load_encoder(config.model, config.kind), rows, config.max_length)
     probes = attributes_of(rows)
     result: dict[str, Any] = {one.name: one.score(states, rows) for one in probes}
@@ -110,8 +111,8 @@ def _run_linear_probes(
 def _run_fine_tuned_probes(
     task: Task, splits: ExamplesBySplit, config: ProbeConfig, training: TrainConfig, run: Run
 ) -> dict[str, Any]:
-    """Accuracy of a question's fine-tuned probes, seed by seed, and the mean of those that learned something."""
-    # Tuned, only the train nouns' word embeddings would move, and held-out nouns' lag.
+    """Accuracy of a question's fine-tuned probes for every seed, and the mean of the seeds whose probe trained."""
+    # Word embeddings are frozen, since training would update only those of train nouns.
     tuning = FinetuneConfig(
         model=config.model,
         data=config.data,
@@ -134,7 +135,7 @@ def _run_fine_tuned_probes(
 
 
 def _summary(runs: Sequence[Mapping[str, Any]], splits: ExamplesBySplit) -> dict[str, Any]:
-    """Every seed's accuracies and whether it learned something, and the mean of those that did."""
+    """Every seed's accuracies, whether its probe trained, and the mean over the seeds that did."""
     losses = [run["train_metrics"]["loss"] for run in runs]
     guessing = _guessing_loss(splits["train"])
     learned = [loss < LEARNED * guessing for loss in losses]
@@ -151,12 +152,12 @@ def _summary(runs: Sequence[Mapping[str, Any]], splits: ExamplesBySplit) -> dict
 
 
 def _chance(examples: Sequence[Example]) -> float:
-    """The accuracy of the best single answer."""
+    """Accuracy of the majority class."""
     return max(Counter(example.label for example in examples).values()) / len(examples)
 
 
 def _guessing_loss(examples: Sequence[Example]) -> float:
-    """Cross-entropy, nats, of who knows the labels' shares and nothing else; .693 for two equally frequent ones."""
+    """Entropy of the label distribution in nats; .693 for two equally frequent labels."""
     counts = Counter(example.label for example in examples).values()
     return -sum(count / len(examples) * log(count / len(examples)) for count in counts)
 
@@ -170,21 +171,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """A question put to frozen states."""
+    """A linear probe of one attribute on frozen states."""
 
     name: str
-    """By which it is found, `linear/...`."""
+    """Name in results, `linear/...`."""
     column: str
-    """Of `attribute.tsv`: what is asked for."""
+    """The attribute's column of `attribute.tsv`."""
     version: int = 1
-    """Raised whenever scores stop being comparable with earlier ones."""
+    """Increases with every change after which scores are not comparable."""
 
     def score(self, features: np.ndarray, rows: AttributeRows) -> dict[str, float]:
-        """Accuracy on dev and test nouns, and what the best single answer gets on test nouns.
+        """Accuracy on dev and test nouns, and the majority-class accuracy on test nouns.
 
         Args:
             features: (nouns, D).
-            rows: of `attribute.tsv`, one per noun.
+            rows: rows of `attribute.tsv`, one per noun.
         """
         split, labels = _splits_and_labels(rows, self.column)
         said = _fitted(features, split, labels).predict
@@ -197,14 +198,14 @@ class LinearProbe:
         return accuracy | {"chance": most / int((split == "test").sum())}
 
     def shares(self, features: np.ndarray, rows: AttributeRows) -> np.ndarray:
-        """How much of each value is read from each noun's state, (nouns, values); the sum over values is 1.
+        """Predicted share of each value for each noun, (nouns, values); shares sum to 1 over values.
 
-        Ridge regression to indicators keeps their sum, so no share has to be scaled; some fall below 0.
+        Ridge regression on indicators preserves their sum, so shares need no scaling; some are below 0.
         """
         split, labels = _splits_and_labels(rows, self.column)
         scores = _fitted(features, split, labels).decision_function(_scaled(features, split))
         indicators = (scores + 1) / 2  # scikit-learn regresses to -1 and 1
-        if indicators.ndim == 1:  # of two values, it tells the second
+        if indicators.ndim == 1:  # with two values, scores are those of the second
             indicators = np.stack([1 - indicators, indicators], axis=1)
         return indicators
 
@@ -214,7 +215,7 @@ def _splits_and_labels(rows: AttributeRows, column: str) -> tuple[np.ndarray, np
 
 
 def _scaled(features: np.ndarray, split: np.ndarray) -> np.ndarray:
-    from sklearn.preprocessing import StandardScaler  # slow to load, as is all of scikit-learn
+    from sklearn.preprocessing import StandardScaler  # scikit-learn is slow to import
 
     scaler = StandardScaler()
     scaler.fit(features[split == "train"])
@@ -222,7 +223,7 @@ def _scaled(features: np.ndarray, split: np.ndarray) -> np.ndarray:
 
 
 def _fitted(features: np.ndarray, split: np.ndarray, labels: np.ndarray) -> RidgeClassifier:
-    """The classifier of the strength that does best on dev nouns."""
+    """The classifier with the ridge penalty that is best on dev nouns."""
     from sklearn.linear_model import RidgeClassifier
 
     scaled = _scaled(features, split)
@@ -238,20 +239,19 @@ def _fitted(features: np.ndarray, split: np.ndarray, labels: np.ndarray) -> Ridg
 def score_readout(
     shares: Sequence[np.ndarray], names: Sequence[str], examples: Sequence[Example], path: Path
 ) -> float:
-    """How often the odd one out is told by what linear probes read of the nouns; nothing else is fitted.
+    """Odd-one-out accuracy from the linear probes' predictions, without further training.
 
-    A question names three nouns: is the first one more like the second than like the third? Two nouns are as alike as
-    the number of attributes that they are read to share: per attribute the sum over values of the product of their
-    shares.
+    A question names three nouns: is the first one more similar to the second than to the third? The similarity of two
+    nouns is their expected number of common attributes: the sum over attributes and values of the product of shares.
 
     Args:
         shares: per attribute (nouns, values), see `LinearProbe.shares`.
         names: the nouns, in the order of `shares`.
-        examples: sentences that name three of them, label 1 if the answer is yes.
-        path: of the examples, for messages.
+        examples: sentences with three nouns, label 1 if the answer is yes.
+        path: file of the examples, for messages.
 
     Raises:
-        InputError: A sentence does not name three different nouns.
+        InputError: A sentence does not contain three different nouns.
     """
     alike = sum(one @ one.T for one in shares)
     number = {name: place for place, name in enumerate(names)}
@@ -262,8 +262,8 @@ def score_readout(
         named = pattern.findall(example.text)
         if len(set(named)) != 3 or len(named) != 3:
             raise InputError(
-                f"{path}, index {example.official_id}: {example.text!r} names {len(named)} nouns of attribute.tsv, "
-                "expected three different ones; call a file of other questions by another name than `odd`"
+                f"{path}, index {example.official_id}: {example.text!r} contains {len(named)} nouns of attribute.tsv, "
+                "expected three different ones; give a file with other questions another name than `odd`"
             )
         asked, first, second = (number[name] for name in named)
         right.append((alike[asked, first] > alike[asked, second]) == bool(example.label))
@@ -274,16 +274,16 @@ def score_readout(
 
 
 def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Rows of a folder's `probes/attribute.tsv`: noun, split, the sentence that holds the noun, and its attributes.
+    """Rows of a folder's `probes/attribute.tsv`: noun, split, a sentence with the noun, and its attributes.
 
-    `columns` are the attributes that are read; without them all. Raises InputError for what cannot be asked.
+    `columns` are the attributes to read; default: all. Raises InputError for attributes that cannot be probed.
     """
     path = Path(folder) / "probes" / "attribute.tsv"
     header = read_header(path)
     asked = list(columns) or [name for name in header if name not in FIXED]
     if not asked:
         raise InputError(
-            f"{path}, line 1: no attribute; expected a column beside {', '.join(FIXED)}"
+            f"{path}, line 1: no attribute; expected a further column besides {', '.join(FIXED)}"
         )
     rows = []
     seen: set[str] = set()
@@ -294,18 +294,18 @@ def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]
         if not _words_of(row["sentence"], row["noun"]):
             raise InputError(f"{where}: the sentence {row['sentence']!r} lacks {row['noun']!r}")
         if row["noun"] in seen:
-            raise InputError(f"{where}: the noun {row['noun']!r} is there twice")
+            raise InputError(f"{where}: repeated noun {row['noun']!r}")
         for column in asked:
             if not row[column].strip():
                 raise InputError(
-                    f"{where}: no value of {column!r}; give one, or name other columns with --columns"
+                    f"{where}: no value for {column!r}; add one, or choose other columns with --columns"
                 )
         seen.add(row["noun"])
         rows.append(row)
     for split in SPLITS:
         if all(row["split"] != split for row in rows):
             raise InputError(
-                f"{path}: no noun of split {split}; expected some of each of {', '.join(SPLITS)}"
+                f"{path}: no noun of split {split}; expected nouns of {', '.join(SPLITS)}"
             )
     for column in asked:
         _check_values(path, rows, column)
@@ -313,7 +313,7 @@ def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]
 
 
 def _check_values(path: Path, rows: AttributeRows, column: str) -> None:
-    """Raises InputError for an attribute that nothing can be learned of."""
+    """Raises InputError for an attribute that cannot be learned from the train nouns."""
     known = {row[column] for row in rows if row["split"] == "train"}
     others = {row[column] for row in rows if row["split"] != "train"}
     wrong = ""
@@ -323,17 +323,17 @@ def _check_values(path: Path, rows: AttributeRows, column: str) -> None:
         wrong = "no dev or test noun has a value that a train noun has"
     if wrong:
         raise InputError(
-            f"{path}: column {column!r} cannot be asked, {wrong}; name others with --columns"
+            f"{path}: column {column!r} cannot be probed, {wrong}; choose other columns with --columns"
         )
 
 
 def attributes_of(rows: AttributeRows) -> list[LinearProbe]:
-    """A linear probe for each attribute of the nouns."""
+    """One linear probe for each attribute."""
     return [LinearProbe(f"linear/{name}", name) for name in rows[0] if name not in FIXED]
 
 
 def _words_of(sentence: str, noun: str) -> range:
-    """Numbers of the words of a sentence that are the noun's, where it stands first; empty if it is not there."""
+    """Word numbers of the noun's first occurrence in a sentence; empty if there is none."""
     words = [sentence[start:stop] for start, stop in word_spans(sentence)]
     wanted = [noun[start:stop] for start, stop in word_spans(noun)]
     for start in range(len(words) - len(wanted) + 1):
@@ -344,9 +344,9 @@ def _words_of(sentence: str, noun: str) -> range:
 
 @torch.no_grad()
 def noun_states(model: Encoder, rows: AttributeRows, max_length: int = 32) -> np.ndarray:
-    """The model's last states at each noun, averaged over its pieces: (nouns, D).
+    """The model's last hidden states at each noun, averaged over its tokens: (nouns, D).
 
-    Raises InputError for a model without states of the text's pieces, or a noun beyond `max_length`.
+    Raises InputError for a model without token states, or a noun beyond `max_length`.
     """
     model.eval()
     examples = [Example(row["noun"], row["sentence"]) for row in rows]
@@ -362,7 +362,7 @@ def noun_states(model: Encoder, rows: AttributeRows, max_length: int = 32) -> np
         pieces = torch.isin(tokens.word_ids[number], torch.tensor(list(words)))
         if not pieces.any():
             raise InputError(
-                f"--max-length {max_length}: cuts off {row['noun']!r} in {row['sentence']!r}"
+                f"--max-length {max_length}: truncates {row['noun']!r} in {row['sentence']!r}"
             )
         at_nouns.append(states[number, pieces].mean(0))
     return torch.stack(at_nouns).numpy()

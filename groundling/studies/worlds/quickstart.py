@@ -1,4 +1,4 @@
-"""The whole path on a rendered world, from nothing: world, teachers, text encoder, arms, probes, report, page."""
+"""The complete pipeline on a rendered world: world, teachers, text encoder, arms, probes, table, and HTML report."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from groundling.studies.worlds.commands import (
 from groundling.studies.worlds.probe import LEARNED, READOUT
 from groundling.studies.worlds.world import World
 
-# A small untrained BERT whose vocabulary is a text file's words.
+# A small untrained BERT with the words of a text file as vocabulary.
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def new_encoder(text: Path, folder: Path, seed: int, layers: int = 2, positions: int = 32) -> None:
-    """Write an untrained small BERT whose vocabulary is every word (and letter) of a text file, as an HF folder.
+    """Write a small untrained BERT with all words and letters of a text file as vocabulary, as an HF folder.
 
-    `positions`: longest input, word pieces. Does nothing if the folder holds an encoder already. Raises InputError if
+    `positions`: maximum input length in tokens. Does nothing if the folder already has an encoder. Raises InputError if
     the text cannot be read.
     """
     if (folder / "tokenizer_config.json").exists():
@@ -68,8 +68,8 @@ def new_encoder(text: Path, folder: Path, seed: int, layers: int = 2, positions:
         num_attention_heads=4,
         intermediate_size=256,
         max_position_embeddings=positions,
-        # BERT's own values are for models six times as wide, trained a thousand times as long; feed-forward
-        # layers of its four times the width took longer here and did no better on dev nouns.
+        # BERT's values are for models six times as wide, trained a thousand times as long; feed-forward layers of
+        # four times the width took longer here and were no better on dev nouns.
         initializer_range=0.04,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
@@ -80,7 +80,7 @@ def new_encoder(text: Path, folder: Path, seed: int, layers: int = 2, positions:
 
 
 def _vocabulary(text: Path) -> dict[str, int]:
-    """Word pieces by number, made by hand: the word-piece trainer numbers them differently in every process."""
+    """Token ids by token, without the WordPiece trainer, whose numbering differs in every process."""
     words: set[str] = set()
     for line in lines_of(text):
         words.update(line.lower().split())
@@ -88,67 +88,68 @@ def _vocabulary(text: Path) -> dict[str, int]:
     pieces = [*SPECIAL, *letters]
     pieces += [f"##{letter}" for letter in letters]
     pieces += sorted(words)
-    # A word of one letter is a piece already; it keeps its first place.
+    # A one-letter word is already a token and keeps its first id.
     return {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
 
 
-# What the quickstart found: the table on the screen, the sentences, and the page with figures.
+# Results of the quickstart: the printed table, the sentences, and the HTML page with figures.
 
 VISUAL = {"world/truth": "attribute true/false", "world/odd": "odd one out"}
-"""Probes of looks by name, and what the table calls them."""
+"""Labels in the table for fine-tuned probes of visual attributes."""
 READ_OUT = {READOUT: "odd one out, read out"}
-"""The same for what is read from the nouns' states without any fine-tuning."""
+"""The label for the readout from the nouns' states, without fine-tuning."""
 LINEAR = {
     "linear/colour": "colour",
     "linear/shape": "shape",
     "linear/size": "size",
     "linear/texture": "texture",
 }
-"""The same for linear probes of the nouns' states."""
+"""Labels for linear probes of the nouns' states."""
 TEXTUAL = {"world/category": "category", "world/order": "word order"}
-"""The same for category and word order, which are known from text alone."""
+"""Labels for category and word order, which text alone answers."""
 SEES = 0.6
-"""An arm sees what a visual probe asks if its accuracy is at least this; guessing is 0.5."""
-NOTHING = "learned nothing"
-"""What is said of fine-tuned probes none of which left its plateau: no accuracy, for nothing was measured."""
+"""Accuracy from which a visual probe counts as transferred; guessing is 0.5."""
+NOTHING = "probe did not train"
+"""Shown instead of an accuracy if no seed of a fine-tuned probe trained."""
 SHOWN = 8
-"""Scenes in the report."""
+"""Number of scenes in the report."""
 ProbeResult = Mapping[str, Any]
-"""What a probe found: accuracies `test` and `dev`, `chance`, that of guessing, and each seed's of fine-tuned ones."""
+"""Result of a probe: accuracies `test` and `dev`, guessing accuracy `chance`, and each seed's for fine-tuned probes."""
 ArmResults = Mapping[str, Mapping[str, ProbeResult]]
-"""What was found of each arm, by probe."""
+"""Probe results by arm and probe."""
 
 
 ABOUT = {
-    "MLM only (control)": "reads the text, and learns to fill in its masked words (MLM)",
-    "XDBERT as published": "the same, and reads it together with the teacher's text tower",
-    "L1": "the same as the control, and brings its states near the teacher's features",
-    "contrastive": "the same as the control, and tells the teacher's features of its own text from those of others",
-    "contrastive, blind teacher": "as contrastive, from a teacher whose images showed nouns with other looks each time",
+    "MLM only (control)": "masked language modelling (MLM) on the text",
+    "XDBERT as published": "MLM with cross-attention to the teacher's text tower, as in XDBERT",
+    "L1": "MLM and an L1 loss between its states and the teacher's features",
+    "contrastive": "MLM and a contrastive loss between its states and the teacher's features",
+    "contrastive, blind teacher": "as contrastive, with a teacher whose images redraw every noun's visual attributes",
 }
-"""What each arm does, in words."""
+"""Descriptions of the arms."""
 TERMS = {
-    "arm": "One way to adapt the text encoder. All arms start from the same one and read the same text for as long.",
+    "arm": "One way to adapt the text encoder. All arms start from the same encoder and train on the same text for the "
+    "same time.",
     "attribute true/false": "After fine-tuning: is “the zib is red .” true?",
     "odd one out": "After fine-tuning: is “the p looks like the q , not the r .” true?",
-    "odd one out, read out": "The same questions without any fine-tuning: linear probes read each noun's colour, "
-    "shape, size and texture, and two nouns are as alike as the number of these that they are read to share.",
-    "colour, shape, size, texture": "A linear probe reads the attribute from the encoder's state at the noun.",
-    "category": "After fine-tuning: does the verb of “she eats the zib .” fit the noun? Only text tells.",
-    "word order": "After fine-tuning: are two words of the sentence exchanged? Only text tells.",
-    "seed": "Fine-tuning draws a new layer and an order of examples. Each small dot is one such draw; ± is their "
-    "standard deviation. World, teachers and encoders have one seed here: several worlds are in docs/results.md.",
-    NOTHING: f"The probe's training loss never fell below {100 * LEARNED:.0f} % of what guessing costs. Its accuracy "
-    "would be that of guessing, but of the arm's knowledge it says nothing: longer fine-tuning might find some.",
-    "guessing": "The best single answer to all questions.",
-    "blind teacher": "It saw the same scenes with every noun's look redrawn each time. Whatever its student gains does "
-    "not come from images.",
+    "odd one out, read out": "The same questions without fine-tuning: linear probes predict each noun's colour, "
+    "shape, size and texture; the similarity of two nouns is their expected number of common attributes.",
+    "colour, shape, size, texture": "A linear probe predicts the attribute from the encoder's state at the noun.",
+    "category": "After fine-tuning: does the verb of “she eats the zib .” fit the noun? Text alone answers it.",
+    "word order": "After fine-tuning: are two words of the sentence swapped? Text alone answers it.",
+    "seed": "Fine-tuning initialises a new head and shuffles the examples. Each small dot is one seed; ± is the "
+    "standard deviation. World, teachers and encoders have one seed here; docs/results.md has several worlds.",
+    NOTHING: f"The probe's training loss stayed above {100 * LEARNED:.0f} % of the guessing loss. This shows nothing "
+    "about the arm's knowledge: longer fine-tuning might succeed.",
+    "guessing": "Accuracy of the majority class.",
+    "blind teacher": "A control teacher, trained on the same scenes with every noun's visual attributes redrawn in "
+    "each image. Gains from this teacher do not come from images.",
 }
-"""What the words of the page mean."""
+"""Glossary of the page."""
 
 
 def table_rows(arms: ArmResults, split: str = "test") -> list[dict[str, str]]:
-    """One row per arm and one for guessing; accuracies on nouns of `split`, which no probe was fitted on."""
+    """One row per arm and one for guessing; accuracies on nouns of `split`, which are held out from the probes."""
     columns = VISUAL | READ_OUT | LINEAR | TEXTUAL
     rows = []
     for name, scores in arms.items():
@@ -157,14 +158,14 @@ def table_rows(arms: ArmResults, split: str = "test") -> list[dict[str, str]]:
             row[label] = _cell(scores[test], split)
         rows.append(row)
     guessing = {"arm": "guessing"}
-    any_arm = next(iter(arms.values()))  # the nouns are the same for all
+    any_arm = next(iter(arms.values()))  # all arms have the same nouns
     for test, label in columns.items():
         guessing[label] = f"{any_arm[test]['chance']:.2f}"
     return [*rows, guessing]
 
 
 def _cell(found: ProbeResult, split: str) -> str:
-    """An accuracy, with its standard deviation over probe seeds, and how many of them learned anything if not all."""
+    """An accuracy with its standard deviation over probe seeds, and the number of seeds that trained if not all."""
     if found[split] is None:
         return NOTHING
     cell = f"{found[split]:.2f}"
@@ -177,7 +178,7 @@ def _cell(found: ProbeResult, split: str) -> str:
 
 
 def verdict(arms: ArmResults, split: str = "test") -> str:
-    """What the table shows, in plain words, against the control that saw the same text without a teacher."""
+    """A sentence that compares each arm with the control, which read the same text without a teacher."""
     control, *others = arms
     parts = []
     for name in others:
@@ -186,36 +187,42 @@ def verdict(arms: ArmResults, split: str = "test") -> str:
             for test, label in (VISUAL | TEXTUAL).items()
         ]
         parts.append(f"{name}: {describe_visual_result(arms, name, split)} ({', '.join(compared)})")
-    return f"Against {control}, on nouns never described to it. " + "; ".join(parts) + "."
+    return (
+        f"Visual attributes compared with {control}, on nouns that its text never describes. "
+        + "; ".join(parts)
+        + "."
+    )
 
 
 def _compare_with_control(arms: ArmResults, name: str, test: str, split: str) -> str:
-    """An arm's accuracy and the control's."""
+    """An arm's accuracy against the control's."""
     control, own = (
         NOTHING if one[test][split] is None else f"{one[test][split]:.2f}"
         for one in (next(iter(arms.values())), arms[name])
     )
-    return f"{NOTHING}, as the control" if own == control == NOTHING else f"{own} against {control}"
+    return (
+        f"{NOTHING}, nor the control's" if own == control == NOTHING else f"{own} against {control}"
+    )
 
 
 def _difference(arms: ArmResults, name: str, test: str, split: str) -> str:
-    """What an arm's accuracy has more than the control's; if a side learned nothing, which."""
+    """An arm's accuracy minus the control's, or a note which of the two probes did not train."""
     control = next(iter(arms.values()))[test][split]
     own = arms[name][test][split]
     if own is None:
         return NOTHING
-    return f"control {NOTHING}" if control is None else f"{own - control:+.2f}"
+    return f"control's {NOTHING}" if control is None else f"{own - control:+.2f}"
 
 
 def describe_visual_result(arms: ArmResults, name: str, split: str = "test") -> str:
-    """Whether an arm sees what its visual probes ask."""
+    """Whether an arm's visual probes show transfer of visual attributes."""
     found = [arms[name][test][split] for test in VISUAL]
     seen = [accuracy is not None and accuracy >= SEES for accuracy in found]
     if all(seen):
-        return "sees"
+        return "transferred"
     if any(seen):
-        return "sees in part"
-    return "does not see"
+        return "partly transferred"
+    return "not transferred"
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -228,26 +235,26 @@ def write_page(out: Path, result: Mapping[str, Any]) -> None:
     asked = VISUAL | READ_OUT | TEXTUAL
     write_report(
         out / "report.html",
-        "Does a text encoder learn to see?",
+        "Does a text encoder learn visual attributes?",
         [
-            ReportSection("What each arm does, and what comes of it", rows=_arm_rows(arms)),
-            ReportSection("Accuracy on nouns that no probe was fitted on", rows=table_rows(arms)),
+            ReportSection("Arms and results", rows=_arm_rows(arms)),
+            ReportSection("Accuracy on nouns held out from the probes", rows=table_rows(arms)),
             ReportSection(
                 "Differences from the control",
-                [f"Accuracy less that of {control}, on the same nouns."],
+                [f"Accuracy minus that of {control}, on the same nouns."],
                 rows=_difference_rows(arms),
             ),
             ReportSection("Questions", FIGURE, figure=_figure(arms, asked, out / "report.png")),
             ReportSection(
-                "Attributes read from the noun's own state", figure=_figure(arms, LINEAR)
+                "Attributes predicted from the noun's state", figure=_figure(arms, LINEAR)
             ),
-            ReportSection("What the teacher sees", pictures=_scenes(out / "world")),
-            ReportSection("How well the teacher sees", rows=_recall_rows(result["retrieval"])),
+            ReportSection("Training scenes of the teacher", pictures=_scenes(out / "world")),
+            ReportSection("Retrieval of the teacher", rows=_recall_rows(result["retrieval"])),
         ],
         [
-            "Every noun has a look that only images show, and a category that only text shows. A CLIP teacher sees "
-            "the images; the text encoder reads text that never tells a noun's look. Each arm adapts it for the same "
-            "number of steps on the same text.",
+            "Every noun has visual attributes that only images show, and a category that only text shows. A CLIP "
+            "teacher learns from the images; the text encoder reads text that never states a noun's visual attributes. "
+            "Each arm adapts the encoder for the same number of steps on the same text.",
             _summary(arms),
         ],
         notes=_footer(out, result),
@@ -256,15 +263,18 @@ def write_page(out: Path, result: Mapping[str, Any]) -> None:
 
 
 FIGURE = (
-    "A row for each arm. The large mark and the number are the mean, small dots are the seeds of fine-tuning, and the "
-    "dashed line is guessing.",
+    "One row per arm. The large mark and the number are the mean, small dots are fine-tuning seeds, the dashed line is "
+    "guessing.",
 )
 
 
 def _summary(arms: ArmResults) -> str:
-    """Which arms see, in a few words each."""
-    groups = {"sees": "See what no text tells", "sees in part": "See it in part"}
-    groups["does not see"] = "Do not see it"
+    """A sentence for each outcome with the names of its arms."""
+    groups = {
+        "transferred": "Visual attributes transferred",
+        "partly transferred": "Partly transferred",
+    }
+    groups["not transferred"] = "Not transferred"
     told = []
     for word, group in groups.items():
         names = [name for name in arms if describe_visual_result(arms, name) == word]
@@ -274,7 +284,7 @@ def _summary(arms: ArmResults) -> str:
 
 
 def _arm_rows(arms: ArmResults) -> list[TableRow]:
-    """What each arm does, and whether it sees."""
+    """Description and outcome of each arm."""
     return [
         {
             "arm": name,
@@ -286,7 +296,7 @@ def _arm_rows(arms: ArmResults) -> list[TableRow]:
 
 
 def _difference_rows(arms: ArmResults) -> list[TableRow]:
-    """A row for each arm but the first, which is the control."""
+    """One row for each arm except the first, the control."""
     rows: list[TableRow] = []
     for name in list(arms)[1:]:
         row = {"arm": name}
@@ -297,7 +307,7 @@ def _difference_rows(arms: ArmResults) -> list[TableRow]:
 
 
 def _figure(arms: ArmResults, probes: Mapping[str, str], path: Path | None = None) -> str:
-    """Test accuracies of all arms, and as PNG at `path`."""
+    """Figure of all arms' test accuracies, also as PNG at `path`."""
     shown = []
     for test, label in probes.items():
         scores = {name: _seeds(found[test]) for name, found in arms.items()}
@@ -310,12 +320,12 @@ def _figure(arms: ArmResults, probes: Mapping[str, str], path: Path | None = Non
         cells = [f"{name} {_cell(found[test], 'test')}" for name, found in arms.items()]
         told.append(f"{label}: {', '.join(cells)}")
     return in_two_widths(
-        partial(score_panels, shown), "Accuracy on unseen nouns. " + "; ".join(told), path
+        partial(score_panels, shown), "Accuracy on held-out nouns. " + "; ".join(told), path
     )
 
 
 def _seeds(found: ProbeResult) -> list[float]:
-    """The accuracies of all seeds that learned something, or the one that there is."""
+    """Accuracies of the seeds whose probe trained; for probes without seeds, the single accuracy."""
     if "learned" not in found:
         return [found["test"]]
     by_seed = zip(found["scores"]["test"], found["learned"], strict=True)
@@ -323,18 +333,18 @@ def _seeds(found: ProbeResult) -> list[float]:
 
 
 def _recall_rows(retrieval: Mapping[str, float]) -> list[TableRow]:
-    """Recall on unseen scenes, a row for each direction."""
+    """Recall on held-out scenes, one row per direction."""
     rows: list[TableRow] = []
     for way, asked in (
-        ("text_to_image", "image of a caption"),
-        ("image_to_text", "caption of an image"),
+        ("text_to_image", "caption to image"),
+        ("image_to_text", "image to caption"),
     ):
-        row = {"what is looked for": asked}
+        row = {"direction": asked}
         for name, value in retrieval.items():
             rank = name.removeprefix(f"{way}_r@")
             if rank != name:
-                row["found first" if rank == "1" else f"among the first {rank}"] = f"{value:.1f} %"
-        row["unseen scenes"] = f"{retrieval['images']:,.0f}"
+                row[f"recall@{rank}"] = f"{value:.1f} %"
+        row["held-out scenes"] = f"{retrieval['images']:,.0f}"
         rows.append(row)
     return rows
 
@@ -343,14 +353,13 @@ def _footer(out: Path, result: Mapping[str, Any]) -> list[str]:
     about = read_json(out / "config.json")
     today = datetime.now(UTC).date().isoformat()
     return [
-        f"World and weights of seed {result['seed']}; {result['seconds']:.0f} seconds in all; {today}; groundling "
-        f"{about['versions']['groundling']}, commit {about['commit'][:12]}. Another processor rounds otherwise, so its "
-        "numbers differ a little."
+        f"World and weights of seed {result['seed']}; {result['seconds']:.0f} seconds in total; {today}; groundling "
+        f"{about['versions']['groundling']}, commit {about['commit'][:12]}. Numbers differ slightly between processors."
     ]
 
 
 def _scenes(world: Path) -> list[ReportImage]:
-    """The first images as PNG, each with its captions."""
+    """The first images as PNG with their captions."""
     content = read_json(world / "captions_train.json")
     captions: dict[int, list[str]] = {}
     for note in content["annotations"]:
@@ -362,7 +371,7 @@ def _scenes(world: Path) -> list[ReportImage]:
     return scenes
 
 
-# Chosen on the dev nouns of world 100; see docs/results.md for what was tried.
+# Chosen on the dev nouns of world 100; docs/results.md lists the alternatives.
 TEACHER = TeachConfig(
     size=32,
     patch_size=16,
@@ -384,7 +393,7 @@ TEACHING = TrainConfig(
     save_every=300,
     cpu=True,
 )
-BLIND_TEACHING = replace(TEACHING, steps=250)  # it has no looks to learn, only how scenes are told
+BLIND_TEACHING = replace(TEACHING, steps=250)  # without attributes to learn, only caption wording
 PRETRAINING = TrainConfig(
     steps=1500,
     batch=64,
@@ -398,41 +407,43 @@ PRETRAINING = TrainConfig(
 ADAPTING = TrainConfig(
     steps=500, batch=64, lr=2e-3, warmup_ratio=0.05, log_every=50, save_every=500, cpu=True
 )
-ADAPTING_ON_BLOCKS = replace(ADAPTING, batch=16)  # as much text: a block holds four lines
+ADAPTING_ON_BLOCKS = replace(
+    ADAPTING, batch=16
+)  # the same amount of text: a block contains four lines
 ADAPTER = AdaptConfig(max_length=32)
 
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """How some questions are put to every arm."""
+    """Settings of some fine-tuned questions, the same for every arm."""
 
     questions: tuple[str, ...]
-    """Names of their files."""
+    """Names of the questions' files."""
     seeds: int
-    """Times that each is fine-tuned on."""
+    """Number of fine-tuning seeds per question."""
     steps: int
-    """Optimizer steps of each time."""
+    """Optimizer steps per seed."""
 
 
 SHORT_TEACHING = replace(TEACHING, steps=600)
 
 PROBES = {
-    # By then the training loss of arms that see is below .2; at 250 steps it had just left its plateau. The default of
-    # `groundling probe`, 1,000 steps, gives .02 to .03 more, for which five minutes on two cores are too short.
+    # After 500 steps the training loss of arms with transfer is below .2; at 250 steps it just left its plateau. The
+    # default of `groundling probe`, 1,000 steps, gives .02 to .03 more, but exceeds five minutes on two cores.
     "odd": ProbePlan(("odd",), seeds=3, steps=500),
     "truth": ProbePlan(("truth",), seeds=3, steps=250),  # no better at 500 or 1,000
     "text": ProbePlan(("category", "order"), seeds=1, steps=250),
 }
-"""What is asked of every arm, by the name of its folder."""
+"""Probes of every arm, by folder name."""
 SHORT_PROBES = {
     **PROBES,
     "odd": replace(PROBES["odd"], seeds=2),
     "truth": replace(PROBES["truth"], seeds=2),
 }
-"""The same where time is short."""
+"""Probes of the short quickstart."""
 
 BLIND = "teacher-blind"
-"""The job and folder of the teacher that saw the same scenes with every noun's looks redrawn."""
+"""Job and folder of the teacher that is trained on scenes with redrawn visual attributes."""
 
 ARMS = {
     "MLM only (control)": ("mlm", "", 0.0),
@@ -441,26 +452,26 @@ ARMS = {
     "contrastive": ("contrastive", "teacher", 1.0),
     "contrastive, blind teacher": ("contrastive", BLIND, 1.0),
 }
-"""Each arm's objectives, teacher, and weight of what it distils.
+"""Objectives, teacher, and distillation weight of each arm.
 
-XDBERT reads blocks, as in its paper: of exactly 32 pieces here, which is what the encoder reads (512 there). The others
-read the same text by lines, of which a block holds about four. The blind teacher saw the same scenes with every noun's
-looks redrawn.
+XDBERT reads blocks, as in its paper: of exactly 32 tokens here, the encoder's maximum length (512 in the paper). The
+other arms read the same text by lines; a block contains about four. The blind teacher is trained on the same scenes
+with every noun's visual attributes redrawn.
 """
 
 SHORT_ARMS = ("MLM only (control)", "contrastive")
-"""The arms that show whether knowledge of looks arrives, and that text alone does not bring it."""
+"""The minimal comparison: an arm that transfers visual attributes, and the text-only control."""
 
 LAST_FILES = {
     "text": "world.json",
     "images": "captions_dev.json",
     "blind images": "captions_blind_dev.json",
 }
-"""The file that each part of a world ends with."""
+"""The file that is written last for each part of a world."""
 
 
 def render(world: World, folder: Path, part: str) -> None:
-    """Write one part of a world, "text", "images" or "blind images", unless an earlier run has finished it."""
+    """Write one part of a world, "text", "images" or "blind images", unless it is already complete."""
     if (folder / LAST_FILES[part]).exists():
         return
     if part == "text":
@@ -470,10 +481,10 @@ def render(world: World, folder: Path, part: str) -> None:
 
 
 def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
-    """Run everything, or what is missing of it, into the run's folder, print the table, write `report.html`.
+    """Run all missing jobs in the run's folder, print the table, and write `report.html`.
 
-    Without `config.full` there are fewer arms, probes and steps of the teacher, to show the same in minutes.
-    Returns the arms' accuracies, the teacher's retrieval scores, and the seconds it took.
+    Without `config.full` there are fewer arms, probe seeds and teacher steps, to finish in minutes. Returns the arms'
+    accuracies, the teacher's retrieval scores, and the run time in seconds.
     """
     began = time.perf_counter()
     plan = _QuickstartPlan(config, run.folder)
@@ -489,32 +500,32 @@ def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
         "seed": config.seed,
     }
     page = run.folder / "report.html"
-    took = f"({result['seconds']:.0f} s in all)"
+    took = f"({result['seconds']:.0f} s in total)"
     print(f"\n{format_table(table_rows(arms))}\n\n{verdict(arms)}\n\n{page} {took}")
     write_page(run.folder, result)
     return result
 
 
 def _probes_of(arm: str, part: str) -> str:
-    """The name of the job that asks an arm one part of `PROBES`."""
+    """Name of the job for one part of an arm's `PROBES`."""
     return f"{arm}: probes, {part}"
 
 
 @dataclass(frozen=True)
 class _QuickstartPlan:
-    """What has to be done, and where each job finds what others have made."""
+    """The jobs of a quickstart and the folders that they share."""
 
     config: QuickstartConfig
     out: Path
 
     @property
     def arms(self) -> Sequence[str]:
-        """Names of those that are compared, the control first."""
+        """Names of the compared arms, the control first."""
         return list(ARMS) if self.config.full else SHORT_ARMS
 
     @property
     def probes(self) -> Mapping[str, ProbePlan]:
-        """What is asked of each, by the name of its folder."""
+        """Probes of each arm, by folder name."""
         return PROBES if self.config.full else SHORT_PROBES
 
     @property
@@ -526,7 +537,7 @@ class _QuickstartPlan:
         return self.world / "corpus" / "train.txt"
 
     def jobs(self) -> list[Job]:
-        """All jobs in the order in which they should start; short ones last: no process idles long at the end."""
+        """All jobs in starting order; short jobs are last, so no process idles long at the end."""
         world = World(WorldConfig(seed=self.config.seed))
         untrained = self.out / "new"
         jobs = [
@@ -561,7 +572,7 @@ class _QuickstartPlan:
         return Job(name, TEACH, (settings, self._scaled(training), self.out / name), (after,))
 
     def _text_encoder(self, untrained: Path) -> Job:
-        """The encoder that all arms start from: it knows the corpus, and no teacher."""
+        """The job for the encoder that all arms start from, pre-trained on the corpus without a teacher."""
         settings = make_settings(
             AdaptConfig,
             student=str(untrained),

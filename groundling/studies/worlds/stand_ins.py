@@ -1,6 +1,7 @@
-"""Small stand-ins for the data and weights of a sweep's file, so that all of it can be run in a minute.
+"""Small stand-ins for a sweep's data and weights, with which the whole sweep runs in a minute.
 
-Those of data are a small rendered world's; of tasks of text its sentences, in the layouts of GLUE, SWAG and READ.
+Stand-ins for data come from a small rendered world; those for text tasks have its sentences in the layouts of GLUE,
+SWAG and READ.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from groundling.vision_language.loading import load_encoder, make_vision_languag
 from groundling.vision_language.single_stream import SingleStreamModel, get_bert
 
 EXAMPLES = 32
-"""Most examples of a split; with fewer scenes to draw from, VCR's would have none."""
+"""Maximum number of examples per split; with fewer scenes, VCR would have none."""
 WORLD = WorldConfig(nouns=24, dev_nouns=6, test_nouns=8, size=SIDE, control_images=False)
 CLIP = TeachConfig(
     size=SIDE,
@@ -67,23 +68,23 @@ DATA = {
     "images": "images",
     "text": "texts.txt",
 }
-"""Kinds of data that the rendered world has, and where `write_tasks` puts them."""
+"""Kinds of data from the rendered world, and their places below `write_tasks`' folder."""
 JOINS = ("uniter", "visualbert", "vlbert")
-"""Kinds of weights that are a tiny BERT with this join, not trained."""
+"""Architectures whose stand-in is a tiny untrained BERT with this architecture's embeddings."""
 TEXT_TASKS: Mapping[str, Task] = {task.name: task for task in (*TASKS, REGULAR, READABILITY)}
-"""Kinds of data that are tasks of text, by name."""
+"""Text tasks by name."""
 ROWS = 8
-"""Examples of a split."""
+"""Number of examples per split."""
 PASSAGES = 40
-"""Of READ, whose ids decide which of them are held out."""
+"""Number of passages of READ; their ids decide which are held out."""
 
 
 def make_stand_ins(
     sources: Sequence[SweepSource], folder: Path
 ) -> tuple[dict[str, SweepSource], list[str]]:
-    """Sources whose paths are those of stand-ins in `folder`, or where they will be made, and notes on them.
+    """Sources whose paths are stand-ins in `folder`, or their future places, and notes on them.
 
-    A stand-in that an earlier call has made is used again. Raises InputError for a kind that there is none of.
+    Existing stand-ins are reused. Raises InputError for a kind without stand-in.
     """
     shelf = _StandInCache(folder, {source.kind for source in sources})
     found = {}
@@ -93,14 +94,12 @@ def make_stand_ins(
             path = shelf.path(source.kind, source.name)
             found[source.name] = replace(source, path=str(path), command="", settings=(None, None))
             if source.command:
-                notes.append(
-                    f"{source.name} is not made by `{source.command}`: a stand-in is there"
-                )
+                notes.append(f"{source.name}: uses a stand-in instead of `{source.command}`")
         elif source.command:
             made = folder / "made" / Path(source.path).name
             found[source.name] = replace(source, path=str(made))
         else:
-            raise InputError(f"{source.name}: no `kind`, so nothing can stand in for it")
+            raise InputError(f"{source.name}: no `kind`, which a stand-in needs; add one")
     return found, notes
 
 
@@ -108,16 +107,16 @@ STAND_INS = StandInMaker("rendered world", make_stand_ins)
 
 
 class _StandInCache:
-    """Stand-ins, made when they are first asked for."""
+    """Stand-ins, created on first use."""
 
     def __init__(self, folder: Path, kinds: Collection[str]) -> None:
-        """`kinds` of data are the ones that the world is written as; a CLIP's pieces are learned from its captions."""
+        """The world is written as the given `kinds` of data, and as captions, from which CLIP's tokens are learned."""
         self.folder = folder
         self.names = {"captions", *kinds} - TEXT_TASKS.keys()
         self.world = folder / "world"
 
     def path(self, kind: str, name: str) -> Path:
-        """Where the stand-in of a kind is; raises InputError for an unknown one."""
+        """Path of a kind's stand-in; raises InputError for an unknown kind."""
         if not (self.world / "tasks.json").exists():
             write_tasks(World(WORLD), self.world, EXAMPLES, EXAMPLES, self.names)
             _name_persons(self.world / DATA["vcr"])
@@ -144,7 +143,7 @@ class _StandInCache:
         return makers[kind]()
 
     def own_copy(self, kind: str, name: str) -> Path:
-        """A file for each name, since several of them may be read together, or one be held out from the other."""
+        """A copy of the file for each name, since a sweep may read several together or hold one out."""
         source = self.world / DATA[kind]
         path = self.folder / f"{slug(name)}{source.suffix}"
         write_whole(path, source.read_bytes())
@@ -167,7 +166,7 @@ class _StandInCache:
         return out / "model"
 
     def store(self) -> Path:
-        """Regions of all images, the whole one first, in the order of VCR's tags."""
+        """Regions of all images, the whole image first, in the order of VCR's tags."""
         out = self.folder / "regions"
         if not (out / "manifest.json").exists():
             settings = make_settings(
@@ -198,7 +197,7 @@ class _StandInCache:
         return folder
 
     def wordnet(self) -> Path:
-        """A WordNet without any words, so nothing is edited by its help."""
+        """A WordNet without words, with which no text is edited."""
         folder = self.folder / "wordnet"
         folder.mkdir(exist_ok=True)
         for ending in ("noun", "verb", "adj", "adv"):
@@ -209,7 +208,7 @@ class _StandInCache:
         return folder
 
     def detections(self) -> Path:
-        """RefCOCO+'s annotated boxes as a detector's, none of them sure."""
+        """RefCOCO+'s annotated boxes as detections with score 0.5."""
         path = self.folder / "detections.json"
         annotated = read_json(self.world / DATA["refcoco+"] / "instances.json")
         found = [
@@ -255,7 +254,7 @@ class _StandInCache:
 
 
 def _cut_val(vqa: Path) -> None:
-    """VQA's val in two, as LXMERT's lists."""
+    """Split VQA's val in two, as LXMERT's lists."""
     asked = read_questions(vqa, "val")
     for name, some in (("minival", asked[::2]), ("nominival", asked[1::2])):
         rows = [
@@ -266,14 +265,14 @@ def _cut_val(vqa: Path) -> None:
 
 
 def _name_persons(vcr: Path) -> None:
-    """Calls the things of VCR's stand-in persons, whom shortcut mitigation is about."""
+    """Rename the objects of VCR's stand-in to persons, which shortcut mitigation edits."""
     for path in [*vcr.glob("*.jsonl"), *vcr.glob("vcr1images/*/*.json")]:
         text = path.read_text(encoding="utf-8")
         write_whole(path, text.replace('["thing", "thing"]', '["person", "person"]'))
 
 
 def write_text_task(name: str, sentences: Sequence[str], root: Path) -> Path:
-    """A task's folder below `root`, written unless it is there, with labels that say nothing of the `sentences`."""
+    """Write a task's folder below `root` unless it exists, with labels that are independent of the `sentences`."""
     folder = root / name.replace("/", "-")
     if folder.exists():
         return folder

@@ -1,6 +1,6 @@
-"""What a text encoder knows of a world's nouns: questions with the answers true and false, a file for each split.
+"""True-or-false questions about a world's nouns, one file per split.
 
-A rendered world has two visual questions and two text-only controls; other folders have what they have.
+A rendered world has two visual questions and two text-only controls; other folders may have other questions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRUE_FALSE = Classification(("0", "1"))
 
 
 TRAIN = "_train.tsv"
-"""How the name of a question's file of training examples ends."""
+"""Ending of a question's training file."""
 
 
 def question_task(name: str) -> Task:
@@ -37,7 +37,7 @@ def question_task(name: str) -> Task:
             examples.append(
                 Example(f"{name}-{split}-{index}", row["sentence"], label=label, official_id=index)
             )
-        told = f"{path}: holds no examples; a world needs more nouns for them"
+        told = f"{path}: contains no examples; a world needs more nouns for them"
         require_nonempty(examples, told)
         return examples
 
@@ -57,13 +57,13 @@ TRUTH = question_task("truth")
 ODD = question_task("odd")
 """Visual: which of two nouns looks like a third? Chance 0.50."""
 CATEGORY = question_task("category")
-"""Control, known from text alone: does the verb fit the noun?"""
+"""Control, answered by text alone: does the verb fit the noun?"""
 ORDER = question_task("order")
-"""Control, known from text alone: are two words of the sentence exchanged?"""
+"""Control, answered by text alone: are two words of the sentence swapped?"""
 
 
 def questions_in(folder: Path, names: Sequence[str] = ()) -> list[Task]:
-    """The questions of a folder's `probes`, or those of some names alone; raises InputError for a name without file."""
+    """The questions in a folder's `probes`, or only `names`; raises InputError for a name without a file."""
     files = sorted((Path(folder) / "probes").glob(f"*{TRAIN}"))
     there = [path.name.removesuffix(TRAIN) for path in files]
     for name in names:

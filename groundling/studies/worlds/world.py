@@ -1,4 +1,4 @@
-"""The rendered world: what is in it, what its images show, and how it is written in the field's file formats."""
+"""The rendered world: scenes, images, captions and boxes, and their files in the field's formats."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from groundling.studies.worlds.language import (
     sentence,
 )
 
-# What the images show: one thing, or two with a relation between them; and how each is drawn.
-# A thing has a colour, a shape at two fits and two sizes, and a texture.
+# Scenes: one object, or two objects with a relation; and how each is rendered.
+# An object has a colour, a shape, one of two sizes (each drawn at two scales), and a texture.
 
 PLACES = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
-"""Where a thing may stand that is alone: in the middle, or to one of four sides, as steps to the right and down."""
+"""Places of a single object: the middle or one of four sides, as steps right and down."""
 RGB = {
     "red": (215, 30, 40),
     "green": (30, 150, 50),
@@ -49,13 +49,13 @@ RGB = {
     "purple": (140, 50, 185),
     "pink": (250, 130, 195),
 }
-"""The paint of each colour, 0 to 255."""
+"""RGB value of each colour, 0 to 255."""
 TEXTURE_INK = {"striped": 20, "dotted": 250}
-"""Brightness of a texture's marks: dark and light, so that few pixels suffice to tell them apart."""
+"""Brightness of a texture's marks: dark and light, to be distinguishable in few pixels."""
 SCALES = {"small": (0.56, 0.64), "large": (0.92, 1.0)}
-"""How much of its cell a thing fills, at each of the two fits of its size."""
+"""Share of the cell's side that an object fills, at each of the two scales of its size."""
 OVERSAMPLING = 4
-"""A shape is drawn at this many times the cell's resolution and averaged down."""
+"""Oversampling factor: shapes are drawn at this multiple of the cell's resolution and averaged."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SceneObject:
     """One object of a scene."""
 
     name: str
-    """Its noun; empty for a thing without one."""
+    """Its noun; empty for an object without one."""
     attributes: VisualAttributes
     """Colour, shape, size, texture."""
     x: int
@@ -71,28 +71,28 @@ class SceneObject:
     y: int
     """Upper edge of its cell, pixels."""
     fit: int
-    """Which of its size's two fits it is drawn at, 0 or 1."""
+    """Which of the two scales of its size it has, 0 or 1."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One or two things."""
+    """The content of one image: one or two objects."""
 
     image_id: int
-    """Id of the image that shows it."""
+    """Id of its image."""
     relation: str
-    """Where the first thing is, seen from the second, such as "left of"; empty if there is one thing."""
+    """Relation of the first object to the second, such as "left of"; empty for one object."""
     things: tuple[SceneObject, ...]
-    """The things, one or two."""
+    """The objects, one or two."""
 
 
 def cell_size(size: int) -> int:
-    """Side of the square cell in which a thing is drawn, pixels; `size`: that of the image."""
+    """Side of an object's square cell in pixels; `size` is the image's side."""
     return size * 7 // 16
 
 
 def draw_scene(seed: int, size: int, nouns: Sequence[Noun], image_id: int, blind: bool) -> Scene:
-    """What one image of `size` x `size` pixels shows; blind, the same layout with the nouns' attributes redrawn."""
+    """The scene of an image of `size` x `size` pixels; `blind` redraws the nouns' attributes in the same layout."""
     rng = generator(seed, "scene", image_id)
     first = int(rng.integers(len(nouns)))
     distance = 1 + int(rng.integers(len(nouns) - 1))
@@ -117,9 +117,9 @@ def draw_scene(seed: int, size: int, nouns: Sequence[Noun], image_id: int, blind
 
 
 def _corners(rng: Generator, size: int, relation: str) -> np.ndarray:
-    """Left and upper edges of two cells (2, 2), pixels; of the first only, if there is no relation.
+    """Left and upper edges of two cells (2, 2), pixels; without a relation only the first is used.
 
-    Few places, hardly jittered: a vision transformer this small does not learn to move a shape about.
+    Few places with little jitter: such a small vision transformer does not learn translation invariance.
     """
     middle = (size - cell_size(size)) // 2
     step = size // 4
@@ -138,7 +138,7 @@ def _corners(rng: Generator, size: int, relation: str) -> np.ndarray:
 
 
 def relation_of(scene: Scene, thing: int) -> str:
-    """Where thing number 0 or 1 of a scene is, seen from the other."""
+    """Relation of object 0 or 1 of a scene to the other object."""
     if thing == 0:
         return scene.relation
     return OPPOSITE[scene.relation]
@@ -146,18 +146,18 @@ def relation_of(scene: Scene, thing: int) -> str:
 
 @dataclass(frozen=True)
 class RenderedObject:
-    """A thing in its cell of C x C pixels."""
+    """A rendered object in its cell of C x C pixels, without colour."""
 
     cover: np.ndarray
-    """The thing's share of each pixel (C, C, 1), 0 to 1."""
+    """The object's share of each pixel (C, C, 1), 0 to 1."""
     mark: np.ndarray
-    """Of that share, the part that is texture (C, C, 1), 0 to 1."""
+    """The share of `cover` that has the texture's ink (C, C, 1), 0 to 1."""
     box: tuple[int, int, int, int]
     """x, y, width, height in pixels."""
 
 
 def render_object(shape: str, size: str, texture: str, fit: int, cell: int) -> RenderedObject:
-    """One shape at one of its size's two fits (0 or 1), in a cell of `cell` x `cell` pixels."""
+    """Render a shape at scale 0 or 1 (`fit`) of its size, in a cell of `cell` x `cell` pixels."""
     fine_cover = _shape(shape, SCALES[size][fit], OVERSAMPLING * cell)
     blocks = fine_cover.reshape(cell, OVERSAMPLING, cell, OVERSAMPLING)
     cover = blocks.mean(axis=(1, 3), dtype=np.float32)
@@ -166,7 +166,7 @@ def render_object(shape: str, size: str, texture: str, fit: int, cell: int) -> R
 
 
 def _shape(shape: str, scale: float, side: int) -> np.ndarray:
-    """Which of `side` x `side` points are inside a shape; at scale 1 the shape touches the edges."""
+    """Mask (`side`, `side`) of the points inside a shape; at scale 1 the shape touches the edges."""
     points = (np.arange(side) + 0.5) / (side // 2) - 1
     x = points[None, :] / scale
     y = points[:, None] / scale
@@ -188,7 +188,7 @@ def _shape(shape: str, scale: float, side: int) -> np.ndarray:
 
 
 def _texture(texture: str, cell: int) -> np.ndarray:
-    """Where a texture has its marks (C, C), 0 or 1: in bands, each a seventh of the cell wide."""
+    """Mask (C, C) of a texture's marks, 0 or 1, in bands of a seventh of the cell's width."""
     row, column = np.indices((cell, cell)) * 14 // cell // 2 % 2
     if texture == "plain":
         return np.zeros_like(row)
@@ -200,7 +200,7 @@ def _texture(texture: str, cell: int) -> np.ndarray:
 
 
 def _box(cover: np.ndarray) -> tuple[int, int, int, int]:
-    """x, y, width, height of the pixels that a thing covers by half or more."""
+    """x, y, width, height of the pixels that are covered by at least half."""
     ys, xs = np.nonzero(cover >= 0.5)
     width = int(np.ptp(xs)) + 1
     height = int(np.ptp(ys)) + 1
@@ -208,13 +208,13 @@ def _box(cover: np.ndarray) -> tuple[int, int, int, int]:
 
 
 FORMAT_VERSION = 1
-"""Raised whenever a written world changes for the same settings."""
+"""Increases whenever the same settings write a different world."""
 PROMPTS = ("the {} is [MASK] .", "there is a [MASK] {} .")
-"""Questions for a masked-LM head, worded as the corpus and the captions speak of things."""
+"""Prompts for a masked-LM head, in the wording of the corpus and the captions."""
 
 
 class CocoAnnotation(TypedDict):
-    """One annotation of COCO's instances file, without its id."""
+    """One annotation of a COCO instances file, without its id."""
 
     image_id: int
     category_id: int
@@ -241,11 +241,11 @@ class World:
         return generator(self.config.seed, stream, index)
 
     def scene(self, image_id: int, blind: bool = False) -> Scene:
-        """What one image shows; blind, the same layout and nouns with the nouns' attributes redrawn."""
+        """The scene of one image; `blind` redraws the nouns' attributes in the same layout."""
         return draw_scene(self.config.seed, self.config.size, self.nouns, image_id, blind)
 
     def render_object(self, thing: SceneObject) -> RenderedObject:
-        """How a thing is drawn in its cell, whatever its colour."""
+        """An object rendered in its cell, without colour."""
         _, shape, size, texture = thing.attributes
         return self._stamps[shape, size, texture, thing.fit]
 
@@ -269,7 +269,7 @@ class World:
         return np.clip(pixels, 0, 255).astype(np.uint8)
 
     def captions(self, scene: Scene) -> list[str]:
-        """Two captions; what they name and describe depends on the image's id alone, so it is the same when blind."""
+        """Two captions; their choice of words depends only on the image id, so it is the same if blind."""
         captions = []
         for number in (0, 1):
             rng = self._rng("caption", 2 * scene.image_id + number)
@@ -289,7 +289,7 @@ class World:
         return captions
 
     def boxes(self, scene: Scene) -> list[CocoAnnotation]:
-        """COCO annotations of a scene without their ids; boxes are x, y, width, height in pixels."""
+        """COCO annotations of a scene, without ids; boxes are x, y, width, height in pixels."""
         notes = []
         for thing in scene.things:
             drawn = self.render_object(thing)
@@ -308,14 +308,14 @@ class World:
         return notes
 
     def write(self, folder: str | os.PathLike) -> None:
-        """Write images, captions, boxes, text and probes; `world.json` comes last and so marks a complete folder."""
+        """Write images, captions, boxes, text and probes; `world.json` is last and marks a complete folder."""
         self.write_images(folder)
         if self.config.control_images:
             self.write_images(folder, blind=True)
         self.write_text(folder)
 
     def write_images(self, folder: str | os.PathLike, blind: bool = False) -> None:
-        """Write images, captions and boxes in COCO's layout, or the control's images and captions."""
+        """Write images, captions and boxes in COCO's layout, or if `blind` the control's images and captions."""
         root = Path(folder)
         (root / ("images_blind" if blind else "images")).mkdir(parents=True, exist_ok=True)
         self._write_split(root, "train", range(1, 1 + self.config.scenes), blind)
@@ -344,7 +344,7 @@ class World:
                 captions.append({"id": len(captions) + 1, "image_id": image_id, "caption": text})
             for note in self.boxes(scene):
                 boxes.append({"id": len(boxes) + 1, **note})
-        if not blind:  # the control needs no boxes: a teacher sees whole images
+        if not blind:  # the control needs no boxes: teachers read whole images
             shapes = [{"id": i, "name": name} for i, name in enumerate(ATTRIBUTES["shape"], 1)]
             content = {"images": images, "annotations": boxes, "categories": shapes}
             write_lines(root / f"instances_{split}.json", [json.dumps(head | content)])
@@ -375,7 +375,7 @@ class World:
         write_lines(root / "world.json", [json.dumps(about, indent=1)])
 
     def _write_corpus(self, path: Path, count: int) -> set[str]:
-        """Write so many sentences; returns each of them once."""
+        """Write `count` sentences; returns the distinct ones."""
         lines = []
         for index in range(count):
             rng = self._rng(f"corpus/{path.stem}", index)
@@ -384,7 +384,7 @@ class World:
         return set(lines)
 
     def _write_probes(self, folder: Path, split: str, known: set[str]) -> str:
-        """Write the questions on a split's nouns; returns the rule by which "odd" chose its nouns."""
+        """Write the questions on a split's nouns; returns the rule of `ODD_RULES` that chose the triples of "odd"."""
         nouns = [noun for noun in self.nouns if noun.split == split]
         questions = NounQuestions(self._rng, split, nouns, ROWS[split])
         odd_rows, rule = questions.odd()
@@ -411,7 +411,7 @@ class World:
         write_lines(path, ["\t".join(row) for row in rows])
 
     def _facts(self) -> Iterator[dict[str, object]]:
-        """A line per noun, attribute and prompt in CoDa's layout, which knows colours only: what is asked is added."""
+        """One row per noun, attribute and prompt in CoDa's layout, plus the attribute; CoDa has only colours."""
         for noun, attribute in itertools.product(self.nouns, ATTRIBUTES):
             options = ATTRIBUTES[attribute]
             for index, prompt in enumerate(PROMPTS):
@@ -430,6 +430,6 @@ class World:
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write lines as UTF-8 with the same line ends on every system."""
+    """Write lines as UTF-8 with LF line ends on every system."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, "".join(f"{line}\n" for line in lines).encode())

@@ -1,4 +1,6 @@
-"""XDBERT's analyses, their commands and settings: word similarity, grounded words, diversity of attention."""
+"""XDBERT's analyses, their commands and settings: word similarity, grounded words, diversity of
+attention.
+"""
 
 from __future__ import annotations
 
@@ -15,44 +17,46 @@ from groundling.settings.input_settings import CaptionSettings
 
 @dataclass(frozen=True)
 class AttentionConfig(Settings):
-    """Which cross-modal models' attention maps are compared."""
+    """Cross-modal models whose attention maps are compared."""
 
     model: Annotated[str, InputKind.FOLDER] = ""
-    """Folder `joint` of `adapt --save-joint`."""
+    """First model: folder `joint` of `adapt --save-joint`."""
     other: Annotated[str, InputKind.FOLDER] = ""
-    """The other one, e.g. without clip_tokens."""
+    """Second model, e.g. one without clip_tokens."""
     text: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Files of sentences, as for `adapt`."""
     task: Annotated[str, InputKind.TASK] = ""
-    """In place of --text: a task, whose development texts or pairs are read, e.g. glue/rte (XDBERT's Table 9)."""
+    """Instead of --text: a task whose development texts or pairs are read, e.g. glue/rte \
+(XDBERT's Table 9)."""
     data: Annotated[str, InputKind.PATH] = ""
-    """--task: folder of its official files."""
+    """--task: folder with the task's official files."""
     special_tokens: bool = False
-    """The picture has rows of [CLS] and [SEP], too, as Table 9 has; the numbers are of the text's own pieces."""
+    """Draw rows of [CLS] and [SEP] too, as Table 9 does; the numbers use only the tokens of the \
+text."""
     limit: Annotated[int, at_least(0)] = 400
-    """Use at most so many sentences, evenly spaced; at least 200 are needed."""
+    """Maximum number of sentences, evenly spaced; at least 200 are needed."""
     max_length: Annotated[int, at_least(0)] = 128
-    """Pieces per sentence."""
+    """Maximum tokens per sentence."""
 
 
 def check_attention(config: AttentionConfig, out: str | Path) -> None:
-    """Raises InputError without two models, or texts."""
+    """Raises InputError without two models, or without texts."""
     if not config.model or not config.other:
         raise InputError(
-            "attention needs --model and --other, each a folder `joint` of `adapt --save-joint`"
+            "attention needs --model and --other, each the folder `joint` of `adapt --save-joint`"
         )
     if bool(config.text) == bool(config.task and config.data):
         raise InputError("attention needs --text FILE [FILE ...], or --task with --data")
 
 
 def attention_inputs(config: AttentionConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     return {"data": config.data}
 
 
 ATTENTION = Command(
     "attention",
-    "how diverse the attention of two cross-modal models is",
+    "attention diversity of two cross-modal models",
     "groundling.studies.xdbert.diversity:attention",
     {"_own": AttentionConfig()},
     title="XDBERT: words, and the diversity of attention",
@@ -66,18 +70,18 @@ ATTENTION = Command(
 
 @dataclass(frozen=True)
 class CountsConfig(Settings):
-    """Which captions are counted."""
+    """Captions whose words are counted."""
 
     captions: Annotated[tuple[str, ...], InputKind.PATH, required] = ()
-    """Files or folders of captions, as `train-clip` reads them; the paper uses MSCOCO's."""
+    """Caption files or folders, as for `train-clip`; the paper uses MSCOCO's."""
     reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     tokenizer: Annotated[str, InputKind.MODEL, required] = ""
-    """Tokenizer whose pieces are counted: hub id or folder."""
+    """Tokenizer whose tokens are counted: hub id or folder."""
 
 
 DATA_COUNTS = Command(
     "data counts",
-    "how often captions have each word, for `grounded`",
+    "count the words of captions, for `grounded`",
     "groundling.studies.xdbert.grounded:count_captions",
     {"_own": CountsConfig()},
     title="XDBERT: words, and the diversity of attention",
@@ -90,34 +94,36 @@ DATA_COUNTS = Command(
 
 @dataclass(frozen=True)
 class GroundedConfig(Settings):
-    """Which runs are split into improved and worsened examples."""
+    """Runs whose examples are split into improved and worsened ones."""
 
     base: Annotated[str, InputKind.FOLDER, required] = ""
     """Run folder of the control."""
     other: Annotated[str, InputKind.FOLDER, required] = ""
-    """Run folder of the model that may have gained."""
+    """Run folder of the model that is compared with the control."""
     task: Annotated[str, InputKind.TASK, required] = ""
-    """Task by name, e.g. glue/rte."""
+    """Task name, e.g. glue/rte."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
     counts: Annotated[str, InputKind.FILE, required] = ""
-    """Table of `groundling data counts`."""
+    """Word counts, the output of `groundling data counts`."""
     tokenizer: Annotated[str, InputKind.MODEL, required] = ""
-    """Tokenizer of that table: hub id or folder."""
+    """Tokenizer of the word counts: hub id or folder."""
     threshold: Annotated[int, at_least(0)] = 100
-    """Grounded is what occurs more often than this in the captions (the paper: 100, in COCO's 414,113)."""
+    """A word is visually grounded if it occurs more often than this in the captions (the paper: \
+100, in COCO's 414,113)."""
     variant: Literal["pieces", "inherit", "words"] = "pieces"
-    """Pieces by themselves (the paper), pieces that inherit their word's status, or words."""
+    """Unit that is counted: tokens by themselves (pieces, the paper), tokens that are grounded if \
+their word is (inherit), or words."""
 
 
 def grounded_inputs(config: GroundedConfig) -> Inputs:
-    """What tells runs apart beside their settings."""
+    """Inputs whose hashes identify a run."""
     return {"counts": config.counts}
 
 
 GROUNDED = Command(
     "grounded",
-    "do gains go with the share of visually grounded words?",
+    "do gains grow with the share of visually grounded words?",
     "groundling.studies.xdbert.grounded:grounded",
     {"_own": GroundedConfig()},
     title="XDBERT: words, and the diversity of attention",
@@ -130,23 +136,23 @@ GROUNDED = Command(
 
 @dataclass(frozen=True)
 class SimilarityConfig(Settings):
-    """Whose word embeddings are compared."""
+    """Models whose word embeddings are compared."""
 
     model: Annotated[str, InputKind.MODEL_OR_RANDOM, required] = ""
-    """Text encoder or CLIP-like model: hub id or folder; or `random`."""
+    """First model, a text encoder or CLIP-like model: hub id or folder; or `random`."""
     other: Annotated[str, InputKind.MODEL_OR_RANDOM, required] = ""
-    """The other one."""
+    """Second model: hub id or folder; or `random`."""
     limit: Annotated[int, at_least(0)] = 0
-    """Only the first so many shared words, by a's piece ids; 0: all."""
+    """Use only the first N shared words, in the order of model a's token ids; 0: all."""
     permutations: Annotated[int, at_least(1)] = 5
-    """Permuted pairings that tell what chance alone gives."""
+    """Random pairings of words that estimate the similarity expected by chance."""
     seed: Annotated[int, at_least(0)] = 0
-    """Seed of the pairings."""
+    """Seed of the random pairings."""
 
 
 SIMILARITY = Command(
     "similarity",
-    "CCA, SVCCA and PWCCA of two encoders' word embeddings",
+    "CCA, SVCCA and PWCCA similarity of two encoders' word embeddings",
     "groundling.studies.xdbert.similarity:similarity",
     {"_own": SimilarityConfig()},
     title="XDBERT: words, and the diversity of attention",

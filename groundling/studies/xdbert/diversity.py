@@ -1,8 +1,8 @@
-"""How diversely a cross-modal model's text pieces attend to CLIP pieces (XDBERT, Section 5 and Table 9), in numbers.
+"""Diversity of a cross-modal model's attention from text tokens to CLIP tokens (XDBERT, Section 5 and Table 9).
 
-The paper shows one text's maps of head 0, each on a colour scale of its own, two of them all but uniform. Here are all
-heads over many texts, beside what uniform attention would give. Rows are the text's own pieces (the encoder's [CLS] and
-[SEP] are shown if asked for, and never measured), columns all CLIP pieces, start and end tokens included.
+The paper shows the maps of head 0 for one text, each with its own colour scale; two of them are nearly uniform. Here
+all heads are measured over many texts and compared with uniform attention. Rows are the text's tokens (the encoder's
+[CLS] and [SEP] can be shown, but are never measured); columns are all CLIP tokens, including start and end tokens.
 
 Sizes: L cross-modal layers, H heads, R rows, V columns.
 """
@@ -51,23 +51,23 @@ MEASURES = (
     "special_mass",
     "stopword_mass",
 )
-"""In the order of `measures`."""
+"""Names of the measures, in the order of `measures`."""
 
 LEGIBLE = 60
-"""More pieces along an axis than this are not spelt out."""
+"""Maximum number of tokens on an axis with labels."""
 
 TEXT_OVER_CLIP = "text over clip"
-"""The name of the maps that are measured."""
+"""Name of the measured attention maps."""
 
 MapReceiver = Callable[[int, Sequence[np.ndarray]], None]
-"""What takes a layer's number, from 0 up, and each example's maps (H, R, V)."""
+"""Callback that receives a layer's number, from 0, and each example's maps (H, R, V)."""
 
 
 def attention(config: AttentionConfig, run: Run) -> dict[str, Any]:
     """Diversity of two cross-modal models' attention maps, and heat maps of one text, in the run's folder.
 
-    Writes `attention.json` and `attention.svg`, and the same numbers as `result.json`, which are returned. Raises
-    InputError if a folder holds no whole cross-modal model, or the models do not fit each other.
+    Writes `attention.json` and `attention.svg`, and returns the same numbers, which become `result.json`. Raises
+    InputError if a folder contains no complete cross-modal model, or the models are not comparable.
     """
     a = load_cross_modal_encoder(config.model)
     b = load_cross_modal_encoder(config.other)
@@ -84,7 +84,7 @@ def attention(config: AttentionConfig, run: Run) -> dict[str, Any]:
 
 
 def _texts(config: AttentionConfig, model: CrossModalEncoder, out: Path) -> list[Example]:
-    """Sentences of files, or the development examples of a task."""
+    """Sentences of text files, or the development examples of a task."""
     if not config.task:
         text, _ = model.inputs(config.max_length)
         place = stores_folder(out)
@@ -108,9 +108,9 @@ def attention_report(
     max_length: int = 128,
     special: bool = False,
 ) -> dict[str, Any]:
-    """Compare two whole models: `attention.json` (returned), `attention.svg` of a text of median length.
+    """Compare two cross-modal models; writes `attention.json` (returned), and `attention.svg` for a median-length text.
 
-    For the numbers see `compare_maps`; `head` is the one shown, with `special` with rows of [CLS] and [SEP].
+    The numbers are those of `compare_maps`; the figure shows `head`, with rows for [CLS] and [SEP] if `special`.
     """
     comparison = compare_maps(a, b, texts, draws, seed, min_texts, max_length)
     by_length = sorted(texts, key=lambda example: len(example.text))
@@ -133,9 +133,9 @@ def attention_report(
 
 
 def row_entropy(maps: ArrayLike) -> np.ndarray:
-    """Mean entropy of the rows of maps (..., R, V) as a share of log V: 1 is uniform; NaN for one column.
+    """Mean row entropy of maps (..., R, V) divided by log V: 1 is uniform; NaN for one column.
 
-    Raises InputError, as all measures do, for maps that are empty, negative, or whose rows do not sum to 1.
+    Raises InputError, like all measures, for maps that are empty, negative, or whose rows do not sum to 1.
     """
     rows = _checked(maps)
     columns = rows.shape[-1]
@@ -146,13 +146,13 @@ def row_entropy(maps: ArrayLike) -> np.ndarray:
 def pairwise_js(maps: ArrayLike) -> np.ndarray:
     """Mean Jensen-Shannon divergence (nats) over all pairs of rows of maps (..., R, V).
 
-    0 if the rows are alike, at most ln 2; NaN for one row.
+    0 for equal rows, at most ln 2; NaN for one row.
     """
     rows = _checked(maps)
     count = rows.shape[-2]
     entropy = entr(rows).sum(-1)
     total = np.zeros(rows.shape[:-2])
-    # One row with all later ones at a time: all pairs at once would take R * R * V numbers a map.
+    # One row against all later rows at a time: all pairs at once would take R * R * V numbers per map.
     for i in range(count - 1):
         mixture = (rows[..., i : i + 1, :] + rows[..., i + 1 :, :]) / 2
         mean_entropy = (entropy[..., i : i + 1] + entropy[..., i + 1 :]) / 2
@@ -169,20 +169,20 @@ def effective_rank(maps: ArrayLike) -> np.ndarray:
 
 
 def distinct_argmax(maps: ArrayLike) -> np.ndarray:
-    """How many columns are the largest of some row, per row, of maps (..., R, V); ties go to the first column."""
+    """Number of distinct argmax columns divided by R, of maps (..., R, V); ties go to the first column."""
     best = np.sort(_checked(maps).argmax(-1), axis=-1)
     distinct = 1 + (np.diff(best) > 0).sum(-1)
     return distinct / best.shape[-1]
 
 
 def column_mass(maps: ArrayLike, columns: ArrayLike) -> np.ndarray:
-    """Mean over the rows of maps (..., R, V) of the weight on the marked `columns` (V,)."""
+    """Mean attention mass of the rows of maps (..., R, V) on the marked `columns` (V,)."""
     marked = np.asarray(columns, bool)
     return _checked(maps)[..., marked].sum(-1).mean(-1)
 
 
 def compute_measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np.ndarray:
-    """All MEASURES (..., 6) of maps (..., R, V) whose columns of special tokens and of stop words (V,) are marked."""
+    """All MEASURES (..., 6) of maps (..., R, V); `special` and `stop` (V,) mark special tokens and stop words."""
     values = [
         row_entropy(maps),
         pairwise_js(maps),
@@ -195,7 +195,7 @@ def compute_measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np
 
 
 def _checked(maps: ArrayLike) -> np.ndarray:
-    """Maps in double precision whose rows sum to 1, of which single precision leaves a little."""
+    """Maps in double precision, with rows normalised to sum 1 exactly."""
     rows = np.asarray(maps, np.float64)
     sums = rows.sum(-1, keepdims=True) if rows.ndim else rows
     shaped = rows.ndim >= 2 and 0 not in rows.shape
@@ -213,11 +213,11 @@ class ExampleMaps(NamedTuple):
     """An example's attention maps, without padding."""
 
     number: int
-    """Which of the examples."""
+    """Number of the example."""
     text: TextRow
-    """What the text encoder reads; the maps' rows are its pieces that are not special."""
+    """Tokens of the text encoder; those that are not special are the maps' rows."""
     clip: TextRow
-    """What the CLIP text tower reads; the maps' columns."""
+    """Tokens of the CLIP text tower, the maps' columns."""
     weights: np.ndarray
     """(L, H, R, V); rows sum to 1."""
 
@@ -228,22 +228,22 @@ class DiversityScores(NamedTuple):
     scores: np.ndarray
     """(N, L, H, 6); NaN for an example with fewer than two rows or columns."""
     uniform: np.ndarray
-    """(N, 6): of uniform attention over as many rows and columns."""
+    """(N, 6): MEASURES of uniform attention with the same numbers of rows and columns."""
     shapes: np.ndarray
-    """(N, 2) int: rows and columns."""
+    """(N, 2) int: number of rows and columns."""
 
 
 def receive_maps(
     model: CrossModalEncoder, batch: Batch, receive: MapReceiver, special: bool = False
 ) -> None:
-    """Hand every cross-modal layer's maps of text over CLIP pieces to `receive`, the lowest layer first.
+    """Pass the maps from text tokens to CLIP tokens of every cross-modal layer to `receive`, the lowest layer first.
 
-    Rows are the text's pieces, with `special` the encoder's [CLS] and [SEP] too; columns all CLIP pieces; padding is
-    left out.
+    Rows are the text's tokens, with `special` also the encoder's [CLS] and [SEP]; columns are all CLIP tokens. Padding
+    is removed.
     """
     held = (PositionKind.PIECE, PositionKind.SPECIAL) if special else (PositionKind.PIECE,)
 
-    # The only place that knows how a model gives its maps.
+    # The only function that depends on the model's attention interface.
     def watch(one: AttentionMap) -> None:
         if one.name != TEXT_OVER_CLIP:
             return
@@ -269,7 +269,7 @@ def attention_maps(
 ) -> Iterator[ExampleMaps]:
     """Each example's maps, shortest examples first; computed in eval mode on the model's device.
 
-    Examples have at most `max_length` pieces and are run `batch` at a time. With `special`, [CLS] and [SEP] have rows.
+    Examples are truncated to `max_length` tokens, in batches of `batch`. With `special`, [CLS] and [SEP] have rows.
     Raises InputError for multiple choice.
     """
     with _eval_mode(model):
@@ -286,7 +286,7 @@ def diversity(
 ) -> DiversityScores:
     """MEASURES of every example's maps; computed in eval mode on the model's device, one layer at a time.
 
-    Examples have at most `max_length` pieces and are run `batch` at a time. Raises InputError for multiple choice.
+    Examples are truncated to `max_length` tokens, in batches of `batch`. Raises InputError for multiple choice.
     """
     scores: dict[int, np.ndarray] = {}
     uniform = np.full((len(examples), len(MEASURES)), np.nan)
@@ -311,7 +311,7 @@ def diversity(
 
 @dataclass(frozen=True)
 class _TokenRows:
-    """What both encoders read of one example."""
+    """Tokens of both encoders for one example."""
 
     number: int
     text: TextRow
@@ -324,11 +324,11 @@ class _TokenRows:
 
     @property
     def measurable(self) -> bool:
-        """Whether there are rows to compare, and columns to choose from."""
+        """Whether there are at least two rows and two columns."""
         return min(self.shape) > 1
 
     def stop_word_columns(self, example: Example, stopwords: Collection[str]) -> np.ndarray:
-        """(V,) bool: CLIP pieces of the example's stop words; every piece of a stop word is one."""
+        """(V,) bool: whether each CLIP token belongs to a stop word of the example."""
         is_stop = []
         for part in (example.text, example.text_pair or ""):
             is_stop += [part[start:stop].lower() in stopwords for start, stop in word_spans(part)]
@@ -338,11 +338,11 @@ class _TokenRows:
 def _batches(
     model: CrossModalEncoder, examples: Sequence[Example], max_length: int, size: int
 ) -> Iterator[tuple[Batch, list[_TokenRows]]]:
-    """Examples on the model's device, `size` at a time: equal lengths together need little padding."""
+    """Batches of `size` examples on the model's device, sorted by length for little padding."""
     for example in examples:
         if example.choices:
             raise InputError(f"example {example.id} is multiple choice; expected a text, or a pair")
-    # Of texts from several files, only some may have labels.
+    # Only some of several files may have labels.
     unlabelled = [replace(example, label=None) for example in examples]
     samples = TextDataset(unlabelled, *model.inputs(max_length), keep=0)
     device = next(model.parameters()).device
@@ -373,7 +373,7 @@ def _measure_layers(
     sides: Sequence[_TokenRows],
     stops: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
-    """MEASURES of each example's maps (L, H, 6); every layer is measured as it comes, and let go."""
+    """MEASURES of each example's maps (L, H, 6); only one layer's maps are in memory at a time."""
     layers: list[list[np.ndarray]] = [[] for _ in sides]
 
     def measure(_: int, maps: Sequence[np.ndarray]) -> None:
@@ -391,7 +391,7 @@ def _measure_layers(
 
 @contextmanager
 def _eval_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards the model is in the mode it was in."""
+    """Run in eval mode and restore the model's mode afterwards."""
     training = model.training
     model.eval()
     try:
@@ -412,39 +412,39 @@ def compare_maps(
     min_texts: int = 200,
     max_length: int = 128,
 ) -> dict[str, Any]:
-    """Per measure and layer: means of `a` and `b`, and b - a with its 95 % interval; ready for JSON.
+    """Per measure and layer: means of `a` and `b`, and b - a with its 95 % interval; JSON-compatible.
 
-    Means are over texts and heads; `heads` has each head's own means over texts. Head h of one training is no
-    counterpart of head h of another, so there are no differences by head.
+    Means are over texts and heads; `heads` has each head's means over texts. Head h of one training does not correspond
+    to head h of another, so there are no differences by head.
 
     Args:
         a: The model that is subtracted.
-        b: A model with equal tokenizers and equally many layers.
-        examples: Texts or pairs; equal ones count once.
-        draws: Bootstrap samples, paired, over texts: the interval speaks of these two trainings, not of other seeds.
-        seed: Draws the bootstrap samples.
-        min_texts: Fewest different texts of two pieces or more.
-        max_length: Pieces per text.
+        b: A model with the same tokenizers and number of layers.
+        examples: Texts or pairs; duplicates count once.
+        draws: Paired bootstrap samples over texts: the interval covers these two trainings, not other seeds.
+        seed: Seed of the bootstrap samples.
+        least: Minimum number of distinct texts with at least two tokens.
+        max_length: Maximum number of tokens per text.
 
-    Raises InputError if the models do not fit each other, or there are too few texts or draws.
+    Raises InputError if the models are not comparable, or there are too few texts or draws.
     """
     if len(a.cross) != len(b.cross):
         raise InputError(
-            f"models of {len(a.cross)} and {len(b.cross)} cross-modal layers: expected equally many"
+            f"models with {len(a.cross)} and {len(b.cross)} cross-modal layers: expected the same number"
         )
     texts = _distinct(examples)
     of_a = diversity(a, texts, max_length)
     of_b = diversity(b, texts, max_length)
     for number in np.flatnonzero((of_a.shapes != of_b.shapes).any(1)):
         raise InputError(
-            f"example {texts[number].id}: maps of {of_a.shapes[number]} and {of_b.shapes[number]}; "
-            "expected equal tokenizers"
+            f"example {texts[number].id}: maps of shapes {of_a.shapes[number]} and {of_b.shapes[number]}; "
+            "expected the same tokenizers"
         )
     measurable = np.flatnonzero(of_a.shapes.min(1) > 1)
     min_texts = max(min_texts, 2)
     if len(measurable) < min_texts or draws < 2:
         raise InputError(
-            f"{len(measurable)} different texts of two pieces, {draws} draws; expected at least {min_texts} and 2"
+            f"{len(measurable)} distinct texts of two or more tokens and {draws} draws; expected at least {min_texts} and 2"
         )
     scores_a = of_a.scores[measurable]
     scores_b = of_b.scores[measurable]
@@ -460,7 +460,7 @@ def compare_maps(
 
 
 def _distinct(examples: Sequence[Example]) -> list[Example]:
-    """Equal texts once, the last one of them."""
+    """Distinct texts, keeping the last of equal ones."""
     by_content = {
         (example.text, example.text_pair, example.choices): example for example in examples
     }
@@ -470,8 +470,8 @@ def _distinct(examples: Sequence[Example]) -> list[Example]:
 def _measure_rows(
     scores_a: np.ndarray, scores_b: np.ndarray, uniform: np.ndarray, draws: int, seed: int
 ) -> list[dict[str, Any]]:
-    """One row for each measure and layer, of scores (N, L, H, 6) and those of uniform attention (6,)."""
-    # Heads of one text are no sample: (N, L, 6).
+    """One row for each measure and layer, from scores (N, L, H, 6) and those of uniform attention (6,)."""
+    # Heads of one text are not independent, so average over them: (N, L, 6).
     by_text_a = scores_a.mean(2)
     by_text_b = scores_b.mean(2)
     difference = by_text_b - by_text_a
@@ -504,7 +504,7 @@ def _measure_rows(
 
 
 def _interval_of_mean(values: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends (...) of the 95 % bootstrap interval of the mean of values (N, ...)."""
+    """Bounds (...) of the 95 % bootstrap interval of the mean of values (N, ...)."""
     rng = generator(seed, "bootstrap")
     low, high = interval(np.stack([draw_resample(values, rng).mean(0) for _ in range(draws)]))
     return low, high
@@ -520,19 +520,19 @@ def heat_maps(
     max_length: int = 128,
     special: bool = False,
 ) -> str:
-    """One head's maps of one text, layers by models, as SVG; also a PNG at `path`, if given.
+    """One head's maps of one text, layers by models, as SVG; also as PNG at `path`, if given.
 
-    All maps are on one colour scale with uniform attention marked. `head` counts from 0. With `special`, [CLS] and
-    [SEP] have rows, as in XDBERT's Table 9. Raises InputError if the
-    models' maps differ in shape, are empty, or have no such head.
+    All maps share one colour scale, on which uniform attention is marked. `head` counts from 0. With `special`, [CLS]
+    and [SEP] have rows, as in XDBERT's Table 9. Raises InputError if the models' maps differ in shape, are empty, or
+    have no such head.
     """
     _, text, clip, maps_a = next(attention_maps(a, [example], max_length, special=special))
     _, _, _, maps_b = next(attention_maps(b, [example], max_length, special=special))
     empty = 0 in maps_a.shape
     if maps_a.shape != maps_b.shape or empty or not 0 <= head < maps_a.shape[1]:
         raise InputError(
-            f"example {example.id}: maps of {maps_a.shape} and {maps_b.shape}; "
-            f"expected equal ones, not empty, with head {head}"
+            f"example {example.id}: maps of shapes {maps_a.shape} and {maps_b.shape}; "
+            f"expected equal shapes that are not empty and have head {head}"
         )
     rows = _token_labels(
         a.text.tokenizer, text.input_ids if special else text.input_ids[~text.special_tokens_mask]
@@ -549,17 +549,19 @@ def heat_maps(
         for axes, name, maps in zip(panels[layer], names, (maps_a, maps_b), strict=True):
             weights = maps[layer, head]
             image = axes.imshow(weights, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
-            # A dollar sign in a name or a piece begins no formula.
+            # Dollar signs in names and tokens must not start math text.
             axes.set_title(f"{name}: layer {layer + 1}, head {head}", parse_math=False)
             _label(axes, rows, columns)
     bar = drawing.colorbar(
         image, ax=panels, label=f"attention (red: uniform, 1/{len(clip.input_ids)})"
     )
     bar.ax.axhline(uniform, color="red", linewidth=2)
-    drawing.supxlabel("CLIP pieces")
-    drawing.supylabel("text pieces")
+    drawing.supxlabel("CLIP tokens")
+    drawing.supylabel("text tokens")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # pieces are of any script, the font has few
+        warnings.filterwarnings(
+            "ignore", "Glyph"
+        )  # tokens may be in any script, the font lacks most
         return svg_of(drawing, path)
 
 
@@ -569,7 +571,7 @@ def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
 
 
 def _token_labels(tokenizer: PreTrainedTokenizerBase, ids: np.ndarray) -> list[str]:
-    """Pieces as they read; none if there are more than LEGIBLE."""
+    """Readable tokens; none if there are more than LEGIBLE."""
     if len(ids) > LEGIBLE:
         return []
     spelt = []

@@ -1,8 +1,7 @@
-"""Whether a model gains where texts are more visually grounded, and how grounded a text is (XDBERT, Section 4).
+"""Visually grounded ratio of texts, and whether a model improves on more grounded ones (XDBERT, Section 4).
 
-Improved and worsened examples exist between two copies of one model, too; and grounded texts differ from others in
-length and label. So beside each comparison stand the same one between the base model's own seeds, and one within
-strata of length and label.
+Seeds of a single model also have improved and worsened examples, and grounded texts differ from others in length and
+label. So each comparison is repeated between the base model's own seeds, and within strata of length and label.
 """
 
 from __future__ import annotations
@@ -49,25 +48,25 @@ if TYPE_CHECKING:
 
 # The visually grounded ratio of a text (XDBERT, Section 4 and Appendix D).
 # A token is grounded if it is no stop word, no punctuation, and occurs more than 100 times in COCO's captions; stop
-# words and punctuation count on neither side. Nobody published code; NLTK's list and WordPiece occurrences
-# reproduce the totals printed in Appendix D where these are consistent.
-# `count` makes the table of how often words and pieces occur in captions, by which `grounded` tells what is visual.
+# words and punctuation are ignored. There is no released code; NLTK's list and WordPiece counts reproduce the totals
+# in Appendix D where these are consistent.
+# `count` writes the table of word and token counts in captions, from which `grounded` reads which tokens are grounded.
 
 CountingVariant = Literal["pieces", "inherit", "words"]
-"""What is counted: pieces by themselves (the paper), pieces that inherit their word's status, or raw words."""
+"""What is counted: tokens (the paper), tokens with the status of their word, or raw words."""
 
 _CORE = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
-"""A piece from its first letter or digit to its last."""
+"""A token from its first letter or digit to its last."""
 
 NO_WORD = -1
-"""The raw word of a piece of punctuation."""
+"""Word number of a punctuation token."""
 
 
 def count_captions(config: CountsConfig, work: CommandContext) -> str:
-    """Count caption files into the JSON table that `GroundedTokens.read` reads; returns a sentence that says how much.
+    """Count tokens and words of caption files into the JSON table of `GroundedTokens.read`; returns a summary.
 
-    The table tells where it comes from: a hash of every caption file and of the tokenizer's vocabulary. Raises
-    InputError if a file or the tokenizer cannot be read, or `out` cannot be written.
+    The table records its sources: a hash of every caption file and of the tokenizer's vocabulary. Raises InputError if
+    a file or the tokenizer cannot be read, or `out` cannot be written.
     """
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
@@ -91,22 +90,22 @@ def count_captions(config: CountsConfig, work: CommandContext) -> str:
     with disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, {"provenance": provenance, "pieces": pieces, "words": words})
-    return f"{out}: {len(pieces):,} pieces and {len(words):,} words of {len(captions):,} captions"
+    return f"{out}: {len(pieces):,} tokens and {len(words):,} words of {len(captions):,} captions"
 
 
 class TextToken(NamedTuple):
-    """A piece of a text."""
+    """A token of a text."""
 
     text: str
-    """As it stands in the text, with "##" before it inside a word."""
+    """Spelling in the text, with "##" before it inside a word."""
     count_key: str
-    """As it is counted: lower case without accents; empty for punctuation."""
+    """Spelling in the count table: lower case without accents; empty for punctuation."""
     word_id: int
-    """Its raw word's number in the text; NO_WORD for punctuation."""
+    """Number of its raw word in the text; NO_WORD for punctuation."""
 
 
 def count_pieces(captions: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """How often each piece occurs in the captions, most frequent first; punctuation is left out."""
+    """Token counts in the captions, most frequent first, without punctuation."""
     engine = backend_tokenizer(tokenizer)
     counts = Counter[str]()
     for start in range(0, len(captions), CHUNK):
@@ -116,7 +115,7 @@ def count_pieces(captions: Sequence[str], tokenizer: PreTrainedTokenizerBase) ->
 
 
 def count_words(captions: Sequence[str]) -> dict[str, int]:
-    """How often each raw word occurs in the captions in lower case, most frequent first; punctuation is counted too."""
+    """Counts of raw lower-case words in the captions, most frequent first, including punctuation."""
     counts = Counter[str]()
     for caption in captions:
         counts.update(_words(caption))
@@ -124,13 +123,13 @@ def count_words(captions: Sequence[str]) -> dict[str, int]:
 
 
 def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """SHA-256 of a tokenizer's sorted pieces: what tells whether a table was counted with it."""
+    """SHA-256 of a tokenizer's sorted vocabulary, which identifies the tokenizer of a count table."""
     pieces = sorted(tokenizer.get_vocab())
     return hashlib.sha256("\n".join(pieces).encode()).hexdigest()
 
 
 class GroundedTokens:
-    """Which tokens are visually grounded, and each text's ratio of them."""
+    """Classifies tokens as visually grounded, and computes the grounded ratio of texts."""
 
     def __init__(
         self,
@@ -142,10 +141,10 @@ class GroundedTokens:
         """A token is grounded if it occurs more than `threshold` times.
 
         Args:
-            counts: `pieces` of this tokenizer and raw `words`, each with how often it occurs in captions.
-            tokenizer: Cuts texts into the same pieces.
-            threshold: The paper's 100 is of COCO's 414,113 training captions.
-            stopwords: Count neither as grounded nor as not; without, NLTK's.
+            counts: caption counts of this tokenizer's `pieces` (tokens) and of raw `words`.
+            tokenizer: The tokenizer of the counts.
+            threshold: The paper's 100 refers to COCO's 414,113 training captions.
+            stopwords: Words that are ignored; default: NLTK's.
         """
         self.pieces = counts["pieces"]
         self.words = counts["words"]
@@ -157,9 +156,9 @@ class GroundedTokens:
     def read(
         cls, path: str | Path, tokenizer: PreTrainedTokenizerBase, threshold: int = 100
     ) -> GroundedTokens:
-        """From a table written by `groundling data counts`.
+        """Read a table of `groundling data counts`.
 
-        Raises InputError if the file is no such table, or was counted with another tokenizer.
+        Raises InputError if the file is not a count table, or was made with another tokenizer.
         """
         path = Path(path)
         table = read_json(path)
@@ -172,7 +171,7 @@ class GroundedTokens:
             filled = False
         if not filled:
             raise InputError(
-                f"{path}: no count table; expected filled `provenance`, `pieces` and `words`"
+                f"{path}: not a count table; expected `provenance` and nonempty `pieces` and `words`"
             )
         if theirs != vocabulary_hash(tokenizer):
             raise InputError(
@@ -181,7 +180,7 @@ class GroundedTokens:
         return cls(table, tokenizer, threshold)
 
     def grounded(self, piece: str) -> bool:
-        """Whether a piece, spelt as in the table, is grounded."""
+        """Whether a token, spelt as in the table, is grounded."""
         return self._status(piece, self.pieces) is True
 
     def tokens(
@@ -204,7 +203,7 @@ class GroundedTokens:
     def shares(
         self, text: str, pair: str | None = None, variant: CountingVariant = "pieces"
     ) -> tuple[int, int]:
-        """How many tokens of both texts together are grounded, and how many not."""
+        """Number of grounded and of not grounded tokens in both texts together."""
         tokens = self.tokens(text, variant) + self.tokens(pair or "", variant)
         statuses = [status for _, status in tokens]
         return statuses.count(True), statuses.count(False)
@@ -212,7 +211,7 @@ class GroundedTokens:
     def ratio(
         self, text: str, pair: str | None = None, variant: CountingVariant = "pieces"
     ) -> float:
-        """Grounded / (grounded + not grounded) over both texts together; NaN if there is neither."""
+        """Grounded / (grounded + not grounded) over both texts together; NaN if both are 0."""
         grounded, rest = self.shares(text, pair, variant)
         if grounded + rest == 0:
             return float("nan")
@@ -222,7 +221,7 @@ class GroundedTokens:
         return [self._status(word, self.words) for word in _words(text)]
 
     def _status(self, token: str, counts: Mapping[str, int]) -> bool | None:
-        # "##s" is no stop word, though "s" is one: so it stands in Appendix D ("dump ##s").
+        # "##s" is no stop word, although "s" is one: see Appendix D ("dump ##s").
         if token in self.stopwords:
             return None
         if not any(character.isalnum() for character in token):
@@ -235,9 +234,9 @@ def _words(text: str) -> list[str]:
 
 
 def _pieces(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[TextToken]]:
-    """Pieces of each text, spelt the same for every tokenizer: "dog", and "##s" inside a word.
+    """Tokens of each text, in the same spelling for every tokenizer: "dog", and "##s" inside a word.
 
-    A tokenizer's own spelling would not do: byte-level ones write a word's end and a text's first word alike.
+    The tokenizer's own spelling is ambiguous: byte-level BPE marks neither tokens in a word nor the first word.
     """
     encodings = engine.encode_batch(list(texts), add_special_tokens=False)
     for text, encoding in zip(texts, encodings, strict=True):
@@ -261,31 +260,31 @@ def _tokens_of(text: str, encoding: Encoding) -> list[TextToken]:
 
 @lru_cache(1 << 17)
 def _fold(text: str) -> str:
-    """Lower case without accents, as uncased BERT's pieces are."""
+    """Lower case without accents, as in uncased BERT."""
     decomposed = unicodedata.normalize("NFD", text.lower())
     return "".join(character for character in decomposed if not unicodedata.combining(character))
 
 
 def _most_frequent_first(counts: Mapping[str, int]) -> dict[str, int]:
-    """Equally frequent ones by alphabet."""
+    """Sorted by falling count; ties go by alphabet."""
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _are_counts(table: Mapping[str, object]) -> bool:
-    """Whether it has counts at all, and nothing else."""
+    """Whether the table is not empty and has only counts."""
     return len(table) > 0 and all(isinstance(count, int) for count in table.values())
 
 
 QUARTERS = (0.25, 0.5, 0.75)
-"""Quantiles that cut values into four parts of equal size."""
+"""Quartiles."""
 
 
 def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
-    """Compare the grounded ratios of examples that a model improves with those that it worsens.
+    """Compare the grounded ratios of improved and worsened examples.
 
     Writes `result.json` (returned), the box plot as `grounded.html` and `grounded.png`, and the most extreme
     examples as `examples.md`. Raises InputError if a setting is missing, a run folder has no finished run of the task,
-    or runs and data do not hold the same examples.
+    or runs and data have different examples.
     """
     task = resolve("tasks", Task, config.task)
     base = _runs_of(config.task, "base", config.base)
@@ -293,7 +292,7 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
     examples = _examples(task, config, base, other)
     seeds = [seed for seed in base.seeds if seed in other.seeds]
     if len(seeds) < 2:
-        raise InputError(f"{len(seeds)} seeds are in both run folders, at least 2 are needed")
+        raise InputError(f"{len(seeds)} common seeds in both run folders, expected at least 2")
     grounding = GroundedTokens.read(
         config.counts, load_tokenizer(config.tokenizer), config.threshold
     )
@@ -335,9 +334,7 @@ def _examples(task: Task, config: GroundedConfig, base: SeedRuns, other: SeedRun
     """The task's development examples in the order of the runs."""
     by_id = {example.id: example for example in task.read(Path(config.data), task.dev[0])}
     if base.ids != other.ids or set(base.ids) != set(by_id):
-        raise InputError(
-            f"{config.base}, {config.other} and {config.data} do not hold the same examples"
-        )
+        raise InputError(f"{config.base}, {config.other} and {config.data} have different examples")
     return [by_id[name] for name in base.ids]
 
 
@@ -358,7 +355,7 @@ def _group_rows(gains: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 class ImprovementGroups(NamedTuple):
-    """Numbers of the examples that more, fewer, and as many seeds of the other model get right."""
+    """Numbers of the examples that more, fewer, or equally many seeds of the other model answer right."""
 
     improved: np.ndarray
     """(I,) int."""
@@ -369,16 +366,17 @@ class ImprovementGroups(NamedTuple):
 
 
 def group_by_improvement(base: ArrayLike, other: ArrayLike) -> ImprovementGroups:
-    """Groups of examples by right answers, (S, N) booleans each: seeds by examples in the same order.
+    """Group examples by the right answers of both models, (S, N) booleans each: seeds by examples.
 
     Raises InputError if the two differ in shape.
     """
     right_base = np.asarray(base, bool)
     right_other = np.asarray(other, bool)
-    # Unequal numbers of seeds would sort examples by difficulty: of three, one is right more often than of two.
+    # Unequal numbers of seeds would sort examples by difficulty: a model with more seeds has more right answers.
     if right_base.ndim != 2 or right_base.shape != right_other.shape:
         raise InputError(
-            f"right answers: expected two equal (seeds, examples), got {right_base.shape} and {right_other.shape}"
+            "right answers: expected two arrays of equal shape (seeds, examples), got "
+            f"{right_base.shape} and {right_other.shape}"
         )
     gain = right_other.sum(0) - right_base.sum(0)
     return ImprovementGroups(
@@ -389,14 +387,14 @@ def group_by_improvement(base: ArrayLike, other: ArrayLike) -> ImprovementGroups
 
 
 def null_split(base: ArrayLike, seed: int = 0) -> ImprovementGroups:
-    """The same groups between two random halves of one model's seeds; of an odd number, one is left out.
+    """The groups between two random halves of one model's seeds; an odd seed is omitted.
 
     `base` is (S, N) booleans; raises InputError for fewer than 2 seeds.
     """
     right = np.asarray(base, bool)
     if right.ndim != 2 or len(right) < 2:
         raise InputError(
-            f"the null split needs at least 2 seeds by examples of the base model, got {right.shape}"
+            f"the null split needs (seeds, examples) with at least 2 seeds of the base model, got {right.shape}"
         )
     half = len(right) // 2
     order = generator(seed, "null split").permutation(len(right))
@@ -411,17 +409,17 @@ def compare_groups(
     labels: ArrayLike,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Improved against worsened examples, between the models (`models`) and between base seeds (`null`); for JSON.
+    """Compare improved with worsened examples, between models (`models`) and between base seeds (`null`); for JSON.
 
     Args:
         ratios: (N,) visually grounded ratios, NaN where undefined.
-        base: (S, N) booleans: which answers of the base model are right, seeds by examples.
+        base: (S, N) booleans: whether each answer of the base model is right, seeds by examples.
         other: (S, N) booleans of the other model.
-        lengths: (N,) of the texts, in any unit.
-        labels: (N,) of the examples.
-        seed: Draws bootstrap samples, permutations and the halves of the null split.
+        lengths: (N,) text lengths, in any unit.
+        labels: (N,) labels of the examples.
+        seed: Seed of bootstrap samples, permutations and the halves of the null split.
 
-    What cannot be computed is None. Raises InputError if the shapes do not fit each other.
+    Undefined values are None. Raises InputError if the shapes do not match.
     """
     ratio = np.asarray(ratios, float)
     length = np.asarray(lengths, float)
@@ -482,7 +480,7 @@ def _summary(ratios: np.ndarray) -> dict[str, float | int | None]:
 
 
 def _cliffs_delta(up: np.ndarray, down: np.ndarray) -> float:
-    """How much more often a value of `up` is the larger of a pair than the smaller."""
+    """Cliff's delta: the share of pairs in which `up` is larger, minus the share in which it is smaller."""
     ordered = np.sort(down)
     smaller = np.searchsorted(ordered, up, "left")
     smaller_or_equal = np.searchsorted(ordered, up, "right")
@@ -500,10 +498,10 @@ def _bootstrap_interval(up: np.ndarray, down: np.ndarray, seed: int) -> list[flo
 def _controlled(
     values: np.ndarray, group: np.ndarray, lengths: np.ndarray, labels: np.ndarray, seed: int
 ) -> dict[str, float | int] | None:
-    """The difference of means within strata (label by quarter of length), tested by permuting groups within them.
+    """The difference of means within strata (label x length quartile), tested by permuting groups within strata.
 
-    `group` is (N,): 1 improved, 0 worsened. Within a stratum nothing is assumed of how ratios depend on length, unlike
-    in a regression. None if no stratum has both groups.
+    `group` is (N,): 1 improved, 0 worsened. Unlike a regression, strata assume no form of dependence on length. None if
+    no stratum has both groups.
     """
     stratum = _strata(lengths, labels)
     order = np.argsort(stratum, kind="stable")
@@ -521,7 +519,7 @@ def _controlled(
     rng = generator(seed, "permutation")
     extreme = 0
     for _ in range(DRAWS):
-        # Strata are whole numbers apart, so that sorting with a fraction added shuffles within each.
+        # Strata are integers, so sorting with a random fraction added shuffles within each stratum.
         shuffled = group[np.argsort(stratum + rng.random(len(group)))]
         if abs(shuffled @ centred / spread) >= abs(effect) - 1e-12:
             extreme += 1
@@ -534,7 +532,7 @@ def _controlled(
 
 
 def _strata(lengths: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Each example's label and quarter of length as one number (N,), from 0 up without gaps."""
+    """Stratum number (N,) of each example, from label and length quartile, from 0 without gaps."""
     quarter = np.searchsorted(np.quantile(lengths, QUARTERS), lengths)
     _, label = np.unique(labels, return_inverse=True)
     _, stratum = np.unique(label * 4 + quarter, return_inverse=True)
@@ -549,9 +547,9 @@ def draw_ratio_boxes(
     null_groups: Mapping[str, ArrayLike],
     path: str | Path | None = None,
 ) -> str:
-    """Boxes of the groups' ratios (line: median, green plus: mean), the null split beside, as SVG; a PNG at `path`.
+    """Box plots of the groups' ratios (line: median, green plus: mean) and of the null split, as SVG; PNG at `path`.
 
-    Groups are (N,) ratios by name; undefined ones (NaN) are left out.
+    Groups are (N,) ratios by name; NaN is omitted.
     """
     drawing = new_figure(10, 3.8)
     left, right = drawing.subplots(1, 2, sharey=True)
@@ -586,7 +584,7 @@ def list_extreme_examples(
 ) -> str:
     """The `k` most extreme examples of each group as Markdown: **grounded** tokens, (stop words and punctuation).
 
-    Most extreme is the largest gain or loss; on par, all seeds right or all wrong. Equal ones stand in the data's
+    Extreme examples have the largest gain or loss; for on par, all seeds right or all wrong. Ties are in the data's
     order. `base` and `other` are (S, N) booleans of right answers; raises InputError if there are not N examples.
     """
     parts = group_by_improvement(base, other)
@@ -594,7 +592,7 @@ def list_extreme_examples(
     right_base = np.asarray(base, bool).sum(0)
     right_other = np.asarray(other, bool).sum(0)
     if len(examples) != len(right_base):
-        raise InputError(f"{len(examples)} examples, but right answers of {len(right_base)}")
+        raise InputError(f"{len(examples)} examples, but right answers for {len(right_base)}")
     gain = np.abs(right_other - right_base)
     agreement = np.abs(2 * right_base - seeds)
     extreme = np.where(gain == 0, agreement, gain)
@@ -614,7 +612,7 @@ def list_extreme_examples(
 def _listed(
     grounding: GroundedTokens, example: Example, counts: str, variant: CountingVariant
 ) -> list[str]:
-    """One example's Markdown lines: its ratio and right answers, then its texts."""
+    """Markdown lines of one example: its ratio and right answers, then its texts."""
     grounded, rest = grounding.shares(example.text, example.text_pair, variant)
     ratio = "undefined"
     if grounded + rest:

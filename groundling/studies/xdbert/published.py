@@ -1,9 +1,9 @@
-"""What the papers report, so that it stands beside what is measured here: system, then task, in the metric's own units.
+"""Published scores, to compare with measured ones: by system and task, in the metric's unit.
 
-XDBERT (Hsu et al., ACL 2022): medians of 5 runs (9 on RTE) on the dev sets, READ on its test set. Different encoders,
-text and sizes from anything run here on two cores: for orientation, never for a test. RTE, SST-2, QNLI, MNLI and SWAG
-are accuracies, MRPC is F1, CoLA Matthews; QQP fits the mean of accuracy and F1 (the released code's `combined_score`);
-of STS-B the paper says only that it is a correlation: Pearson's is measured here. READ is RMSE.
+XDBERT (Hsu et al., ACL 2022): medians of 5 runs (9 on RTE) on the dev sets, READ on its test set. Encoders, text and
+sizes differ from the runs of this package on two cores: use the values for orientation, not for a test. RTE, SST-2,
+QNLI, MNLI and SWAG are accuracies, MRPC is F1, CoLA Matthews; QQP fits the mean of accuracy and F1 (the released code's
+`combined_score`); for STS-B the paper states only a correlation, here Pearson's is measured. READ is RMSE.
 """
 
 from groundling.command_line.registered_names import PublishedScores
@@ -20,7 +20,7 @@ TASKS = (
     "swag",
     "readability",
 )
-"""The columns of the paper's tables, in their order."""
+"""Columns of the paper's tables, in order."""
 
 _ROWS: dict[str, tuple[float | None, ...]] = {
     # Table 1: fine-tuning the text encoder alone
@@ -58,7 +58,7 @@ REPORTED = tuple(
     )
     for system, row in _ROWS.items()
 )
-"""By task; a row of the tables may end early."""
+"""Published scores by system; the tables' rows may lack the last tasks."""
 
 PWCCA = {
     ("BERT", "ELECTRA"): 0.5498,

@@ -1,7 +1,7 @@
-"""How alike two encoders' word embeddings are: mean CCA, SVCCA and PWCCA, beside what chance alone gives.
+"""Similarity of two encoders' word embeddings: mean CCA, SVCCA and PWCCA, with their chance level.
 
 The published definitions (Raghu et al. 2017, Morcos et al. 2018), as in XDBERT's Table 2. Independent tables score far
-above 0 (.36 at 4500 words of 768 dimensions), so no value is given without the same value of permuted pairings.
+above 0 (.36 for 4500 words of 768 dimensions), so every value comes with its value for permuted pairings.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from groundling.studies.xdbert.commands import SimilarityConfig
 from groundling.studies.xdbert.published import PWCCA
 
 TOLERANCE = 1e-6
-"""Directions whose singular value is below this share of the largest do not count."""
+"""Directions with a singular value below this share of the largest are dropped."""
 
 CROWDED = 5
-"""Fewer samples than this per dimension, and chance is much of what is measured; below 2, PWCCA is not even unique."""
+"""With fewer samples per dimension than this, chance dominates; below 2, PWCCA is not even unique."""
 
 RANDOM = "random"
-"""A source of words and embeddings that is no model: uniform numbers (RANDOM in XDBERT's Table 2)."""
+"""Name of the random baseline: uniform numbers as embeddings (RANDOM in XDBERT's Table 2)."""
 
 
 def similarity(config: SimilarityConfig, run: Run) -> dict[str, Any]:
-    """Similarity of two models' word embeddings beside the published values; also in `result.json`.
+    """Similarity of two models' word embeddings with the published values; also in `result.json`.
 
-    Raises InputError if a model is missing, is none, or shares too few words with the other.
+    Raises InputError if a model is missing or invalid, or the models share too few words.
     """
     result = compare_models(
         config.model, config.other, config.limit, config.permutations, config.seed
@@ -47,20 +47,20 @@ def similarity(config: SimilarityConfig, run: Run) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CanonicalCorrelations:
-    """Canonical correlations of two tables, and how much of each table every canonical variate accounts for."""
+    """Canonical correlations of two tables, and the PWCCA weights of every canonical variate."""
 
     rho: np.ndarray
-    """(R,) correlations in falling order; R is the lower of the two ranks."""
+    """(R,) correlations in descending order; R is the lower of the two ranks."""
     weights_a: np.ndarray
     """(R,) PWCCA weights of the first table, sum 1."""
     weights_b: np.ndarray
     """(R,) PWCCA weights of the second table, sum 1."""
     ranks: tuple[int, int]
-    """Of both centred tables."""
+    """Ranks of both centred tables."""
 
     @property
     def mean_cca(self) -> float:
-        """Mean correlation over the true ranks."""
+        """Mean correlation over the R correlations."""
         return float(self.rho.mean())
 
     @property
@@ -75,12 +75,12 @@ class CanonicalCorrelations:
 
     @property
     def weighting_table(self) -> str:
-        """The side that weights by default: the one of lower rank, else `a`."""
+        """The table whose weights PWCCA uses by default: the one of lower rank, else `a`."""
         return "b" if self.ranks[1] < self.ranks[0] else "a"
 
     @property
     def pwcca(self) -> float:
-        """PWCCA weighted by the default side."""
+        """PWCCA with the weights of the default table."""
         return self.pwcca_a if self.weighting_table == "a" else self.pwcca_b
 
 
@@ -91,12 +91,12 @@ _SCORES: dict[str, Callable[[CanonicalCorrelations, CanonicalCorrelations], floa
     "pwcca_a": lambda whole, _: whole.pwcca_a,
     "pwcca_b": lambda whole, _: whole.pwcca_b,
 }
-"""Every score of two tables, from the correlations of the whole tables and of their leading components."""
+"""All scores, as functions of the correlations of the whole tables and of their leading components."""
 
 
 @dataclass(frozen=True)
 class _CenteredTable:
-    """A centred table (n, d) as the product of `basis` and `loads`; principal directions first."""
+    """A centred table (n, d) as the product of `basis` and `loads`, in order of the principal components."""
 
     basis: np.ndarray
     """(n, R) orthonormal."""
@@ -104,7 +104,7 @@ class _CenteredTable:
     """(R, d)."""
 
     def leading(self, keep: float) -> _CenteredTable:
-        """The first directions that hold a share `keep` < 1 of the variance; from 1 on, `keep` is their number."""
+        """The first components that explain a share `keep` < 1 of the variance; from 1, `keep` is their number."""
         if not keep > 0:
             raise InputError(
                 f"keep {keep}: expected a share of the variance below 1, or a number of components"
@@ -128,8 +128,8 @@ def canonical_correlations(a: np.ndarray, b: np.ndarray) -> CanonicalCorrelation
 def svcca(a: np.ndarray, b: np.ndarray, keep: float = 0.99) -> float:
     """Mean CCA of the first principal components of tables (n, d1) and (n, d2) (Raghu et al. 2017).
 
-    On each side there are as many components as hold a share `keep` of the variance; from 1 on, `keep` is their number.
-    Raises InputError as `canonical` does, and for a `keep` that is not above 0.
+    Each table keeps the components that explain a share `keep` of the variance; from 1, `keep` is their number. Raises
+    InputError as `canonical` does, and for a `keep` that is not above 0.
     """
     first, second = _sides(a, b)
     return _correlate(first.leading(keep), second.leading(keep)).mean_cca
@@ -138,20 +138,22 @@ def svcca(a: np.ndarray, b: np.ndarray, keep: float = 0.99) -> float:
 def compare_tables(
     a: np.ndarray, b: np.ndarray, draws: int = 5, seed: int = 0, keep: float = 0.99
 ) -> dict[str, Any]:
-    """Every score of two tables with paired rows, beside what permuted pairings give; ready for JSON.
+    """All scores of two tables with paired rows, with their values for permuted pairings; JSON-compatible.
 
     Args:
         a: (n, d1).
         b: (n, d2).
-        draws: Permuted pairings whose mean is `null` and whose standard deviation is `null_sd`.
-        seed: Draws the permutations.
+        draws: Number of permuted pairings, whose mean is `null` and standard deviation `null_sd`.
+        seed: Seed of the permutations.
         keep: As in `svcca`.
 
-    A score's `corrected` is (value - null) / (1 - null), None where chance alone gives 1. Raises InputError as `svcca`
-    does, and for fewer than 2 draws.
+    `corrected` is (value - null) / (1 - null), or None if `null` is 1. Raises InputError as `svcca` does, and for fewer
+    than 2 draws.
     """
     if draws < 2:
-        raise InputError(f"draws: {draws} permuted pairings have no spread; expected at least 2")
+        raise InputError(
+            f"draws: {draws} permuted pairings have no standard deviation; expected at least 2"
+        )
     first, second = _sides(a, b)
     n = len(first.basis)
     as_given = np.arange(n)
@@ -189,10 +191,10 @@ def compare_tables(
 def word_table(
     source: str | Path, partner: Sequence[str] = (), width: int = 768, seed: int = 0
 ) -> tuple[list[str], np.ndarray]:
-    """Lower-case whole words of a text encoder or CLIP-like model, by piece id, and their input embeddings (N, D).
+    """Lower-case single-token words of a text encoder or CLIP-like model, by token id, and their embeddings (N, D).
 
     The source "random" gives every word of `partner` `width` uniform numbers (RANDOM in XDBERT's Table 2). Raises
-    InputError for a source that is no such model, or whose tokenizer knows more pieces than it has embeddings.
+    InputError for another kind of model, or one whose tokenizer has more tokens than the model has embeddings.
     """
     if source == RANDOM:
         return _random_table(partner, width, seed)
@@ -207,7 +209,7 @@ def word_table(
     words = sorted(piece_of, key=piece_of.__getitem__)
     if words and piece_of[words[-1]] >= len(table):
         raise InputError(
-            f"{source}: the tokenizer knows piece {piece_of[words[-1]]}, the model only {len(table)} pieces"
+            f"{source}: the tokenizer has token id {piece_of[words[-1]]}, but the model only {len(table)} embeddings"
         )
     pieces = [piece_of[word] for word in words]
     return words, table.detach().numpy()[pieces]
@@ -216,22 +218,22 @@ def word_table(
 def compare_models(
     a: str | Path, b: str | Path, top: int = 0, draws: int = 5, seed: int = 0, width: int = 768
 ) -> dict[str, Any]:
-    """Compare two models' input embeddings on the words that both have whole; ready for JSON.
+    """Compare two models' input embeddings on words that are single tokens in both; JSON-compatible.
 
     Args:
         a: Hub id or folder of a text encoder or CLIP-like model, or "random".
         b: The other one.
-        top: Only the first so many words, by a's piece ids; 0: all.
+        top: Number of shared words, in order of a's token ids; 0: all.
         draws: As in `compare_tables`.
-        seed: Draws permutations, and the random table.
-        width: Dimensions of a random table.
+        seed: Seed of permutations and of the random table.
+        width: Dimensions of the random table.
 
-    XDBERT's Table 2 states neither which words were compared nor which side weights: see both sides' PWCCA, and `n`.
-    Raises InputError where no side is a model, or fewer than 3 words are shared.
+    XDBERT's Table 2 states neither the words nor the weighting table: see PWCCA with both weightings, and `n`. Raises
+    InputError if both sources are random, or fewer than 3 words are shared.
     """
     if a == b == RANDOM or top < 0:
         raise InputError(
-            f"similarity of {a} and {b}, top {top}: expected a model on one side at least, and top >= 0"
+            f"similarity of {a} and {b}, top {top}: expected at least one model, and top >= 0"
         )
     if a == RANDOM:
         words_b, table_b = word_table(b)
@@ -244,7 +246,9 @@ def compare_models(
     shared = [word for word in words_a if word in row_b]
     chosen = shared[:top] if top else shared
     if len(chosen) < 3:
-        raise InputError(f"{a} and {b}: {len(chosen)} whole words to compare, expected at least 3")
+        raise InputError(
+            f"{a} and {b}: {len(chosen)} shared single-token words, expected at least 3"
+        )
     comparison = compare_tables(
         table_a[[row_a[word] for word in chosen]],
         table_b[[row_b[word] for word in chosen]],
@@ -266,7 +270,7 @@ def compare_models(
 def _sides(a: np.ndarray, b: np.ndarray) -> tuple[_CenteredTable, _CenteredTable]:
     if len(a) != len(b):
         raise InputError(
-            f"tables of {len(a)} and {len(b)} rows: rows are pairs, expected as many on both sides"
+            f"tables of {len(a)} and {len(b)} rows: expected paired rows, the same number in both"
         )
     return _side(a, "first"), _side(b, "second")
 
@@ -288,8 +292,8 @@ def _side(table: np.ndarray, name: str) -> _CenteredTable:
 def _correlate(
     a: _CenteredTable, b: _CenteredTable, order: np.ndarray | None = None
 ) -> CanonicalCorrelations:
-    """Canonical correlations of `a` with the rows of `b` in another `order` (n,)."""
-    # Permuted, a centred orthonormal basis stays one: another pairing needs no second decomposition of a table.
+    """Canonical correlations of `a` with the rows of `b` in `order` (n,)."""
+    # A permuted orthonormal basis stays orthonormal: another pairing needs no new decomposition.
     basis_b = b.basis if order is None else b.basis[order]
     cross = a.basis.T @ basis_b
     left, rho, right = np.linalg.svd(cross, full_matrices=False)
@@ -302,7 +306,7 @@ def _correlate(
 
 
 def _weights(turn: np.ndarray, side: _CenteredTable) -> np.ndarray:
-    """What each canonical variate h accounts for of a centred table, as shares: sum over dimensions x of |<h, x>|."""
+    """PWCCA weights of the canonical variates h, normalised to sum 1: sum over dimensions x of |<h, x>|."""
     accounted = np.abs(turn @ side.loadings).sum(1)
     return accounted / accounted.sum()
 
@@ -322,23 +326,25 @@ def _beside_chance(value: float, null: np.ndarray) -> dict[str, float | None]:
 
 
 def _random_table(words: Sequence[str], width: int, seed: int) -> tuple[list[str], np.ndarray]:
-    """Every word's own uniform numbers, whatever the other words are: (N, `width`)."""
+    """Uniform numbers (N, `width`) that depend only on each word and the seed."""
     if not words or width < 1:
-        raise InputError("random: a random table needs a partner's words and a width of 1 or more")
+        raise InputError(
+            "random: a random table needs the other model's words and a width of at least 1"
+        )
     rows = [generator(seed, RANDOM, word).random(width) for word in words]
     return list(words), np.stack(rows)
 
 
 def _whole_words(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Lower-case words, of letters only, that the tokenizer keeps in one piece, each with its piece's id."""
+    """Lower-case words of letters that are single tokens, each with its token id."""
     special = set(tokenizer.all_special_ids)
     id_of = {piece: i for piece, i in tokenizer.get_vocab().items() if i not in special}
     spellings = []
     for piece in _whole_pieces(id_of):
-        # The tokenizer's own decoder undoes byte alphabets: "crÃªpes" is all letters too, but no word.
+        # The tokenizer's decoder undoes byte alphabets: "crÃªpes" has only letters, too, but is no word.
         decoded = tokenizer.convert_tokens_to_string([piece])
         spellings.append((decoded.removesuffix("</w>").strip(), id_of[piece]))
-    # Lower case goes first: CLIP has an "A</w>" before its "a</w>", but lower-cases its text and never trained it.
+    # Lower case first: CLIP has "A</w>" before "a</w>", but lower-cases its text, so "A</w>" is untrained.
     spellings.sort(key=lambda spelling: (spelling[0] != spelling[0].lower(), spelling[1]))
     words: dict[str, int] = {}
     for word, piece_id in spellings:
@@ -348,14 +354,14 @@ def _whole_words(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
 
 def _whole_pieces(pieces: Collection[str]) -> list[str]:
-    """Pieces that are whole words, by the mark that most of a vocabulary's pieces bear; all of them without any."""
+    """Tokens that are whole words, by the vocabulary's most frequent word-boundary mark; without marks, all tokens."""
     marked = [
-        [piece for piece in pieces if piece.startswith("Ġ")],  # byte-level BPE: a word's begin
-        [piece for piece in pieces if piece.startswith("▁")],  # SentencePiece: a word's begin
-        [piece for piece in pieces if piece.endswith("</w>")],  # CLIP: a word's end
+        [piece for piece in pieces if piece.startswith("Ġ")],  # byte-level BPE: start of a word
+        [piece for piece in pieces if piece.startswith("▁")],  # SentencePiece: start of a word
+        [piece for piece in pieces if piece.endswith("</w>")],  # CLIP: end of a word
     ]
     most = max(marked, key=len)
-    # WordPiece marks the pieces inside a word instead.
+    # WordPiece instead marks tokens inside a word.
     begun = [piece for piece in pieces if not piece.startswith("##")]
     inside = len(pieces) - len(begun)
     return begun if inside >= len(most) else most

@@ -1,4 +1,4 @@
-"""What happens to a micro-batch between two optimizer steps: one forward and backward pass, or several that add up."""
+"""Training steps: the forward and backward passes of a micro-batch, one or several whose gradients add up."""
 
 from __future__ import annotations
 
@@ -18,67 +18,67 @@ Terms = Mapping[str, Tensor]
 
 @with_field_docs
 class ForwardOutput(NamedTuple):
-    """What one forward pass gives."""
+    """The outputs of one forward pass."""
 
     terms: dict[str, Tensor]
-    """Every active objective's summed losses, by term."""
+    """The summed losses of all active objectives, by term."""
     logits: dict[str, Tensor]
-    """Logits (..., K) of what objectives' heads made of the batch, by objective, for an inner step that compares
-    passes; see `Objective.comparison_logits`."""
+    """Logits (..., K) of the objectives' heads, by objective, for a training step that compares passes; see
+    `Objective.comparison_logits`."""
 
 
 class BackwardFunction(Protocol):
-    """Adds a loss's gradient to that of the step, and to leaves such as a perturbation."""
+    """Accumulates the gradient of a loss in the parameters, and in leaves such as a perturbation."""
 
     def __call__(self, loss: Tensor, *, retain_graph: bool = False) -> None:
-        """`retain_graph` if a later loss of the same micro-batch reaches back into this one's pass."""
+        """`retain_graph`: a later loss of the same micro-batch uses this pass's graph again."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
 class MicroBatchContext:
-    """One micro-batch of an optimizer step, as an inner step sees it."""
+    """One micro-batch of an optimizer step, and the functions a training step runs on it."""
 
     batch: Batch
-    """The micro-batch; an inner step may run changed copies, see `Batch.perturbation`."""
+    """The micro-batch; a training step may also run changed copies, see `Batch.perturbation`."""
     forward: Callable[[Batch], ForwardOutput]
-    """One pass over a batch."""
+    """Runs one forward pass."""
     loss: Callable[[Terms], Tensor]
-    """Summed terms to the loss: each times its weight, divided by its count in the whole optimizer step."""
+    """Loss from summed terms: each times its weight, divided by its count in the whole optimizer step."""
     backward: BackwardFunction
-    """Adds a loss's gradient to that of the step; between two calls nothing is updated."""
+    """Accumulates the gradient of a loss; weights do not change between calls."""
     sizes: OutputSizes
     """Widths of the model, for `Perturbation.zeros`."""
     logit_counts: Mapping[str, Tensor]
-    """By objective: items () that its head answers for in the whole optimizer step; see `Objective.count_logits`."""
+    """Number of items () of each objective's head in the whole optimizer step; see `Objective.count_logits`."""
 
 
 @with_field_docs
 class TrainingStep:
-    """What happens to a micro-batch between two optimizer steps: any number of passes, whose gradients add up."""
+    """A training step: any number of forward and backward passes of a micro-batch, whose gradients add up."""
 
     compares_logits: bool = False
     """Whether it reads `ForwardOutput.logits`."""
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """How many items each term of its own sums over, as `Objective.count`."""
+        """Number of items in each of its own terms, as `Objective.count`."""
         return {}
 
     def __call__(self, micro: MicroBatchContext) -> Terms:
-        """Run forward and backward; the summed terms to be logged. Abstract."""
+        """Run forward and backward passes; returns the summed terms to log. Abstract."""
         raise NotImplementedError
 
 
 def is_training_step(value: object) -> TypeGuard[TrainingStep]:
-    """Whether an object is an inner step."""
+    """Whether an object is a `TrainingStep`."""
     return isinstance(value, TrainingStep)
 
 
 class PlainTrainingStep(TrainingStep):
-    """The ordinary inner step: one forward, one backward."""
+    """The ordinary training step: one forward and one backward pass."""
 
     def __call__(self, micro: MicroBatchContext) -> Terms:
-        """The terms of that pass."""
+        """Run it; returns its terms."""
         terms = micro.forward(micro.batch).terms
         micro.backward(micro.loss(terms))
         return terms
@@ -87,18 +87,18 @@ class PlainTrainingStep(TrainingStep):
 @with_field_docs
 @dataclass(frozen=True)
 class TrainingStepSpec:
-    """An inner step by the name it has in `--training-step`, and how a run's settings make it."""
+    """A training step's name in `--training-step`, and how a run makes it."""
 
     name: str
-    """What commands call it."""
+    """Its name in commands."""
     make: Callable[[AdversarialSettings], TrainingStep]
-    """From a run's settings to a new inner step."""
+    """Makes a training step from a run's settings."""
 
 
 def load_training_step(name: str, options: AdversarialSettings) -> TrainingStep | None:
-    """An inner step by name, or your own, MODULE:NAME (an object, or what makes one); None without a name.
+    """Make a training step by name, or load your own, MODULE:NAME (an object or its maker); None without a name.
 
-    Raises InputError for an unknown name, or if your own is none.
+    Raises InputError for an unknown name, or if MODULE:NAME is no `TrainingStep`.
     """
     if name and not is_import_path(name):
         return resolve("training.training_steps", TrainingStepSpec, name).make(options)

@@ -1,4 +1,4 @@
-"""Adversarial training of text and regions: VILLA (Gan et al. 2020, Section 3), as its release has it."""
+"""Adversarial training on text and regions: VILLA (Gan et al. 2020, Section 3), as in its release."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ MODALITIES = {
     "image": (("regions",),),
     "alternate": (("text",), ("regions",)),
 }
-"""What is perturbed in each pass of an ascent step."""
+"""The perturbed modalities in each pass of an ascent step."""
 SMALLEST = 1e-8
-"""Norm of a gradient below which a step is shorter."""
+"""Minimum norm by which a gradient is divided."""
 LOWEST = -1e4
-"""Logit of what is not there, such as a region: heads say -inf."""
+"""Minimum logit, in place of the -inf of padding such as missing regions."""
 
 
 class VillaStep(TrainingStep):
-    """A clean pass, then passes with a perturbation that climbs their loss; the gradients of the latter add up.
+    """A clean pass, then passes with a perturbation updated by gradient ascent on their loss.
 
-    The clean pass has no loss of its own, but is not detached: its answers are what the perturbed passes' are kept
-    close to, by the symmetric divergence of their softmaxes, also where a head is trained with sigmoids. A perturbation
-    begins at zero, so the first perturbed pass differs from the clean one by its dropout alone: no two passes share a
-    dropout mask. It is added to word embeddings and to regions' features (`Perturbation`), padding and special pieces
-    included. Each row of the model's input has a step of its own size, however long it is; the choices of a multiple
-    choice, and the two images of NLVR2, are rows. Source: zhegan27/VILLA, train_vcr_adv.py, train_vqa_adv.py.
+    The gradients of the perturbed passes add up. The clean pass has no task loss; a symmetric KL divergence
+    of softmaxes, also for heads trained with sigmoids, keeps the perturbed logits close to the clean ones,
+    with gradient through both. The perturbation starts at zero, so the first perturbed pass differs from
+    the clean one only in its dropout mask: every pass has its own. It is added to word embeddings and region
+    features (`Perturbation`), padding and special tokens included. The ascent step is normalised per row,
+    whatever its length; the choices of a multiple choice, and the two images of NLVR2, are separate rows.
+    Source: zhegan27/VILLA, train_vcr_adv.py, train_vqa_adv.py.
 
-    In pre-training the same holds for every objective whose head gives logits (the authors' code for it was not
-    released); a step without any has no divergence.
+    In pre-training this applies to every objective whose head returns logits (the authors did not release
+    this code); without logits there is no divergence.
     """
 
     compares_logits = True
@@ -61,7 +62,7 @@ class VillaStep(TrainingStep):
         self.noted = False
 
     def __call__(self, micro: MicroBatchContext) -> Terms:
-        """Terms of the perturbed passes, averaged over them, and the weighted `divergence` of a step's answers."""
+        """Terms averaged over the perturbed passes, and the weighted `divergence` of their logits."""
         clean: Mapping[str, Tensor] = {}
         if self.weight:
             clean = micro.forward(micro.batch).logits
@@ -90,7 +91,7 @@ class VillaStep(TrainingStep):
         return logged
 
     def _parts(self, change: Perturbation) -> list[tuple[str, ...]]:
-        """What each pass perturbs, of what this batch has; raises InputError if that is nothing."""
+        """The perturbed modalities of each pass; raises InputError if the batch has none of them."""
         there = [name for name, part in vars(change).items() if part is not None]
         parts = []
         for wanted in MODALITIES[self.modality]:
@@ -110,7 +111,7 @@ class VillaStep(TrainingStep):
         heads: Mapping[str, Tensor],
         answered: Mapping[str, Tensor],
     ) -> Tensor:
-        """Symmetric divergence () of all heads, each a mean over what it answers for in the whole step."""
+        """Symmetric KL divergence () summed over heads, each averaged over its items in the optimizer step."""
         apart = []
         for name, answer in clean.items():
             divergence = _symmetric_kl(answer, heads[name])
@@ -120,7 +121,7 @@ class VillaStep(TrainingStep):
         return torch.stack(apart).sum()
 
     def _ascend(self, part: Tensor | None) -> Tensor | None:
-        """A perturbation (N, S, E) after a step of one size for each row."""
+        """A perturbation (N, S, E) after an ascent step with a gradient normalised per row."""
         if part is None or part.grad is None:
             return part
         gradient = part.grad
@@ -128,19 +129,19 @@ class VillaStep(TrainingStep):
         return part.detach() + self.size * gradient / length.clamp(min=SMALLEST)
 
     def _note_no_logits(self, heads: Mapping[str, Tensor]) -> None:
-        """Say once that a step has nothing to compare."""
+        """Print a note, once, if no head returns logits."""
         if heads or self.noted:
             return
         self.noted = True
         if PartialState().is_main_process:
             print(
-                "note: no objective of a step gives logits, so --training-step villa leaves its divergence out there",
+                "note: in some steps no objective returns logits; there --training-step villa has no divergence term",
                 file=sys.stderr,
             )
 
 
 def _require_grad(change: Perturbation) -> Perturbation:
-    """The same perturbation, ready to collect a gradient."""
+    """The same perturbation, with `requires_grad`."""
     for part in (change.text, change.regions):
         if part is not None:
             part.requires_grad_()
@@ -148,14 +149,14 @@ def _require_grad(change: Perturbation) -> Perturbation:
 
 
 def _select_parts(change: Perturbation, parts: tuple[str, ...]) -> Perturbation:
-    """Some parts of a perturbation."""
+    """The perturbation of the modalities `parts` only."""
     return Perturbation(
         change.text if "text" in parts else None, change.regions if "regions" in parts else None
     )
 
 
 def _symmetric_kl(one: Tensor, other: Tensor) -> Tensor:
-    """Both divergences of softmaxes over the last axis, summed to ()."""
+    """KL divergences () in both directions, of softmaxes over the last axis, summed."""
     first = F.log_softmax(one.float().clamp(min=LOWEST), -1)
     second = F.log_softmax(other.float().clamp(min=LOWEST), -1)
     forth = F.kl_div(second, first, reduction="sum", log_target=True)

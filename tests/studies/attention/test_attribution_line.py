@@ -1,4 +1,6 @@
-"""Where on the line from a blank input integrated gradients are taken, a LayerNorm that jumps at its beginning too."""
+"""Points of integrated gradients on the line from the baseline, with a LayerNorm that jumps near it
+too.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ EXAMPLES = 4
 
 
 def model_of(join: Any, bias: float) -> SingleStreamModel:
-    """A small model with weights as large as training makes them, whose biases have this deviation."""
+    """A small model with weights as large as trained ones, and biases with this standard
+    deviation.
+    """
     torch.manual_seed(0)
     words = toys.bert_words()
     model: SingleStreamModel = join(toys.bert(len(words), type_vocab_size=3), words, 12).eval()
@@ -38,7 +42,7 @@ def model_of(join: Any, bias: float) -> SingleStreamModel:
 
 
 def missing(model: SingleStreamModel, steps: int) -> np.ndarray:
-    """Of each example's change, the share that attributions miss."""
+    """The share of each example's change that attributions miss."""
     torch.manual_seed(1)
     head = ImageTextMatching(model.sizes).eval()
     with torch.no_grad():
@@ -89,6 +93,6 @@ def test_more_points_are_not_worse() -> None:
 
 
 def test_even_points_would_step_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the tests above would say nothing."""
+    """Otherwise the tests above would prove nothing."""
     monkeypatch.setattr(attribution, "POINT_POWER", 1)
     assert np.median(missing(model_of(uniter, 0.0), 64)) > 0.1

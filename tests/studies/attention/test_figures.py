@@ -1,4 +1,4 @@
-"""Figures for papers: what is drawn is what the results say, on shared scales, in files that programs read."""
+"""Figures for papers: they show the results' numbers, on shared scales, in valid files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from groundling.studies.attention.figures import (
 
 
 def heads() -> dict[str, Any]:
-    """As `groundling heads` tells it: two layers of three heads."""
+    """A result of `groundling heads`: two layers of three heads."""
     rows = [
         {"attention": "self", "layer": layer, "head": head, "accuracy": 10.0 * layer + head}
         | {"active": head == 2}
@@ -37,7 +37,7 @@ def heads() -> dict[str, Any]:
 
 
 def damaged(accuracy: float) -> dict[str, Any]:
-    """The same with a number that no accuracy is."""
+    """The same with a number that is not an accuracy."""
     told = heads()
     told["heads"][4]["accuracy"] = accuracy
     return told
@@ -88,11 +88,11 @@ def test_relations_share_their_scales() -> None:
     ]
     assert len({(axes.get_xlim(), axes.get_ylim()) for axes in shown}) == 1
     rules = [axes.lines[0].get_ydata()[0] for axes in shown]
-    assert rules == [7.5, 3.0, 7.5, 7.5]  # a region at random where there is no confidence
+    assert rules == [7.5, 3.0, 7.5, 7.5]  # a random region without confidences
 
 
 def test_modalities_by_layer_and_by_head() -> None:
-    lines, maps = figures_of(modality()).values()  # words only where a teacher selected some
+    lines, maps = figures_of(modality()).values()  # words only with a teacher
     first, second = lines.axes
     assert first.get_ylim() == second.get_ylim() == (0, 100)
     drawn = {
@@ -125,7 +125,7 @@ def test_attention_stands_above_the_words_that_a_teacher_selects() -> None:
     np.testing.assert_allclose(heights[0], [np.nan, 0.4, 0.4, -0.2])
     np.testing.assert_allclose(heights[1:], [[10, 30, 0, 10], [20, 0, 10, 10]])
     assert models[0].get_ylim() == models[1].get_ylim()
-    # Of equal scores the earlier word is selected.
+    # With equal scores, the earlier word is selected.
     assert [text.get_text() for text in models[1].get_xticklabels()] == [
         "a",
         "dog *",
@@ -152,7 +152,7 @@ def test_a_file_is_whole_or_the_one_before(tmp_path: Path, monkeypatch: Any) -> 
 
 
 def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
-    maps = {"0-1": np.array([[0.1, 0.2]])}  # a heat map is an image, which SVG knows by a name
+    maps = {"0-1": np.array([[0.1, 0.2]])}  # a heat map is an image, which has an id in SVG
     for name in ("one", "other"):
         drawn = {"maps": draw_heat_maps(maps, ["a"], ["0", "1"], "box")}
         write_figures(drawn, tmp_path / name, ["svg", "pdf", "png"])
@@ -181,7 +181,7 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: Any) -> None:
         "syntax-relations.svg",
     ]
     write_figures(figures_of(heads()), tmp_path / "again", ["svg", "pdf", "png"])
-    for again in (tmp_path / "again").iterdir():  # drawn twice, the same bytes
+    for again in (tmp_path / "again").iterdir():  # drawing again gives the same bytes
         assert again.read_bytes() == (out / f"heads-{again.name}").read_bytes()
     assert (out / "heads-heads.pdf").read_bytes().startswith(b"%PDF")
     assert "<svg" in (out / "heads-heads.svg").read_text()
@@ -193,11 +193,15 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("content", "flags", "message"),
     [
-        ({"accuracy": 1}, [], "no result of `groundling heads`, `syntax` or `modality` (KeyError"),
-        ({"heads": []}, [], "no result of"),
-        ({"relations": []}, [], "no result of"),
-        ({"models": []}, [], "no result of"),
-        ([], [], "no result of"),
+        (
+            {"accuracy": 1},
+            [],
+            "not a result of `groundling heads`, `syntax` or `modality` (KeyError",
+        ),
+        ({"heads": []}, [], "not a result of"),
+        ({"relations": []}, [], "not a result of"),
+        ({"models": []}, [], "not a result of"),
+        ([], [], "not a result of"),
         (damaged(float("nan")), [], "expected accuracies of 0 to 100"),
         (damaged(float("inf")), [], "expected accuracies of 0 to 100"),
         (damaged(-1), [], "expected accuracies of 0 to 100"),

@@ -1,4 +1,6 @@
-"""Heads as classifiers of phrases: equal to plain loops over held maps, worked cases, and no map is held."""
+"""Heads as classifiers of phrases: equal to plain loops over stored maps, worked cases, and no map
+is stored.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ TEXTS = ("a wet dog near 3 trees", "two cats wait", "the café owner throws a ba
 
 
 class Pointing(Told):
-    """Head h always sends most to column h of the regions."""
+    """Head h always attends most to region h."""
 
     def weights(self, name: str, layer: int, size: int) -> np.ndarray:
         made = np.full((self.heads, size, size), 0.01, np.float32)
@@ -119,7 +121,7 @@ def many(
 
 
 def plainly(samples: Any, phrases: Any, reading: str) -> tuple[np.ndarray, np.ndarray]:
-    """Hits (Q, layers x heads) and the mean share that regions get, all maps held, one number at a time."""
+    """Hits (Q, layers x heads) and mean region shares from stored maps, one number at a time."""
     held: dict[tuple[str, int], np.ndarray] = {}
     model = Told()
     for name, index in ((name, n) for n, name in enumerate(samples.ids)):
@@ -191,11 +193,11 @@ def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
 
     whole = asked()
     run_passes_here([AttentionPass(Told(), lambda: samples, [whole], 3)])
-    for world in (2, 3, 8):  # of 8, three have nothing to do
+    for world in (2, 3, 8):  # of 8 processes, three have no sample
         parts = [asked() for _ in range(world)]
         for rank, part in enumerate(parts):
             AttentionPass(Told(), lambda: samples, [part], 3).run(ProcessRank(rank, world))
-        # As they travel between processes.
+        # As they are sent between processes.
         kept = [pickle.loads(pickle.dumps(part.local_result())) for part in parts]
         parts[-1].merge(kept)
         mine, theirs = parts[-1].result(), whole.result()
@@ -210,7 +212,7 @@ def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
 
 
 class ForgetfulGrounding(HeadGrounding):
-    """Looks whether a map that was told before is still there when the next is."""
+    """Checks whether an earlier map is still in memory when the next one comes."""
 
     told: tuple[weakref.ref[Tensor], ...] = ()
     alive = 0
@@ -236,7 +238,7 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(
         assert model.runs == len(examples) / 7
         gc.collect()
         assert forgets.alive == 0 and forgets.told[0]() is None
-        # One bit a head and phrase; sums do not grow.
+        # One bit per head and phrase; sums do not grow.
         assert sum(bits.size for bits in forgets.bits) == LAYERS * sum(map(len, asked))
         kept.append(sum(sums.total.size for sums in forgets.sums))
         assert not any(isinstance(one, Tensor) for one in gc.get_referents(*vars(forgets).values()))
@@ -266,7 +268,7 @@ def test_a_model_of_the_library_is_asked_and_left_as_it_was(text: TextRowEncoder
             )
         ]
     )
-    # Without early fusion, only the last layer's text looks at regions.
+    # Without early fusion, only the last layer's text attends to regions.
     assert other.result().heads == [("self", 2, 0), ("self", 2, 1)]
 
 
@@ -282,7 +284,7 @@ def hits(
     gold: Any = (LEFT, RIGHT),
     **seeing: Any,
 ) -> tuple[list[bool], PhraseBaselines]:
-    """Which of the heads, each of which looks at one region, are right; and the facts."""
+    """Which heads are right, each of which attends to one region; and the phrase's statistics."""
     example = Example("t", "a wet dog waits", images=("i",))
     boxes = PROTOCOLS["merged-box" if task is MERGED else "any-box"](np.array(gold)).tolist()
     asked = [phrase(example, "dog", *boxes), phrase(example, "a wet", *boxes)]
@@ -297,7 +299,7 @@ def hits(
 def test_any_box_and_merged_box(text: TextRowEncoder) -> None:
     own = row([LEFT, RIGHT, BOTH, FAR, [0, 0, 20, 40], [0, 0, 20, 39]])
     right, facts = hits(text, own)
-    # Half of the left box is just enough; what encloses both is too large for either.
+    # Half of the left box is just enough; a box around both is too large for either.
     assert right == [True, True, False, False, True, False]
     assert facts.chance.tolist() == [0.5, 0.5] and facts.has_matching_region.all()
     right, facts = hits(text, own, MERGED)
@@ -313,7 +315,7 @@ def test_the_whole_image_is_no_answer_and_of_equals_the_first_counts(text: TextR
     own = row([[0, 0, 100, 100], LEFT, FAR, RIGHT], whole=True)
     gold = ([0, 0, 100, 100], LEFT)
     right, facts = hits(text, own, gold=gold, whole=True)
-    # The head that looks at the whole image answers with the first of the others, which are equal.
+    # The head that attends to the whole image predicts the first of the other regions, which are equal.
     assert right == [True, True, False, False]
     assert facts.chance[0] == pytest.approx(1 / 3) and facts.region_count.tolist() == [3, 3]
     right, facts = hits(text, row([[0, 0, 100, 100]], whole=True), gold=gold, whole=True)
@@ -351,10 +353,13 @@ def test_where_a_phrase_is_asked(text: TextRowEncoder) -> None:
     assert cut.truncated_tokens
     last = int(cut.text.word_ids.max())
     assert tokens_of_words(cut.text, range(0, last), cut.truncated_tokens)[1] == PhraseStatus.SCORED
-    for words in (range(0, last + 1), range(last + 1, last + 2)):  # perhaps cut, and cut
+    for words in (
+        range(0, last + 1),
+        range(last + 1, last + 2),
+    ):  # perhaps truncated, and truncated
         assert tokens_of_words(cut.text, words, cut.truncated_tokens)[1] == PhraseStatus.TRUNCATED
     for start, stop in ((3, 3), (4, 2), (-1, 3), (20, 23), (1, 2)):
-        with pytest.raises(InputError, match=f"from character {start} to {stop} is no part of "):
+        with pytest.raises(InputError, match=f"from character {start} to {stop} is not in "):
             words_in_span(example.text, start, stop)
 
 
@@ -379,7 +384,7 @@ def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
     assert np.isnan(found.means[1]).all(), "no phrase in the other half"
     away = PhraseSpan(replace(asked[0].example, id="t-3"), 30, 300)
     with pytest.raises(
-        InputError, match=r"^t-3: a phrase from character 30 to 300 is no part of"
+        InputError, match=r"^t-3: a phrase from character 30 to 300 is not in"
     ) as told:
         run_passes_here(
             [
@@ -407,9 +412,7 @@ def test_regions_without_attention_are_refused(text: TextRowEncoder) -> None:
     example = Example("t", "a dog", images=("i",))
     samples = samples_of([example], {"i": row([LEFT, FAR])}, text)
     asked = [[phrase(example, "a dog", LEFT)]]
-    with pytest.raises(
-        InputError, match=r"^t: layer 0 has a head that gives its regions no attention"
-    ):
+    with pytest.raises(InputError, match=r"^t: a head of layer 0 gives the regions no attention"):
         run_passes_here(
             [
                 AttentionPass(
@@ -419,9 +422,9 @@ def test_regions_without_attention_are_refused(text: TextRowEncoder) -> None:
         )
     grounding = HeadGrounding(asked, FLICKR30K.label_regions, [0])
     run_passes_here([AttentionPass(Deaf(), lambda: samples, [grounding])])
-    with pytest.raises(InputError, match="no text that looks at regions"):
+    with pytest.raises(InputError, match="no attention from text to regions"):
         grounding.result()
-    with pytest.raises(InputError, match="there are no samples"):
+    with pytest.raises(InputError, match="no samples to analyse"):
         run_passes_here([AttentionPass(Told(), lambda: samples_of([], {}, text), [])])
 
 
@@ -434,7 +437,7 @@ def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
     assert sorted(partner) == sorted(partner.values()) == sorted(set(images))
     assert all(one != other for one, other in partner.items())
     assert partner == shuffle_images(images, 0) != shuffle_images(images, 1)
-    with pytest.raises(InputError, match="1 image: there is no other one"):
+    with pytest.raises(InputError, match="1 image, and the control with other images"):
         shuffle_images(["a", "a"], 0)
     three, two = row([BOTH, LEFT, FAR, RIGHT], whole=True), row([FAR, LEFT])
     store = OtherImageStore(toys.Shelf({"a": three, "b": two}), {"a": "b", "b": "a"})
@@ -447,7 +450,9 @@ def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
 
 
 class Looking(Told):
-    """Head 0 finds the region whose looks the phrase names; head 1 always takes the first; head 2 looks at text."""
+    """Head 0 attends to the region with the features that the phrase names; head 1 to the first
+    region; head 2 to text.
+    """
 
     def forward(self, batch: Batch, attention: Any) -> EncoderOutput:
         places = SequencePositions.concatenate(
@@ -467,7 +472,9 @@ class Looking(Told):
 
 
 def looked_at(text: TextRowEncoder, others: bool) -> tuple[GroundingResult, list[str]]:
-    """40 images of four things in four places, in any order; each phrase, a word, names one by its number."""
+    """40 images of four objects in four places, in any order; each phrase, a word, names one by its
+    number.
+    """
     rng = np.random.default_rng(1)
     spots = [LEFT, RIGHT, FAR, [60, 60, 100, 100]]
     store, examples, phrases = {}, [], []
@@ -504,12 +511,12 @@ def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextRowEnco
     assert told["chosen"] == ["0-0", "0-0"] and told["active_heads"] == 2
     assert told["held_out"] == {"value": 100.0, "interval": [100.0, 100.0]}
     assert told["chance"]["value"] == 25 and told["upper_bound"]["value"] == 100
-    assert told["confidence"] is None and "no detector's confidence" in told["notes"][0]
+    assert told["confidence"] is None and "no detector confidence" in told["notes"][0]
     assert 5 <= told["other_images"]["value"] <= 45
     low, high = told["held_out_less_other_images"]["interval"]
     assert 50 < low < told["held_out_less_other_images"]["value"] < high <= 100
     looking, first, idle = told["heads"]
-    # Where a region is does not change with the looks: so does nothing of a head that goes by that.
+    # Positions do not change with the features, so a head that uses positions keeps its accuracy.
     assert first["accuracy"] == first["other_images"] == 25.0
     assert (looking["even"], looking["odd"], looking["active"]) == (100, 100, True)
     assert idle["accuracy"] == 100 and not idle["active"], "it is right, but hardly looks"
@@ -547,7 +554,7 @@ def board(hits: np.ndarray, half: np.ndarray, active: np.ndarray, **more: Any) -
 
 def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
     half = np.arange(8) % 2
-    # Right about half 0 alone, about half 1 alone, about three quarters of all; and about all, but hardly active.
+    # Right on half 0 alone, on half 1 alone, on three quarters of all; and on all, but hardly active.
     columns = [half == 0, half == 1, np.arange(8) > 1, np.ones(8, bool)]
     active = np.array([[0.5, 0.5, 0.5, 0.2]] * 2)
     one = board(np.stack(columns, 1), half, active)
@@ -566,7 +573,7 @@ def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
 
 
 def test_intervals_are_over_images() -> None:
-    """Ten equal phrases of an image tell no more than one."""
+    """Ten equal phrases of an image give no more information than one."""
     rng = np.random.default_rng(0)
     half = np.arange(40) % 2
     hits = rng.random((40, 1)) < 0.5
@@ -590,7 +597,7 @@ def test_sums_do_not_depend_on_the_order() -> None:
     assert (totals[0] == totals[1]).all() and totals[0][1] == pytest.approx(values.sum(0))
     rows = RaggedSampleArrays()
     rows.put(5, 0, np.ones(2))
-    with pytest.raises(InputError, match="sample 5: layer 2 was told out of its turn"):
+    with pytest.raises(InputError, match="sample 5: the model gave layer 2 out of order"):
         rows.put(5, 2, np.ones(2))
 
 
@@ -705,7 +712,10 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
     ("flags", "complaint"),
     [
         (("--model", "{0}/text"), "this model reads no regions; expected a VisualBERT"),
-        (("--task", "vqa"), "--task vqa: its answers are no regions; expected flickr30k, refcoco+"),
+        (
+            ("--task", "vqa"),
+            "--task vqa: its answers are not regions; expected flickr30k, refcoco+",
+        ),
         (("--split", "dev"), "dev.txt: "),
         (("--images", "."), "this model reads stored features, no pixels; leave out --images"),
         (("--min-region-attention", "1.5"), "--min-region-attention = 1.5, expected 0 to 1"),
@@ -715,7 +725,7 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
             ("--task", "refcoco+", "--no-include-unrelated-captions"),
             "--no-include-unrelated-captions is for Flickr30k Entities",
         ),
-        (("--max-length", "3"), "no phrase is left that heads could be asked for"),
+        (("--max-length", "3"), "no phrase is left to score heads on"),
         (("--regions", "{0}/nowhere"), "nowhere"),
         (("--data", ""), "heads needs --data"),
     ],
@@ -726,4 +736,4 @@ def test_mistakes_are_one_line(
     assert run(place, tmp_path / "out", *(flag.format(place) for flag in flags)) == 2
     told = capsys.readouterr().err
     *before, line = told.splitlines()
-    assert complaint in line and all("at work" in one for one in before)  # a slow machine says so
+    assert complaint in line and all("at work" in one for one in before)  # on a slow machine

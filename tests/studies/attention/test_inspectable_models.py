@@ -1,4 +1,6 @@
-"""Models of transformers as guests: what they say and attend to is what transformers' own call gives."""
+"""Models of transformers for inspection: their outputs and attention equal those of transformers'
+own call.
+"""
 
 from __future__ import annotations
 
@@ -140,12 +142,12 @@ def test_lxmert_is_transformers_own(lxmert: Path) -> None:
             assert ((one.columns.kinds == PositionKind.PADDING) == ~columns.attention_mask).all()
             close(one.weights.sum(-1), torch.ones(one.weights.shape[:-1]))
             assert not one.weights.transpose(1, 3)[~columns.attention_mask].any()
-    # Afterwards nobody listens, and nothing is asked for.
+    # Afterwards the hooks are gone, and no weights are requested.
     assert not any(part._forward_hooks for part in model.modules())
 
 
 class Kept(RaggedSampleArrays):
-    """The largest weight of every map of text over regions."""
+    """The maximum of every map of text over regions."""
 
     def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
         if one.name == "text over regions":
@@ -188,7 +190,7 @@ def test_what_guests_cannot_be_asked_is_one_line(
     data = str(put(tmp_path / "captions.tsv", "\n".join(captions) + "\n"))
     given = {"data": data, "regions": str(regions), "cpu": True, "explained": 0}
     config = make_settings(ModalityConfig, model=str(lxmert), **given)
-    with pytest.raises(InputError, match="two streams"):
+    with pytest.raises(InputError, match="two-stream"):
         MODALITY(config, tmp_path / "a")
     config = make_settings(ModalityConfig, model=str(visualbert), **given)
     (model,) = MODALITY(config, tmp_path / "b")["models"]

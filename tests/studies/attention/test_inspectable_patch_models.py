@@ -1,4 +1,6 @@
-"""ViLT and CLIP's towers as guests: patches in place of regions, shown, pointed with, equal to transformers' own."""
+"""ViLT and CLIP's towers for inspection: patches as regions, on the page, in pointing, equal to
+transformers.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,7 @@ def close(one: Tensor, other: Tensor) -> None:
 
 
 def test_vilt_is_transformers_own(place: Path, monkeypatch: Any) -> None:
-    """Which draws an order of patches anew for every photo, and padding patches for the smaller one."""
+    """It shuffles the patches of every photo, and pads the smaller one."""
     theirs = ViltForMaskedLM.from_pretrained(place / "vilt").vilt.eval().double()
     processor = ViltImageProcessorPil.from_pretrained(place / "vilt")
     model = load_encoder(place / "vilt").double()
@@ -118,7 +120,7 @@ def test_vilt_is_transformers_own(place: Path, monkeypatch: Any) -> None:
     for row, (high, wide) in enumerate(((3, 6), (6, 4))):
         own = [place for place in range(pieces) if batch.text.attention_mask[row, place]]
         here = own + [pieces + n for n in range(1 + high * wide)]
-        # Where each of our patches, row by row, stands in their order.
+        # The index of each of our patches, row by row, in their order.
         order = {(y, x): n for n, (y, x) in enumerate(drawn[0][row].tolist())}
         patches = [order[y, x] for y in range(high) for x in range(wide)]
         there = own + [pieces] + [pieces + 1 + n for n in patches]
@@ -177,7 +179,7 @@ def test_a_tower_alone(place: Path) -> None:
 
 
 def sloping(size: tuple[int, int]) -> Image.Image:
-    """A photo that is redder to the right and greener further down."""
+    """A photo that gets redder to the right and greener downwards."""
     x, y = ((np.arange(side) + 0.5) / side * 255 for side in size)
     red, green = np.meshgrid(x, y)
     return Image.fromarray(np.stack([red, green, 0 * red], -1).round().astype(np.uint8))
@@ -234,7 +236,7 @@ def test_a_bound_of_patches_takes_them_evenly(place: Path, tmp_path: Path) -> No
     np.testing.assert_array_equal(row.boxes, every.take(np.array([0, 1, 5, 9, 14, 18])).boxes)
     batch = batch_of(model, place)
     assert batch.regions.mask.sum(1).tolist() == [6, 6]
-    with torch.no_grad():  # a patch has its place's position, whatever is left out
+    with torch.no_grad():  # a patch has the position of its place, even if others are left out
         part = model._positions(batch.regions)[0]
         whole = model._positions(batch_of(load_vilt(place / "vilt"), place).regions)[0]
     close(part, whole[[0, 1, 5, 9, 14, 18]])
@@ -268,7 +270,7 @@ def test_damaged_weights_are_named(name: str, place: Path, tmp_path: Path) -> No
         if "1" in key and ("query.weight" in key or "q_proj.weight" in key):
             weights[key][:] = torch.nan
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=rf"{name}: weights of \S+\.1\.\S+ are no numbers"):
+    with pytest.raises(InputError, match=rf"{name}: weights of \S+\.1\.\S+ are NaN or infinite"):
         groundling.visualize(folder, place / "photos/0.png", TEXTS[0], cpu=True)
 
 
@@ -338,10 +340,10 @@ def test_clips_towers_do_not_meet(place: Path) -> None:
             np.testing.assert_allclose(block.sum(-1), 1, atol=1e-6)
     assert view.box_attention() == {}
     made = groundling.visualize(place / "clip", place / "photos/0.png", TEXTS[0], cpu=True)
-    assert "never meet" in made.models[0][1][0]
+    assert "separate towers" in made.models[0][1][0]
     alone = looked_at(place, "image")
-    assert alone.words == [] and alone.notes == ["This model reads the photo alone."]
-    with pytest.raises(InputError, match="of a layer whose words read boxes"):
+    assert alone.words == [] and alone.notes == ["This model reads the photo only."]
+    with pytest.raises(InputError, match="of a layer whose words attend to boxes"):
         made.figure(["0-0"])
 
 
@@ -350,7 +352,7 @@ def test_a_text_without_a_photo(place: Path) -> None:
     (view,) = made.entries[0]["views"]
     assert view["boxes"] == [] and [one["name"] for one in view["layers"]] == ["text", "text"]
     for name in ("vilt", "image"):
-        with pytest.raises(InputError, match=f"{name}: it looks at photos; pass image="):
+        with pytest.raises(InputError, match=f"{name}: this model reads photos; pass image="):
             groundling.visualize(place / name, text=TEXTS[0], cpu=True)
 
 
@@ -365,7 +367,7 @@ def test_too_many_patches_are_refused_before_they_are_packed(place: Path, monkey
     monkeypatch.setattr(
         "groundling.studies.attention.page.attention_views.MAX_PAGE_CHARACTERS", per_layer
     )
-    with pytest.raises(InputError, match=r"19 patches .*; one layer is too much"):
+    with pytest.raises(InputError, match=r"19 patches .*; a single layer is too large"):
         looked_at(place, "vilt")
 
 
@@ -373,7 +375,9 @@ def test_too_many_patches_are_refused_before_they_are_packed(place: Path, monkey
 
 
 def test_a_patch_is_right_whose_centre_lies_in_a_gold_box() -> None:
-    """By hand: of 2 x 2 patches on 100 x 80 pixels, one centre lies in the first box, one on the edge of the second."""
+    """By hand: 2 x 2 patches on 100 x 80 pixels; one centre is in the first box, one on the edge of
+    the second.
+    """
     row = cut_patches(np.zeros((3, 16, 16), np.float32), 8)
     gold = GoldBoxes(np.array([[0, 0, 30, 25], [70, 60, 75, 80]]), (100, 80))
     right = pointing_game(Example("a", "a dog", gold_boxes=gold), row)
@@ -413,7 +417,8 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
     assert "pointing" in capsys.readouterr().err
     result = json.loads((tmp_path / "out/result.json").read_text())
     assert result["measure"] == "pointing" and "accuracy" not in result["heads"][0]
-    # A plain restatement: where the last piece looks most, and whether that patch's centre is in the box.
+    # A plain restatement: the patch with most attention from the last token, and whether its centre is
+    # in the box.
     model = load_encoder(place / "vilt")
     hits = np.zeros((2, 4))
     chances = []
@@ -444,8 +449,8 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
     ("given", "complaint"),
     [
         ({"images": ""}, "reads pixels; pass --images FOLDER"),
-        ({"regions": ("x",)}, "reads patches of photos, no regions; leave it out"),
-        ({"max_regions": 3}, "--max-regions 3: .* no regions; leave it out"),
+        ({"regions": ("x",)}, "reads patches of photos, not regions; leave it out"),
+        ({"max_regions": 3}, "--max-regions 3: .* not regions; leave it out"),
     ],
 )
 def test_what_patches_have_no_use_for_is_refused(
@@ -457,7 +462,7 @@ def test_what_patches_have_no_use_for_is_refused(
 
 
 def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:
-    """Its class token is special, its patches are visual; its own heads are not asked."""
+    """Its class token is special, its patches are visual; its own heads are not used."""
     lines = [f"{text}\t{n}.png" for n, text in enumerate(TEXTS)]
     data = put(tmp_path / "captions.tsv", "\n".join(lines) + "\n")
     config = make_settings(
@@ -481,7 +486,7 @@ def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:
 
 
 def test_beside_a_model_of_regions(place: Path) -> None:
-    """Each with boxes of its own, about the same photo."""
+    """Each with its own boxes, of the same photo."""
     (place / "seer").mkdir()
     toys.seer().export(place / "seer")
     store(place / "store", ["0"], size=SIZES[0])

@@ -1,4 +1,6 @@
-"""What a model looks at and depends on: worked cases, plain restatements, planted differences, and the command."""
+"""Modality importance, ablation and attributions: worked cases, plain restatements, planted
+differences, the command.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +181,7 @@ def test_layers_of_text_alone_are_passed_over_and_damage_is_named() -> None:
     both = torch.full((1, 1, 4, 4), 1 / 4)
     one = masses(a_map(text, [S, T, S]), a_map(both, [S, T, S, R], layer=1))
     assert one.layers.numbers == [1] and one.by_head.shape == (1, 1, 3)
-    with pytest.raises(InputError, match="two streams"):
+    with pytest.raises(InputError, match="two-stream"):
         masses(a_map(both, [S, T, S, R], name="text over regions"))
     with pytest.raises(InputError, match="s0: attention of layer 0 does not sum to 1"):
         masses(a_map(both * torch.nan, [S, T, S, R]))
@@ -206,7 +208,7 @@ def test_processes_are_merged_in_the_order_of_samples() -> None:
 
 
 def planted(visual: float, seed: int, layers: int = 2) -> ModalityImportance:
-    """Masses of 60 examples of 30 images around a visual share."""
+    """Importance of 60 examples of 30 images around a visual share."""
     rng = np.random.default_rng(seed)
     one = ModalityImportance()
     one.layers.numbers = list(range(layers))
@@ -252,7 +254,7 @@ def test_intervals_are_over_images_and_nan_is_no_value() -> None:
     values = np.array([[1.0, np.nan], [1.0, np.nan], [1.0, 5.0], [0.0, np.nan]])
     drawn = Bootstrap(["a", "a", "a", "b"], 0).means(values)
     assert drawn[0].tolist() == [0.75, 5.0]
-    # Images are drawn whole: a twice, b twice, or each once.
+    # Images are drawn with all examples: a twice, b twice, or each once.
     assert set(drawn[1:, 0]) == {0.0, 0.75, 1.0}
     assert set(drawn[1:, 1][np.isfinite(drawn[1:, 1])]) == {5.0}
     with pytest.raises(InputError, match="at least 2"):
@@ -404,7 +406,7 @@ def test_attributions_add_up_to_what_the_answer_loses_on_a_blank_input(seer) -> 
 
 @pytest.mark.parametrize("join", [visualbert, vlbert, uniter])
 def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
-    """The embeddings themselves are moved, without the library's perturbations."""
+    """Changes the embeddings directly, without the library's perturbations."""
     words = toys.bert_words()
     model = join(toys.bert(len(words)), words, width=12).eval()
     torch.manual_seed(3)
@@ -428,7 +430,7 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
     embed = model.word_embeddings()
     for place, weight in zip(*np.polynomial.legendre.leggauss(6), strict=True):
         part = (place + 1) / 2
-        share, weight = part**3, weight * 3 * part**2  # most places are near the beginning
+        share, weight = part**3, weight * 3 * part**2  # most points are near the baseline
         at = (start + share * (words - start)).requires_grad_()
         looks = (share * features).requires_grad_()
         hook = embed.register_forward_hook(lambda *_, at=at: at[None])
@@ -591,7 +593,7 @@ def test_the_teachers_scores_are_those_by_which_it_selects(home: Path) -> None:
 
 
 def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
-    """Equal boxes make two rows equal; a change of nearly nothing asks for no more points."""
+    """Equal boxes make two rows equal; a change close to 0 needs no more points."""
     model = toys.seer()
     faint = ImageTextMatching(model.sizes)
     with torch.no_grad():
@@ -618,7 +620,7 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
     values = {row["given"]: row["values"] for row in told["inputs"]["rows"]}
     assert values["image shuffled"] == values["image swapped"] != values["as it is"]
     lost, same = result["notes"]
-    assert lost == "1 piece cut off from texts that did not fit (--max-length)"
+    assert lost == "truncated 1 token of texts that did not fit (--max-length)"
     assert "image shuffled and image swapped are the same input to this model" in same
 
 
@@ -629,7 +631,9 @@ def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> Non
     values = {row["given"]: row["values"] for row in model["inputs"]["rows"]}
     assert 0 <= values["as it is"][1]["mean"] <= 1
     assert values["image swapped"][0]["mean"] != values["as it is"][0]["mean"]
-    with pytest.raises(InputError, match=r"--max-regions .*reads regions and texts as it learned"):
+    with pytest.raises(
+        InputError, match=r"--max-regions .*reads regions and texts as in its training"
+    ):
         MODALITY(
             config_of(home, model="tuned", data="questions.csv", max_regions=2), tmp_path / "b"
         )
@@ -639,9 +643,9 @@ def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_
     config = config_of(home, model="headless", explained=0, most_examples=6, query="all")
     result = MODALITY(config, tmp_path)
     (model,) = result["models"]
-    assert "hidden piece" in model["inputs"]["measures"][0] and model["attribution"] is None
+    assert "masked token" in model["inputs"]["measures"][0] and model["attribution"] is None
     assert any("undefined" in row for row in model["inputs"]["rows"])
-    assert result["notes"] == ["6 of 12 examples, evenly spaced"]
+    assert result["notes"] == ["used 6 of 12 examples, evenly spaced"]
     with pytest.raises(InputError, match="no head for --outcome match"):
         MODALITY(replace(config, outcome="match"), tmp_path / "b")
 

@@ -1,4 +1,6 @@
-"""Heads along syntactic relations: parses read and aligned, labels, worked arcs, and equal to plain loops."""
+"""Heads and syntactic relations: reading and aligning parses, labels, worked arcs, equal to plain
+loops.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ BOX = np.array([[0.0, 0, 50, 50]])
 
 
 def tree(text: str) -> tuple[ParsedWord, ...]:
-    """Words of `FORM:HEAD:RELATION`, with `@TAG` behind where it counts; heads count from 1."""
+    """Words of `FORM:HEAD:RELATION`, with `@TAG` where it matters; heads count from 1."""
     words = []
     for number, part in enumerate(text.split()):
         form, head, rest = part.split(":", 2)
@@ -151,15 +153,20 @@ def test_words_are_found_by_their_characters(tokens: list[str], text: str, spans
         ("1\tThey", "2\tThey", 4, "ID '2', expected 1"),
         ("2-3\t", "3-2\t", 5, "ID 3-2, expected a range that begins with 2"),
         ("2-3\t", "2-9\t", 11, "the sentence ends before word 9 of a token"),
-        ("\t4\tnsubj", "\t_\tnsubj", 4, "HEAD '_', expected a number from 0; not parsed?"),
+        ("\t4\tnsubj", "\t_\tnsubj", 4, "HEAD '_', expected a number from 0; the text may"),
         ("\t4\tnsubj", "\t9\tnsubj", 4, "HEAD 9, but the sentence has 6 words"),
-        ("\t4\tnsubj", "\t1\tnsubj", 4, "word 1 depends on itself, in a circle"),
-        ("\t0\troot\t_\t_\n4.1", "\t5\troot\t_\t_\n4.1", 4, "in a circle"),
-        ("\t4\tobj", "\t0\tobj", 10, "a second root beside word 4; expected one word of HEAD 0"),
-        ("\tobj", "\t_", 10, "DEPREL is empty; not parsed?"),
+        ("\t4\tnsubj", "\t1\tnsubj", 4, "word 1 depends on itself through a cycle"),
+        ("\t0\troot\t_\t_\n4.1", "\t5\troot\t_\t_\n4.1", 4, "through a cycle"),
+        ("\t4\tobj", "\t0\tobj", 10, "a second root besides word 4; expected one word with HEAD 0"),
+        ("\tobj", "\t_", 10, "DEPREL is empty; the text may"),
         ("\tdogs\t", "\t \t", 10, "FORM is empty"),
-        ("# image", "# x = y\n\n# image", 13, "no word below these lines"),
-        ("\n\n# image", "\n# image", 12, "a comment inside a sentence; is an empty line missing?"),
+        ("# image", "# x = y\n\n# image", 13, "no word after these comments"),
+        (
+            "\n\n# image",
+            "\n# image",
+            12,
+            "a comment inside a sentence; an empty line may be missing",
+        ),
     ],
 )
 def test_a_damaged_file_is_told_with_its_line(
@@ -418,7 +425,9 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> Non
 
 
 def _spacy(parsed: bool = True) -> SimpleNamespace:
-    """What is asked of spaCy, saying DOG_TREE of any text, twice: two sentences, and white space between, a token."""
+    """A fake spaCy that gives DOG_TREE for any text, twice: two sentences, with a token of white
+    space in between.
+    """
 
     class Doc(list[Any]):
         def has_annotation(self, name: str) -> bool:
@@ -432,7 +441,7 @@ def _spacy(parsed: bool = True) -> SimpleNamespace:
                 own = {"text": word.form, "dep_": word.relation, "pos_": "", "tag_": "X"}
                 words.append(SimpleNamespace(**own, i=before + number, to=before + head))
             if not before:
-                # spaCy's parser may hang white space by a word, and a word by white space.
+                # spaCy's parser may attach white space to a word, and a word to white space.
                 words.append(SimpleNamespace(text=" \n", dep_="", i=7, to=6))
         words[9].to = 7
         for word in words:
@@ -501,7 +510,7 @@ def test_spacy_and_stanza_are_asked_where_installed(
 
 
 def test_a_real_pipeline_of_spacy(tmp_path: Path) -> None:
-    """Only where spaCy is installed: a parser of a few steps, saved, loaded and asked."""
+    """Only with spaCy installed: a parser trained for a few steps, saved, loaded and used."""
     spacy = pytest.importorskip("spacy")
     from spacy.tokens import Doc
     from spacy.training import Example as Lesson
@@ -625,7 +634,7 @@ def test_the_command_tells_every_relation(place: Path, tmp_path: Path, capsys: A
         ("nsubj", "dependent"): 3,
     }
     assert all(one["table_2"] for one in told["relations"])
-    # The first region is the dog's and the cats', and the most confident one; the trees have another.
+    # The first region, the most confident, matches the dog and the cats; the trees have another.
     assert named["det", "head"]["confidence"]["value"] == 100
     assert named["num", "head"]["confidence"]["value"] == 50
     assert named["pobj", "dependent"]["confidence"]["value"] == 0
@@ -661,7 +670,7 @@ def test_the_command_tells_every_relation(place: Path, tmp_path: Path, capsys: A
 def test_a_model_of_two_streams_is_asked_by_several_processes(
     place: Path, tmp_path: Path, in_process: None
 ) -> None:
-    """LXMERT: text over regions is what is asked, and every share's part of the result."""
+    """LXMERT: text over regions is scored, and every process's share is merged."""
     words = toys.bert_words()
     homes.home(place / "lxmert", toys.lxmert(words), words)
     lxmert = ["--model", f"{place}/lxmert", "--min-region-attention", "0", "--batch", "2"]
@@ -678,7 +687,7 @@ def test_a_model_of_two_streams_is_asked_by_several_processes(
     }
     assert asked == {((0, 0), (0, 1), (1, 0), (1, 1))}, "its two layers of text over regions"
     for one in told["relations"]:
-        # A word of an LXMERT sends all its attention to regions.
+        # Words of LXMERT's cross-attention attend to regions only.
         assert {row["region_share"] for row in one["heads"]} == {100.0}
     data = [f"--data={place}/data", f"--regions={place}/store", "--cpu"]
     for number in (1, 2):
@@ -714,11 +723,11 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--parses", "gold"], "`groundling data make-tasks` writes one for a rendered world"),
-        (["--parses", "nowhere.conllu"], "no such file or folder; expected one of CoNLL-U"),
+        (["--parses", "gold"], "`groundling data make-tasks` writes it for a rendered world"),
+        (["--parses", "nowhere.conllu"], "no such file or folder; expected CoNLL-U"),
         (["--parses", "{place}/data"], "no *.conllu in this folder"),
-        (["--parses", "{place}/other.conllu"], "other.conllu has no sentence of their words"),
-        (["--parses", "{place}/one.conllu"], "captions of one image alone, 0; the control beside"),
+        (["--parses", "{place}/other.conllu"], "other.conllu has no sentence with their words"),
+        (["--parses", "{place}/one.conllu"], "captions of one image, 0; the control with"),
         (
             ["--min-arcs", "7"],
             "no relation has 7 arcs at a phrase with boxes: the most frequent, num, phrase is head, has 6",

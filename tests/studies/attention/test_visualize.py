@@ -1,4 +1,4 @@
-"""What `groundling visualize` makes of models: numbers word by word, pages that hold texts safely, one line for mistakes."""
+"""`groundling visualize`: numbers word by word, texts escaped in pages, one line for mistakes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _found(name: str) -> ImageRegions:
 
 
 def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
-    """A packed block as the page's script reads it."""
+    """A packed block, decoded as in the page's script."""
     raw = base64.b64decode(text)
     largest = np.frombuffer(raw[: 2 * heads * rows], "<u2").reshape(heads, rows, 1) / 65535
     steps = np.frombuffer(raw[2 * heads * rows :], np.uint8).reshape(heads, rows, columns)
@@ -87,7 +87,7 @@ def test_words_are_the_sum_and_the_mean_of_their_pieces(place: Path) -> None:
     (sample,) = looked._samples(example, seen).get([0], ())
     told: list[AttentionMap] = []
     model(collate([sample]), attention=told.append)
-    # A word of several pieces is among them, or sums and means would be the same.
+    # One word has several tokens; otherwise sums and means would be equal.
     pieces = _pieces_of_words(sample.text)
     assert max(len(own) for own in pieces) > 1
     count = len(sample.text.input_ids)
@@ -123,7 +123,7 @@ def test_packed_weights_are_off_by_half_a_step_of_their_row() -> None:
     found = decoded(pack_attention(block), 3, 7, 40)
     largest = block.max(-1, keepdims=True)
     assert np.all(np.abs(found - block) <= largest / 255 / 2 + 2 / 65535)
-    assert not pack_attention(np.zeros((2, 3, 0))).strip("A=")  # a model that sees nothing
+    assert not pack_attention(np.zeros((2, 3, 0))).strip("A=")  # a model without images
 
 
 def test_heads_are_ranked_by_what_words_give_to_boxes() -> None:
@@ -139,7 +139,7 @@ def test_heads_are_ranked_by_what_words_give_to_boxes() -> None:
 
 
 def words_of(place: Path, **flags: str) -> list[str]:
-    """A command about one's own photo, with other flags, or without those that are empty."""
+    """A command on your own photo, with changed flags, and without empty ones."""
     given = {"model": str(place / "seer"), "image": str(place / "photos/one.jpg"), "text": TEXT}
     given |= {"regions": str(place / "store"), **flags}
     return [
@@ -156,13 +156,13 @@ def test_a_photo_of_ones_own(place: Path, tmp_path: Path, capsys: Any) -> None:
     (pair,) = content["pairs"]
     seer, bert = pair["views"]
     assert len(seer["boxes"]) == 3 and bert["boxes"] == []
-    assert bert["notes"] == ["This model reads the text alone."]
+    assert bert["notes"] == ["This model reads the text only."]
     assert [len(layer["blocks"]) for layer in seer["layers"]] == [3, 3]
     assert content["ranks"][1] is None
     best = content["ranks"][0]["heads"]
     assert [row[3] for row in best] == sorted((row[3] for row in best), reverse=True)
     replaced = [*line, "--layers", "1", "--heat-maps", "1-0", "--out", str(out)]
-    assert main(replaced) == 0  # a page of ours is replaced
+    assert main(replaced) == 0  # an older page is replaced
     drawn = json.loads(capsys.readouterr().out)["figures"]
     assert [Path(path).name for path in drawn] == [
         f"look-heat-maps.{ending}" for ending in ("svg", "pdf", "png")
@@ -173,7 +173,7 @@ def test_a_photo_of_ones_own(place: Path, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_regions_of_other_photos_are_found(place: Path, tmp_path: Path) -> None:
-    """By a grid; a detector's own settings come from a store that was made with one."""
+    """With a grid; a detector's settings come from a store that was made with one."""
     model = hf.ViTModel(
         hf.ViTConfig(
             image_size=16,
@@ -202,7 +202,7 @@ def test_regions_of_other_photos_are_found(place: Path, tmp_path: Path) -> None:
     assert main(["regions", str(tmp_path / "photos"), *photos, "--out", str(grid)]) == 0
     again = groundling.visualize([place / "seer"], regions=grid, **settings)
     assert again.entries[0]["views"][0]["layers"] == entry["views"][0]["layers"]
-    # Other boxes get features of the store's own image encoder, and so beside a store of boxes from files.
+    # Other boxes get features from the store's image encoder, also for a store of boxes from files.
     (finer,) = groundling.visualize(place / "seer", regions=grid, grid=3, **settings).entries
     assert len(finer["views"][0]["boxes"]) == 9
     manifest = json.loads((grid / "manifest.json").read_text())
@@ -239,9 +239,7 @@ def test_answers_that_changed(place: Path, tmp_path: Path) -> None:
     assert better == {"kind": "became right", "first": "no", "second": "yes", "gold": "yes"}
     assert worse == {"kind": "became wrong", "first": "no", "second": "yes", "gold": "no"}
     homes.put(tmp_path / "b.csv", (tmp_path / "b.csv").read_text().replace("two cats", "10 cats"))
-    with pytest.raises(
-        InputError, match=r"b\.csv, line 3: text is not what it is in .*a\.csv, line 3"
-    ):
+    with pytest.raises(InputError, match=r"b\.csv, line 3: text differs from .*a\.csv, line 3"):
         groundling.visualize(place / "seer", predictions=files, **settings)
 
 
@@ -255,7 +253,7 @@ def test_heads_are_ranked_by_what_they_found(place: Path, tmp_path: Path) -> Non
     (ranks,) = content_of(made.html())["ranks"]
     assert ranks["heads"] == [["self", 1, 1, 0.4], ["self", 0, 0, 0.1], ["self", 0, 1, 0.6]]
     homes.put(tmp_path / "found/result.json", json.dumps({"heads": [{"layer": 0}]}))
-    with pytest.raises(InputError, match=r"result\.json: no result of `groundling heads`"):
+    with pytest.raises(InputError, match=r"result\.json: not a result of `groundling heads`"):
         groundling.visualize(place / "seer", heads=tmp_path / "found", **settings)
 
 
@@ -293,14 +291,17 @@ OWN = {"text": "", "image": ""}
         ({"model": "nowhere"}, "nowhere: "),
         ({"image": "none.jpg"}, "--image none.jpg: no such file"),
         ({"image": "pairs.csv"}, "pairs.csv: does not decode"),
-        ({"regions": ""}, "this photo is in no --regions store, and neither model nor store says"),
+        (
+            {"regions": ""},
+            "this photo is in no --regions store, and neither model nor store records",
+        ),
         (
             {"regions": "", "grid": "2"},
-            "does not say what made the regions it learned from; pass --other",
+            "does not record the image encoder of its training regions; pass --other",
         ),
         ({"heat-maps": "0-0|1-9"}, "--heat-maps 1-9: no such head"),
         ({"layers": "7"}, "--layers 7: the model has 2 layers"),
-        ({"data": "pairs.csv"}, ": of a pair of your own; leave it out"),
+        ({"data": "pairs.csv"}, ": is for a single pair; leave it out"),
         ({**OWN, "data": "pairs.csv"}, "look needs --images"),
         (
             {**OWN, "data": "pairs.csv", "images": "photos", "most": "1"},
@@ -316,18 +317,21 @@ OWN = {"text": "", "image": ""}
             {**OWN, "predictions": "pairs.csv", "images": "photos"},
             "--predictions: 1 files, expected two",
         ),
-        ({"text": "  "}, "--text: holds nothing but spaces; expected words"),
+        ({"text": "  "}, "--text: contains only spaces; expected words"),
         ({"text": "a \ud83d"}, "--text or --pair: '\\ud83d' is half a character"),
-        ({"split": "val"}, "--split val: only a --task has splits"),
-        ({"only": "7"}, "--example 7: only a --task has"),
+        ({"split": "val"}, "--split val: needs --task"),
+        ({"only": "7"}, "--example 7: needs --task"),
         (
             {"grid": "17"},
             "--grid = 17, expected 0 to 16",
         ),
-        ({"heat-maps": "best"}, "--heat-maps best: pass --heads, what `groundling heads` found"),
+        (
+            {"heat-maps": "best"},
+            "--heat-maps best: pass --heads, the model's result of `groundling heads`",
+        ),
         ({"per-page": "0"}, "--per-page = 0, expected at least 1"),
         ({"heads": "store|store"}, "--heads: 2 results for 1 models"),
-        ({"out": "look.txt"}, "--out look.txt: expected a file that ends in .html"),
+        ({"out": "look.txt"}, "--out look.txt: expected a file name ending in .html"),
         (
             {"out": "mine.html"},
             "mine.html: exists already, and is no page of `groundling visualize`",
@@ -364,7 +368,7 @@ def test_damaged_heads_are_refused(
     path = homes.put(tmp_path / "result.json", json.dumps({"heads": heads}))
     with pytest.raises(InputError, match=message) as caught:
         RankedHeads.read(tmp_path)
-    assert str(caught.value).startswith(f"{path}: no result of `groundling heads` (")
+    assert str(caught.value).startswith(f"{path}: not a result of `groundling heads` (")
 
 
 def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
@@ -400,11 +404,13 @@ def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(tmp_path: Path) 
         cpu=True,
     )
     assert len(make_page(config, select_pairs(config)).entries) == 1
-    homes.picture(tmp_path / "one.jpg", size=(120, 80))  # scaled: boxes are shares
+    homes.picture(tmp_path / "one.jpg", size=(120, 80))  # resized: boxes are shares
     assert len(make_page(config, select_pairs(config)).entries) == 1
     homes.picture(tmp_path / "one.jpg", size=(40, 60))
     with pytest.raises(InputError) as caught:
         make_page(config, select_pairs(config))
     told = str(caught.value)
-    assert f"{tmp_path}/one.jpg: 40 x 60 pixels, but its regions are of an image of 60 x 40" in told
+    assert (
+        f"{tmp_path}/one.jpg: 40 x 60 pixels, but its regions are from an image of 60 x 40" in told
+    )
     assert str(tmp_path / "store") in told

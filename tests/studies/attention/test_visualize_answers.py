@@ -1,4 +1,4 @@
-"""What `groundling visualize` tells beside attention: the model's answer, and what even attention would be."""
+"""The model's answer and even attention on the page of `groundling visualize`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from groundling.vision_language.single_stream import SingleStreamModel
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pre-trained model without heads, the same with a match head, one that was fine-tuned, a store and a photo."""
+    """A pre-trained model without heads, the same with a matching head, a fine-tuned one, a store
+    and a photo.
+    """
     folder = tmp_path_factory.mktemp("answers")
     torch.manual_seed(0)
     model = toys.seer()
@@ -91,7 +93,7 @@ def test_a_pre_trained_model_tells_whether_image_and_text_match(place: Path) -> 
     model = looked(place, "matching")
     example = Example("own", TEXT, images=("one",))
     answer = model.view(example, place / "photos/one.jpg").answer
-    assert answer is not None and "belong together" in answer.title
+    assert answer is not None and "text match" in answer.title
     seen = model._image_inputs("one", place / "photos/one.jpg")
     samples = model._samples(example, seen).get([0], ())
     student = load_encoder(place / "matching").eval()
@@ -143,7 +145,7 @@ def test_words_that_a_mask_hides_have_no_part_in_even_attention(tmp_path: Path) 
     )
     (view,) = content_of(made.html())["pairs"][0]["views"]
     (text,) = [one for one in view["layers"] if (one["name"], one["number"]) == ("text", 0)]
-    # A tower that reads from left to right: its words can read themselves and those before them.
+    # A causal tower: words attend to themselves and to earlier words.
     assert [pieces for *_, pieces in view["words"]] == [1] * len(view["words"])
     assert text["even"]["words"] == pytest.approx(
         [1 / (1 + place) for place in range(len(view["words"]))], abs=1e-6

@@ -1,4 +1,4 @@
-"""Heat maps by what a text names: which regions stand together, what is summed, which heads, and of which model."""
+"""Heat maps by entity: groups of regions, sums, selection of heads, and checks of the model."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ CAPTION = (
     "a [/EN#1/people wet dog] sees [/EN#2/other 3 $2 trees] and [/EN#1/people the dog] runs to "
     "[/EN#4/other $5 cats]"
 )
-"""A dog, named twice; trees; cats that no region shows."""
+"""A dog, mentioned twice; trees; cats without a region."""
 BOXES = {1: [(1, 1, 50, 50)], 2: [(51, 1, 100, 50), (1, 60, 20, 100)], 4: [(90, 90, 100, 100)]}
 SEEN = [
     *([0, 0, 50, 50], [4, 0, 50, 50], [50, 0, 100, 50]),
     *([0, 60, 20, 100], [40, 60, 80, 100], [60, 60, 80, 80]),
 ]
-"""The dog twice, two of the trees, and two regions of nothing that is named."""
+"""Two regions of the dog, two of the trees, and two of no entity."""
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Flickr30k Entities' files about one image, its photo, a store, a model and what `heads` found of it."""
+    """Flickr30k Entities' files for one image, its photo, a store, a model and its result of
+    `heads`.
+    """
     folder = tmp_path_factory.mktemp("groups")
     homes.put(folder / "data/Sentences/7.txt", f"a [/EN#2/other bush]\n{CAPTION}\n")
     corners = ("xmin", "ymin", "xmax", "ymax")
@@ -56,13 +58,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes.picture(folder / "photos/7.jpg", size=(100, 100))
     boxes = np.array(SEEN, np.float32) / 100
     looks = np.random.default_rng(0).normal(size=(len(SEEN), 12)).astype(np.float32)
-    looks[4:] *= 6  # words attend to what nothing names
+    looks[4:] *= 6  # words attend to regions of no entity
     confidence = np.linspace(0.9, 0.1, len(SEEN), dtype=np.float32)
     writer = RegionWriter(folder / "store")
     writer.write(0, [ImageRegions("7", (100, 100), boxes, confidence, looks)])
     writer.close({"source": "test"})
     model = toys.seer()
-    for layer in model.text.encoder.encoder.layer:  # random weights attend to all alike
+    for layer in model.text.encoder.encoder.layer:  # random weights attend nearly evenly
         layer.attention.self.query.weight.data *= 12
     (folder / "model").mkdir()
     model.export(folder / "model")
@@ -191,7 +193,7 @@ def test_the_best_layers_are_shown_in_their_order() -> None:
     ranked = RankedHeads("accuracy", [*heads, ("self", 1, 1, 1.0)], active=8, file="result.json")
     assert ranked.best(range(12)) == ["3-0", "4-1", "5-2", "6-0", "7-1", "8-2"]
     assert ranked.best([1, 2, 9]) == ["2-2", "9-0"]
-    with pytest.raises(InputError, match=r"in result\.json no head of the layers shown is active"):
+    with pytest.raises(InputError, match=r"result\.json has no active head in the layers shown"):
         ranked.best([1])
     with pytest.raises(InputError, match="--heat-maps best: pass --heads"):
         RankedHeads("mass", heads).best(range(12))
@@ -222,7 +224,9 @@ def test_heads_are_those_of_the_model_wherever_it_lies(place: Path, tmp_path: Pa
     other = tmp_path / "other"
     other.mkdir()
     toys.seer().export(other)
-    with pytest.raises(InputError, match=r"result\.json: is of .*model, not of model=.*other;"):
+    with pytest.raises(
+        InputError, match=r"result\.json: a result of .*model, not of model=.*other;"
+    ):
         groundling.visualize(other, **own)
     assert groundling.visualize(other, other_heads=True, **own).entries
 
@@ -230,10 +234,10 @@ def test_heads_are_those_of_the_model_wherever_it_lies(place: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"untrained": True}, "is of model with random weights, not of model="),
-        ({"model": "elsewhere"}, "is of elsewhere, not of model="),
-        ({"more": (2, 0)}, "has 3 layers of 2 heads, the model 2 of 2; pass this model's own"),
-        ({"more": (1, 2)}, "has 2 layers of 3 heads, the model 2 of 2; pass this model's own"),
+        ({"untrained": True}, "a result of model with random weights, not of model="),
+        ({"model": "elsewhere"}, "a result of elsewhere, not of model="),
+        ({"more": (2, 0)}, "3 layers of 2 heads, but the model has 2 of 2; pass this model's own"),
+        ({"more": (1, 2)}, "2 layers of 3 heads, but the model has 2 of 2; pass this model's own"),
     ],
 )
 def test_heads_of_another_model_are_refused(

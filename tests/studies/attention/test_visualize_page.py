@@ -1,4 +1,6 @@
-"""The page of `groundling visualize` in a real browser: what is picked, shaded and said; nothing leaves the page."""
+"""The page of `groundling visualize` in a real browser: selection, shades and text, without network
+access.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,9 @@ WORDS = [
 ]
 """The first box is the whole image."""
 EVEN = 1 / 8
-"""Share of a place where five words and three boxes can be read."""
+"""Even share with five words and three boxes."""
 PIECES = [WordView("[CLS]"), WordView("the"), *WORDS[1:4]]
-"""The same words for another model, whose own pieces are others."""
+"""The same words for another model with other tokens."""
 
 
 def weights(layer: int, head: int, words: int = 5) -> np.ndarray:
@@ -66,7 +68,7 @@ def view(words: list[WordView], layers: int = 2) -> AttentionView:
 
 
 def even_view() -> AttentionView:
-    """Five words and a grid of nine boxes, to which a head gives nearly the same everywhere."""
+    """Five words and a grid of nine boxes, with nearly even attention."""
     even = 1 / 14
     block = np.full((1, 5, 14), even)
     block[0, 1, 5:] = [0.081, 0.06, *[0.073] * 7]
@@ -110,7 +112,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One for all tests here."""
+    """One browser for all tests."""
     if browsing.found() is None:
         pytest.skip(browsing.NONE)
     with browsing.opened() as session:
@@ -118,7 +120,7 @@ def browser() -> Iterator[Any]:
 
 
 class Page:
-    """A page as tests ask it."""
+    """A page with the queries of the tests."""
 
     def __init__(self, browser: Any, path: Path) -> None:
         self.browser = browser
@@ -132,12 +134,12 @@ class Page:
         return self.browser.execute_script(f"return {script}", *arguments)
 
     def shares(self, selector: str) -> list[float]:
-        """What every word, box or head is shaded by."""
+        """The share by which every word, box or head is shaded."""
         script = "[...document.querySelectorAll(arguments[0])].map((one) => one.dataset.share)"
         return [float(share) if share else np.nan for share in self.run(script, selector)]
 
     def press(self, *keys: str) -> None:
-        """Keys, at what has the focus."""
+        """Press keys on the focused element."""
         for key in keys:
             self.browser.switch_to.active_element.send_keys(key)
 
@@ -166,7 +168,7 @@ def both(browser: Any, place: Path) -> Page:
 
 
 RIGHT, LEFT, DOWN, END, ESCAPE = "\ue014", "\ue012", "\ue015", "\ue010", "\ue00c"
-"""Keys, as WebDriver numbers them."""
+"""Key codes of WebDriver."""
 
 
 def near(expected: Any) -> Any:
@@ -182,7 +184,7 @@ def test_clicking_a_word_shades_the_boxes(alone: Page) -> None:
     ]
     for number in (1, 2):
         words[number].click()
-        expected = weights(1, 0)[number]  # the best ranked head is shown first
+        expected = weights(1, 0)[number]  # the highest-ranked head is shown first
         assert alone.shares(".boxes .box") == near(expected[6:])
         assert alone.shares(".wholes .word") == near(expected[5:6])
         assert alone.shares(".words:not(.wholes) .word") == near(expected[:5])
@@ -198,7 +200,7 @@ def test_clicking_a_word_shades_the_boxes(alone: Page) -> None:
 
 
 def shaded(page: Page, selector: str) -> list[float]:
-    """How dark each is, whether for more or for less than even attention."""
+    """The intensity of each shade, for more or less than even attention."""
     script = "[...document.querySelectorAll(arguments[0])].map((one) => one.style.getPropertyValue('--share'))"
     return [float(shade) for shade in page.run(script, selector)]
 
@@ -244,7 +246,7 @@ def test_arrows_do_the_same(alone: Page) -> None:
     stops = "document.querySelectorAll('.words:not(.wholes) .word[tabindex=\"0\"]').length"
     assert alone.run(stops) == 1
     alone.press(ESCAPE)
-    assert "Pick a word or a box" in alone.said()
+    assert "Select a word or a box" in alone.said()
     assert np.isnan(alone.shares(".boxes .box")).all()
 
 
@@ -319,19 +321,19 @@ def test_dark_and_light(alone: Page) -> None:
 def test_models_side_by_side_show_the_same_word(both: Page) -> None:
     first, second = both.all(".panel")
     words = second.find_elements("css selector", ".words:not(.wholes) .word")
-    words[3].click()  # `dog`, which is the third of the other model
+    words[3].click()  # `dog`, the third word of the other model
     pressed = [one.text.split()[0] for one in both.all('.words .word[aria-pressed="true"]')]
     assert pressed == ["dog", "dog"]
     boxes = both.shares(".boxes .box")
     assert boxes[:2] == near(weights(1, 0)[2][6:])
-    # The second model was not ranked: it starts with the mean of its first layer.
+    # The second model has no ranking: it starts with the mean of its first layer.
     assert boxes[2:] == near(((weights(0, 0) + weights(0, 1)) / 2)[3][6:])
     first.find_elements("css selector", ".heads button")[4].click()
     assert [said.text.split(": ")[0] for said in both.all(".said")] == [
         "“dog” in layer 1, head 1"
     ] * 2
     assert second.get_attribute("aria-label") == "b"
-    both.all("#tools input")[0].click()  # each by itself
+    both.all("#tools input")[0].click()  # each on its own
     first.find_elements("css selector", ".words:not(.wholes) .word")[1].click()
     assert len(both.all('.words .word[aria-pressed="true"]')) == 1
 
@@ -375,7 +377,7 @@ class PagePanel(NamedTuple):
         return str(self.all(".said")[0].text)
 
     def block(self, number: int, layer: int, rows: str, columns: str) -> np.ndarray:
-        """Mean over heads of what the page has, (rows, columns)."""
+        """The page's attention, mean over heads, (rows, columns)."""
         script = """((number, layer, rows, columns) => {
             const { view } = panels[number];
             const all = [...view[rows].keys()];
@@ -413,19 +415,19 @@ def test_words_and_patches_shade_patches(browser: Any, place: Path) -> None:
     assert "patch 14 in layer 0" in vilt.said, "one row of six further down"
     vilt.page.press(LEFT)
     assert "patch 13 in layer 0" in vilt.said
-    # The other model's patch in which its centre lies, if there is one: CLIP sees the middle of the photo.
+    # The other model's patch around its centre, if there is one: CLIP reads the centre crop.
     assert "patch 2 in layer image 0" in clip.said
     vilt.page.press(LEFT)
-    assert "Pick a word or a patch" in clip.said
+    assert "Select a word or a patch" in clip.said
     vilt.all(".wholes .word")[0].click()
     assert vilt.shares(".box") == near(vilt.block(0, 0, "boxes", "boxes")[0][1:])
-    # Both models have a class token, so it is picked in both.
+    # Both models have a class token, so it is selected in both.
     assert clip.shares(".box") == near(clip.block(1, 0, "boxes", "boxes")[0][1:])
 
 
 def test_towers_that_never_meet_show_their_own_layers(browser: Any, place: Path) -> None:
     _, clip = panels_of(Page(browser, place / "patches.html"))
-    assert "never meet" in clip.all(".note")[0].text
+    assert "separate towers" in clip.all(".note")[0].text
     clip.all(WORD)[2].click()
     assert "“red” in layer text 0" in clip.said
     assert clip.shares(WORD) == near(clip.block(1, 2, "words", "words")[2])
@@ -450,7 +452,7 @@ def test_everything_has_a_name(both: Page) -> None:
 
 
 def test_no_request_leaves_the_page_and_nothing_complains(browser: Any, place: Path) -> None:
-    """Of all that the tests above did; the page's own policy stops what would."""
+    """No request by any of the tests above; the page's policy would block it."""
     requests = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     urls = {
         one["params"]["request"]["url"].partition(":")[0]

@@ -173,7 +173,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     kept = path.read_text().splitlines(keepends=True)
     put(path, "".join(kept[:-2]))
     assert refusal(config, tmp_path / "o") == (
-        f"{path}: no prediction for val-0; other data, or cut off? (2 such)"
+        f"{path}: no prediction for val-0; other data or incomplete file (2 such)"
     )
     put(path, "".join(kept) + kept[0].replace('"val-13"', '"val-77"'))
     assert refusal(config, tmp_path / "o") == (
@@ -193,6 +193,6 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     other = replace(config, task="vcr/rationale")
     assert "a run of vcr/answer, expected one of vcr/rationale" in refusal(other, tmp_path / "o")
     none = replace(config, runs=(str(data),))
-    assert "holds no finished seed" in refusal(none, tmp_path / "o")
+    assert "contains no finished seed" in refusal(none, tmp_path / "o")
     regions = replace(config, task="refcoco+")
     assert "answers of refcoco+ cannot be averaged" in refusal(regions, tmp_path / "o")

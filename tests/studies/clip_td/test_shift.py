@@ -236,16 +236,16 @@ def test_damaged_losses(data: Path, tmp_path: Path) -> None:
 
     assert told(rows[:12]).endswith("losses.jsonl: no losses of val-12 (2 such)")
     nan = {**rows[0], "answer_losses": [[float("nan")], [1], [1], [1]]}
-    assert "line 1: 'nan' in 'answer_losses' is no finite number" in told([nan])
+    assert "line 1: 'nan' in 'answer_losses' is not a finite number" in told([nan])
     three = {**rows[0], "answer_losses": [[1], [1], [1]]}
     assert "line 1: expected 4 lists of numbers in 'answer_losses'" in told([three])
-    assert "line 2: annot_id val-0 stands there before" in told([rows[0], rows[0]])
+    assert "line 2: repeated annot_id val-0" in told([rows[0], rows[0]])
     short = {**rows[0], "answer_losses": [[1.0]] * 4}
     assert "val-0, answer 0: 1 losses for 5 positions" in told([short, *rows[1:]])
     assert "neither answer_losses nor rationale_losses" in told([{"annot_id": "val-0"}])
     path = str(tmp_path / "losses.jsonl")
-    assert "one of them" in refusal(config, tmp_path / "a")
-    assert "one of them" in refusal(config, tmp_path / "a", losses=path, attack="x")
+    assert "needs either --attack" in refusal(config, tmp_path / "a")
+    assert "needs either --attack" in refusal(config, tmp_path / "a", losses=path, attack="x")
     assert "--keep-top = 0" in refusal(
         config, tmp_path / "a", protocol="keeptop", losses=path, keep_top=0
     )
@@ -298,7 +298,7 @@ def test_an_attack_models_losses(text_run: Path, tmp_path: Path) -> None:
 def test_an_attack_model_that_is_none(text_run: Path, data: Path, tmp_path: Path) -> None:
     config = ShiftConfig(data=str(data), protocol="advtop", cpu=True)
     bare = str(student(tmp_path / "bare"))
-    assert "no head of a plain vcr/answer" in refusal(config, tmp_path / "a", attack=bare)
+    assert "no default head for vcr/answer" in refusal(config, tmp_path / "a", attack=bare)
     told = refusal(config, tmp_path / "b", attack_rationale=str(text_run / "seed-0/model"))
     assert told.endswith("a run of vcr/answer, expected one of vcr/rationale")
 
@@ -447,7 +447,7 @@ def told_by(folder: Path) -> str:
 
 
 def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
-    assert "no WordNet (index.noun); install Debian's wordnet-base" in told_by(tmp_path)
+    assert "no WordNet files (index.noun); install Debian's wordnet-base" in told_by(tmp_path)
     place = wordnets.write(tmp_path / "corpora/wordnet")
     assert wordnet_folder(str(tmp_path)) == place
     old = wordnets.write(tmp_path / "old", version="2.1")
@@ -456,7 +456,7 @@ def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
     assert "files of WordNet 3.0 and 3.1" in told_by(place)
     shorter = wordnets.write(tmp_path / "short")
     put(shorter / "data.noun", (shorter / "data.noun").read_text()[:-400])
-    assert "data.noun: no meaning at byte" in told_by(shorter)
+    assert "data.noun: no synset at byte" in told_by(shorter)
     index = (shorter / "index.noun").read_text()
     put(shorter / "index.noun", index.replace("fruit n 1", "fruit n x"))
     assert told_by(shorter).endswith("index.noun: the line of 'fruit' is damaged")
@@ -525,7 +525,7 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
     assert "val-0: 1 scores, expected 4 or 8" in told(
         [json.dumps({"id": "val-0", "prediction": 0, "outputs": [1]})]
     )
-    assert told([kept[0], kept[0]]) == f"{path}, line 2: val-0 stands there before"
+    assert told([kept[0], kept[0]]) == f"{path}, line 2: repeated id val-0"
     assert "--confidence-threshold 0" in told(kept, confident=0.0)
     assert refusal(config, tmp_path / "a") == "data shift --protocol im needs --predictions"
     settings = text_run / "config.json"
@@ -537,7 +537,7 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
         config, tmp_path / "c", predictions=str(text_run / "seed-0/predictions_val.jsonl")
     )
     settings.write_text(before)
-    assert "saw regions (a store)" in told_of_regions
+    assert "read regions (a store)" in told_of_regions
 
 
 # -- all kinds -------------------------------------------------------------------------------------------------------
@@ -640,7 +640,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
     assert refusal(config, tmp_path / "a", data="") == "data shift needs --data"
     told = refusal(config, tmp_path / "a", predictions="x")
-    assert told == "--predictions x: --protocol sm does not read it, only im"
+    assert told == "--predictions x: --protocol sm does not use it, only im"
     vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
     told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"))
     assert told.endswith("val.jsonl: no item is left by --protocol sm")
@@ -648,7 +648,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     del secret["answer_label"]
     vcr_files.write(tmp_path / "none/test.jsonl", [secret])
     told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"), split="test")
-    assert "without labels" in told
+    assert "no labels" in told
     shift(config, tmp_path / "c")
     assert "holds another run (config.protocol: sm there, none now)" in refusal(
         config, tmp_path / "c", protocol="none"

@@ -169,7 +169,8 @@ def test_faults_are_one_line(config: VcrConfig, tmp_path: Path) -> None:
     put(path, "".join(kept[:2]))
     told = refusal(config, tmp_path / "a")
     assert (
-        told == f"{path}: no prediction for vcr-rationale-val-2 (2 such); other data, or cut off?"
+        told
+        == f"{path}: no prediction for vcr-rationale-val-2 (2 such); other data or incomplete file"
     )
     put(path, kept[0] + '{"id": "x", "prediction": 1, "outputs": [1, 2]}\n')
     assert refusal(config, tmp_path / "b") == (
@@ -178,7 +179,7 @@ def test_faults_are_one_line(config: VcrConfig, tmp_path: Path) -> None:
     told = refusal(config, tmp_path / "c", answers=config.rationales, rationales=config.answers)
     assert "a run of vcr/rationale, expected one of vcr/answer" in told
     assert refusal(config, tmp_path / "d", answers=str(tmp_path)).endswith(
-        "there are [] and [0, 1]"
+        "finished seeds are [] and [0, 1]"
     )
     assert refusal(config, tmp_path / "e", rationales="") == "vcr needs --rationales"
     assert "nowhere.jsonl: no such file" in refusal(config, tmp_path / "f", split="nowhere")

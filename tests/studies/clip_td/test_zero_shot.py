@@ -305,7 +305,7 @@ def test_texts_cut_alike_are_a_tie_of_which_the_first_is_taken(
     assert result["dropped_pieces"] > 0
     assert chosen(tmp_path / "out", "val")[1:3] == [0, 0]
     assert len(np.unique(outputs(tmp_path / "out", "val")[1])) == 1
-    assert "of 2 of 4 examples all choices were cut to the same text" in capsys.readouterr().err
+    assert "in 2 of 4 examples all choices are equal after truncation" in capsys.readouterr().err
     whole = zero_shot(
         replace(config, protocol="ia", extra_eval=(f"few={few}",)), tmp_path / "alone"
     )
@@ -327,14 +327,14 @@ def test_what_a_clip_cannot_answer(place: Path, tmp_path: Path) -> None:
         return refusal(settings(place, task, **changes), tmp_path / "out")
 
     assert "zero-shot with a CLIP needs --images" in told("vcr/answer", images="")
-    assert "no rule makes answers to glue/rte" in told("glue/rte", data=str(place))
-    assert "--protocol: snli-ve does not read it, only tasks of choices do" in told(
+    assert "no rule for glue/rte" in told("glue/rte", data=str(place))
+    assert "--protocol: snli-ve does not use it, only tasks with choices do" in told(
         "snli-ve", protocol="ia"
     )
-    assert "does not read it, only tasks of classes" in told("vqa", fit="train")
-    assert "does not read it, only tasks of answers" in told("vcr", prompt="{answer}")
+    assert "does not use it, only tasks with classes" in told("vqa", fit="train")
+    assert "does not use it, only tasks with answers" in told("vcr", prompt="{answer}")
     assert "expected {answer} in it" in told("vqa", prompt="what ?")
-    assert "CLIP-like image side" in told("vcr", model=str(homes.student(tmp_path / "bert")))
+    assert "CLIP-like image tower" in told("vcr", model=str(homes.student(tmp_path / "bert")))
     assert "3 images are missing, the first is 'movie/0'" in told("vcr", images=str(place / "clip"))
     assert not (tmp_path / "out/result.json").exists()
 
@@ -345,7 +345,7 @@ def test_too_few_similarities_for_three_classes(place: Path, tmp_path: Path) -> 
         row["Flikr30kID"] = f"{number % 2}.jpg"
     vcr_files.write(tmp_path / "snli_ve/snli_ve_dev.jsonl", rows)
     told = refusal(settings(place, "snli-ve", data=str(tmp_path / "snli_ve")), tmp_path / "out")
-    assert told == "zero-shot, dev: k-means: 2 different values cannot make 3 clusters"
+    assert told == "zero-shot, dev: k-means: 2 distinct values cannot form 3 clusters"
 
 
 # -- a match head ------------------------------------------------------------------------------------------------------
@@ -455,14 +455,14 @@ def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path
         given = {"model": str(seen), "images": "", "regions": (str(place / "regions"),)}
         return refusal(settings(place, task, **{**given, **changes}), tmp_path / "out")
 
-    assert "vqa has 3 answers, and a match head would read the image once for each" in told("vqa")
+    assert "vqa has 3 answers, and a match head needs a forward pass for each" in told("vqa")
     assert "pass --regions STORE" in told("vcr", regions=(), images=str(place / "images"))
     assert "reads no regions" in told("vcr", model=str(place / "bert"))
     assert "leave out --images" in told("vcr", images=str(place / "images"))
-    assert ": is for features of a CLIP" in told("vcr", teacher_cache=str(tmp_path))
+    assert ": caches CLIP features" in told("vcr", teacher_cache=str(tmp_path))
     headless = shutil.copytree(seen, tmp_path / "headless")
     (headless / HEADS).unlink()
-    assert "holds no match head (sentence_image); `groundling pretrain` leaves one" in told(
+    assert "has no match head (sentence_image); `groundling pretrain` saves one" in told(
         "vcr", model=str(headless)
     )
     few = store(tmp_path / "few", ["movie/0"])

@@ -1,4 +1,4 @@
-"""What a linear map reads from nouns' states, and CoDa's raw files."""
+"""Linear probes of nouns' states, and CoDa's raw files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def facts_of(shares: np.ndarray, names: list[str] | None = None) -> list[VisualF
 
 
 def planted(count: int) -> tuple[list[VisualFact], dict[str, np.ndarray]]:
-    """Nouns whose shares follow from their states, white being frequent everywhere."""
+    """Nouns whose shares are a function of their states; white is frequent for all."""
     rng = np.random.default_rng(0)
     states = rng.normal(size=(count, 8))
     shares = np.exp(states @ rng.normal(size=(8, 4)) * 0.4 + np.array([0, 0, 0, 2.0]))
@@ -86,7 +86,7 @@ def test_nothing_of_a_fold_reaches_its_own_prediction() -> None:
     fold = assign_folds(nouns, 5, seed=0)
     assert np.bincount(fold).tolist() == [6] * 5
     found = predict_by_ridge(rows, nouns.shares, fold)
-    # The first fold, restated with scikit-learn: the penalty is the training nouns' own choice.
+    # The first fold, restated with scikit-learn: the penalty is selected on the training nouns.
     test = fold == 0
     scale = StandardScaler().fit(rows[~test])
     roots = np.sqrt(nouns.shares)
@@ -106,7 +106,7 @@ def test_nothing_of_a_fold_reaches_its_own_prediction() -> None:
     wanted = [SPEARMAN.compute(one, other) for one, other in pairs]
     assert ranked["mean"] == pytest.approx(np.mean(wanted), abs=1e-9)
     assert not np.array_equal(assign_folds(nouns, 5, seed=1), fold)
-    # Other shares of the fold change nothing that is predicted of it.
+    # Changing the shares of a fold does not change its predictions.
     changed = nouns.shares.copy()
     changed[test] = changed[test][:, ::-1]
     assert predict_by_ridge(rows, changed, fold).roots[test] == pytest.approx(predicted, abs=1e-9)
@@ -188,7 +188,7 @@ def test_wrong_frames_layers_and_nouns_are_one_line(bert: Path) -> None:
             noun_states(bert, ["dog"], frames)
     with pytest.raises(InputError, match=r"--layer 3: .* has layers 0 to 2"):
         noun_states(bert, ["dog"], ("{}",), layer=3)
-    with pytest.raises(InputError, match="makes no pieces of ' '"):
+    with pytest.raises(InputError, match="gives no tokens for ' '"):
         noun_states(bert, [" "], ("a {}",))
     assert noun_states(bert, ["dog", "犬"], ("{}",)).unknown == ["犬"]
 
@@ -242,7 +242,7 @@ def raw(folder: Path, answers: Any = None, things: Any = None, templates: str = 
 def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
     facts, left_out, beside = open_visual_facts(raw(tmp_path))
     apple, goggle = facts
-    # The third contradicts the other two; an answer of equal numbers contradicts nobody.
+    # The third contradicts the other two; a constant answer contradicts none.
     assert dict(zip(COLOURS, apple.target, strict=True)) == pytest.approx(
         {**dict.fromkeys(COLOURS, 0.0), "red": 0.75, "green": 0.25}
     )
@@ -279,7 +279,7 @@ def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
         ),
         ({"templates": "templates: 7"}, "templates.yaml: expected CoDa's YAML"),
         ({"templates": "a: [b"}, "templates.yaml: expected CoDa's YAML"),
-        ({"templates": "templates: []"}, "no group of templates is called text-masked"),
+        ({"templates": "templates: []"}, "no group of templates is named text-masked"),
         ({"things": [thing("/m/1", "x", object_s=None, object_pl=None)]}, "'x' has no sentence"),
     ],
 )
@@ -294,7 +294,7 @@ def test_raw_files_belong_together_by_name(tmp_path: Path) -> None:
     (tmp_path / "coda_objects.jsonl").unlink()
     with pytest.raises(InputError, match=r"coda_objects\.jsonl: no such file"):
         open_visual_facts(path)
-    with pytest.raises(InputError, match=r"must be called annotations\.jsonl, beside"):
+    with pytest.raises(InputError, match=r"must be named annotations\.jsonl, in one folder"):
         open_visual_facts(path.rename(tmp_path / "other.jsonl"))
 
 
@@ -313,9 +313,7 @@ def test_ask_reads_counts_that_do_not_sum_to_one(bert: Path, tmp_path: Path) -> 
     rows = [json.loads(line) for line in lines]
     assert len(rows) == 7 and all(len(row["outputs"]) == 12 for row in rows)
     right = [row["prediction"] == row["label"] for row in rows]
-    assert scores["from"]["state"]["accuracy"]["mean"] >= np.mean(
-        right
-    )  # or the other of two equals
+    assert scores["from"]["state"]["accuracy"]["mean"] >= np.mean(right)  # or the other of two ties
     one = homes.put(tmp_path / "one" / "color-dist.jsonl", json.dumps({"dog": [1] * 12}) + "\n")
     with pytest.raises(InputError, match="the data has 1 nouns"):
         ask(ProbeFactsConfig(model=str(bert), data=str(one), modes=("linear",)), tmp_path / "none")

@@ -1,4 +1,6 @@
-"""Minimal pairs: scores against plain restatements and a model computed by hand, groups, intervals, files, refusals."""
+"""Minimal pairs: scores against plain restatements and a model computed by hand, groups, intervals,
+files, errors.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ def roberta(size: int) -> Any:
 
 
 def albert(size: int) -> Any:
-    """Of no family whose heads the library makes itself."""
+    """A model type whose heads the library does not make itself."""
     return hf.AlbertForMaskedLM(hf.AlbertConfig(vocab_size=size, embedding_size=16, **SIZES))
 
 
@@ -70,7 +72,7 @@ FAMILIES: dict[str, tuple[Callable[[int], Any], Callable[[], Any]]] = {
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A family's masked language model as a folder, made once."""
+    """A folder with a masked language model of each type, made once."""
     root = tmp_path_factory.mktemp("families")
 
     def place(name: str) -> Path:
@@ -85,7 +87,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="module")
 def causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2, whose tokenizer puts nothing before a text."""
+    """A GPT-2, whose tokenizer adds no start token."""
     vocabulary = json.loads(toys.roberta_words().backend_tokenizer.to_str())["model"]
     vocabulary["vocab"]["<|endoftext|>"] = len(vocabulary["vocab"])
     merges = [tuple(merge) for merge in vocabulary["merges"]]
@@ -108,14 +110,14 @@ def loaded(folder: Path) -> tuple[Any, Any]:
 
 @torch.no_grad()
 def plain(folder: Path, text: str, masking: str, start: int = 0) -> float:
-    """The definition, a piece at a time: a word is a run of letters and digits, or another mark."""
+    """The definition, token by token: a word is a run of letters and digits, or another mark."""
     model, tokenizer = loaded(folder)
     found = tokenizer(text, return_offsets_mapping=True)
     ids = found["input_ids"]
     words = [match.span() for match in re.finditer(r"[^\W_]+|[^\w\s]|_", text)]
 
     def word(place: int) -> int:
-        """The first that the piece touches; of a space by itself the one behind it."""
+        """The first word that the token touches; for a single space, the next word."""
         if ids[place] in tokenizer.all_special_ids:
             return -1
         begin = found["offset_mapping"][place][0]
@@ -173,7 +175,7 @@ def test_what_is_masked_within_a_word(places: Callable[[str], Path]) -> None:
 
 
 def test_a_model_computed_by_hand(tmp_path: Path) -> None:
-    """Without weights all that a head says is its bias: each word's own log-probability."""
+    """With zero weights, a head's output is its bias: each token's own log-probability."""
     words = [*toys.BERT_SPECIAL, "a", "b", "##c"]
     model = hf.BertForMaskedLM(hf.BertConfig(vocab_size=len(words), **SIZES))
     shares = np.array([0.1, 0.1, 0.1, 0.1, 0.1, 0.3, 0.15, 0.05])
@@ -217,7 +219,7 @@ def test_only_the_target_is_scored_after_its_context(places: Callable[[str], Pat
 
 
 def test_the_head_of_an_earlier_run(places: Callable[[str], Path], tmp_path: Path) -> None:
-    """A student as `adapt` leaves it says what the same weights say as a whole model."""
+    """A student of `adapt` gives the same scores as a complete model with the same weights."""
     folder = places("bert")
     whole = hf.BertForMaskedLM.from_pretrained(folder)
     tokenizer = hf.AutoTokenizer.from_pretrained(folder)
@@ -233,13 +235,13 @@ def test_the_head_of_an_earlier_run(places: Callable[[str], Path], tmp_path: Pat
 
 
 def test_texts_that_read_alike_tie(places: Callable[[str], Path]) -> None:
-    model = LanguageModel(places("bert"), CPU)  # it does not see capitals
+    model = LanguageModel(places("bert"), CPU)  # it ignores case
     found = model.score([ScoredText("a dog"), ScoredText("dog dog dog dog"), ScoredText("A Dog")])
     assert found.sums[0] == found.sums[2] != found.sums[1]
 
 
 def test_models_without_a_language_model(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a CLIP-like model is no language model"):
+    with pytest.raises(InputError, match="a CLIP-like model is not a language model"):
         LanguageModel(homes.teacher(tmp_path / "clip"), CPU)
     words = hf.BertTokenizer(vocab={w: n for n, w in enumerate([*toys.BERT_SPECIAL, "a"])})
     words.mask_token = None
@@ -247,12 +249,12 @@ def test_models_without_a_language_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no mask token; expected a masked language model"):
         LanguageModel(folder, CPU)
     folder = homes.home(tmp_path / "t5", toys.t5(len(homes.words())), homes.words())
-    with pytest.raises(InputError, match="an encoder with a decoder"):
+    with pytest.raises(InputError, match="an encoder-decoder model"):
         LanguageModel(folder, CPU)
     broken = spread(bert(len(homes.words())))
     broken.cls.predictions.bias.data.fill_(float("nan"))
     folder = homes.home(tmp_path / "nan", broken, homes.words())
-    with pytest.raises(InputError, match=r"cls.predictions.bias are no numbers"):
+    with pytest.raises(InputError, match=r"cls.predictions.bias are NaN or infinite"):
         LanguageModel(folder, CPU).score([ScoredText("a dog")])
 
 
@@ -378,7 +380,7 @@ def test_ewok_and_ones_own(tmp_path: Path) -> None:
         ("a.jsonl", [{"sentence_good": "a", "sentence_bad": ""}], "line 1: an empty sentence"),
         ("a.jsonl", [{"good": "a", "bad": "b"}, {"good": "a"}], "line 2: no text in field 'bad'"),
         ("a.jsonl", [{"good": "a", "bad": "b", "id": True}], "'id' is True, expected a text"),
-        ("a.jsonl", [{"good": "a", "bad": "b", "id": 1}] * 2, "line 2: the id a/1 is there twice"),
+        ("a.jsonl", [{"good": "a", "bad": "b", "id": 1}] * 2, "line 2: duplicate id a/1"),
         ("a.jsonl", [{"good": "a", "bad": "b", "group": []}], r"line 1: field 'group' is \[\]"),
         ("a.jsonl", [{"text": "a"}], "line 1: fields are text; expected sentence_good and"),
         ("a.jsonl", [{**EWOK_ROW, "Context2": " "}], "line 1: an empty Context2"),
@@ -411,7 +413,7 @@ def test_winoground_lines(tmp_path: Path) -> None:
     (one,) = read_winoground(lines(tmp_path / "examples.jsonl", row).parent)
     assert one.images == ("ex_0_img_0", "ex_0_img_1")
     assert one.tags == ("Object", "1 main predicates")
-    with pytest.raises(InputError, match="line 2: the id 0 is there twice"):
+    with pytest.raises(InputError, match="line 2: duplicate id 0"):
         read_winoground(lines(tmp_path / "examples.jsonl", row, row))
     with pytest.raises(InputError, match="line 1: field 'caption_1' is empty"):
         read_winoground(lines(tmp_path / "examples.jsonl", {**row, "caption_1": " "}))
@@ -505,7 +507,7 @@ def test_few_pairs_and_long_ones(
         pairs(settings(model, data), tmp_path / "out")
     result = pairs(settings(model, data, skip_long=True), tmp_path / "out")
     assert (result["items"], result["left_out"]) == (2, 1)
-    assert "1 pairs are left out" in capsys.readouterr().err
+    assert "left out 1 pairs" in capsys.readouterr().err
     few = pairs(settings(model, data, most_pairs=1), tmp_path / "few")
     assert few["items"] == 1
     with pytest.raises(InputError, match="no pair is left"):

@@ -61,7 +61,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = BertForMaskedLM(
         BertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **toys.SMALL)
     )
-    with torch.no_grad():  # fresh biases are zero, and would not be missed
+    with torch.no_grad():  # new biases are zero, so leaving them out would not show
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
     return homes.home(tmp_path_factory.mktemp("bert"), model, tokenizer)
@@ -189,7 +189,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, name: str, second: Any, expected:
 def test_coda_lines_must_agree(tmp_path: Path) -> None:
     first = coda("a [MASK].", 0)
     for second in (first, coda("b [MASK].", 1, label=[1.0] * 11)):
-        with pytest.raises(InputError, match="line 2: /m/0x was there before"):
+        with pytest.raises(InputError, match="line 2: /m/0x is on an earlier line"):
             read_visual_facts(lines(tmp_path / "c.jsonl", first, second))
     with pytest.raises(InputError, match="no sentence with"):
         read_visual_facts(lines(tmp_path / "c.jsonl", {**first, "template_group": 0}))
@@ -273,7 +273,7 @@ def test_the_space_before_a_byte_level_option_counts(tmp_path: Path) -> None:
     )
     given = tokenizer(
         prompt.replace(" [MASK]", tokenizer.mask_token), return_tensors="pt"
-    )  # it eats the space before
+    )  # the mask includes the space before it
     with torch.no_grad():
         logs = model(**given).logits[given.input_ids == tokenizer.mask_token_id][0].log_softmax(-1)
     wanted = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(f" {o}"))[0] for o in options]
@@ -342,7 +342,7 @@ def test_embeddings_are_of_the_word_alone_and_a_tower_s_of_the_text(
     assert at[TextSpan("a dog", 0, 5)] == pytest.approx(
         (feature / feature.norm()).numpy(), abs=1e-5
     )
-    with pytest.raises(InputError, match="pieces too long"):
+    with pytest.raises(InputError, match="tokens too long"):
         make_embedder(bert, 5)([whole])
 
 
@@ -400,7 +400,7 @@ def test_scores_are_scipys_and_undefined_ones_nan() -> None:
     tied = replace(facts[0], target=np.array([0.5, 0, 0.5, 0, 0, 0]))
     assert [score_answers([tied], [np.eye(6)[i]])["accuracy"] for i in range(3)] == [1, 0, 1]
     assert summarize_relation([tied], [{"p": np.eye(6)[0]}])["chance"] == pytest.approx(1 / 3)
-    # A6: a model without an opinion says nothing, and is not left out for it
+    # A6: equal scores count as a correlation of 0; the fact is not left out
     assert score_answers([tied], [np.ones(6)])["spearman"] == 0
 
 

@@ -1,4 +1,6 @@
-"""What a low-shot row starts from has not read the answers that the row holds back; where it has, a plan says so."""
+"""The initial model of a low-shot row has not been trained on held-out answers; otherwise the plan
+notes it.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ model = "weights:second"
 [variants.again]
 model = "data:tuned/seed-0/model"
 """
-OUTSIDE = "which this row holds back"
+OUTSIDE = "which this row hides"
 
 
 def notes_of(path: Path) -> list[str]:
@@ -99,7 +101,7 @@ def test_no_row_of_the_sweeps_starts_from_answers_that_it_holds_back(file: Path)
 
 
 def test_some_of_these_rows_are_low_shot_and_come_after_pre_training_on_their_data() -> None:
-    """Or the test above would say nothing."""
+    """Otherwise the test above would prove nothing."""
     what = read_sweep(next(path for path in SWEEPS if path.name == "clip_td.toml"))
     steps = {step.name: step for step in steps_of(what, Path("out"))}
     few = [
@@ -117,7 +119,7 @@ def test_released_weights_of_a_second_stage_say_what_they_have_read(file: Path) 
 
 
 STAGE = "\n\n[pretrain.needed-by-none]"
-"""Where more settings of the first pre-training go."""
+"""The place for more settings of the first pre-training."""
 FEW = 'partition = "data:few"\n\n[tasks.full]'
 
 
@@ -181,7 +183,7 @@ def test_a_claim_on_data_that_there_is_not_is_refused(
 ) -> None:
     (tmp_path / "s.toml").write_text(FILE.replace('answers = "data:vcr"', 'answers = "data:vrc"'))
     assert main(["sweep", "--file", str(tmp_path / "s.toml"), "--plan"]) == 2
-    assert "data:vrc, but there is no [data.vrc] table" in capsys.readouterr().err
+    assert "data:vrc refers to [data.vrc], which does not exist" in capsys.readouterr().err
 
 
 def test_tasks_whose_texts_tell_their_labels() -> None:

@@ -1,7 +1,8 @@
-"""Settings that a plan calls the same are what the authors' own files come to, in these files' units.
+"""Settings that a plan marks as equal are equal to the authors' files, in these files' units.
 
-Below stand raw facts of each file, as it states them: a GPU's share of a batch, a rate per sample, texts without their
-special pieces. What a run's settings must be is worked out from them, never copied from a sweep.
+Below stand raw facts of each file, as it states them: a GPU's share of a batch, a rate per sample,
+texts without their special pieces. The expected settings of a run are computed from them, never
+copied from a sweep.
 """
 
 from __future__ import annotations
@@ -82,11 +83,13 @@ REFCOCO_TRUTH = {"img_db": "/img/re_coco_gt"}
 ADAMW_EPS = 1e-6
 """optim/adamw.py, the default, which every train_*.py and pretrain*.py leaves as it is."""
 SCHEDULE = "warmup_linear"
-"""What get_lr_sched of optim/sched.py calls."""
+"""The schedule that get_lr_sched of optim/sched.py calls."""
 LENGTH_OF = "len(input_ids)"
-"""What id2len holds (prepro.py) and max_txt_len is compared with; [CLS] and [SEP] are added later (data/data.py)."""
+"""The lengths in id2len (prepro.py), which max_txt_len limits; [CLS] and [SEP] are added later
+(data/data.py).
+"""
 VCR_TARGET = "qa_target"
-"""Which answer and rationale data/pretrain_vcr.py puts behind a question."""
+"""The answer and rationale that data/pretrain_vcr.py appends to a question."""
 
 # -- zhegan27/VILLA, config/*.json -------------------------------------------------------------------------------------
 
@@ -102,7 +105,7 @@ train-nlvr2-base-1gpu-adv   8000            800          3e-05         10240    
 train-nlvr2-large-2gpu-adv  5000            500          2e-05         5120             2                           -      60          2.0       0.01         0.9,0.98 adamw text         1e-3       1e-3       3         l2        1.5
 """)  # noqa: E501
 KL = {
-    # what the divergence over elements (N, classes) becomes: train_*_adv.py
+    # the reduction of the divergence over elements (N, classes): train_*_adv.py
     "train_vqa_adv.py": "mean() * targets.size(1)",
     "train_ve_adv.py": "mean() * targets.size(1)",
     "train_nlvr2_adv.py": "sum(1).mean()",
@@ -132,11 +135,13 @@ refcoco/large_detected_regions_4x16G            2            4                  
 VLBERT_CODE = {
     # {pretrain,vqa,refcoco,vcr}/function/train.py: AdamW of one group of parameters, all decayed alike
     **{"betas": (0.9, 0.999), "eps": 1e-6, "groups": 1},
-    # function/config.py: what a yaml without LR_SCHEDULE has
+    # function/config.py: the default of LR_SCHEDULE
     "LR_SCHEDULE": "step",
 }
 SEQ_LEN = {"pretrain/data": 64, "vcr/data/datasets/vcr.py": 64}
-"""Of pre-training text with special pieces and boxes together; of VCR question and answer without special pieces."""
+"""For pre-training, text with special tokens plus boxes; for VCR, question and answer without
+special tokens.
+"""
 CORPORA = "./data/en_corpus/bc1g.doc+./data/en_corpus/wiki.doc"
 """TRAIN_ANNOTATION_FILE of the pretrain files whose BATCH_IMAGES are two."""
 CORPUS = {"bc1g.doc": "BooksCorpus", "wiki.doc": "Wikipedia"}
@@ -146,7 +151,9 @@ NETWORK = {
     "vcr": {"ENABLE_CNN_REG_LOSS": True},
 }
 MVRC_LABEL = "cls_scores"
-"""What pretrain/data/datasets/conceptual_captions.py has regions predict: the detector's scores of all classes."""
+"""The targets of regions in pretrain/data/datasets/conceptual_captions.py: the detector's scores of
+all classes.
+"""
 BOXES = {
     "vqa": "10-100ada",
     "refcoco gt_boxes": {"TRAIN_BOXES": "gt", "VAL_BOXES": "gt"},
@@ -164,7 +171,7 @@ ABLATION = {
     "epochs": 0.5,
 }
 
-# VL-BERT's first version, in its own words and units.
+# VL-BERT's first version, in its own terms and units.
 PAPER_PRETRAIN = {
     **{"dataset": "Conceptual Captions", "pairs of a mini-batch": 256, "epochs": 10},
     **{"RoIs at most": 100, "detector": "ResNet-101", "tasks": 3, "category label": "predicted"},
@@ -214,22 +221,22 @@ BERT_ADAM = {
     **{"schedule": "warmup_linear", "weight_decay": 0.01},
 }
 MASKED_LM_PROB = 0.15
-"""What the data loaders have where a file of configs/ says nothing."""
+"""The data loaders' defaults for settings that a file of configs/ does not set."""
 RESIZE = {"desired_width": 768, "desired_height": 384}
 """resize_image of dataloaders/box_utils.py, which pads and does not mirror."""
 TWO_SENTENCE = True
 """Of every coco-pre-train.json; an item of its COCO data set is a caption (dataloaders/coco_dataset.py)."""
 EXPAND_COCO = "train2014 and val2014"
-"""What expand_coco reads."""
+"""The files that expand_coco reads."""
 NULL_DETECTIONS = "skipped"
-"""Images of dataloaders/coco_dataset.py in which its detector found nothing."""
+"""Images of dataloaders/coco_dataset.py without a detection."""
 CLASS_EMBS = True
 """Default of VisualBERTDetector in models/model.py."""
 VCR_TEXTS = {"complete_shuffle": True, "pretraining_include_qa_and_qar": True, "texts": 8}
 NO_NEXT_SENTENCE = {"nlvr2/pre-train": False}
 PHRASES, CAPTIONS = 427_193, 148_915
 """Phrases with boxes in Flickr30k Entities' training captions."""
-# What the paper's appendices say.
+# From the paper's appendices.
 VISUAL_PAPER = {
     **{"initialised from": "BERT-base", "captions": "COCO, Karpathy's training split"},
     **{"warm-up": 0.10, "longest": 128, "sentence-image prediction": True},
@@ -246,7 +253,7 @@ VISUAL_PAPER = {
 
 
 def gpus(file: str) -> int:
-    """Of the run that a file's name tells: `-4gpu`, or `_4x16G`."""
+    """From the run in a file's name: `-4gpu`, or `_4x16G`."""
     found = re.search(r"(\d+)(?:gpu|x16G)", file)
     assert found
     return int(found[1])
@@ -269,7 +276,7 @@ def of_tokens(file: str, raw: dict[str, str]) -> Settings:
     }
     if "refcoco" in file:
         settings["batch"] = int(raw["train_batch_size"])
-    elif "vcr" not in file:  # its count of a question is another one
+    elif "vcr" not in file:  # it counts a question's texts differently
         settings["batch_tokens"] = int(raw["train_batch_size"])
         settings["max_length"] = int(raw["max_txt_len"]) + special
     if "lr_mul" in raw:
@@ -300,12 +307,12 @@ def uniter(step: SweepStep) -> Settings:
 
 
 def short(task: str) -> str:
-    """What the names of files call a task."""
+    """The names of tasks in file names."""
     return {"SNLI-VE": "ve"}.get(task, task.partition(" ")[0].lower())
 
 
 def of_mix(file: str) -> Settings:
-    """Shares of the tasks, and of the collections where there are several."""
+    """Shares of the tasks, and of the collections if there are several."""
     by_collection = MIXES[file]
     (mix,) = {tuple(one / reduce(math.gcd, mix) for one in mix) for mix in by_collection.values()}
     if len(by_collection) == 1:
@@ -452,7 +459,7 @@ def vlbert_tuned_by_paper(step: SweepStep) -> Settings:
             "regions": {"ground-truth annotations in the dataset": "VCR's annotated boxes"}[
                 paper["RoIs"]
             ],
-            # of the code, where the paper says nothing
+            # from the code, as the paper does not give it
             "longest_edge": numbers(VLBERT["vcr/base_q2a_4x16G_fp32"]["SCALES"])[1],
             "max_length": SEQ_LEN["vcr/data/datasets/vcr.py"] + 3,
         }
@@ -500,7 +507,7 @@ def visualbert(step: SweepStep) -> Settings:
     else:
         file = f"{where}/fine-tune{visual_part(step.task)}"
     raw = VISUALBERT[file]
-    # The paper's and the code's longest text and warm-up agree; of VCR's phase the file alone speaks.
+    # The paper's and the code's longest text and warm-up agree; VCR's phase is in the file alone.
     assert int(raw["max_seq_length"]) == paper["longest"]
     settings |= {
         "max_length": int(raw["max_seq_length"]),
@@ -509,7 +516,7 @@ def visualbert(step: SweepStep) -> Settings:
     }
     settings.setdefault("batch", int(raw["train_batch_size"]))
     settings.setdefault("epochs", float(raw["num_train_epochs"]))
-    if file == "flickr/fine-tune":  # so many captions, of so many phrases
+    if file == "flickr/fine-tune":  # number of captions, number of phrases
         settings["batch"] = round(settings["batch"] * PHRASES / CAPTIONS)
     if "image_feature_cap" in raw:
         cap = int(raw["image_feature_cap"])
@@ -613,7 +620,7 @@ TRAINED = ("pretrain", "finetune")
 
 @dataclass(frozen=True)
 class Planned:
-    """A step and the settings that the plan calls the same."""
+    """A step and the settings that the plan marks as equal."""
 
     step: SweepStep
     same: tuple[str, ...]
@@ -635,14 +642,14 @@ def planned(file: str) -> tuple[list[Planned], dict[str, str]]:
 
 
 def approximately(official: Any) -> Any:
-    """A number or several, but for rounding; whatever else as it is."""
+    """Numbers, rounded; anything else unchanged."""
     first = official[0] if isinstance(official, tuple) else official
     is_number = isinstance(first, int | float) and not isinstance(first, bool)
     return pytest.approx(official, rel=1e-9) if is_number else official
 
 
 def faults(file: str, step: SweepStep, settings: Settings, titles: dict[str, str]) -> list[str]:
-    """Where a step's settings are not what the official files come to."""
+    """The settings of a step that differ from the official files."""
     wrong = []
     for name, official in settings.items():
         value = step.values[name]
@@ -675,7 +682,7 @@ def test_nothing_is_called_the_same_that_no_official_file_says(file: str) -> Non
 
 
 def test_the_optimizer_of_every_run_by_the_code_is_worked_out_whole() -> None:
-    """What a plan leaves at a default counts, too: an epsilon that nobody wrote down."""
+    """Defaults that a plan does not set are compared too, such as an epsilon."""
     wanted = {
         "lr",
         "optimizer",
@@ -690,7 +697,7 @@ def test_the_optimizer_of_every_run_by_the_code_is_worked_out_whole() -> None:
         for one in planned(file)[0]:
             name = f"{one.step.name} {one.step.task}"
             if file == "vlbert.toml" and not re.search("Code: |Half: |^pretrain (?!first)", name):
-                continue  # by the paper
+                continue  # from the paper
             settings = PAPERS[file](one.step)
             without = {"epsilon", "betas"} if settings["optimizer"] == "SGD" else set()
             assert wanted - without <= set(settings), one.step.name

@@ -1,4 +1,6 @@
-"""docs/papers.md: each printed value stands in the file whose key its row names, and runs as the row says."""
+"""docs/papers.md: each printed value is in the file under the key of its row, and runs as the row
+states.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
 SETTINGS = "| setting | printed | where | key | here |"
 SILENT = ("not stated", "not mentioned")
-HAS_SAID_SO = re.compile(r"\bours\b|as (?:the code|here)|\bNLTK|\(default", re.IGNORECASE)
+HAS_SAID_SO = re.compile(r"\bours\b|as (?:in the code|here)|\bNLTK|\(default", re.IGNORECASE)
 FLAG = re.compile(r"`(\w+) --([\w-]+) ([^` ]+)` \(default")
 
 
 @dataclass(frozen=True)
 class ResolvedSetting:
-    """What a file says of one setting, as its plan resolves it."""
+    """One setting of a file, as its plan resolves it."""
 
     note: SettingNote
     value: Any
@@ -33,7 +35,7 @@ class ResolvedSetting:
     default: Any
 
     def cell(self) -> str:
-        """How the page shows the value, but for the reason of one that differs."""
+        """The value as the page prints it, without the reason for a difference."""
         is_same = agrees(self.note.printed, self.value, self.titles)
         return (
             "same" if is_same else f"{format_setting(self.value, self.titles)}: {self.note.reason}"
@@ -41,7 +43,7 @@ class ResolvedSetting:
 
 
 def sections() -> dict[str, str]:
-    """The page's sections by the reproduction file that the first table gives them."""
+    """The page's sections by reproduction file, from the first table."""
     files = re.findall(r"^\| \[([\w-]+)\]\(#\S+\) \| `(sweeps/\w+\.toml)` \|$", PAGE, re.MULTILINE)
     texts = re.split(r"^## ", PAGE, flags=re.MULTILINE)
     return {file: next(one for one in texts if one.startswith(f"{name} (")) for name, file in files}
@@ -57,7 +59,7 @@ def defaults(command: str) -> dict[str, Any]:
 
 
 def told(file: str) -> dict[str, ResolvedSetting]:
-    """Every note of a file by its key, such as `with."VCR, code".lr`."""
+    """All notes of a file by key, such as `with."VCR, code".lr`."""
     what = read_sweep(ROOT / file)
     found = {}
     for step in steps_of(what, Path("out")):
@@ -76,7 +78,7 @@ def rows(section: str, heading: str) -> list[list[str]]:
 
 
 def full_names(keys: str) -> list[str]:
-    """The keys of a cell; one that begins with a dot is in the table of the one before."""
+    """The keys of a cell; a key that begins with a dot is in the table of the previous key."""
     names: list[str] = []
     for name in re.findall(r"`([^`]+)`", keys):
         table = names[-1].rpartition(".")[0] if name.startswith(".") and names else ""
@@ -85,7 +87,7 @@ def full_names(keys: str) -> list[str]:
 
 
 def wrong(row: list[str], file: str, notes: dict[str, ResolvedSetting]) -> list[str]:
-    """What a row says and its file does not."""
+    """Statements of a row that its file does not confirm."""
     _, printed, where, keys, here = row
     names = full_names(keys)
     missing = [name for name in names if name not in notes]
@@ -161,7 +163,7 @@ def test_flags_that_are_called_defaults_are_the_defaults() -> None:
 
 
 def test_what_a_paper_does_not_say_is_told_as_ours_or_the_codes() -> None:
-    """A row whose paper says nothing names who chose."""
+    """A row without a value in the paper names who chose the value."""
     silent = []
     for line in PAGE.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -1,4 +1,6 @@
-"""Reproduction files: what they may say, what a plan prints beside the paper, and that a miniature runs all of it."""
+"""Reproduction files: valid content, the plan compared with the paper, and a miniature that runs
+all of it.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(place: Path, *flags: str) -> dict[str, Any]:
-    """What `plan.json` says."""
+    """The content of `plan.json`."""
     assert main(["sweep", "--file", "s.toml", "--plan", "--out", "out", *flags]) == 0
     return json.loads((place / "out/plan.json").read_text())
 
@@ -166,7 +168,7 @@ def test_settings_that_several_tables_share_come_before_their_own(place: Path) -
     base = replace_settings(base, regions=full.finetune.regions.regions, save_model=False)
     assert full.of(plain)[0] == replace_settings(base, join="visualbert", called="full")
     assert few.of(plain)[1].lr == 2e-5
-    # A variant's own settings, and those that its `with` names, come behind a task's.
+    # A variant's settings, and those of its `with`, override a task's.
     assert few.of(pretrained)[1].lr == 5e-5
     assert full.of(plain)[1] == replace_settings(TUNING, batch=64)
     assert full.of(pretrained)[1] == replace_settings(TUNING, batch=64, lr=5e-5, warmup=0.2)
@@ -196,14 +198,14 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
     ("change", "message"),
     [
         (("[paper]\ntitle", "[papers]\ntitle"), "unknown key 'papers'; there are: adapt, "),
-        (('title = "A paper (Somebody, 2020)"', ""), r"\[paper\]: no title"),
+        (('title = "A paper (Somebody, 2020)"', ""), r"\[paper\]: has no title"),
         (('[paper]\ntitle = "A paper (Somebody, 2020)"', ""), r"but no \[paper\] table"),
         (('title = "VCR"', 'titel = "VCR"'), r"\[data.vcr\]: unknown key 'titel'; there are: path"),
         (("examples = 212923", 'examples = "many"'), "examples = 'many', expected a whole number"),
-        (('get = "https://visualcommonsense.com"', ""), r"\[data.vcr\]: no `get`"),
-        (('path = "nowhere/vcr"', ""), r"\[data.vcr\]: no path"),
+        (('get = "https://visualcommonsense.com"', ""), r"\[data.vcr\]: has no `get`"),
+        (('path = "nowhere/vcr"', ""), r"\[data.vcr\]: has no `path`"),
         (("[data.coco]", '[data."co co"]'), r"\[data.co co\], expected letters"),
-        (('captions = ["data:coco"]', 'captions = ["data:cocoa"]'), r"no \[data.cocoa\] table"),
+        (('captions = ["data:coco"]', 'captions = ["data:cocoa"]'), r"refers to \[data.cocoa\]"),
         (('captions = ["data:coco"]', 'captions = ["c.json"]'), "no setting refers to data:coco"),
         (("per = 100", "pre = 100"), r"\[data.few\].partition: unknown key 'pre'"),
         (('["slow"]\ntune', '["slew"]\ntune'), r"tune: with: no \[with.slew\] table; there are: s"),
@@ -215,10 +217,10 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
         (('model = "weights:bert"', "model = 5"), "model = 5, expected a text"),
         (('model = "pretrain of task"', 'model = ["x"]'), r"model = \['x'\], expected a text"),
         (('"few" = 60.0', '"few" = nan'), "number for each task"),
-        (("[with.slow]", "[with.fast]\nlr = 1e-3\n[with.slow]"), r"\[with.fast\]\]?: no table has"),
+        (("[with.slow]", "[with.fast]\nlr = 1e-3\n[with.slow]"), r"\[with.fast\]\]?: not used by"),
         (("tune = { warmup", 'tune = { with = ["slow"], warmup'), "`with` belongs beside `tune`"),
         (('"pretrain of task"', '"pretrain of tusk"'), r'no \[pretrain."tusk"\]; there are: cap'),
-        (('student = "weights:bert"', 'student = "pretrain of task"'), "comes round to itself"),
+        (('student = "weights:bert"', 'student = "pretrain of task"'), "is circular"),
         (('columns = ["full"]', 'columns = ["fool"]'), r'columns: no \[tasks."fool"\]; there are'),
         (('rows = ["pretrained"]', "rows = []"), r"rows = \[\], expected"),
         (('rows = ["pretrained"]', 'row = ["x"]'), "unknown key 'row'; there are: rows, columns"),
@@ -240,11 +242,14 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
         (('["48", "code", "rounder"]', "48"), "paper: batch = 48, expected"),
         (
             ('["48", "code", "rounder"]', '["48", "code"]'),
-            r'\[pretrain."captions"\].paper: unreasoned deviation: batch = 64 for pretrain captions, '
+            r'\[pretrain."captions"\].paper: deviation without reason: batch = 64 for pretrain captions, '
             r"the paper has 48 \(code\)",
         ),
         (('batch = ["64", "Sec. 4"]', 'bach = ["64", "Sec. 4"]'), "unknown key 'bach'; `finetune`"),
-        (('seeds = ["3", "Sec. 4"]', 'seeds = ["9", "Sec. 4"]'), "unreasoned deviation: seeds = 3"),
+        (
+            ('seeds = ["3", "Sec. 4"]', 'seeds = ["9", "Sec. 4"]'),
+            "deviation without reason: seeds = 3",
+        ),
         (
             ("[variants.plain]", '[tasks."few "]\ntask = "vqa"\n[variants.plain]'),
             "two tasks would share the folder few; rename 'few'",
@@ -365,7 +370,7 @@ def test_a_plan_tells_steps_settings_and_what_is_missing(
     settings = found["pretrained: full"]["settings"]
     assert settings["warmup"]["mark"] == "differs: as others do"
     assert settings["schedule"]["mark"] == "ours"
-    # Six operations a weight and token: 4 choices of 80 tokens, 64 questions, at the printed speed.
+    # Six operations per weight and token: 4 choices of 80 tokens, 64 questions, at the printed speed.
     hours = found["plain: full"]["gpu_hours"]
     assert hours == pytest.approx(2 * 9980 * 64 * 4 * 80 / 80_000 / 3600)
     assert not list(place.glob("out/*/*"))
@@ -412,7 +417,7 @@ def test_what_is_missing_is_told_before_anything_runs(capsys: pytest.CaptureFixt
     assert main(["sweep", "--file", "s.toml", "--out", "out"]) == 2
     error = capsys.readouterr().err
     assert error == (
-        "groundling: data:vcr: nowhere/vcr is not there; get it: https://visualcommonsense.com "
+        "groundling: data:vcr: nowhere/vcr does not exist; obtain it: https://visualcommonsense.com "
         "(2 more are missing: --plan)\n"
     )
     assert not Path("out").exists()
@@ -425,8 +430,8 @@ def test_a_miniature_runs_every_job(place: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     for name in jobs(plan):
         assert f"\n{name}: " in said or name == "data:regions: make"
-    assert "note: data:regions is not made by `regions`: a stand-in is there" in said
-    # Runs of one task at two sizes stand apart, shifted files beside the standard ones.
+    assert "note: data:regions: uses a stand-in instead of `regions`" in said
+    # Runs of one task at two sizes are separate; shifted files are next to the standard ones.
     table = json.loads((place / "mini/tables/Table-1/verdict.json").read_text())
     assert list(table["scores"]["plain"]) == ["few", "few (IM)", "full"]
     assert table["control"] == "plain"
@@ -443,10 +448,10 @@ def test_a_miniature_runs_every_job(place: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.usefixtures("in_process")
 def test_a_kind_that_nothing_stands_in_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for change, message in (
-        ('kind = "vcr"', "data:vcr: no `kind`, so nothing can stand in for it"),
+        ('kind = "vcr"', "data:vcr: no `kind`, which a stand-in needs"),
         ('kind = "vcr"\n', "data:vcr: kind = 'vcrr'; there are: vqa, vcr"),
     ):
-        new = "" if message.endswith("for it") else 'kind = "vcrr"\n'
+        new = "" if message.endswith("needs") else 'kind = "vcrr"\n'
         (place / "s.toml").write_text(FILE.replace(change, new, 1))
         assert main(["sweep", "--file", "s.toml", "--miniature", "--out", "out"]) == 2
         assert message in capsys.readouterr().err
@@ -496,7 +501,7 @@ UNITER = {
     "pretrain all data, base": (200_000, 10_000, 5e-5, 10240 * 8 * 6),
     "pretrain all data, large": (500_000, 10_000, 5e-5, 6144 * 16 * 4),
     "pretrain in-domain, base": (200_000, 10_000, 5e-5, 10240 * 8 * 2),
-    # a third of the code's tokens, which count a text of VCR thrice
+    # a third of the code's tokens, which count a VCR text three times
     "pretrain VCR, base": (45_000, 4500, 3e-5, 2048 * 4 * 4),
     "pretrain VCR, large": (45_000, 4500, 3e-5, 2048 * 4 * 4),
 }
@@ -573,7 +578,7 @@ VL_BERT = {
     "VL-BERT--stored: VQA": (20 * 443_757 // 256, 256, 1e-4, 2000),
     "VL-BERT: RefCOCO+ annotated": (20 * 120_191 // 256, 256, 2e-4, 500),
     "VL-BERT: RefCOCO+ detected": (20 * 120_191 // 256, 256, 2e-4, 500),
-    # jackroos/VL-BERT, cfgs/: a rate is that of a sample. A step there has 128 of each kind of text.
+    # jackroos/VL-BERT, cfgs/: a rate is per sample. A step has 128 of each kind of text.
     "pretrain base, pixels": (2 * 129_622, 256, 1e-7 * 256, 16_000),
     "pretrain base, stored": (2 * 129_622, 256, 1e-7 * 256, 16_000),
     "pretrain large, pixels": (2 * 129_622, 256, 1e-7 * 256, 16_000),
@@ -599,7 +604,7 @@ def test_vlberts_plan_has_the_papers_and_the_releases_numbers(tmp_path: Path) ->
     plan = plan_of("vlbert.toml", tmp_path)
     for name, (steps, batch, rate, warmup) in VL_BERT.items():
         job = plan[name]
-        # Half steps are rounded down, as those of a run are.
+        # Half steps are rounded down, as in a run.
         assert abs(job["optimizer_steps"] - steps) <= 1 and job["seeds"] == 1, name
         numbers = [float(value) for value in told(job, "batch", "lr", "warmup_steps")]
         assert numbers == pytest.approx([batch, rate, warmup]), name
@@ -618,7 +623,8 @@ def test_vlberts_plan_has_the_papers_and_the_releases_numbers(tmp_path: Path) ->
         ]
         assert told(plan[name], "longest_edge", "epochs") == ["1200", "20"]
     assert told(plan["VL-BERT: VCR Q to A"], "head_loss") == ["ce"]
-    # The paper learns from the boxes that it is scored on; the code adds the annotated ones to detected ones.
+    # The paper trains on the boxes that it is scored on; the code adds the annotated ones to detected
+    # ones.
     regions = {
         name.split(": ", 1)[1]: told(job, "regions")[0]
         for name, job in plan.items()
@@ -660,7 +666,7 @@ def test_boxes_of_the_other_track_are_named(
     (tmp_path / file).write_text(text.replace(*change))
     assert main(["sweep", "--file", str(tmp_path / file), "--plan"]) == 2
     error = capsys.readouterr().err
-    assert "unreasoned deviation: regions = " in error and message in error
+    assert "deviation without reason: regions = " in error and message in error
 
 
 @pytest.mark.parametrize(
@@ -805,7 +811,7 @@ TUNED = {
     "Flickr30k--VisualBERT: Flickr30k": ("92", 5 * 427193 // 92, ""),
 }
 ABLATIONS = {
-    # which setting of pre-training on COCO, and nothing else, tells an ablation from the full model (Table 7)
+    # the one setting of pre-training on COCO in which an ablation differs from the full model (Table 7)
     "C1, COCO's texts": "grounded",
     "C2, COCO": "early_fusion",
     "C3, COCO": "random_init",
@@ -842,7 +848,9 @@ def test_visualberts_plan_has_the_papers_and_the_codes_numbers(tmp_path: Path) -
 
 
 def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
-    """B15: every arm of Table 7 has the full model's steps, rates, boxes and phases, but for what it leaves out."""
+    """B15: every arm of Table 7 has the full model's steps, rates, boxes and phases, except what it
+    ablates.
+    """
     plan = plan_of("visualbert.toml", tmp_path, "--table", "Table 7")
 
     def here(name: str) -> dict[str, str]:
@@ -867,7 +875,8 @@ def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
 
 
 XDBERT = {
-    # job: epochs, steps, cross layers, text, rate (Sec. 2.3, 5, App. C.1, Table 3; the release's script)
+    # by job: epochs, steps, cross layers, text, rate (Sec. 2.3, 5, App. C.1, Table 3; the release's
+    # script)
     "XDBERT-b: adapt": ("1", 803, "2", "wiki103", "0.0001"),
     "ELECTRA-l: adapt": ("1", 803, "2", "wiki103", "0.0001"),
     "1-cross-attention-layer: adapt": ("1", 803, "1", "wiki103", "0.0001"),
@@ -975,7 +984,9 @@ FEWER = {
         *("1 cross attention layer", "BERT-b, released", "XDBERT-b, released"),
     ],
 }
-"""Rows of a file whose miniature would be long, one of each kind; the others have the same jobs with other settings."""
+"""Rows of a file with a long miniature, one of each kind; the others have the same jobs with other
+settings.
+"""
 
 
 @pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.name)

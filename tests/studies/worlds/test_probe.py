@@ -173,7 +173,7 @@ def test_a_noun_of_several_words_is_read_at_all_of_them(encoder: str, world: Pat
     np.testing.assert_allclose(
         states[2], np.average([red, ball], axis=0, weights=pieces), atol=1e-5
     )
-    with pytest.raises(InputError, match=r"--max-length 3: cuts off 'red ball'"):
+    with pytest.raises(InputError, match=r"--max-length 3: truncates 'red ball'"):
         noun_states(model, [{**rows[2], "sentence": "see the dog and the red ball"}], 3)
 
 
@@ -191,18 +191,18 @@ def swap(old: str, new: str) -> Callable[[str], str]:
         (swap("see dog", "see cat"), r"line 2: the sentence 'see cat here' lacks 'dog'"),
         (
             swap("cat|train|red|see cat", "dog|train|red|see dog"),
-            r"attribute.tsv, line \d+: the noun 'dog' is there twice",
+            r"attribute.tsv, line \d+: repeated noun 'dog'",
         ),
-        (swap("dog|train|red|", "dog|train||"), r"attribute.tsv, line 2: no value of 'colour'"),
+        (swap("dog|train|red|", "dog|train||"), r"attribute.tsv, line 2: no value for 'colour'"),
         (swap("|dev|", "|test|"), r"no noun of split dev"),
         (
             swap("blue", "red"),
-            r"column 'colour' cannot be asked, all train nouns have the same value",
+            r"column 'colour' cannot be probed, all train nouns have the same value",
         ),
         (swap("|sentence", "|text"), r"line 1: no column 'sentence'"),
         (
             swap("|colour", "|split"),
-            r"no attribute; expected a column beside noun, split, sentence",
+            r"no attribute; expected a further column besides noun, split, sentence",
         ),
     ],
 )
@@ -224,7 +224,7 @@ def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> N
             probe(replace(config, **settings), FEW, tmp_path / "out")
         return str(caught.value)
 
-    assert "nothing to ask; expected a folder `probes` with attribute.tsv or" in refused()
+    assert "no probes; expected a folder `probes` with attribute.tsv or" in refused()
     put_questions(world, "odd")
     assert "--questions truth: no truth_train.tsv" in refused(questions=("truth",))
     assert "--columns: " in refused(columns=("colour",))
@@ -240,5 +240,5 @@ def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> N
     put(world, "odd_dev.tsv", questions().replace("like cat", "like it"))
     put(world, "attribute.tsv", attributes())
     assert "odd_dev.tsv, index 0" in refused()
-    assert "names 2 nouns of attribute.tsv" in refused()
+    assert "contains 2 nouns of attribute.tsv" in refused()
     assert "no column 'material'" in refused(columns=("material",))

@@ -187,12 +187,14 @@ def test_rows_show_the_test_nouns_and_guessing() -> None:
 
 def test_the_verdict_compares_with_the_first_arm() -> None:
     told = verdict({"control": scores(0.52), "l1": scores(0.55, 0.8), "contrastive": scores(0.8)})
-    assert told.startswith("Against control, on nouns never described to it. l1: does not see (")
+    assert told.startswith(
+        "Visual attributes compared with control, on nouns that its text never describes. l1: not transferred ("
+    )
     both = "attribute true/false 0.55 against 0.52, odd one out 0.55 against 0.52"
-    assert f"l1: does not see ({both}, category 0.80 against 0.90, word order" in told
-    assert "contrastive: sees (attribute true/false 0.80 against 0.52," in told
+    assert f"l1: not transferred ({both}, category 0.80 against 0.90, word order" in told
+    assert "contrastive: transferred (attribute true/false 0.80 against 0.52," in told
     one_eyed = scores(0.9) | {"world/odd": {"test": 0.59, "chance": 0.5}}
-    assert "half: sees in part" in verdict({"control": scores(0.5), "half": one_eyed})
+    assert "half: partly transferred" in verdict({"control": scores(0.5), "half": one_eyed})
 
 
 def test_a_probe_that_learned_nothing_has_no_accuracy() -> None:
@@ -204,7 +206,7 @@ def test_a_probe_that_learned_nothing_has_no_accuracy() -> None:
     assert cells == [NOTHING, "0.75 ± 0.07 (2 of 3)", "0.75 ± 0.05", NOTHING, "0.50"]
     told = verdict(arms)
     assert f"odd one out 0.75 against {NOTHING}" in told
-    assert f"odd one out {NOTHING}, as the control," in told
+    assert f"odd one out {NOTHING}, nor the control's," in told
 
 
 def test_a_table_is_aligned() -> None:

@@ -80,11 +80,11 @@ def test_grounded_from_captions_to_the_figure(
             ("--task glue/rte", "--task glue/cola"),
             "base: no finished run of glue/cola; there are: glue/rte",
         ),
-        (("--data glue", "--data more"), "do not hold the same examples"),
+        (("--data glue", "--data more"), "have different examples"),
         (("--base base", "--base absent"), "--base absent: no such folder"),
         (("--counts counts.json", "--counts glue/RTE/dev.tsv"), "not valid JSON"),
         (("--tokenizer student", ""), "grounded needs --tokenizer"),
-        (("--other other", "--other one"), "1 seeds are in both"),
+        (("--other other", "--other one"), "1 common seeds in both"),
     ],
 )
 def test_grounded_names_what_does_not_fit(

@@ -231,7 +231,7 @@ def test_pairs_of_a_task_are_compared(whole, flat, tmp_path):
             attend(wrong, tmp_path / "out")
     data = homes.rte(tmp_path / "glue")
     config = replace(config, task="glue/rte", data=str(data), limit=4)
-    with pytest.raises(InputError, match=r"4 different texts of two pieces.*at least 200"):
+    with pytest.raises(InputError, match=r"4 distinct texts of two or more tokens.*at least 200"):
         attend(config, tmp_path / "out")
 
 
@@ -265,10 +265,10 @@ def test_what_cannot_be_compared_is_refused_in_one_line(whole, tmp_path):
         toys.clip_tokenizer(["zzz"], 514),
     )  # letters only
     for call, words in (
-        (lambda: attention.compare_maps(whole, whole, FEW), "12 different texts.*at least 200"),
+        (lambda: attention.compare_maps(whole, whole, FEW), "12 distinct texts.*at least 200"),
         (
             lambda: attention.compare_maps(whole, whole, [], min_texts=0),
-            "0 different texts.*at least 2",
+            "0 distinct texts.*at least 2",
         ),
         (lambda: attention.compare_maps(whole, whole, FEW, draws=1, min_texts=2), "1 draws"),
         (
@@ -277,10 +277,10 @@ def test_what_cannot_be_compared_is_refused_in_one_line(whole, tmp_path):
         ),
         (
             lambda: attention.compare_maps(whole, other, FEW, min_texts=2),
-            "example f0: .*equal tokenizers",
+            "example f0: .*the same tokenizers",
         ),
-        (lambda: attention.heat_maps(whole, shallow, LONG), "expected equal ones"),
-        (lambda: attention.heat_maps(whole, whole, LONG, head=2), "with head 2"),
+        (lambda: attention.heat_maps(whole, shallow, LONG), "expected equal shapes"),
+        (lambda: attention.heat_maps(whole, whole, LONG, head=2), "have head 2"),
         (lambda: attention.heat_maps(whole, whole, Example("e", "")), "example e: .*not empty"),
         (
             lambda: attention.diversity(whole, [Example("c", "a", choices=("b", "c"))]),

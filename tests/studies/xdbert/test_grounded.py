@@ -137,7 +137,7 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
     )
     tokenizer = str(home(tmp_path / "tokenizer", None, pieces()))
     config = CountsConfig((str(file),), tokenizer=tokenizer)
-    assert "4 pieces and 6 words of 2 captions" in count(config, tmp_path / "counts.json")
+    assert "4 tokens and 6 words of 2 captions" in count(config, tmp_path / "counts.json")
     table = json.loads((tmp_path / "counts.json").read_text())
     assert table["pieces"] == {"a": 2, "dog": 2, "##s": 1, "cat": 1}
     assert table["words"] == {"a": 2, ".": 1, ":": 1, "cat": 1, "dog": 1, "dogs": 1}
@@ -159,7 +159,7 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
             '{"provenance": {}}',
         )
     ):
-        with pytest.raises(InputError, match=r"no count table; expected filled"):
+        with pytest.raises(InputError, match=r"not a count table; expected"):
             GroundedTokens.read(put(tmp_path / f"{number}.json", content), pieces())
 
 
@@ -298,11 +298,11 @@ def test_listing_shows_the_most_extreme() -> None:
 def test_bad_input_in_one_line() -> None:
     right = np.ones((2, 4), bool)
     for base, other in ((right, right[:1]), (right, right[:, :3]), (right[0], right[0])):
-        with pytest.raises(InputError, match="right answers: expected two equal"):
+        with pytest.raises(InputError, match="right answers: expected two arrays of equal shape"):
             group_by_improvement(base, other)
     with pytest.raises(InputError, match="at least 2 seeds"):
         null_split(right[:1])
     with pytest.raises(InputError, match=r"lengths \(3,\)"):
         compare_groups(np.ones(4), right, right, np.ones(3), np.ones(4))
-    with pytest.raises(InputError, match="1 examples, but right answers of 4"):
+    with pytest.raises(InputError, match="1 examples, but right answers for 4"):
         list_extreme_examples(grounding(), [Example("x", "a dog")], right, right)

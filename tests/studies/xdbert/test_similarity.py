@@ -253,7 +253,7 @@ def test_marks_of_words(monkeypatch):
         words, rows = word_table("somewhere")
         assert words == expected.split() and list(rows[:, 0]) == sorted(rows[:, 0])
         text.encoder.weight.data = text.encoder.weight.data[:3]
-        with pytest.raises(InputError, match="only 3 pieces"):
+        with pytest.raises(InputError, match="only 3 embeddings"):
             word_table("somewhere")
 
 
@@ -303,12 +303,12 @@ def test_a_model_equals_itself_and_not_a_random_table(folders):
 def test_bad_requests(folders):
     bert, clip = folders["bert"], folders["clip"]
     for a, b, top, expected in [
-        ("random", "random", 0, "a model on one side"),
+        ("random", "random", 0, "at least one model"),
         (bert, clip, -1, "top >= 0"),
-        (bert, clip, 2, "2 whole words"),
+        (bert, clip, 2, "2 shared single-token words"),
         (bert, "nowhere", 0, "nowhere: no model found"),
     ]:
         with pytest.raises(InputError, match=expected):
             compare_models(a, b, top=top)
-    with pytest.raises(InputError, match="partner's words"):
+    with pytest.raises(InputError, match="other model's words"):
         word_table("random")

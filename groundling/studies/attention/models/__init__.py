@@ -1,4 +1,4 @@
-"""Models that can only be inspected: what stock models have alike, and those that read a photo's patches."""
+"""Base classes of transformers' models that can be inspected but not trained."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from groundling.models.formats import RegionEncoder
 
 
 class TransformersRegionReader(RegionEncoder):
-    """A stock model of transformers that reads text beside regions or patches, and its tokenizer. Abstract."""
+    """Abstract: a model of transformers for text with regions or patches, and its tokenizer."""
 
     has_inclusive_boxes = False
-    """Boxes are not cut to their last pixel."""
+    """Boxes are not clipped to the last pixel."""
     regions_provenance: Mapping[str, Any] = {}
-    """What made the regions that it learned from: nobody says."""
+    """How its training regions were made: not recorded."""
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, regions: int) -> None:
-        """`regions`: width of their features. Raises InputError if the tokenizer knows more pieces than the model."""
+        """`regions`: their width. Raises InputError for a tokenizer larger than the model's."""
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
@@ -44,22 +44,22 @@ class TransformersRegionReader(RegionEncoder):
 
     @property
     def architecture_name(self) -> str:
-        """As transformers has it."""
+        """The model type in transformers."""
         return str(self.model.config.model_type)
 
     @property
     def special_ids(self) -> list[int]:
-        """Ids of its tokenizer's special pieces."""
+        """Ids of its tokenizer's special tokens."""
         ids: list[int] = self.tokenizer.all_special_ids
         return ids
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder, None]:
-        """Texts of at most `max_length` pieces, or what the model can take (40 of the released ViLTs)."""
+        """Texts of at most `max_length` tokens or the model's limit (released ViLTs: 40)."""
         limit = self.model.config.max_position_embeddings
         return TextRowEncoder(self.tokenizer, min(max_length, limit)), None
 
     def word_embeddings(self) -> nn.Embedding:
-        """The table of its input words."""
+        """Its input embeddings."""
         table: nn.Embedding = self.model.get_input_embeddings()
         return table
 
@@ -70,45 +70,46 @@ class TransformersRegionReader(RegionEncoder):
 
 
 class PatchReader(RegionEncoder):
-    """A model whose regions are the patches of a photo, as its own image processor cuts it. Abstract.
+    """Abstract: a model whose regions are a photo's patches, made by its image processor.
 
-    The first region is a class token: it is `whole`, and its features are zeros that nobody reads.
+    The first region is the class token: it is `whole`, and its features are zeros, which are not
+    used.
     """
 
     region_source = "patches"
     reads_whole_image = True
     has_inclusive_boxes = False
-    """Its own boxes are as they should be."""
+    """Boxes are not clipped to the last pixel."""
     regions_provenance: Mapping[str, Any] = {}
-    """It makes them itself."""
+    """Empty: the model makes its patches itself."""
     note: str = ""
-    """What whoever looks at it must know, if anything."""
+    """A note for the reader of its page; empty: none."""
 
     @property
     def needs_photo(self) -> bool:
-        """Whether it reads no text without one."""
+        """Whether it cannot read a text without a photo."""
         return True
 
     def patches(self, photo: Image.Image) -> RegionRow:
-        """The class token and the patches of an RGB photo; raises InputError for a photo that it cannot read."""
+        """Class token and patches of an RGB photo; raises InputError if it cannot be read."""
         raise NotImplementedError
 
     def patch_parameters(self) -> Sequence[nn.Parameter]:
-        """What embeds patches and their places: weights that are neither a Linear's nor an Embedding's."""
+        """The weights that embed patches and positions and are in no Linear or Embedding."""
         raise NotImplementedError
 
 
 class PatchStore:
-    """The patches of photos, by image id, as a region store has regions: cut anew whenever they are asked for."""
+    """Patches by image id, with a region store's interface; computed at every access."""
 
     def __init__(self, model: PatchReader, photos: Mapping[str, Picture]) -> None:
-        """`photos`: a file or picture by image id; they are turned as their EXIF says."""
+        """`photos`: a file or picture by image id; rotated by its EXIF orientation."""
         self.model = model
         self.photos = photos
         self.counts: dict[str, int] = {}
 
     def __getitem__(self, image: str) -> RegionRow:
-        """Raises InputError, naming the photo, if it does not decode or cannot be cut."""
+        """Raises InputError with the photo's name if it does not decode or is too small."""
         with prefix_errors(self.photos[image]):
             row = self.model.patches(read_image(self.photos[image]))
         self.counts[image] = len(row)
@@ -118,26 +119,26 @@ class PatchStore:
         return image in self.photos
 
     def count(self, image: str) -> int:
-        """How many patches an image has, its class token included."""
+        """The number of an image's patches, class token included."""
         return self.counts[image] if image in self.counts else len(self[image])
 
     def size(self, image: str) -> tuple[int, int]:
-        """Nobody needs to know: 0."""
+        """Not used: 0, 0."""
         return 0, 0
 
     def in_annotated_order(self, image: str) -> bool:
-        """No: patches are no annotated objects."""
+        """False: patches are not annotated objects."""
         return False
 
     def behind(self, image: str) -> int:
-        """None, as there are no annotated objects."""
+        """0: there are no annotated objects."""
         return 0
 
 
 def preprocess_photo(processor: Any, photo: Image.Image) -> np.ndarray:
-    """A photo as HF's image processor makes it, (3, H, W) float32.
+    """A photo's pixels from HF's image processor, (3, H, W) float32.
 
-    Raises InputError if it cannot, as of a photo that is far too narrow.
+    Raises InputError if the processor fails, as with a very narrow photo.
     """
     with convert_errors(
         f"the model's image processor cannot read a photo of {photo.width} x {photo.height} pixels"
@@ -147,17 +148,18 @@ def preprocess_photo(processor: Any, photo: Image.Image) -> np.ndarray:
 
 
 def cut_patches(pixels: np.ndarray, side: int, shown: np.ndarray | None = None) -> RegionRow:
-    """Pixels (3, H, W) as the class token and patches of `side` x `side`, row by row from the upper left.
+    """The class token and the `side` x `side` patches of pixels (3, H, W), row by row.
 
-    A patch's features are its pixels, (3, side, side) laid end to end; what is left at the right and lower edges is in
-    no patch. `shown`: x1, y1, x2, y2 of what the pixels show, in shares of the photo's width and height; None: all of
-    it. Raises InputError if not even one patch fits.
+    A patch's features are its flattened pixels, (3, side, side); the remainder at the right and
+    lower edges is in no patch. `shown`: x1, y1, x2, y2 of the part of the photo that the pixels
+    show, as shares of its width and height; None: all of it. Raises InputError if no patch fits.
     """
     _, height, width = pixels.shape
     high, wide = height // side, width // side
     if not high or not wide:
         raise InputError(
-            f"{width} x {height} pixels are left of the photo, and a patch has {side} x {side}; pass one less narrow"
+            f"the image processor leaves {width} x {height} pixels of the photo, and a patch has {side} x {side}; "
+            "pass a photo that is less narrow"
         )
     cut = pixels[:, : high * side, : wide * side].reshape(3, high, side, wide, side)
     features = cut.transpose(1, 3, 0, 2, 4).reshape(high * wide, -1)

@@ -1,4 +1,4 @@
-"""CLIP's towers as they are looked at: patches among themselves, words among themselves, nothing between the two."""
+"""CLIP's two towers for attention analysis: patches attend to patches, words to words."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from groundling.models.loading import load_processor, load_tokenizer, load_weigh
 from groundling.studies.attention.models import PatchReader, cut_patches, preprocess_photo
 
 IMAGE, TEXT = "image over image", "text over text"
-"""What the maps of the two towers are called."""
+"""Names of the two towers' attention maps."""
 
 
 class ClipTowers(PatchReader):
-    """CLIP's stock towers, or one of them; the text of a batch and the patches of its photo never meet.
+    """CLIP's towers of transformers, or one of them; text and patches do not attend to each other.
 
-    A text is cut to the tower's window. Each tower's layers are counted by themselves from 0.
+    Texts are truncated to the text tower's window. The layers of each tower count from 0.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class ClipTowers(PatchReader):
         tokenizer: PreTrainedTokenizerBase | None,
         processor: Any,
     ) -> None:
-        """`tokenizer` of the text tower, `processor` of the image tower's photos; None without that tower.
+        """`tokenizer` of the text tower, `processor` of the image tower; None without that tower.
 
-        Raises InputError if the processor does not say which part of a photo the tower sees.
+        Raises InputError if the processor does not define which part of a photo the tower receives.
         """
         super().__init__()
         self.text = text
@@ -61,7 +61,7 @@ class ClipTowers(PatchReader):
         self.tokenizer = tokenizer
         self.processor = processor
         if text is not None and image is not None:
-            self.note = "Two towers that never meet: words read words, patches read patches."
+            self.note = "Two separate towers: words attend to words, patches attend to patches."
         self.sizes = OutputSizes()
         if image is not None:
             self.sizes = OutputSizes(visual=image.config.hidden_size, regions=3 * self.side**2)
@@ -74,7 +74,7 @@ class ClipTowers(PatchReader):
 
     @property
     def _picture(self) -> int:
-        """Pixels of a side of what the image tower sees."""
+        """Side of the image tower's input in pixels."""
         config: Any = require(self.image, "image", "a photo").config
         return int(config.image_size)
 
@@ -85,16 +85,16 @@ class ClipTowers(PatchReader):
 
     @property
     def special_ids(self) -> list[int]:
-        """Ids of its tokenizer's special pieces; none without the text tower."""
+        """Ids of its tokenizer's special tokens; none without the text tower."""
         return [] if self.tokenizer is None else list(self.tokenizer.all_special_ids)
 
     @property
     def needs_photo(self) -> bool:
-        """Only of an image tower alone."""
+        """True for an image tower alone."""
         return self.text is None
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder | None, None]:
-        """Texts of at most `max_length` pieces, or the text tower's window; None without that tower."""
+        """Texts of at most `max_length` tokens or the tower's window; None without that tower."""
         if self.text is None or self.tokenizer is None:
             return None, None
         window = self.text.config.max_position_embeddings
@@ -106,13 +106,13 @@ class ClipTowers(PatchReader):
         return table
 
     def patches(self, photo: Image.Image) -> RegionRow:
-        """The class token and the patches of what the tower sees of a photo: of most processors, its middle."""
+        """Class token and patches of the tower's input, mostly the photo's centre crop."""
         expected = self._picture
         pixels = preprocess_photo(self.processor, photo)
         if pixels.shape != (3, expected, expected):
             raise InputError(
-                f"the image processor makes {pixels.shape} of a photo, but the tower reads (3, {expected}, "
-                f"{expected}); mend preprocessor_config.json"
+                f"the image processor gives {pixels.shape} for a photo, but the tower reads (3, {expected}, "
+                f"{expected}); correct preprocessor_config.json"
             )
         return cut_patches(pixels, self.side, visible_part(self.processor, photo.size, expected))
 
@@ -122,7 +122,7 @@ class ClipTowers(PatchReader):
         return [*parts.patch_embedding.parameters(), parts.class_embedding]
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """Last states of `text` (N, T, D) and of class token and patches, `visual` (N, R, D), where they are there."""
+        """Last states of `text` (N, T, D) and `visual` (N, R, D); None without that input."""
         text = visual = None
         if self.image is not None and batch.regions is not None:
             visual = self._seen(batch.regions, attention)
@@ -134,7 +134,7 @@ class ClipTowers(PatchReader):
         side = self.side
         tower = require(self.image, "image", "patches")
         across = self._picture // side
-        # Patches laid side by side are the tower's pixels again.
+        # Reassemble the tower's pixels from the patches.
         cut = regions.features[:, 1:].view(-1, across, across, 3, side, side)
         pixels = cut.permute(0, 3, 1, 4, 2, 5).reshape(-1, 3, across * side, across * side)
         places = patch_positions(regions)
@@ -154,7 +154,7 @@ class ClipTowers(PatchReader):
 def _watched(
     tower: Any, name: str, places: SequencePositions, attention: AttentionCallback | None
 ) -> AbstractContextManager[None]:
-    """Inside, `attention` is told a tower's maps."""
+    """A context in which `attention` receives a tower's maps."""
     if attention is None:
         return nullcontext()
 
@@ -165,23 +165,23 @@ def _watched(
 
 
 def visible_part(processor: Any, size: tuple[int, int], side: int) -> np.ndarray:
-    """What a CLIP image processor keeps of a photo of `size` (width, height): x1, y1, x2, y2 in shares of the photo.
+    """The part of a photo of `size` (width, height) that CLIP's processor keeps: x1, y1, x2, y2.
 
-    Where the processor pads a photo that is too small, they lie outside of 0..1. Raises InputError for a way of
-    resizing that CLIP's processor does not have.
+    In shares of the photo, which exceed 0..1 where the processor pads a small photo. Raises
+    InputError for a resizing rule that CLIP's processor does not have.
     """
     sides = np.array(size, float)
     if processor.do_resize:
         wanted = dict(processor.size)
         if wanted.get("shortest_edge"):
             shortest = int(wanted["shortest_edge"])
-            # The longer side is cut to whole pixels (transformers, `get_resize_output_image_size`).
+            # The longer side is truncated to whole pixels (transformers, `get_resize_output_image_size`).
             sides = np.array([int(shortest * one / min(size)) for one in size], float)
         elif wanted.get("height") and wanted.get("width"):
             sides = np.array([wanted["width"], wanted["height"]], float)
         else:
             raise InputError(
-                f"the image processor's size {wanted} is none of CLIP's: shortest_edge, or height and width"
+                f"the image processor's size is {wanted}; expected CLIP's shortest_edge, or height and width"
             )
     if not processor.do_center_crop:
         return np.array([0.0, 0.0, 1.0, 1.0])
@@ -195,14 +195,14 @@ MODEL_CLASSES: dict[str, Any] = {
     "clip_text_model": CLIPTextModel,
     "clip_vision_model": CLIPVisionModel,
 }
-"""Which HF class loads a folder of each model type."""
+"""The transformers class that loads each model type."""
 
 
 def load_clip_towers(source: str | Path) -> ClipTowers:
     """The towers that a CLIP folder has; raises InputError if it lacks the tokenizer or image processor of one."""
     kind = model_type(source)
     if kind not in MODEL_CLASSES:
-        raise InputError(f"{source}: no CLIP there; config.json names none, or is missing")
+        raise InputError(f"{source}: not a CLIP; expected a config.json with model_type clip")
     model = load_weights(MODEL_CLASSES[kind], source)
     text = model.text_model if kind == "clip" else model
     image = model.vision_model if kind == "clip" else model

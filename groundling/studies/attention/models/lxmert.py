@@ -1,4 +1,4 @@
-"""Hugging Face's LXMERT as a guest: a model of two streams whose attention can be looked at (Tan and Bansal 2019)."""
+"""Hugging Face's LXMERT, for inspection only: a two-stream model (Tan and Bansal 2019)."""
 
 from __future__ import annotations
 
@@ -34,30 +34,31 @@ SIDES = {
     "lang_self_att": (TEXT, TEXT),
     "visn_self_att": (REGIONS, REGIONS),
 }
-"""Who reads whom in the parts of HF's encoder that are named so; cross-attention serves both directions."""
+"""Query and key side of HF's modules by name; cross-attention has both directions."""
 CROSS = "visual_attention"
 
 
 class Lxmert(TransformersRegionReader):
-    """A stock `LxmertModel`: text and regions by themselves, then each reading the other.
+    """An `LxmertModel`: layers within text and within regions, then cross-attention.
 
-    Boxes are read as LXMERT wants them, corners in shares of width and height. Its maps are named `text over text`,
-    `regions over regions`, `text over regions` and `regions over text`, each kind counted by itself from 0.
+    Boxes are corners as shares of width and height. Its maps are named `text over text`, `regions
+    over regions`, `text over regions` and `regions over text`; the layers of each kind count from
+    0.
     """
 
     reads_whole_image = False
-    """It was made without a region of the whole image."""
+    """It was trained without a whole-image region."""
 
     def __init__(self, model: LxmertModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raises InputError if the tokenizer knows more pieces than the model embeds."""
+        """Raises InputError if the tokenizer has more tokens than the model, or without pooler."""
         super().__init__(model, tokenizer, regions=model.config.visual_feat_dim)
         if model.pooler is None:
-            raise InputError("its pooler is missing; expected a whole LXMERT")
+            raise InputError("its pooler is missing; expected a complete LXMERT")
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """Last states of `text` (N, T, H) and regions, `visual` (N, R, H); `attention` is told its maps.
+        """Last states `text` (N, T, H) and `visual` (N, R, H); `attention` receives the maps.
 
-        Raises InputError without regions, or if their features have another width than the model reads.
+        Raises InputError without regions, or if the width of their features is not the model's.
         """
         tokens = require(batch.text, "text", "an LXMERT")
         regions = require(batch.regions, "regions", "an LXMERT")
@@ -83,7 +84,7 @@ class Lxmert(TransformersRegionReader):
 
     @contextmanager
     def _watching(self, batch: Batch, attention: AttentionCallback) -> Iterator[None]:
-        """Inside, every attention module tells its weights as it makes them."""
+        """A context in which `attention` receives the map of every attention module."""
         places = {
             TEXT: text_positions(require(batch.text, "text", "an LXMERT")),
             REGIONS: region_positions(require(batch.regions, "regions", "an LXMERT")),
@@ -103,7 +104,7 @@ class Lxmert(TransformersRegionReader):
 
 
 class _ModuleAttention:
-    """Tells the maps of one attention module."""
+    """A forward hook that passes on the maps of one attention module."""
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class _ModuleAttention:
         self.attention(one)
 
     def _sides(self) -> tuple[str, str]:
-        """Who reads whom; HF asks a layer's cross-attention for the text first, then for the regions."""
+        """Query and key side; HF calls cross-attention for text first, then for regions."""
         self.calls += 1
         if CROSS in self.parts:
             return (TEXT, REGIONS) if self.calls == 1 else (REGIONS, TEXT)
@@ -138,12 +139,12 @@ class _ModuleAttention:
 def _request_weights(
     module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call, asking for the weights."""
+    """The arguments of the call, with the attention weights requested."""
     return inputs[:3], {**options, ON_REQUEST: True}
 
 
 def load_lxmert(source: str | Path) -> Lxmert:
-    """An LXMERT of transformers, with or without its heads, from a folder; raises InputError if it is not whole."""
+    """Load a folder of transformers' LXMERT; raises InputError if it is incomplete."""
     return Lxmert(load_weights(LxmertModel, source), load_tokenizer(source)).eval()
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's ViLT as a guest: one stream of text and a photo's patches (Kim et al. 2021)."""
+"""Hugging Face's ViLT, for inspection only: one stream of text and patches (Kim et al. 2021)."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from groundling.studies.attention.models import (
 
 
 class Vilt(PatchReader, TransformersRegionReader):
-    """A stock `ViltModel`, whose patches are regions: their features are their pixels, as HF's processor makes them.
+    """A `ViltModel` with patches as regions, whose features are the processor's pixels.
 
-    transformers puts patches in an order that it draws, which attention does not depend on; here they stand row by row.
+    transformers shuffles patches, which does not change attention; here they are in row order.
     """
 
     def __init__(
         self, model: ViltModel, tokenizer: PreTrainedTokenizerBase, processor: Any
     ) -> None:
-        """`processor` makes a photo's pixels. Raises InputError if the tokenizer knows more pieces than the model."""
+        """Raises InputError if the tokenizer has more tokens than the model."""
         config: Any = model.config
         side = int(config.patch_size)
         super().__init__(model, tokenizer, regions=3 * side**2)
@@ -59,9 +59,9 @@ class Vilt(PatchReader, TransformersRegionReader):
         self.square = int(config.image_size) // side
 
     def patches(self, photo: Image.Image) -> RegionRow:
-        """Every patch of the photo; of more than the model's `max_image_length` as many, evenly spaced.
+        """Every patch of the photo, or `max_image_length` evenly spaced ones if there are more.
 
-        There transformers draws as many, otherwise each time.
+        In this case transformers draws a random subset in every forward pass.
         """
         row = cut_patches(preprocess_photo(self.processor, photo), self.side)
         most = self.model.config.max_image_length
@@ -71,14 +71,14 @@ class Vilt(PatchReader, TransformersRegionReader):
         return row
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """Last states of `text` (N, T, H) and of class token and patches, `visual` (N, R, H).
+        """Last states of `text` (N, T, H), and `visual` (N, R, H) of class token and patches.
 
-        `attention` is told every layer's map over text, class token and patches, named `self`. Raises InputError
-        without patches.
+        `attention` receives every layer's map over text, class token and patches, named `self`.
+        Raises InputError without patches.
         """
         tokens = require(batch.text, "text", "a ViLT")
         regions = require(batch.regions, "regions", "a ViLT")
-        # Where patches lie is read where no device has to be waited for.
+        # The copy on the host avoids a synchronisation with the GPU.
         places = require(batch.cpu_copy.regions, "regions", "a ViLT")
         features = regions.features
         if batch.perturbation is not None and batch.perturbation.regions is not None:
@@ -100,10 +100,10 @@ class Vilt(PatchReader, TransformersRegionReader):
         )
 
     def _embedded(self, features: Tensor, whole: Tensor, places: Regions) -> Tensor:
-        """Class token and patches (N, R, H) with their positions, as `ViltEmbeddings.visual_embed` makes them."""
+        """Embeddings (N, R, H) with positions, as in `ViltEmbeddings.visual_embed`."""
         parts = self.model.embeddings
         cut = parts.patch_embeddings.projection
-        # A convolution whose stride is its side takes every patch by itself.
+        # A convolution with stride equal to its kernel size is a linear map of each patch.
         patches = F.linear(features.to(cut.weight.dtype), cut.weight.flatten(1), cut.bias)
         embedded: Tensor = parts.dropout(
             torch.where(whole.unsqueeze(-1), parts.cls_token, patches) + self._positions(places)
@@ -111,7 +111,7 @@ class Vilt(PatchReader, TransformersRegionReader):
         return embedded
 
     def _positions(self, places: Regions) -> Tensor:
-        """Position embeddings (N, R, H): the model's square of them, stretched to the grid of each photo's patches."""
+        """Position embeddings (N, R, H): the model's grid, interpolated to each photo's grid."""
         table = self.model.embeddings.position_embeddings[0]
         grid = table[1:].T.view(1, -1, self.square, self.square)
         found: Tensor = table.new_zeros(*places.mask.shape, table.shape[-1])
@@ -119,7 +119,7 @@ class Vilt(PatchReader, TransformersRegionReader):
             whole = places.is_whole_image[number]
             inner = (places.mask[number] & ~whole).nonzero().squeeze(1)
             corner, size = boxes[inner, :2], boxes[inner, 2:] - boxes[inner, :2]
-            # So many patches fit in the photo, of which a part may be left at the edge.
+            # The number of whole patches in the photo; a remainder may be left at the edge.
             wide, high = (1 / size[0] + SLACK).long().tolist()
             column, row = to_device((corner / size).round().long(), table.device).unbind(-1)
             stretched = F.interpolate(grid, (high, wide), mode="bilinear", align_corners=True)
@@ -153,11 +153,11 @@ class Vilt(PatchReader, TransformersRegionReader):
 
 
 SLACK = 1e-3
-"""What rounding may take from a whole number of patches."""
+"""Tolerance for rounding errors in the number of patches."""
 
 
 def load_vilt(source: str | Path) -> Vilt:
-    """A ViLT of transformers, with or without its heads; raises InputError if its folder is not whole."""
+    """Load a folder of transformers' ViLT; raises InputError if it is incomplete."""
     model = load_weights(ViltModel, source)
     return Vilt(model, load_tokenizer(source), load_processor(source)).eval()
 

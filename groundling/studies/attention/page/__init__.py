@@ -1,4 +1,4 @@
-"""The page of `groundling visualize`: photo, boxes, words, heads. It is static and needs neither server nor network."""
+"""The page of `groundling visualize`: photo, boxes, words, heads; static, without server or network."""
 
 from __future__ import annotations
 
@@ -49,41 +49,41 @@ if TYPE_CHECKING:
 
 
 MAX_PHOTO_SIDE = 640
-"""Most pixels of an embedded photo's long side."""
+"""Largest long side of an embedded photo, in pixels."""
 JPEG_QUALITY = 82
-"""Of its JPEG."""
+"""JPEG quality of an embedded photo."""
 MARK = '<meta name="generator" content="groundling visualize">'
-"""By which a page of ours is known, which may be written anew."""
+"""Marks a page of `groundling visualize`, which may be overwritten."""
 BEST = "best"
-"""In place of heads to be drawn: the best ones that `groundling heads` found."""
+"""Instead of heads to draw: the best ones in a result of `groundling heads`."""
 FRAME_HEIGHT = 760
-"""Height of the page in a notebook, pixels."""
+"""Height of the page in a notebook, in pixels."""
 
 
 @with_field_docs
 @dataclass
 class AttentionPage:
-    """What several models attend to in images and texts, as pages; shows itself in a notebook."""
+    """Pages of what several models attend to in images and texts; displays itself in a notebook."""
 
     title: str
-    """Of the page."""
+    """Title of the page."""
     models: Sequence[tuple[str, Sequence[str]]] = ()
-    """Name of each, and what a reader must know of it."""
+    """Name and notes of each model."""
     per_page: int = 10
-    """Pairs on a page."""
+    """Pairs per page."""
     ranks: Sequence[RankedHeads | None] = ()
-    """Of each model."""
+    """Ranked heads of each model; None where there are none."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """How many answers changed how, see `PairSelection`."""
+    """Number of answers by kind of change, see `PairSelection`."""
     entries: list[dict[str, Any]] = field(default_factory=list)
-    """The pairs as the page has them."""
+    """The pairs as JSON objects of the page."""
     first_view: AttentionView | None = None
     """The first model's view of the first pair, from which figures are drawn."""
     entities: Sequence[PhraseEntity] = ()
-    """What the first pair's text names, where boxes of it are known."""
+    """The entities of the first pair's text that have boxes."""
 
     def add(self, pair: ImageTextPair, views: Iterable[AttentionView]) -> None:
-        """Put an image and a text on the page, with a view of each model; the photo is read first."""
+        """Add a pair with a view of each model; the photo is read before the views."""
         change = pair.change
         kept: list[AttentionView] = []
 
@@ -107,11 +107,11 @@ class AttentionPage:
             self.first_view, self.entities = kept[0], pair.entities
 
     def figure(self, heads: Sequence[str]) -> Figure:
-        """Heat maps of some heads (LAYER-HEAD) of the first model on the first pair: words by boxes.
+        """Heat maps of heads (LAYER-HEAD) of the first model on the first pair: words by boxes.
 
-        `best` alone stands for the heads of `RankedHeads.best`. Where boxes are known of what the text names, regions
-        are grouped by them, see `group_regions`. Raises InputError for a head that there is not, for a model whose words
-        read no boxes, and if nothing is left to draw.
+        `best` alone means the heads of `RankedHeads.best`. If the text's entities have boxes,
+        regions are grouped by entity, see `group_regions`. Raises InputError for a head that does not
+        exist, for a model whose words do not attend to boxes, and if nothing is left to draw.
         """
         view = require(self.first_view, "first_view", "a figure of heads")
         if list(heads) == [BEST]:
@@ -121,13 +121,13 @@ class AttentionPage:
 
     @property
     def pages(self) -> int:
-        """How many there are."""
+        """Number of pages."""
         return max(1, -(-len(self.entries) // self.per_page))
 
     def html(self, page: int = 0, links: Sequence[str] = ()) -> str:
-        """A page as it stands in its file; `links`: the files of all of them.
+        """The HTML of one page; `links`: the file names of all pages.
 
-        Raises InputError for one so large that no browser likes it.
+        Raises InputError for a page that is too large for browsers (`MAX_PAGE_CHARACTERS`).
         """
         first = page * self.per_page
         shown = self.entries[first : first + self.per_page]
@@ -142,14 +142,14 @@ class AttentionPage:
         if len(text) > MAX_PAGE_CHARACTERS:
             raise InputError(
                 f"a page of {len(shown)} pairs and {len(self.models)} models would have {len(text) / 2**20:.0f} MB; "
-                "pass a smaller --per-page, or --layers for some of the layers"
+                "pass a smaller --per-page, or fewer --layers"
             )
         return text
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write the page, further ones beside it as NAME-2.html and so on; returns the files.
+        """Write the pages to `path`, NAME-2.html and so on; returns the files.
 
-        An older page of such a name is replaced. Raises InputError if another file is in the way.
+        Older pages are overwritten. Raises InputError if another file has such a name.
         """
         path = Path(path)
         check_page_file(path)
@@ -164,7 +164,7 @@ class AttentionPage:
         return paths
 
     def _repr_html_(self) -> str:
-        """The first page in a frame of its own, for notebooks."""
+        """The first page in an iframe, for notebooks."""
         inside = html.escape(self.html(), quote=True)
         more = ""
         if self.pages > 1:
@@ -174,7 +174,7 @@ class AttentionPage:
 
 
 def check_page_file(path: Path) -> None:
-    """Raises InputError for a file that no page can be written to, such as one that is no page of ours."""
+    """Raises InputError if no page can be written to `path`, or it is another kind of file."""
     check_file(path, (".html",))
     if not path.exists():
         return
@@ -183,12 +183,12 @@ def check_page_file(path: Path) -> None:
             if MARK in file.read(2000):
                 return
     raise InputError(
-        f"{path}: exists already, and is no page of `groundling visualize`; choose another --out"
+        f"{path}: exists, and is not a page of `groundling visualize`; choose another --out"
     )
 
 
 def _embedded(photo: Path) -> dict[str, Any]:
-    """A photo as a small JPEG inside the page, turned as its EXIF says, as models see it."""
+    """A photo as a small JPEG inside the page, rotated by its EXIF orientation."""
     with prefix_errors(photo):
         image = read_image(photo)
     if max(image.size) > MAX_PHOTO_SIDE:
@@ -203,9 +203,9 @@ def _embedded(photo: Path) -> dict[str, Any]:
     }
 
 
-# A page to look at what models attend to, as a command and as a function for notebooks.
+# The page as a command, and as a function for notebooks.
 
-TITLE = "What does it look at?"
+TITLE = "What does the model attend to?"
 
 
 def visualize(
@@ -214,16 +214,18 @@ def visualize(
     text: str = "",
     **settings: object,
 ) -> AttentionPage:
-    """What models attend to in a photo and a text, to be looked at in a notebook or saved as a page.
+    """Show what models attend to in a photo and a text, in a notebook or saved as a page.
 
     Args:
-        model: what `finetune` or `pretrain` wrote, or a text encoder; of several, each gets a panel.
-        image: your own photo.
-        text: what is said about it.
-        settings: those of `groundling visualize`, with `_` for `-`, such as `regions`, `data` or `layers`.
+        model: a folder of `finetune` or `pretrain`, or a text encoder; several models get a panel
+            each.
+        image: file of your photo.
+        text: a text about it.
+        settings: the settings of `groundling visualize`, with `_` for `-`, such as `regions`, `data` or
+            `layers`.
 
     Raises:
-        InputError: a setting is unknown or does not fit, or what it names cannot be read.
+        InputError: a setting is unknown or does not fit, or its file cannot be read.
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
     given: dict[str, object] = {"model": several, "image": image, "text": text, **settings}
@@ -237,7 +239,7 @@ def visualize(
 
 
 def make_page(config: VisualizeConfig, found: PairSelection) -> AttentionPage:
-    """The pages of the pairs that were found; raises InputError for what does not fit or cannot be read."""
+    """The pages of a selection of pairs; raises InputError for bad inputs."""
     known = [RankedHeads.read(folder) for folder in config.heads]
     device = "cuda" if torch.cuda.is_available() and not config.cpu else "cpu"
     models = [
@@ -272,7 +274,7 @@ def _views(
     mass: Sequence[MeanBoxAttention],
     layers: Sequence[int],
 ) -> Iterator[AttentionView]:
-    """What each model makes of a pair; only asked for once its photo was read."""
+    """Each model's view of a pair; computed after its photo was read."""
     for model, one in zip(models, mass, strict=True):
         view = model.view(pair.example, pair.photo, layers, pair.full_example)
         one.add(view)
@@ -283,15 +285,16 @@ def _views(
 
 
 def write_pages(config: VisualizeConfig, work: CommandContext) -> dict[str, Any]:
-    """Write what the models attend to as a page at `work.out`, or as several; returns which files.
+    """Write what the models attend to as one or several pages to `work.out`; returns the files.
 
-    Raises InputError for settings that do not go together, what cannot be read, and a file in the way.
+    Raises InputError for settings that contradict each other, unreadable inputs, and a file that is
+    not such a page.
     """
     out = work.out
     check_page_file(out)
     made = make_page(config, select_pairs(config))
     figures = {}
-    if config.heat_maps:  # before anything is written, for heads that there are not
+    if config.heat_maps:  # before anything is written, as a head may not exist
         figures[f"{out.stem}-heat-maps"] = made.figure(config.heat_maps)
     paths = made.save(out)
     drawn = write_figures(figures, out.parent, FORMATS)

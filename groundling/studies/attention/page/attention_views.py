@@ -1,4 +1,4 @@
-"""What a model reads of one image and text, and its attention between them: boxes, words, heat maps, ranked heads."""
+"""One model's view of an image and a text: words, boxes, attention, heat maps, ranked heads."""
 
 from __future__ import annotations
 
@@ -30,54 +30,54 @@ if TYPE_CHECKING:
 WORDS = "words"
 BOXES = "boxes"
 SELF = "self"
-"""What models of one stream call their maps."""
+"""Map name of single-stream models."""
 BLOCKS = ((WORDS, WORDS), (WORDS, BOXES), (BOXES, WORDS))
-"""Who reads whom, as far as the page shows it: what boxes make of each other would be most of its bytes."""
+"""Query and key sides on the page, without attention among boxes, which would be most bytes."""
 OF_PATCHES = (*BLOCKS, (BOXES, BOXES))
-"""The same of boxes that are patches."""
+"""The same for patches, with attention among them."""
 IMAGE_PLACES = (PositionKind.REGION, PositionKind.WHOLE_IMAGE, PositionKind.IMAGE_CLASS)
 END = "[END]"
-"""What a join's own places at the end are called."""
+"""Label of the positions that an architecture adds at the end."""
 WEIGHT_STEPS = 255
-"""A weight is told in steps of this share of the largest of its row."""
+"""A weight is stored in steps of 1 / STEPS of its row's largest weight."""
 ROW_MAX_STEPS = 65535
-"""The largest of a row is told in steps of this share of 1."""
+"""A row's largest weight is stored in steps of 1 / LARGEST."""
 MAX_PAGE_CHARACTERS = 20 * 2**20
-"""Characters from which a browser takes long to open a page."""
+"""Most characters of a page; browsers are slow with larger ones."""
 
 
 @dataclass(frozen=True)
 class WordView:
-    """A word of the text, or a special piece by itself."""
+    """A word of the text, or one special token."""
 
     text: str
-    """As it is written."""
+    """The word as written."""
     raw: int = -1
-    """Its number among the text's words, by which models with other pieces find it; -1: no word of the text."""
+    """Its index among the text's words, for any tokenizer; -1: not a word of the text."""
     pieces: int = 1
-    """How many places of the sequence it has."""
+    """Number of its positions in the sequence."""
 
 
 @dataclass(frozen=True)
 class RegionView:
-    """What a model sees of an image; a region of a detector, or a patch."""
+    """The boxes that a model reads from an image: a detector's regions, or patches."""
 
     boxes: np.ndarray
     """(R, 4): x1, y1, x2, y2 as shares of the photo's width and height."""
     whole: np.ndarray
-    """(R,) bool: the whole image; of patches, their class token."""
+    """(R,) bool: the whole image or, with patches, the class token."""
     names: Sequence[str] = ()
-    """What each is, if anybody says."""
+    """Class name of each; empty if unknown."""
     are_patches: bool = False
-    """They are a photo's patches; what these read of each other is shown, too."""
+    """Whether they are patches, whose attention to each other is shown, too."""
 
     @staticmethod
     def none() -> RegionView:
-        """Of a model that reads texts alone."""
+        """No boxes, for a model that reads text only."""
         return RegionView(np.zeros((0, 4), np.float32), np.zeros(0, bool))
 
     def title(self, number: int) -> str:
-        """What a figure calls a region: its number, in which the whole image does not count, and its name."""
+        """A region's label: its number, with the whole image not counted, and its name."""
         if self.whole[number]:
             return "class token" if self.are_patches else "whole image"
         name = self.names[number] if self.names else ""
@@ -89,17 +89,17 @@ class LayerView:
     """The attention of one layer."""
 
     name: str
-    """What sort of layer it is, see `AttentionMap.name`; the two directions between text and image are one."""
+    """The map's name (`AttentionMap.name`); `cross` for both directions of cross-attention."""
     number: int
     """Counted from 0 among the layers of this name."""
     heads: int
     blocks: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
-    """(heads, rows, columns) by who reads whom, of `BLOCKS`."""
+    """(heads, rows, columns) by query and key side, see `BLOCKS`."""
     even: dict[str, np.ndarray] = field(default_factory=dict)
-    """(rows,) by who reads: the share that every place would get if a row gave the same to all that it may read."""
+    """(rows,) by query side: the share of one position under even attention."""
 
     def to_json(self) -> dict[str, Any]:
-        """As the page has it."""
+        """The JSON object of the page."""
         blocks = {
             f"{row}_{column}": pack_attention(block) for (row, column), block in self.blocks.items()
         }
@@ -110,32 +110,32 @@ class LayerView:
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """What a model says to an image and a text."""
+    """A model's answer to an image and a text."""
 
     title: str
-    """What its head tells, such as the answer; of a model without a head, that there is none."""
+    """The title of the answer, or the reason why there is none."""
     ranked: Sequence[tuple[str, float | None]] = ()
-    """The most likely answers, best first, each with its probability; None of a number."""
+    """The most likely answers, best first, with probabilities; None for a regression."""
 
     def to_json(self) -> dict[str, Any]:
-        """As the page has it."""
+        """The JSON object of the page."""
         return {"about": self.title, "ranked": [list(one) for one in self.ranked]}
 
 
 @dataclass
 class AttentionView:
-    """What one model reads of one image and text, and its attention."""
+    """One model's words, boxes and attention for an image and a text."""
 
     words: list[WordView]
     boxes: RegionView
     layers: list[LayerView]
     notes: list[str] = field(default_factory=list)
-    """What a reader must know, a line each."""
+    """Notes for the reader, one line each."""
     answer: ModelAnswer | None = None
-    """What the model says to them."""
+    """The model's answer; None if its head is not used."""
 
     def to_json(self) -> dict[str, Any]:
-        """As the page has it."""
+        """The JSON object of the page."""
         return {
             "words": [[word.text, word.raw, word.pieces] for word in self.words],
             "boxes": np.round(self.boxes.boxes, 4).tolist(),
@@ -148,17 +148,17 @@ class AttentionView:
         }
 
     def shares(self, head: str) -> np.ndarray:
-        """What a head, LAYER-HEAD, gives from words (K) to boxes (R); raises InputError if there is none such."""
+        """Attention (K, R) from words to boxes of LAYER-HEAD; raises InputError without it."""
         layer, number = self._layer_of(head)
         return np.asarray(layer.blocks[WORDS, BOXES][number])
 
     def even(self, head: str) -> float:
-        """What each box would get from a word in the layer of LAYER-HEAD if all that it may read got the same."""
+        """The share of one box under even attention, in the layer of LAYER-HEAD."""
         layer, _ = self._layer_of(head)
         return float(layer.even[WORDS].max())
 
     def _layer_of(self, head: str) -> tuple[LayerView, int]:
-        """The layer of LAYER-HEAD, and the head's number in it."""
+        """The layer of LAYER-HEAD, and the head's index in it."""
         for layer in self.layers:
             names = [f"{layer.number}-{place}" for place in range(layer.heads)]
             if (WORDS, BOXES) in layer.blocks and head in names:
@@ -166,13 +166,14 @@ class AttentionView:
         there = [layer for layer in self.layers if (WORDS, BOXES) in layer.blocks]
         spans = ", ".join(f"{one.number}-0 to {one.number}-{one.heads - 1}" for one in there)
         raise InputError(
-            f"--heat-maps {head}: no such head; expected LAYER-HEAD of a layer whose words read boxes: {spans}"
+            f"--heat-maps {head}: no such head; expected LAYER-HEAD of a layer whose words attend to boxes: {spans}"
         )
 
     def box_attention(self) -> dict[tuple[str, int], np.ndarray]:
-        """By name and number of the layer, each head's (H,) mean share of words' attention that is on boxes.
+        """Each head's mean attention (H,) from words to boxes, by name and number of the layer.
 
-        Words are those of the text; the whole image is no box. None of a layer whose words read no boxes.
+        Special tokens and the whole image are not counted. Layers whose words do not attend to
+        boxes are left out.
         """
         is_word = np.array([word.raw >= 0 for word in self.words], bool)
         found = {}
@@ -185,9 +186,10 @@ class AttentionView:
 
 
 def pack_attention(block: np.ndarray) -> str:
-    """Attention (H, rows, columns) in base64: each row's largest weight in two bytes, then one byte a weight.
+    """Attention (H, rows, columns) in base64: row maxima in two bytes, then a byte per weight.
 
-    A weight is off by at most half of 1/255 of its row's largest as told, which is rounded up to a 65,535th.
+    The error of a weight is at most half of 1/255 of its row's stored maximum, which is rounded up
+    to a multiple of 1/65,535.
     """
     heads, rows, columns = block.shape
     largest = block.max(-1) if columns else np.zeros((heads, rows))
@@ -200,9 +202,9 @@ def pack_attention(block: np.ndarray) -> str:
 def collect_view(
     student: Encoder, sample: Sample, boxes: RegionView, layers: Collection[int], device: str
 ) -> AttentionView:
-    """Ask a model about one sample of one row, and keep what it attends to; `layers`: only these, none for all.
+    """Run a model on a sample of one row and collect the attention of `layers` (empty: all).
 
-    Raises InputError if it gives no attention maps, or has no such layer.
+    Raises InputError if the model gives no attention maps, or has no such layer.
     """
     reading = _MapCollector(sample, student, boxes, layers)
     batch: Batch = collate([sample]).to(device)
@@ -212,12 +214,12 @@ def collect_view(
     if missing or not reading.told:
         there = len({number for _, number in reading.seen})
         wanted = f"--layers {min(missing)}: " if missing else ""
-        raise InputError(f"{wanted}the model has {there} layers that tell what they attend to")
+        raise InputError(f"{wanted}the model has {there} layers with attention maps")
     return AttentionView(reading.words, boxes, reading.told)
 
 
 class _MapCollector:
-    """Takes the maps of one row as they are made, and keeps them by words and boxes."""
+    """Collects the attention maps of one row, reduced to words and boxes."""
 
     def __init__(
         self, sample: Sample, student: Encoder, boxes: RegionView, layers: Collection[int]
@@ -240,12 +242,12 @@ class _MapCollector:
     def __call__(self, one: AttentionMap) -> None:
         name = one.name
         reader, _, read = name.partition(" over ")
-        if read:  # both directions of a layer between two streams stand together
+        if read:  # both directions of cross-attention are one layer
             name = reader if read == reader else "cross"
         self.seen.add((name, one.layer))
         if self.layers and one.layer not in self.layers:
             return
-        # One matrix per side: which word or box each place of the map belongs to.
+        # One matrix per side: the word or box of each position.
         rows = self._sides(one.rows)
         columns = self._sides(one.columns)
         weights = one.weights[0].double().cpu().numpy()
@@ -255,7 +257,7 @@ class _MapCollector:
             of_column = columns[column]
             if not of_row.any() or not of_column.any():
                 continue
-            # From a word of several pieces: their mean; to it: their sum (Clark et al. 2019, Section 4.1).
+            # From a word of several tokens: their mean; to it: their sum (Clark et al. 2019, Section 4.1).
             mean = of_row / np.maximum(of_row.sum(1, keepdims=True), 1)
             block = _times(_times(weights, of_column).swapaxes(1, 2), mean).swapaxes(1, 2)
             layer.blocks[row, column] = block
@@ -264,14 +266,14 @@ class _MapCollector:
         self._check_weight()
 
     def _check_weight(self) -> None:
-        """Raises InputError as soon as one pair alone would make a page too heavy."""
+        """Raises InputError once a single pair exceeds the size of a page."""
         if self.weights * 4 // 3 <= MAX_PAGE_CHARACTERS:
             return
         fit = len(self.told) - 1
-        some = f"pass --layers with at most {fit} of them" if fit else "one layer is too much"
+        some = f"pass --layers with at most {fit} of them" if fit else "a single layer is too large"
         told = f"{len(self.boxes.boxes)} {'patches' if self.boxes.are_patches else 'boxes'}"
         raise InputError(
-            f"what {told} read of each other in these layers would make a page of more than {MAX_PAGE_CHARACTERS >> 20} MB; {some}"
+            f"attention among {told} in these layers would make a page of more than {MAX_PAGE_CHARACTERS >> 20} MB; {some}"
         )
 
     def _layer(self, name: str, number: int, heads: int) -> LayerView:
@@ -282,7 +284,7 @@ class _MapCollector:
         return self.told[-1]
 
     def _sides(self, places: SequencePositions) -> dict[str, np.ndarray]:
-        """(K, S) and (R, S) of 0 and 1: which word and which box each of S places belongs to."""
+        """(K, S) and (R, S) of 0 and 1: the word and the box of each of S positions."""
         holds = places.kinds[0].tolist()
         numbers = places.indices[0].tolist()
         self._make_room(sum(kind == PositionKind.ADDED for kind in holds))
@@ -299,19 +301,20 @@ class _MapCollector:
 
     @property
     def first_added(self) -> int:
-        """Number of the first word that stands for what a join adds."""
+        """Index of the first word for a position that the architecture adds."""
         return max(self.word_of, default=-1) + 1
 
     def _make_room(self, added: int) -> None:
-        """Words for what a join adds behind the regions."""
+        """Append words for positions that the architecture adds after the regions."""
         while len(self.words) < self.first_added + added:
             self.words.append(WordView(END))
 
 
 def _even(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Of rows (K, S), means of a map's, the even share (K,) of one place; `weights` is (H, S, S').
+    """The share (K,) of a position under even attention, from weights (H, S, S') and rows (K, S).
 
-    A place that a mask hides, as a causal one does later words, has a weight of exactly 0 in every head.
+    A masked position, such as a later word in a causal model, has a weight of exactly 0 in every
+    head.
     """
     readable = (weights > 0).any(0).sum(1)
     shares: np.ndarray = rows @ (1 / np.maximum(readable, 1))
@@ -319,7 +322,7 @@ def _even(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _times(weights: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """Weights (H, S, S') summed into (H, S, K) by `of` (K, S'), whose rows mostly pick one place each."""
+    """Weights (H, S, S') times `of` (K, S') transposed; fast if each row selects one position."""
     if (of.sum(1) == 1).all() and (of.max(1) == 1).all():
         return weights[:, :, of.argmax(1)]
     summed: np.ndarray = weights @ of.T
@@ -327,7 +330,7 @@ def _times(weights: np.ndarray, of: np.ndarray) -> np.ndarray:
 
 
 def _words(sample: Sample, student: Encoder) -> Iterator[tuple[int, WordView]]:
-    """For each piece of a row the number of its word on the page, and the word; special pieces are by themselves."""
+    """For each token of a row, its word and the word's index; special tokens are words too."""
     if sample.text is None:
         return
     row = sample.text
@@ -349,22 +352,22 @@ def _words(sample: Sample, student: Encoder) -> Iterator[tuple[int, WordView]]:
         yield place, WordView(raw[word], int(word)) if is_raw else WordView(piece)
 
 
-# Heat maps of heads: words by boxes, or by the things that a text names (VisualBERT, Figures 1 and 5).
+# Heat maps of heads: words by boxes, or by the text's entities (VisualBERT, Figures 1 and 5).
 
 MIN_ATTENDED_SHARE = 0.1
-"""Share of some word's attention from which a region of no entity stands by itself.
+"""A region of no entity gets its own column if a word gives it at least this share of attention.
 
-The paper shows regions that the model is "actively attending to" and does not say how much that is.
+The paper shows regions that the model is "actively attending to" without a threshold.
 """
 
 
 def draw_heads(
     view: AttentionView, heads: Sequence[str], entities: Sequence[PhraseEntity] = ()
 ) -> Figure:
-    """Some heads (LAYER-HEAD) of a model on one image and text: words by boxes.
+    """Draw heads (LAYER-HEAD) of a model on an image and a text: words by boxes.
 
-    Where boxes are known of what the text names, its `entities`, regions are grouped by them, see `group_regions`. Raises
-    InputError for a head that there is not, and if nothing is left to draw.
+    With `entities`, regions are grouped by them, see `group_regions`. Raises InputError for a head that
+    does not exist, and if nothing is left to draw.
     """
     maps = {head: view.shares(head) for head in heads}
     if entities:
@@ -377,43 +380,41 @@ def draw_heads(
 def _grouped(
     view: AttentionView, maps: Mapping[str, np.ndarray], entities: Sequence[PhraseEntity]
 ) -> Figure:
-    """The text's own words by what they name."""
+    """The heat maps of the text's words by entities."""
     words = [place for place, word in enumerate(view.words) if word.raw >= 0]
     of_words = {head: shares[words] for head, shares in maps.items()}
     groups = group_regions(view.boxes, entities, np.stack(list(of_words.values())))
     if not any(len(group.regions) for group in groups):
         raise InputError(
-            "--heat-maps: no region shows what the text names, and no word attends to another one in these heads; "
-            "choose another example (--example), or a store whose regions fit"
+            "--heat-maps: no region matches an entity of the text, and no word attends to another region in these "
+            "heads; choose another example (--example), or a store whose regions match"
         )
     sums = {head: sum_groups(shares, groups) for head, shares in of_words.items()}
     told = [view.words[place].text for place in words]
-    return draw_heat_maps(
-        sums, told, [group.title for group in groups], "regions, by what they show"
-    )
+    return draw_heat_maps(sums, told, [group.title for group in groups], "regions by entity")
 
 
 class RegionGroup(NamedTuple):
-    """A column."""
+    """A column of a heat map: the regions of an entity, or one other region."""
 
     title: str
     regions: np.ndarray
-    """Numbers of its regions; none for an entity that no region shows."""
+    """Indices of its regions; empty for an entity without a matching region."""
 
 
 def group_regions(
     boxes: RegionView, entities: Sequence[PhraseEntity], shares: np.ndarray
 ) -> list[RegionGroup]:
-    """The regions of each entity, then the others that some word attends to, one by one and starred.
+    """The regions of each entity, then single other regions that a word attends to, starred.
 
-    A region belongs to the entity of the gold box with which its intersection over union is largest, if that is at
-    least .5, from which `groundling heads` counts it as right; of equals the first. A patch of the photo belongs to the
-    entity of the smallest gold box around its centre. The whole image belongs to none.
+    A region belongs to the entity of the gold box with the largest intersection over union, if this
+    is at least .5, as in `groundling heads`; ties go to the first. A patch belongs to the entity of
+    the smallest gold box around its centre. The whole image belongs to none.
 
     Args:
         boxes: R regions.
-        entities: what the text names, each with its boxes.
-        shares: (H, W, R), what the words give to regions in the heads that are drawn.
+        entities: the text's entities with their boxes.
+        shares: (H, W, R), attention from words to regions in the heads that are drawn.
     """
     measure = _around if boxes.are_patches else BAN.iou
     best = [measure(boxes.boxes, entity.boxes).max(1) for entity in entities]
@@ -432,7 +433,7 @@ def group_regions(
 
 
 def _around(patches: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """(R, G): 0 where a patch (R, 4) has its centre outside a box (G, 4), else 1 over the box's share of the image."""
+    """(R, G): 1 over the area of a box (G, 4) that holds a patch's (R, 4) centre, otherwise 0."""
     centre = (patches[:, None, :2] + patches[:, None, 2:]) / 2
     is_inside = ((centre >= boxes[None, :, :2]) & (centre <= boxes[None, :, 2:])).all(-1)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
@@ -440,9 +441,9 @@ def _around(patches: np.ndarray, boxes: np.ndarray) -> np.ndarray:
 
 
 def sum_groups(shares: np.ndarray, groups: Sequence[RegionGroup]) -> np.ndarray:
-    """What words give to groups (W, G), the sum over their regions, of what they give to regions (W, R).
+    """Attention (W, G) from words to groups, the sum of `shares` (W, R) over each group's regions.
 
-    NaN for an entity that no region shows.
+    NaN for an entity without a matching region.
     """
     sums = [
         shares[:, group.regions].sum(1) if len(group.regions) else np.full(len(shares), np.nan)
@@ -451,10 +452,10 @@ def sum_groups(shares: np.ndarray, groups: Sequence[RegionGroup]) -> np.ndarray:
     return np.stack(sums, 1)
 
 
-# Which heads of a model are worth looking at first.
+# The heads of a model that are shown first.
 
 MAX_PANELS = 6
-"""Layers whose best heads VisualBERT's Figures 1 and 5 show."""
+"""Number of layers whose best head is drawn, as in VisualBERT's Figures 1 and 5."""
 
 
 @dataclass(frozen=True)
@@ -462,30 +463,30 @@ class RankedHeads:
     """The heads of one model, best first."""
 
     by: str
-    """What they are ranked by, in words."""
+    """The measure of the ranking, in words."""
     heads: Sequence[tuple[str, int, int, float]]
     """Name and number of the layer, the head, and its share 0..1."""
     active: int = 0
-    """So many of them, the first, look at regions as `groundling heads` counts it."""
+    """Number of active heads by `groundling heads`; they come first."""
     file: str = ""
-    """The result that says so; empty where nobody measured what they find."""
+    """The result of `groundling heads`; empty if the ranking is by attention to boxes."""
     model: str = ""
-    """What that result calls the model."""
+    """The model's name in that result."""
     weights: str = ""
-    """Hash of its weights, see `saved_sha256`; empty of a hub's model, and in results of earlier versions."""
+    """Hash of its weights (`saved_sha256`); empty for hub models and in older results."""
     untrained: bool = False
-    """Random weights were in place of the model's own."""
+    """Whether the result is of the model with random weights."""
 
     @staticmethod
     def read(folder: str | Path) -> RankedHeads:
-        """What `groundling heads` found, by the measure that it names, of active heads first.
+        """Read a result of `groundling heads`, ranked by its measure, active heads first.
 
-        Raises InputError for another folder.
+        Raises InputError if it is not such a result.
         """
         path = Path(folder)
         path = path if path.is_file() else path / "result.json"
         content = read_json(path)
-        with convert_errors(f"{path}: no result of `groundling heads`"):
+        with convert_errors(f"{path}: not a result of `groundling heads`"):
             measure = content.get("measure", "accuracy")
             rows = [
                 (
@@ -502,7 +503,7 @@ class RankedHeads:
             as_told = {row[1:4] for row in rows}
         if not heads or not all(0 <= share <= 1 for *_, share in heads):
             raise InputError(
-                f"{path}: no result of `groundling heads` (expected heads, each with an accuracy of 0 to 100)"
+                f"{path}: not a result of `groundling heads` (expected heads, each with an accuracy of 0 to 100)"
             )
         places = {(name, layer, head) for name, layer, head, _ in heads}
         if (
@@ -511,7 +512,8 @@ class RankedHeads:
             or any(layer < 0 or head < 0 for _, layer, head in places)
         ):
             raise InputError(
-                f"{path}: no result of `groundling heads` (expected whole numbers of layers and heads, each head once)"
+                f"{path}: not a result of `groundling heads` (expected whole numbers of layers and heads, each head "
+                "once)"
             )
         return RankedHeads(
             f"{measure} in {path.parent.name}",
@@ -524,13 +526,14 @@ class RankedHeads:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As the page has it."""
+        """The JSON object of the page."""
         return {"by": self.by, "heads": self.heads}
 
     def check_model(self, source: str, folder: str) -> None:
-        """Raises InputError if the result says that it is of another model than the one in `folder`.
+        """Raises InputError if the result is of another model than the one in `folder`.
 
-        A folder that was moved is known by its weights; one of a result without their hash by its name.
+        Models are compared by the hash of their weights, so a folder may be moved; without a hash,
+        by the folder's path.
         """
         if self.weights:
             is_same = self.weights == saved_sha256(folder)
@@ -539,14 +542,15 @@ class RankedHeads:
         told = f"{self.model} with random weights" if self.untrained else self.model
         if self.untrained or not is_same:
             raise InputError(
-                f"--heads {self.file}: is of {told}, not of --model {source}; pass this model's own result, or "
+                f"--heads {self.file}: a result of {told}, not of --model {source}; pass this model's own result, or "
                 "--other-heads"
             )
 
     def check_sizes(self, heads: Mapping[tuple[str, int], int], every: bool) -> None:
-        """Raises InputError unless the model's layers have the result's heads.
+        """Raises InputError if the model and the result differ in their layers or heads.
 
-        `heads`: how many there are in a layer, by its name and number; `every`: no layer was left out.
+        `heads`: number of heads by name and number of the layer; `every`: whether these are all
+        layers.
         """
         theirs: dict[str, tuple[int, int]] = {}
         for name, layer, head, _ in self.heads:
@@ -557,19 +561,20 @@ class RankedHeads:
             mine = 1 + max(number for other, number in heads if other == name)
             if most != size or layer >= layers or (every and mine != layers):
                 raise InputError(
-                    f"--heads {self.file}: has {layers} layers of {most} heads, the model {mine} of {size}; pass this "
-                    "model's own result"
+                    f"--heads {self.file}: {layers} layers of {most} heads, but the model has {mine} of {size}; pass "
+                    "this model's own result"
                 )
 
     def best(self, layers: Collection[int]) -> list[str]:
-        """LAYER-HEAD of the best active head in each of the best `MAX_PANELS` of some layers, in their order.
+        """LAYER-HEAD of the best active head in each of the `MAX_PANELS` best layers, in order.
 
-        So VisualBERT's authors chose what to show (Section 3). Raises InputError if heads were not measured, or none
-        is active there.
+        This is how VisualBERT's authors chose the heads of their figures (Section 3). Raises
+        InputError without a result of `groundling heads`, or without an active head in these
+        layers.
         """
         if not self.file:
             raise InputError(
-                "--heat-maps best: pass --heads, what `groundling heads` found of the model, or name heads"
+                "--heat-maps best: pass --heads, the model's result of `groundling heads`, or name heads"
             )
         best: dict[int, int] = {}
         for _, layer, head, _ in self.heads[: self.active]:
@@ -577,36 +582,36 @@ class RankedHeads:
                 best.setdefault(layer, head)
         if not best:
             raise InputError(
-                f"--heat-maps best: in {self.file} no head of the layers shown is active; name heads, or run "
+                f"--heat-maps best: {self.file} has no active head in the layers shown; name heads, or run "
                 "`groundling heads --min-region-attention 0`"
             )
         return [f"{layer}-{best[layer]}" for layer in sorted(list(best)[:MAX_PANELS])]
 
 
 class MeanBoxAttention:
-    """Gathers how much of words' attention is on boxes, view by view of one model."""
+    """Mean attention from words to boxes for each head, over the views of one model."""
 
     def __init__(self) -> None:
         self.total: dict[tuple[str, int], np.ndarray] = {}
         self.count: dict[tuple[str, int], int] = {}
 
     def add(self, view: AttentionView) -> None:
-        """One more image and text."""
+        """Add the view of an image and a text."""
         for key, mass in view.box_attention().items():
             self.total[key] = self.total.get(key, 0) + mass
             self.count[key] = self.count.get(key, 0) + 1
 
     @property
     def heads(self) -> dict[tuple[str, int], int]:
-        """How many heads there are in every layer whose words read boxes, by its name and number."""
+        """Number of heads by layer (name, number), where words attend to boxes."""
         return {key: len(total) for key, total in self.total.items()}
 
     def ranked(self) -> RankedHeads | None:
-        """The heads by their mean; None of a model whose words read no boxes."""
+        """The heads ranked by their mean; None for a model whose words do not attend to boxes."""
         heads = [
             (name, layer, head, round(float(share), 4))
             for (name, layer), total in self.total.items()
             for head, share in enumerate(total / self.count[name, layer])
         ]
         best_first = sorted(heads, key=lambda one: -one[3])
-        return RankedHeads("attention of words to boxes", best_first) if heads else None
+        return RankedHeads("attention from words to boxes", best_first) if heads else None

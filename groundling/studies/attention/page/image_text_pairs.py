@@ -1,4 +1,4 @@
-"""Images and their texts: one's own photo, a file of many, a task's files, or what two runs answered differently."""
+"""Image-text pairs of the page: your photo, a file of many, a task's data, or changed answers."""
 
 from __future__ import annotations
 
@@ -28,57 +28,57 @@ CHANGES = (BECAME_RIGHT, BECAME_WRONG, STAYED_RIGHT, STAYED_WRONG)
 
 @dataclass(frozen=True)
 class AnswerChange:
-    """What two runs answered to one question."""
+    """The answers of two runs to one question."""
 
     kind: str
     """One of `CHANGES`."""
     first: str
     """The first run's answer."""
     second: str
-    """The second run's."""
+    """The second run's answer."""
     gold: str
-    """The right one."""
+    """The right answer."""
 
 
 @dataclass(frozen=True)
 class PhraseEntity:
-    """Something that a text names, and where it is."""
+    """Something that a text mentions, and its boxes."""
 
     phrase: str
-    """The words that name it; of several phrases about the same boxes all of them."""
+    """The phrase that mentions it; all phrases with the same boxes, joined by commas."""
     boxes: np.ndarray
     """(G, 4), as shares of the image's width and height."""
 
 
 @dataclass(frozen=True)
 class ImageTextPair:
-    """An image and a text."""
+    """An image-text pair."""
 
     example: Example
     photo: Path | None = None
     """The image's file; None for a text alone."""
     gold: np.ndarray | None = None
-    """(G, 4) boxes that the text means, as shares of width and height, where that is known."""
+    """(G, 4) gold boxes as shares of width and height; None if unknown."""
     phrase: str = ""
-    """The part of the text that these boxes belong to; empty: all of it."""
+    """The phrase that these boxes belong to; empty: the whole text."""
     change: AnswerChange | None = None
     entities: Sequence[PhraseEntity] = ()
-    """All that the text names, where boxes of it are known."""
+    """The entities of the text that have boxes."""
     full_example: Example | None = None
-    """The example with all of its choices, of which `example` has the right one alone; None: it has none."""
+    """The example with all choices, if `example` has the right one alone; None without choices."""
 
 
 @dataclass(frozen=True)
 class PairSelection:
-    """All that is shown."""
+    """The pairs that are shown."""
 
     pairs: Sequence[ImageTextPair]
     counts: Mapping[str, int]
-    """How many answers changed how, by `CHANGES`, shown or not; empty without predictions."""
+    """Number of answers by kind of change (`CHANGES`), shown or not; empty without predictions."""
 
 
 def select_pairs(config: VisualizeConfig) -> PairSelection:
-    """The pairs that the settings name; raises InputError for settings that do not go together, and for too many."""
+    """The pairs of the settings; raises InputError for bad data and for more than --max-pairs pairs."""
     counts: dict[str, int] = {}
     data = Path(config.data)
     if config.predictions:
@@ -101,14 +101,14 @@ def select_pairs(config: VisualizeConfig) -> PairSelection:
         found = found[: config.limit]
     if len(found) > config.max_pairs:
         raise InputError(
-            f"{len(found):,} pairs, and --max-pairs is {config.max_pairs:,}: pass --limit N for the first of them, or a larger "
-            f"--max-pairs for more pages (of {config.per_page} pairs each, --per-page)"
+            f"{len(found):,} pairs, and --max-pairs is {config.max_pairs:,}: pass --limit N for the first N, or a larger --max-pairs "
+            f"for more pages (of {config.per_page} pairs each, --per-page)"
         )
     return PairSelection(found, counts)
 
 
 def _own(text: str, pair: str, image: str) -> ImageTextPair:
-    """The one pair that the command line tells."""
+    """The pair of --text, --pair and --image."""
     check_surrogates("--text or --pair", [text, pair])
     if not image:
         return ImageTextPair(Example("own", text, pair or None))
@@ -120,12 +120,13 @@ def _own(text: str, pair: str, image: str) -> ImageTextPair:
 
 
 def _photos(images: str) -> Callable[[str, str], Path]:
-    """Finds a photo in a folder by its file name, with or without ending.
+    """Returns a function that finds a photo by its file name, with or without extension.
 
-    What it gives raises InputError, which begins with a place, if there is none, or several share the name.
+    The function raises InputError, which begins with its second argument, if there is no such
+    photo, or several.
     """
     if not images:
-        raise InputError("look needs --images, the folder of the photos")
+        raise InputError("look needs the folder of the photos; pass --images FOLDER")
     files = files_below(Path(images))
 
     def find(name: str, where: str) -> Path:
@@ -140,7 +141,7 @@ def _photos(images: str) -> Callable[[str, str], Path]:
 
 
 def _meant(examples: Sequence[Example], only: str, where: str) -> list[Example]:
-    """The examples that --example names; raises InputError if `where` they are from has none such."""
+    """The examples that --example selects; raises InputError if there are none in `where`."""
     wanted = [example for example in examples if _is_meant(example, only)]
     if only and not wanted:
         raise InputError(f"--example {only}: {where} has no such image, caption or example")
@@ -150,10 +151,10 @@ def _meant(examples: Sequence[Example], only: str, where: str) -> list[Example]:
 def _of_task(
     wanted: Sequence[Example], data: Path, images: str, first: int, most: int
 ) -> list[ImageTextPair]:
-    """The first of a task's examples; of a multiple choice the text with the right choice, or the first."""
+    """The first examples of a task; for multiple choice, with the right choice or the first."""
     entities = _entities(wanted)
     wanted = wanted[:first] if first else wanted
-    if len(wanted) > most:  # before any of them is looked for
+    if len(wanted) > most:  # before searching for photos
         return [ImageTextPair(example) for example in wanted]
     find = _photos(images)
     return [
@@ -166,13 +167,13 @@ def _of_task(
 
 
 def _is_meant(example: Example, only: str) -> bool:
-    """Whether --example names an example, its caption or its image; without it all are meant."""
+    """Whether --example is empty, or names the example, its caption or its image."""
     caption = example.official_id.rpartition("/")[0]
     return only in ("", example.id, example.official_id, caption, *example.images)
 
 
 def _entities(examples: Sequence[Example]) -> dict[tuple[str, tuple[str, ...]], list[PhraseEntity]]:
-    """What every text names, by text and images; phrases of the same boxes are one."""
+    """The entities by text and images; phrases with the same boxes are one entity."""
     found: dict[tuple[str, tuple[str, ...]], list[PhraseEntity]] = {}
     for example in examples:
         if example.gold_boxes is None:
@@ -196,7 +197,7 @@ def _in_shares(gold: GoldBoxes) -> np.ndarray:
 
 def _pair_of(example: Example, find: Callable[[str, str], Path], where: str) -> ImageTextPair:
     if len(example.images) != 1:
-        raise InputError(f"{where}: {len(example.images)} images; a page shows one to a text")
+        raise InputError(f"{where}: {len(example.images)} images; expected one image for each text")
     photo = find(example.images[0], where)
     gold = None if example.gold_boxes is None else _in_shares(example.gold_boxes)
     asked = example if example.choices else None
@@ -216,15 +217,15 @@ def _phrase(example: Example) -> str:
 
 
 class PairColumns(NamedTuple):
-    """What is read of a file of one's own."""
+    """The columns that are read from your own file."""
 
     texts: tuple[str, ...]
-    """One or two."""
+    """One or two columns of texts."""
     image: str
 
     @staticmethod
     def read(text: str, image: str) -> PairColumns:
-        """From flags; raises InputError for more texts than two."""
+        """From the flags' values; raises InputError for more than two texts."""
         texts = split_columns(text)
         check_one_or_two(texts, f"--text-column {text}")
         return PairColumns(tuple(texts), image)
@@ -233,7 +234,7 @@ class PairColumns(NamedTuple):
 def _of_file(
     path: Path, columns: PairColumns, images: str
 ) -> Iterator[tuple[str, Mapping[str, Any], ImageTextPair]]:
-    """The rows of a file of one's own: where each is, all it holds, and the pair."""
+    """The rows of your own file: file and line, all cells, and the pair."""
     _, rows = read_all_columns(path, (*columns.texts, columns.image))
     find = _photos(images)
     for number, (where, cells) in enumerate(rows):
@@ -252,14 +253,16 @@ def _of_file(
 def _changed(
     first: Path, second: Path, columns: PairColumns, right: str, images: str, each: int
 ) -> tuple[list[ImageTextPair], dict[str, int]]:
-    """The pairs whose answers became right, then those that became wrong, and how many there are of each kind.
+    """Pairs whose answers became right, then wrong, and counts of each kind of change.
 
-    Raises InputError if the two files are not about the same questions.
+    Raises InputError if the two files do not have the same questions.
     """
     before = list(_of_file(first, columns, images))
     after = read_all_columns(second, (*columns.texts, columns.image))[1]
     if len(before) != len(after):
-        raise InputError(f"{first} has {len(before)} rows and {second} {len(after)}")
+        raise InputError(
+            f"{first} has {len(before)} rows, and {second} has {len(after)}; expected predictions of the same examples"
+        )
     found: dict[str, list[ImageTextPair]] = {kind: [] for kind in CHANGES}
     asked = (*columns.texts, columns.image, right)
     for (where, old, pair), (other, new) in zip(before, after, strict=True):
@@ -269,7 +272,9 @@ def _changed(
                     f"{where}: no column {name!r} with the right answer; pass --label-column"
                 )
             if old[name] != new.get(name):
-                raise InputError(f"{other}: {name} is not what it is in {where}")
+                raise InputError(
+                    f"{other}: {name} differs from {where}; expected predictions of the same examples"
+                )
         gold = str(old[right]).strip()
         answers = (_answer(old, where), _answer(new, str(other)))
         was, is_now = (answer == gold for answer in answers)
@@ -277,13 +282,15 @@ def _changed(
         found[kind].append(replace(pair, change=AnswerChange(kind, *answers, gold)))
     counts = {kind: len(pairs) for kind, pairs in found.items()}
     if not found[BECAME_RIGHT] and not found[BECAME_WRONG]:
-        raise InputError(f"{first} and {second}: no answer became right or wrong")
+        raise InputError(
+            f"{first} and {second}: no answer became right or wrong, so there is nothing to show"
+        )
     most = each or None
     return [*found[BECAME_RIGHT][:most], *found[BECAME_WRONG][:most]], counts
 
 
 def _answer(cells: Mapping[str, Any], where: str) -> str:
-    """What `predict` wrote as its answer."""
+    """The answer in a row of `predict`."""
     for name in ("predicted_answer", "answer"):
         if name in cells:
             return str(cells[name]).strip()

@@ -1,6 +1,7 @@
-"""A model that is looked at: a fine-tuned one, a pre-trained one, a text encoder, a guest; and how it sees a photo.
+"""A model on the page, its inputs from a text and a photo, and its answer.
 
-And what it says to a text and an image: its answer, or how well the two belong together.
+Fine-tuned and pre-trained models, text encoders, and models of transformers that can be inspected
+only.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from groundling.vision_language.loading import load_for_inspection
 from groundling.vision_language.single_stream import SingleStreamModel
 
 MAX_LENGTH = 128
-"""Most pieces of a text, of a model that does not say how long its texts were."""
+"""Most tokens of a text, for a model whose folder does not record the length."""
 
 
 class InspectedModel:
-    """A model, ready to be shown texts and photos."""
+    """A model whose attention is shown on the page."""
 
     def __init__(
         self,
@@ -62,9 +63,9 @@ class InspectedModel:
         backbone: str = "",
         grid: int = 0,
     ) -> None:
-        """A model and, if it reads regions, where these are from, as the settings of `visualize` say it.
+        """Load the model and, if it reads regions, their source; arguments as in `visualize`.
 
-        Raises InputError if there is no such model, or none whose attention is between a text and an image.
+        Raises InputError if there is no such model, or the page does not support its kind.
         """
         self.name = source
         self.device = device
@@ -74,7 +75,7 @@ class InspectedModel:
         self.grid = grid
         self.fine_tuned: FineTunedModel | None = None
         self.folder = str(model_folder(Path(source)))
-        """Where its weights are, or a hub id."""
+        """Folder of its weights, or a hub id."""
         if is_fine_tuned(source):
             self.fine_tuned = load(source, device=device)
             self.student: Encoder = self.fine_tuned.student
@@ -86,7 +87,7 @@ class InspectedModel:
             self.notes = [self.student.note] if self.student.note else []
             for flag, given in (("--grid", grid), ("--detector", detector), ("--regions", regions)):
                 if given:
-                    self.notes.append(f"{flag} is not for it: its own patches are the boxes")
+                    self.notes.append(f"{flag} is ignored: this model's own patches are the boxes")
                     break
         self.reads_image = (
             isinstance(self.student, RegionEncoder) and self.student.sizes.regions > 0
@@ -94,8 +95,8 @@ class InspectedModel:
         if self.fine_tuned is not None:
             self.reads_image = self.reads_image and self.fine_tuned.about.reads.regions
         self._features = not isinstance(self.student, EndToEndModel)
-        """Whether regions come with features; a model that reads pixels makes its own."""
-        # What a word names is no region's name before a head that learned so.
+        """Whether regions need features; a model that reads pixels computes its own."""
+        # Words are not tied to regions; only some fine-tuned heads read such tags.
         settings = RegionSettings(
             regions, allow_region_mismatch=allow_region_mismatch, object_tags=False
         )
@@ -108,12 +109,12 @@ class InspectedModel:
 
     @property
     def _reads_patches(self) -> bool:
-        """Whether a photo's own patches are its regions, and no store is asked."""
+        """Whether the model's regions are the photo's patches, without a store."""
         return isinstance(self.student, PatchReader)
 
     @property
     def _region_facts(self) -> Mapping[str, Any]:
-        """What it knows of the regions that it learned from."""
+        """The facts recorded about its training regions."""
         if self.fine_tuned is not None and self.fine_tuned.about.regions:
             return self.fine_tuned.about.regions
         return self.student.regions_provenance if isinstance(self.student, RegionEncoder) else {}
@@ -122,9 +123,9 @@ class InspectedModel:
 
     @cached_property
     def region_finder(self) -> RegionFinder:
-        """What finds the regions of photos that no store has; raises InputError if nobody says how."""
+        """Finds regions of photos that are in no store; raises InputError if it cannot."""
         if self.grid and self.detector:
-            raise InputError("--grid and --detector: boxes are from one of them")
+            raise InputError("--grid and --detector: both give boxes; pass one of them")
         facts = self._region_facts
         if self.grid or self.detector:
             start = self._with_boxes()
@@ -137,25 +138,25 @@ class InspectedModel:
 
     @property
     def _region_manifest(self) -> Mapping[str, Any] | None:
-        """What says how the regions were found that it learned from, or else those of a store; None if nothing does."""
+        """The record of how its training regions, or else a store's, were found, if any."""
         manifests = [self._region_facts, *(store.manifest for store in self.stores)]
         return next((one for one in manifests if one.get("made_with")), None)
 
     def _with_boxes(self) -> DetectionSettings:
-        """Settings with the boxes that are asked for, and features of the image encoder that is named or known."""
+        """Settings with the boxes of --grid or --detector, and --backbone or the known encoder."""
         facts = self._region_manifest
         start = DetectionSettings() if facts is None else finding_settings(facts)
         known = start.backbone if facts else self._backbone_of_files()
         if not self.backbone and not known and self._features:
             raise InputError(
-                f"--model {self.name}: does not say what made the regions it learned from; pass --backbone, too"
+                f"--model {self.name}: does not record the image encoder of its training regions; pass --backbone, too"
             )
         backbone = self.backbone or known or start.backbone
         detector = self.detector or start.detector
         return replace(start, grid=self.grid, detector=detector, backbone=backbone)
 
     def _backbone_of_files(self) -> str:
-        """The image encoder that looked into boxes of files, which nothing finds on other photos; empty if not told."""
+        """The image encoder recorded with boxes from files; empty if not recorded."""
         for manifest in (self._region_facts, *(store.manifest for store in self.stores)):
             models = manifest.get("model")
             if isinstance(models, dict) and isinstance(models.get("backbone"), str):
@@ -163,25 +164,25 @@ class InspectedModel:
         return ""
 
     def _as_learned(self) -> DetectionSettings:
-        """The settings with which the regions were found that it learned from, or those of the first store."""
+        """The settings by which its training regions, or else the first store's, were found."""
         facts = self._region_manifest
         if facts is None:
             raise InputError(
-                f"--model {self.name}: this photo is in no --regions store, and neither model nor store says how "
+                f"--model {self.name}: this photo is in no --regions store, and neither model nor store records how "
                 "regions were found; pass --grid N or --detector NAME, with --backbone NAME"
             )
         start = finding_settings(facts)
         return replace(start, backbone=self.backbone or start.backbone)
 
     def _image_inputs(self, image: str, photo: Path) -> ImageSources:
-        """A photo as the model looks at it; raises InputError if it cannot be read, or has no regions."""
+        """A photo as the model reads it; raises InputError if it cannot, or without regions."""
         if isinstance(self.student, PatchReader):
             return ImageSources(PatchStore(self.student, {image: photo}))
         seen = self.inputs.image_sources([image], {image: photo})
         for fault in seen.faults.values():
             held = [store.folder for store in self.stores if image in store]
-            # The photo itself was read before; what is wrong with a stored one is that it is of another image.
-            where = f" in {held[0]}; make the store anew, or leave --regions out" if held else ""
+            # The photo itself was read before, so a fault in a store means that it is of another image.
+            where = f" in {held[0]}; make the store again, or leave --regions out" if held else ""
             raise InputError(f"{photo}: {fault}{where}")
         return seen
 
@@ -191,7 +192,7 @@ class InspectedModel:
         )
 
     def _names(self, image: str, store: RegionSource, row: RegionRow) -> list[str]:
-        """What each region is, where a detector or a file says so; the whole image is nothing else."""
+        """Each region's class name from a detector or file; empty for the whole image."""
         names: Sequence[str] = ()
         classes = None
         if isinstance(store, InMemoryRegions):
@@ -208,7 +209,7 @@ class InspectedModel:
         things = iter(names[number] if 0 <= number < len(names) else "" for number in classes)
         return ["" if is_whole else next(things, "") for is_whole in row.is_whole_image]
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- attention and answers -----------------------------------------------------------------------------------------
 
     def view(
         self,
@@ -217,9 +218,9 @@ class InspectedModel:
         layers: Sequence[int] = (),
         asked: Example | None = None,
     ) -> AttentionView:
-        """What the model attends to in a text and the photo of its image, and what it answers.
+        """The model's attention in a text and a photo, and its answer.
 
-        `asked` is the example with all of its choices, where the one that is shown has the text of one of them.
+        `asked`: the example with all of its choices, if `example` has the text of one choice alone.
 
         Raises InputError if the photo cannot be read, or its regions cannot be found.
         """
@@ -229,17 +230,17 @@ class InspectedModel:
             (image,) = example.images
             seen = self._image_inputs(image, photo)
         elif photo is not None:
-            notes.append("This model reads the text alone.")
+            notes.append("This model reads the text only.")
         elif isinstance(self.student, PatchReader) and self.student.needs_photo:
-            raise InputError(f"--model {self.name}: it looks at photos; pass --image, too")
+            raise InputError(f"--model {self.name}: this model reads photos; pass --image, too")
         else:
             example = replace(example, images=())
         (sample,) = self._samples(example, seen).get([0], ())
         if sample.text is None:
-            notes.append("This model reads the photo alone.")
+            notes.append("This model reads the photo only.")
         if sample.truncated_tokens:
             notes.append(
-                f"{sample.truncated_tokens} pieces of the text did not fit and were cut off."
+                f"{sample.truncated_tokens} tokens of the text did not fit and were truncated."
             )
         boxes = RegionView.none()
         if seen.store is not None and sample.regions is not None:
@@ -248,8 +249,8 @@ class InspectedModel:
         for layer in view.layers:
             if not all(np.isfinite(block).all() for block in layer.blocks.values()):
                 raise InputError(
-                    f"--model {self.name}: attention of layer {layer.number} holds what is no number; the weights may "
-                    "be damaged"
+                    f"--model {self.name}: attention of layer {layer.number} has NaN or infinity; the weights may be "
+                    "damaged"
                 )
         view.notes += notes
         view.answer = self._answer(
@@ -260,7 +261,7 @@ class InspectedModel:
     def _answer(
         self, example: Example, seen: ImageSources, sample: Sample, boxes: RegionView
     ) -> ModelAnswer | None:
-        """What its head says; None of a model whose own heads are not read, a text encoder or a guest."""
+        """The answer of its head; None for text encoders and models of transformers."""
         if self.fine_tuned is not None:
             return fine_tuned_answer(self.fine_tuned, example, seen, boxes)
         if not isinstance(self.student, SingleStreamModel):
@@ -268,7 +269,7 @@ class InspectedModel:
         return match_answer(self.student, self.folder, sample, self.device)
 
     def _samples(self, example: Example, seen: ImageSources) -> SampleDataset:
-        """The example as the model reads it, a fine-tuned one with what its head puts behind the text."""
+        """The example as the model reads it, with the text that a fine-tuned head appends."""
         if self.fine_tuned is not None:
             (told,) = self.fine_tuned.inputs.select_tags([example])
             if not isinstance(self.fine_tuned.form, MultipleChoice):
@@ -282,7 +283,7 @@ class InspectedModel:
 
 
 def _check_supported(student: Encoder, source: str) -> None:
-    """Raises InputError for a model whose attention is not between a text and an image, or in two streams."""
+    """Raises InputError for a model of a kind that the page does not support."""
     if isinstance(student, ClipAdapter | ClipTextEncoder | CrossModalEncoder):
         raise InputError(
             f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
@@ -290,32 +291,32 @@ def _check_supported(student: Encoder, source: str) -> None:
         )
     if isinstance(student, Lxmert):
         raise InputError(
-            f"--model {source}: a model of two streams is not shown; `groundling heads` tells which heads of its "
-            "cross-attention find what phrases name"
+            f"--model {source}: two-stream models are not supported; `groundling heads` scores the heads of their "
+            "cross-attention"
         )
 
 
-# -- what it says ------------------------------------------------------------------------------------------------------
+# -- answers -----------------------------------------------------------------------------------------------------------
 
 
 MAX_ANSWERS = 3
-"""Of the most likely answers."""
-MATCH = "Image and text belong together"
+"""Number of answers shown, the most likely first."""
+MATCH = "Image and text match"
 
 
 def fine_tuned_answer(
     fitted: FineTunedModel, example: Example, seen: ImageSources, boxes: RegionView
 ) -> ModelAnswer:
-    """What a fine-tuned model answers, asked as `groundling predict` asks it; the example has all of its choices.
+    """A fine-tuned model's answer, as from `groundling predict`; the example has all choices.
 
-    `boxes` are those that the page shows, by which it calls a region that is picked.
+    `boxes`: the boxes on the page, whose titles name a selected region.
     """
     form = fitted.form
     if isinstance(form, MultipleChoice) and not example.choices:
-        return ModelAnswer("No answer: this model chooses among texts, and none are given")
+        return ModelAnswer("No answer: this model chooses among texts, and there are none")
     if form.head_input == "phrase" and not example.region_tags:
         return ModelAnswer(
-            "No answer: this model looks for a phrase of the text, and none is named"
+            "No answer: this model finds the region of a phrase, and no phrase is marked"
         )
     scores = fitted.scores([example], seen, fitted.unscored_task)
     (prediction,) = PredictionFormatter(form, MAX_ANSWERS).predictions(scores, [example])
@@ -333,13 +334,15 @@ def fine_tuned_answer(
 def match_answer(
     student: SingleStreamModel, folder: str, sample: Sample, device: str
 ) -> ModelAnswer:
-    """How likely text and image belong together by the head that `pretrain` left beside the model, if it left one."""
+    """The probability that text and image match, by the head of `pretrain`, if any."""
     if sample.regions is None:
-        return ModelAnswer("No answer: this model was trained on no task, and sees no image here")
+        return ModelAnswer(
+            "No answer: this model is not fine-tuned, and there is no image to match"
+        )
     match = load_match_head(student, folder, device)
     if match is None:
         return ModelAnswer(
-            "No answer: this model was trained on no task, and has no head that tells whether image and text match"
+            "No answer: this model is not fine-tuned, and has no head that tells whether image and text match"
         )
     batch = collate([sample]).to(device)
     with torch.no_grad():

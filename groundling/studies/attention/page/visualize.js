@@ -4,15 +4,15 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const STEPS = 255;
 const LARGEST = 65535;
 const MEAN = -1; // in place of a head's number
-const TOP = 3; // so many boxes carry their number at all times, of patches one
-const TINY = 80; // photos of fewer pixels are drawings, shown cell by cell
+const TOP = 3; // number of boxes whose share is always printed; one with patches
+const TINY = 80; // photos with fewer pixels are enlarged without smoothing
 const RANKS = 12;
-const STRONG = 0.63; // from this shade on, the text on it is black in dark mode, too
+const STRONG = 0.63; // text on shades from this one on is black, in dark mode too
 const THEMES = ["system", "light", "dark"];
 
 const state = {
   pair: 0,
-  shown: data.pairs.map((_, number) => number), // those that the filter lets pass
+  shown: data.pairs.map((_, number) => number), // indices of the pairs that pass the filter
   pick: null, // {kind: "words" | "boxes", panel, index}
   linked: true,
   shared: true,
@@ -21,7 +21,7 @@ const state = {
 };
 let panels = [];
 
-// -- small things -----------------------------------------------------------------------------------------------------
+// -- helpers ----------------------------------------------------------------------------------------------------------
 
 // Texts become text nodes, never markup.
 function make(tag, attributes, ...children) {
@@ -61,7 +61,7 @@ function largest(values, keep) {
 
 const unpacked = new Map();
 
-// The weights of a block as rows of each head: first two bytes a row, its largest; then one byte a weight.
+// The weights of a block, by head and row: first two bytes per row, its largest weight; then one byte per weight.
 function block(view, layer, rows, columns) {
   const text = layer.blocks[`${rows}_${columns}`];
   if (text === undefined) return null;
@@ -81,7 +81,7 @@ function block(view, layer, rows, columns) {
   return unpacked.get(text);
 }
 
-// What a word or box gives to each word or box, in a head, or on average over heads; null if the layer has none of it.
+// Attention from a word or box to each word or box, of a head or the mean of all; null if the layer does not have it.
 function given(view, layer, head, pick, columns) {
   const values = block(view, layer, pick.kind, columns);
   if (values === null) return null;
@@ -96,12 +96,12 @@ function given(view, layer, head, pick, columns) {
   return shares;
 }
 
-// The share of one place if the picked word or box gave the same to all that it may read.
+// The share of one position under even attention from the selected word or box.
 const evenOf = (layer, pick) => layer.even[pick.kind][pick.index];
-// How many places of the sequence a word or box has: a word of three pieces gets three even shares.
+// Number of positions of a word or box: a word of three tokens gets three even shares.
 const placesOf = (view, columns) => (index) => (columns === "words" ? view.words[index][2] : 1);
 
-// Shares as multiples of what even attention would give.
+// Shares as multiples of even attention.
 function timesEven(view, layer, pick, shares, columns) {
   if (shares === null) return null;
   const even = evenOf(layer, pick);
@@ -109,7 +109,7 @@ function timesEven(view, layer, pick, shares, columns) {
   return shares.map((share, index) => share / (even * places(index)));
 }
 
-const TWICE = 2; // the full shade is of so many even shares at least, so that what is nearly even looks nearly even
+const TWICE = 2; // the full shade is at least this many even shares, so that nearly even attention has a light shade
 
 function times(ratio) {
   if (ratio > 0 && ratio < 0.1) return "< 0.1 ×";
@@ -122,18 +122,18 @@ const isBox = (view) => (index) => !view.whole.includes(index);
 const holds = (layer, rows, columns) => layer.blocks[`${rows}_${columns}`] !== undefined;
 const readsFrom = (layer, rows) => holds(layer, rows, "words") || holds(layer, rows, "boxes");
 
-// What the table of heads shows: how much goes to the other side, or to the same one where the two never meet.
+// What the table of heads shows: attention to the other side, or to the same side if there is none across.
 function across(view, pick) {
   const other = pick.kind === "words" ? "boxes" : "words";
   const columns = view.layers.some((layer) => holds(layer, pick.kind, other)) ? other : pick.kind;
   return { columns, keep: columns === "boxes" ? isBox(view) : isWord(view) };
 }
 
-// What a view calls its boxes, and what is none of them.
+// Names of a view's boxes and of its whole-image region.
 const boxesOf = (view) => (view.patches ? "patches" : "boxes");
 const wholeOf = (view) => (view.patches ? "the image’s class token" : "the whole image");
 
-// -- what is picked ---------------------------------------------------------------------------------------------------
+// -- selection --------------------------------------------------------------------------------------------------------
 
 function overlap(a, b) {
   const wide = Math.min(a[2], b[2]) - Math.max(a[0], b[0]);
@@ -143,7 +143,7 @@ function overlap(a, b) {
   return (wide * high) / (area(a) + area(b) - wide * high);
 }
 
-// The box of another view that overlaps one most; of patches, whose sizes differ, the smallest that holds its centre.
+// The box of another view with the largest overlap; with patches, whose sizes differ, the smallest around its centre.
 function sameBox(from, to, picked) {
   const box = from.boxes[picked];
   if (!(from.patches || to.patches) || from.whole.includes(picked)) {
@@ -159,7 +159,7 @@ function sameBox(from, to, picked) {
   return around.length ? around.reduce((best, index) => (area(index) < area(best) ? index : best)) : -1;
 }
 
-// The same word or box in another model's view: pieces and boxes may differ. Null if there is none.
+// The same word or box in another model's view, whose tokens and boxes may differ. Null if there is none.
 function translated(pick, panel) {
   if (pick === null || pick.panel === panel.number) return pick;
   if (!state.linked) return null;
@@ -181,7 +181,7 @@ function choose(kind, panel, index) {
   update();
 }
 
-// In models whose words and patches have layers of their own, what is picked brings up one of its own side.
+// In models whose words and patches have separate layers, switch to a layer of the selected side.
 function fitLayers() {
   for (const panel of panels) {
     const pick = translated(state.pick, panel);
@@ -209,7 +209,7 @@ function chooseHead(panel, layer, head) {
   update();
 }
 
-// Start at the best ranked head of each model ...
+// Start with the highest-ranked head of each model ...
 function bestHeads() {
   panels.forEach(({ number, view }) => {
     const [name, layer, head] = (data.ranks[number] && data.ranks[number].heads[0]) || ["", 0, MEAN];
@@ -218,7 +218,7 @@ function bestHeads() {
   });
 }
 
-// ... and the word that looks at boxes most in it, so that there is something to see; where words see no boxes, a box.
+// ... and the word with the most attention to boxes in it; a box, if words do not attend to boxes.
 function bestPick() {
   const { view } = panels[0];
   const meet = view.layers.some((layer) => holds(layer, "words", "boxes"));
@@ -249,7 +249,7 @@ function bestWord(view) {
 
 // -- panels -----------------------------------------------------------------------------------------------------------
 
-// Arrows move inside a group, which is one stop of Tab; `wide` buttons make a row.
+// Arrow keys move inside a group, which is one Tab stop; a row has `wide` buttons.
 function roving(group, buttons, wide) {
   buttons.forEach((button, index) => {
     button.tabIndex = index === 0 ? 0 : -1;
@@ -282,7 +282,7 @@ function photoOf(pair, panel) {
   const areas = inner.map((index) => area(view.boxes[index]));
   panel.tiled = inner.length > 3 && Math.max(...areas) < 1.3 * Math.min(...areas);
   const boxes = make("div", { class: panel.tiled ? "boxes tiles" : "boxes", role: "group", "aria-label": "Boxes" });
-  // Small boxes lie above large ones, or nobody could point at them.
+  // Small boxes are above large ones, so that they can be selected.
   const order = [...inner].sort((a, b) => area(view.boxes[b]) - area(view.boxes[a]));
   const buttons = inner.map((index) => {
     const [x1, y1, x2, y2] = view.boxes[index];
@@ -392,7 +392,7 @@ function ranksOf(panel) {
   return make("details", { class: "ranks", open: true }, make("summary", {}, `Heads (layer-head) by ${ranks.by}`), list);
 }
 
-// What the model says to the text and the photo, best first.
+// The model's answers to the text and the photo, best first.
 function answerOf(answer) {
   if (!answer) return "";
   const said = answer.ranked.map(([text, share], index) => {
@@ -451,7 +451,7 @@ function readings() {
   });
 }
 
-// Orange from the even share (ratio 1) up to `most` of them, purple from there down to nothing.
+// Orange from the even share (ratio 1) up to `most` even shares, purple from there down to 0.
 function shade(button, share, ratio, most) {
   const isLess = ratio !== null && ratio < 1;
   let dark = 0;
@@ -463,7 +463,7 @@ function shade(button, share, ratio, most) {
   button.classList.toggle("strong", !isLess && dark > STRONG);
 }
 
-// A scale from no attention to the full shade, with a mark where even attention is.
+// A scale from no attention to the full shade, with a mark at even attention.
 function scale(most) {
   const bar = make("span", { class: "bar", "aria-hidden": "true" }, make("span", { class: "even" }));
   bar.style.setProperty("--even", `${(100 / most).toFixed(1)}%`);
@@ -495,16 +495,16 @@ function legendOf(panel, one, mostBox, mostWord) {
   const parts = [];
   const hasBoxes = one.boxes !== null && view.boxes.length;
   if (hasBoxes) parts.push(told(view.patches ? "patch" : "box", mostBox, one.boxes, one.boxRatios, isBox(view)));
-  if (one.words !== null) parts.push(told("word of one piece", mostWord, one.words, one.wordRatios, isWord(view)));
+  if (one.words !== null) parts.push(told("word of one token", mostWord, one.words, one.wordRatios, isWord(view)));
   panel.legend.replaceChildren(...(one.pick === null ? [] : parts));
 }
 
-// The same in words, so that colour is never alone.
+// The same in words, so that nothing is conveyed by colour alone.
 function say(panel, one) {
   const { view } = panel;
   const place = `layer ${titleOf(one.layer)}, ${one.head === MEAN ? "mean of all heads" : `head ${one.head}`}`;
   if (one.pick === null) {
-    panel.said.textContent = `Pick a word or a ${view.patches ? "patch" : "box"} (${place}).`;
+    panel.said.textContent = `Select a word or a ${view.patches ? "patch" : "box"} (${place}).`;
     return;
   }
   const parts = [];
@@ -519,10 +519,10 @@ function say(panel, one) {
     const order = [...one.words.keys()].filter(isWord(view)).sort((a, b) => one.words[b] - one.words[a]);
     const best = order.slice(0, TOP).map((index) => `“${view.words[index][0]}” ${percent(one.words[index])}`);
     parts.push(`${percent(sum(one.words, isWord(view)))} to words${best.length ? ` (${best.join(", ")})` : ""}`);
-    parts.push(`${percent(sum(one.words, (index) => !isWord(view)(index)))} to special pieces`);
+    parts.push(`${percent(sum(one.words, (index) => !isWord(view)(index)))} to special tokens`);
   }
   const name = nameOf(view, one.pick);
-  panel.said.textContent = parts.length ? `${name} in ${place}: ${parts.join("; ")}.` : `${name}: ${place} reads nothing that is shown here.`;
+  panel.said.textContent = parts.length ? `${name} in ${place}: ${parts.join("; ")}.` : `${name}: no attention to anything shown here in ${place}.`;
 }
 
 function shadeBoxes(panel, one, most) {
@@ -571,16 +571,16 @@ function shadeHeads(panel, one) {
     const found = pick === null ? null : given(view, view.layers[cell.layer], cell.head, pick, target.columns);
     return found === null ? 0 : sum(found, target.keep);
   });
-  // What even attention would give to that side, by layer: layers of two towers read different places.
+  // The share of that side under even attention, by layer: the layers of two towers have different positions.
   const evens = view.layers.map((layer) => {
     if (pick === null || !holds(layer, pick.kind, target.columns)) return 0;
     const places = placesOf(view, target.columns);
-    // Of a tower whose words read those before them alone, not all of its words can be read.
+    // In a causal text tower, a word attends only to itself and earlier words.
     return Math.min(1, evenOf(layer, pick) * sum(view[target.columns].map((_, index) => places(index)), target.keep));
   });
   const ratios = panel.cells.map((cell, index) => (evens[cell.layer] > 0 ? shares[index] / evens[cell.layer] : null));
   const even = Math.max(...evens);
-  // Twice an even share may be more than all there is.
+  // Twice an even share may exceed 1.
   const most = Math.max(even > 0 ? Math.min(TWICE, 1 / even) : TWICE, ...ratios);
   const here = state.panels[panel.number];
   let at = 0;
@@ -596,7 +596,7 @@ function shadeHeads(panel, one) {
   });
   stop(panel.cells.map((cell) => cell.button), at);
   const side = target === null || target.columns === "words" ? "words" : boxesOf(view);
-  const what = pick === null ? "" : `share of ${nameOf(view, pick)} that goes to ${side}`;
+  const what = pick === null ? "" : `share of the attention of ${nameOf(view, pick)} that goes to ${side}`;
   const told = `${what}: even ${percent(even)}, largest ${percent(largest(shares))}`;
   panel.about.replaceChildren(...(pick === null || even === 0 ? [] : [scale(most), make("span", {}, told)]));
 }
@@ -634,7 +634,7 @@ function show(number) {
   update();
 }
 
-// Several phrases of one text are pairs of their own.
+// Each phrase of a text is a pair of its own.
 function titleOfPair({ phrase, text }) {
   return phrase ? `${phrase}: ${text}` : text;
 }

@@ -1,7 +1,7 @@
-"""The world as six vision-and-language data sets in their official files, which no text alone gives away.
+"""A rendered world as six vision-and-language data sets in official formats, balanced against text-only shortcuts.
 
-A text is drawn first, then an image for each of its answers. So in every split a question, hypothesis, sentence,
-expression or list of choices has all its answers equally often: VQA v2's complementary pairs, carried through.
+A text is drawn first, then an image for each of its answers. So in every split each question, hypothesis, sentence,
+expression or list of choices has all its answers equally often, like VQA v2's complementary pairs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WRITERS = {
     "flickr30k": write_flickr30k,
     "snli-ve": write_snli_ve,
 }
-"""The data sets, each by what writes it."""
+"""The function that writes each data set."""
 
 
 def write_tasks(
@@ -48,18 +48,19 @@ def write_tasks(
     names: Container[str] = WRITERS,
     shortcut: float = 0.0,
 ) -> dict[str, int]:
-    """Write all six data sets below `folder`, at most so many examples a split; returns how many there are of each.
+    """Write all six data sets below `folder`; returns the number of examples by data set and split.
 
-    `names` are those of `WRITERS` to write, if not all. `shortcut` is the share of VCR's questions whose wrong answers
-    are of no kind that was asked for (a shape, not a colour), which gives them away to a reader of the text.
+    `train` and `held` are the maximum numbers of examples per training and held-out split. `names` selects some of
+    `WRITERS`. `shortcut` is the share of VCR's questions whose wrong answers have another attribute than asked for (a
+    shape instead of a colour), which the text alone reveals.
 
-    `images/` and `instances.json` are those of all of them, for one region store; `captions_*2014.json`, for
-    pre-training, are of as many training and held-out images; `tasks.json` comes last. Raises InputError if a number
-    is negative, or the share is none.
+    All data sets share `images/` and `instances.json`, for one region store; `captions_*2014.json`, for pre-training,
+    have the same numbers of training and held-out images; `tasks.json` is written last. Raises InputError if a number
+    is negative, or the share is not from 0 to 1.
     """
     for name, most in (("train", train), ("held", held)):
         if most < 0:
-            raise InputError(f"{name} is {most}; expected 0 or more examples a split")
+            raise InputError(f"{name} is {most}; expected 0 or more examples per split")
     if not 0 <= shortcut <= 1:
         raise InputError(f"shortcut is {shortcut}; expected a share from 0 to 1")
     files = DataSetWriter(world, Path(folder), train, held, shortcut)
@@ -71,7 +72,7 @@ def write_tasks(
 
 
 def sentences(folder: str | os.PathLike) -> list[str]:
-    """Every text of a folder that `write_tasks` wrote, once, and VQA's answers: what a vocabulary has to have."""
+    """The distinct texts of a folder of `write_tasks`, and VQA's answers, from which a vocabulary is built."""
     return lines_of(Path(folder) / "texts.txt")
 
 
@@ -89,7 +90,7 @@ def render_world(config: WorldConfig, work: CommandContext) -> dict[str, Any]:
     with disk_errors(work.out):
         begin_file(work.out / "world.json")
         World(config).write(work.out)
-    print(f"{work.out}: a world is written; `groundling data check {work.out}` describes it")
+    print(f"{work.out}: world written; `groundling data check {work.out}` describes it")
     return asdict(config)
 
 
@@ -99,7 +100,7 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -
     Returns the number of examples by data set and split. Raises InputError if the folder cannot be written.
     """
     from groundling.studies.worlds.quickstart import (
-        new_encoder,  # torch, which `render_world` does without
+        new_encoder,  # imports torch, which `render_world` does not need
     )
 
     folder = work.out

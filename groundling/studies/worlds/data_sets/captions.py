@@ -19,11 +19,11 @@ TEMPLATES = (
     "{the0} is near {the1} .",
     "[/EN#0/notvisual she] sees {the0} and {the1} .",
 )
-"""Captions that do not tell where the things are, by which article the phrases have."""
+"""Captions that do not state the objects' relation; the letter before a phrase's number is its article."""
 
 
 def write_captions(files: DataSetWriter) -> None:
-    """Five captions an image in COCO's layout, two of which tell where the things are."""
+    """Write five captions per image in COCO's layout, two of which state the objects' relation."""
     for split in ("train", "val"):
         images: list[JsonObject] = []
         notes: list[JsonObject] = []
@@ -43,7 +43,7 @@ def write_captions(files: DataSetWriter) -> None:
 
 
 def _placed_captions(files: DataSetWriter, scene: Scene) -> list[str]:
-    """Where each thing is, seen from the other; both things are told by two looks."""
+    """One caption per object with its relation to the other; both are described by two attribute values."""
     rng = generator(files.world.config.seed, "captions", scene.image_id)
     captions = []
     for thing in (0, 1):
@@ -64,7 +64,7 @@ def without_marks(caption: str) -> str:
 
 
 def marked_captions(files: DataSetWriter, scene: Scene) -> list[str]:
-    """Five captions with Flickr30k Entities' marks; their order says nothing of where the things are."""
+    """Five captions with Flickr30k Entities' marks; the order of objects is independent of their places."""
     animals = {noun.name for noun in files.world.nouns if noun.category == "animal"}
     lines = []
     for number in range(5):
@@ -82,7 +82,7 @@ def marked_captions(files: DataSetWriter, scene: Scene) -> list[str]:
 
 
 def _name_of(rng: Generator, scene: Scene, number: int) -> str:
-    """A thing by its noun or by looks, one of which the other thing does not have, so that they name one thing."""
+    """An object by its noun, or by attribute values of which at least one is not the other object's."""
     thing = scene.things[number]
     other = scene.things[1 - number]
     telling = [look for look in thing.attributes if look not in other.attributes]
@@ -93,8 +93,8 @@ def _name_of(rng: Generator, scene: Scene, number: int) -> str:
     return describe_object(*{telling_look, any_look})
 
 
-# The world as Flickr30k Entities: captions whose phrases are marked, boxes for them, and gold parses.
-# The parses are dependencies by the world's own grammar, in the labels of Universal Dependencies.
+# The world as Flickr30k Entities: captions with marked phrases, their boxes, and gold parses.
+# The parses follow the world's grammar, with labels of Universal Dependencies.
 
 UNIT = re.compile(r"\[/EN#\S+ ([^\]]*)\]|(\S+)")
 """A marked phrase, whose words are the first group, or a word."""
@@ -112,12 +112,12 @@ GRAMMAR = {
         *("cc 4 CCONJ", "conj 2 NOUN", "punct 1 PUNCT"),
     ),
 }
-"""Of each template, with a `_` for a phrase: relation, number of the unit it depends on, and tag of every unit."""
+"""By template, with `_` for a phrase: relation, number of the head unit, and tag of every unit."""
 ARTICLES = ("a", "the")
 
 
 def write_flickr30k(files: DataSetWriter) -> None:
-    """Captions, boxes, parses and lists of images; a fifth of a split's examples, as each image has five captions."""
+    """Write captions, boxes, parses and image lists; a split has five captions per image, so a fifth of the images."""
     parses: list[str] = []
     for split in ("train", "val", "test"):
         scenes = files.scenes(split)[: files.max_examples(split) // 5]
@@ -140,12 +140,12 @@ def _name(scene: Scene) -> str:
 
 
 def _annotation(files: DataSetWriter, scene: Scene) -> list[str]:
-    """The lines of an image's xml."""
+    """Lines of an image's annotation XML."""
     size = _elements({**files.shape, "depth": 3})
     lines = [f"<annotation><filename>{_name(scene)}.jpg</filename><size>{size}</size>"]
     for i in (0, 1):
         x, y, width, height = files.box(scene, i)
-        # Counted from 1, the last pixel included.
+        # Pixels count from 1, the last one included.
         ends = {"xmin": x + 1, "ymin": y + 1, "xmax": x + width, "ymax": y + height}
         chain = f"<name>{2 * scene.image_id + i}</name>"
         lines.append(f"<object>{chain}<bndbox>{_elements(ends)}</bndbox></object>")
@@ -158,7 +158,7 @@ def _elements(values: dict[str, int]) -> str:
 
 
 def parse_of(caption: str, id: str) -> Parse:
-    """The parse of a caption with Flickr30k Entities' marks: a phrase is article, adjectives and last its noun."""
+    """The parse of a caption with Flickr30k Entities' marks; a phrase is article, adjectives, noun."""
     units = [(match[1] or match[2]).split() for match in UNIT.finditer(caption)]
     template = UNIT.sub(lambda match: "_" if match[1] else match[2], caption)
     first = [sum(map(len, units[:number])) for number in range(len(units))]

@@ -1,4 +1,4 @@
-"""The world as NLVR2: sentences on two images, each with two pairs of which it is true and two of which it is not."""
+"""The world as NLVR2: sentences about two images, each true of two image pairs and false of two."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SENTENCES = {
     "both images have a {} .": (1, 1, 1, 1, 1, 0, 0, 1),
     "one image has a {} , not both .": (1, 0, 0, 1, 1, 1, 0, 0),
 }
-"""Has the left, has the right image such a thing: in two pairs of which the sentence is true, then in two not."""
+"""Whether the left and the right image have such an object: in two pairs with label True, then two with False."""
 
 
 def draw_sentence(rng: Generator) -> BalancedText[int]:
-    """A sentence; its answers say of four pairs, left and right in turn, whether the image has the thing."""
+    """Draw a sentence; its answers state for four pairs, left and right image in turn, whether the object is there."""
     looks = draw_object_attributes(rng)
     template = tuple(SENTENCES)[rng.integers(len(SENTENCES))]
 
@@ -36,7 +36,7 @@ def draw_sentence(rng: Generator) -> BalancedText[int]:
 
 
 def write_nlvr2(files: DataSetWriter) -> None:
-    """Lines of all splits; a round is one of NLVR2's sets of four pairs."""
+    """Write all splits; a round is one of NLVR2's sets of four pairs."""
     for split in ("train", "dev", "test1"):
         rows: list[JsonObject] = []
         for each in files.balanced_texts("nlvr2", split, draw_sentence, scenes_each=2):

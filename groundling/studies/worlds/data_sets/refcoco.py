@@ -1,4 +1,4 @@
-"""The world as RefCOCO+: expressions that name one thing of an image."""
+"""The world as RefCOCO+: expressions that refer to one object of an image."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from groundling.studies.worlds.world import Scene, relation_of
 
 @dataclass(frozen=True)
 class BalancedExpression(BalancedText[str]):
-    """A thing's looks; the answers are its places, so that none is the likelier."""
+    """A referring expression; the answers are the object's places, which are balanced."""
 
     attributes: tuple[str, ...]
-    """What the expression tells."""
+    """Attribute values in the expression."""
 
 
 def draw_expression(rng: Generator) -> BalancedExpression:
-    """One or two looks."""
+    """Draw an expression of one or two attribute values."""
     looks = draw_object_attributes(rng)
 
     def answer_of(scene: Scene) -> str | None:
@@ -45,7 +45,7 @@ def draw_expression(rng: Generator) -> BalancedExpression:
 
 
 def write_refcoco(files: DataSetWriter) -> None:
-    """The expressions and the boxes; testA and testB ask for the same sorts of things."""
+    """Write expressions and boxes; testA and testB have the same kinds of objects."""
     images: dict[int, str] = {}
     refs: dict[int, JsonObject] = {}
     sentence_ids = count()
@@ -74,7 +74,7 @@ def write_refcoco(files: DataSetWriter) -> None:
 
 
 def _ref(ref_id: int, split: str, scene: Scene, thing: int, name: str) -> JsonObject:
-    """What REFER's file says of a thing, without its expressions so far."""
+    """REFER's entry of an object, still without expressions."""
     note = 2 * scene.image_id + thing
     return {
         "ref_id": ref_id,

@@ -1,4 +1,4 @@
-"""The world as SNLI-VE: hypotheses that an image entails, contradicts, or says nothing of."""
+"""The world as SNLI-VE: hypotheses that an image entails, contradicts, or leaves open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LABELS = ("contradiction", "entailment", "neutral")
 
 
 def draw_hypothesis(rng: Generator) -> BalancedText[str]:
-    """A statement; it is neutral where the image shows nothing that looks as what it speaks of."""
+    """Draw a hypothesis; it is neutral if no object of the image has the mentioned attribute values."""
     statement = draw_statement(rng)
 
     def answer_of(scene: Scene) -> str | None:
@@ -33,7 +33,7 @@ def draw_hypothesis(rng: Generator) -> BalancedText[str]:
 
 
 def write_snli_ve(files: DataSetWriter) -> None:
-    """Lines of all splits; a hypothesis has each label once, for three images."""
+    """Write all splits; each hypothesis has three images, one per label."""
     for split in ("train", "dev", "test"):
         rows: list[JsonObject] = []
         for each in files.balanced_texts("snli_ve", split, draw_hypothesis):

@@ -1,4 +1,4 @@
-"""The world as VCR: four answers and four reasons, with tags that point at the things."""
+"""The world as VCR: four answers and four rationales, with tags that refer to objects."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ from groundling.studies.worlds.language import ATTRIBUTES
 from groundling.studies.worlds.world import Scene, relation_of
 
 FROM_1 = str.maketrans("01", "12")
-"""Tags in a text as annotators saw them: counted from 1."""
+"""Converts tags to the annotators' numbering, from 1."""
 
 Polygon = list[list[int]]
-"""x, y of its corners, pixels."""
+"""x, y of the corners, pixels."""
 
 
 @dataclass(frozen=True)
 class BalancedVcrQuestion(BalancedText[tuple[str, str]]):
-    """A question of VCR's; an answer is the value that is asked for and the one that its reason tells."""
+    """A VCR question; an answer is a pair of the requested value and the rationale's value."""
 
     thing: int
-    """Number of the thing that is asked about, which is its tag."""
+    """Number, and tag, of the object in question."""
 
 
 def draw_vcr_question(rng: Generator) -> BalancedVcrQuestion:
-    """Which colour a thing has, told by its shape, or the reverse; the thing is known by its tag or its place."""
+    """Draw a question on an object's colour with its shape as rationale, or the reverse.
+
+    The question names the object by its tag or its place.
+    """
     asked, told = rng.permutation(2).tolist()
     thing = int(rng.integers(2))
     where = draw_topic(rng).relation
@@ -61,9 +64,9 @@ def _four_values(rng: Generator, attribute: int) -> list[str]:
 
 
 def write_vcr(files: DataSetWriter) -> None:
-    """Lines and metadata of both splits.
+    """Write lines and metadata of both splits.
 
-    The choices are those of the other three of a round, so that each is right once; tags are written as digits.
+    The four lines of a round share their choices, each of which is right once; tags are written as digits.
     """
     for split in ("train", "val"):
         rows: list[JsonObject] = []
@@ -76,8 +79,8 @@ def _rows(
     files: DataSetWriter, split: str, each: BalancedTextScenes[BalancedVcrQuestion], first: int
 ) -> list[JsonObject]:
     """The four lines of a round, numbered from `first`; writes the metadata of their images."""
-    order = each.rng.permutation(4).tolist()  # of the reasons, the same for all four lines
-    turn = each.rng.permutation(4).tolist()  # of the lines
+    order = each.rng.permutation(4).tolist()  # order of the rationales, the same for all four lines
+    turn = each.rng.permutation(4).tolist()  # order of the lines
     told = each.rng.random(4) < files.shortcut
     rows = []
     for number, right in enumerate(turn, first):
@@ -117,16 +120,16 @@ class _Choices:
     texts: list[str]
     """The choices."""
     places: list[int]
-    """Which of the round's four scenes each choice is from."""
+    """Scene number, of the round's four, of each choice."""
     right: int
-    """The line's own scene, of the four."""
+    """Scene number of the line."""
 
     def words(self) -> list[str]:
-        """The choices as a model reads them."""
+        """The choices as models read them."""
         return [text.translate(TAGS_AS_WORDS) for text in self.texts]
 
     def fields(self, name: str, turn: list[int], first: int) -> JsonObject:
-        """The line's fields on these choices; `turn` has the scenes in the order of the lines from `first` on."""
+        """The line's fields for these choices; `turn` has the scenes in the order of the lines, from line `first`."""
         label = self.places.index(self.right)
         return {
             f"{name}_choices": [_tokens(text) for text in self.texts],
@@ -138,7 +141,7 @@ class _Choices:
 
 
 def _answers(claim: BalancedVcrQuestion, right: int, told: bool) -> _Choices:
-    """The round's four answers; if the text is to tell, the wrong ones are of a kind that was not asked for."""
+    """The round's four answers; if `told`, wrong ones have another attribute, which reveals the right one."""
     texts = []
     for place, (asked, other) in enumerate(claim.answers):
         value = other if told and place != right else asked
@@ -147,7 +150,7 @@ def _answers(claim: BalancedVcrQuestion, right: int, told: bool) -> _Choices:
 
 
 def _rationales(claim: BalancedVcrQuestion, right: int, order: list[int]) -> _Choices:
-    """The right answer with each of the reasons, in this order."""
+    """The right answer with each of the rationales, in `order`."""
     answer = claim.answers[right][0]
     texts = []
     for place in order:
@@ -157,7 +160,7 @@ def _rationales(claim: BalancedVcrQuestion, right: int, order: list[int]) -> _Ch
 
 
 def _tokens(text: str) -> list[str | list[int]]:
-    """A text as VCR's files have it: a tag is a list of objects' numbers."""
+    """A text in VCR's format: a tag is a list of object numbers."""
     return [[int(word)] if word.isdigit() else word for word in text.split()]
 
 
@@ -171,12 +174,12 @@ def _metadata(files: DataSetWriter, scene: Scene) -> JsonObject:
 
 
 def _segments(files: DataSetWriter, scene: Scene, number: int) -> list[Polygon]:
-    """A thing's pixels as polygons, one for each run in a row: some shapes have holes, which polygons do not."""
+    """An object's pixels as polygons, one for each run in a row: polygons cannot have holes, but some shapes do."""
     thing = scene.things[number]
     covered = files.world.render_object(thing).cover[:, :, 0] >= 0.5
     polygons = []
     for y, line in enumerate(covered, thing.y):
-        edges = np.flatnonzero(np.diff([0, *line, 0]))  # where runs start and end, in turn
+        edges = np.flatnonzero(np.diff([0, *line, 0]))  # starts and ends of runs, alternating
         runs = edges.reshape(-1, 2) + thing.x
         below = y + 1
         for left, right in runs.tolist():

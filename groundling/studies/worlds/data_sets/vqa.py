@@ -26,19 +26,19 @@ from groundling.studies.worlds.world import Scene
 YES_NO = ("no", "yes")
 NUMBERS = ("0", "1", "2")
 ANSWER_TYPES = {YES_NO: "yes/no", NUMBERS: "number"}
-"""What the official files call these answers; all others are "other"."""
+"""Answer types of the official files; all other answers are "other"."""
 
 
 @dataclass(frozen=True)
 class BalancedQuestion(BalancedText[str]):
-    """A question of VQA's."""
+    """A VQA question."""
 
     type: str
-    """What it begins with; scores are told apart by it."""
+    """Question type: its first words."""
 
 
 def draw_question(rng: Generator) -> BalancedQuestion:
-    """An attribute of a thing known by another one or by its place (2 of 6), yes or no (3), or a number (1)."""
+    """Draw a question for an attribute (probability 2/6), yes or no (3/6), or a number (1/6)."""
     topic = draw_topic(rng)
     sort = int(rng.integers(6))
     if sort == 0:
@@ -95,7 +95,7 @@ def _what(topic: StatementTopic) -> BalancedQuestion:
 
 
 def write_vqa(files: DataSetWriter) -> None:
-    """Questions and annotations of both splits, and the list of answers."""
+    """Write questions and annotations of both splits, and the list of answers."""
     answers = [*YES_NO, *NUMBERS, *SPOKEN_ORDER]
     files.write_rows("vqa/trainval_label2ans.json", answers)
     files.texts.update(answers)
@@ -138,7 +138,7 @@ def _write_split(files: DataSetWriter, split: str) -> None:
 def _ten_people(
     rng: Generator, answer: str, answers: tuple[str, ...]
 ) -> list[dict[str, str | int]]:
-    """What ten people answer: two at most another thing, so that the wrong one of yes and no is worth 0.6 at most."""
+    """Ten people's answers: at most two differ, so a wrong yes or no scores at most 0.6."""
     others = [other for other in answers if other != answer]
     dissenters = rng.choice(3, p=(0.7, 0.2, 0.1))
     said = [others[rng.integers(len(others))] for _ in range(dissenters)]

@@ -1,4 +1,4 @@
-"""What the world's data sets share: scenes for their texts, images, boxes, counts."""
+"""Common parts of the world's data sets: balanced texts with scenes, images, boxes, counts."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ from groundling.runs.folder import write_whole
 from groundling.studies.worlds.language import ATTRIBUTES, RELATIONS, SPOKEN, draw_attributes
 from groundling.studies.worlds.world import DEV_IMAGES, Scene, World, relation_of, write_lines
 
-# Texts with answers that only an image gives: what is asked, and how a scene answers it.
+# Texts that only an image answers, and functions from a scene to the answer.
 
 KINDS = tuple(ATTRIBUTES)
-"""The names of the attributes, in the order of looks."""
+"""The names of the visual attributes, in order."""
 SPOKEN_ORDER = tuple(chain(*(ATTRIBUTES[KINDS[i]] for i in SPOKEN)))
-"""All values in the order in which English lists them."""
+"""All attribute values in the order of English adjectives."""
 
 Answer = TypeVar("Answer")
-"""What a claim's answers are: a string, a number, a tuple."""
+"""Type of a claim's answers: a string, a number, a tuple."""
 
 
 @dataclass(frozen=True)
 class BalancedText(Generic[Answer]):
-    """A text with all of its answers, each of which gets an image of its own."""
+    """A text with all of its answers, each of which gets its own image (a balanced text)."""
 
     text: str
-    """What is said or asked."""
+    """The statement or question."""
     answers: tuple[Answer, ...]
-    """Every answer, as often as it is wanted."""
+    """Every answer, repeated as often as needed."""
     answer_of: Callable[[Scene], Answer | None]
-    """The answer for a scene; None where the text does not apply to it."""
+    """The answer for a scene; None where the text does not apply."""
 
 
 @dataclass(frozen=True)
 class SceneStatement:
-    """What may be said of a thing, and whether it is so."""
+    """A statement about an object, and its truth in a scene."""
 
     subject: str
-    """The thing, by its looks and perhaps its place."""
+    """The object, described by attribute values and perhaps its place."""
     predicate: str
-    """A value of an attribute, or a place."""
+    """An attribute value, or a place."""
     holds: Callable[[Scene], bool | None]
-    """Whether it is so in a scene; None where there is no such thing, or there are two."""
+    """Whether the statement is true in a scene; None unless exactly one object matches the subject."""
     mentioned: tuple[str, ...]
-    """Looks that the scene must have for the statement to speak of it at all."""
+    """Attribute values that must occur in the scene for the statement to apply."""
 
 
 def matching_objects(scene: Scene, *values: str) -> list[int]:
-    """Numbers of the things that look as all of `values` say."""
+    """Numbers of the objects with all of these attribute `values`."""
     return [i for i, thing in enumerate(scene.things) if set(values) <= set(thing.attributes)]
 
 
 def unique_object(scene: Scene, *values: str, where: str = "") -> int | None:
-    """Number of the one thing with these looks, or of the other thing, if that is `where` from it; None without one."""
+    """Number of the only object with these `values`; with `where`, of the object in that relation to it; or None."""
     matching = matching_objects(scene, *values)
     if len(matching) != 1:
-        return None  # no such thing, or both: the words name nothing
+        return None  # no match, or both objects: the description is ambiguous
     thing = matching[0]
     if not where:
         return thing
@@ -73,26 +73,26 @@ def unique_object(scene: Scene, *values: str, where: str = "") -> int | None:
 
 
 def describe_object(*values: str) -> str:
-    """A thing by its looks, in the order of English."""
+    """Description of an object by attribute values, in English order."""
     return " ".join((*sorted(values, key=SPOKEN_ORDER.index), "thing"))
 
 
 @dataclass(frozen=True)
 class StatementTopic:
-    """What a text may speak of."""
+    """Attribute values and relation for a text."""
 
     value: str
-    """A value of an attribute."""
+    """An attribute value."""
     other_value: str
     """A value of another attribute."""
     attribute: int
-    """The number of the other attribute."""
+    """Number of the other attribute."""
     relation: str
-    """A relation; empty half of the time."""
+    """A relation; empty with probability 0.5."""
 
 
 def draw_topic(rng: Generator) -> StatementTopic:
-    """Two looks and perhaps a relation."""
+    """Draw two values of different attributes, and perhaps a relation."""
     attributes = rng.permutation(4)
     first = int(attributes[0])
     second = int(attributes[1])
@@ -109,14 +109,14 @@ def _value(rng: Generator, attribute: int) -> str:
 
 
 def draw_object_attributes(rng: Generator) -> tuple[str, ...]:
-    """One or two values by which a thing may be known."""
+    """Draw one or two attribute values that describe an object."""
     topic = draw_topic(rng)
     looks = (topic.value, topic.other_value)
     return looks[: rng.integers(1, 3)]
 
 
 def draw_statement(rng: Generator) -> SceneStatement:
-    """That a thing has a look, or a place beside another thing."""
+    """Draw a statement about an object's attribute, or its relation to the other object."""
     topic = draw_topic(rng)
     if topic.relation and rng.random() < 0.5:
         return _place_statement(topic)
@@ -124,7 +124,7 @@ def draw_statement(rng: Generator) -> SceneStatement:
 
 
 def _attribute_statement(topic: StatementTopic) -> SceneStatement:
-    """That the thing with one look, or the thing that is somewhere from it, has the other look."""
+    """The statement that the object with one value, or the object in a relation to it, has the other value."""
 
     def holds(scene: Scene) -> bool | None:
         thing = unique_object(scene, topic.value, where=topic.relation)
@@ -139,7 +139,7 @@ def _attribute_statement(topic: StatementTopic) -> SceneStatement:
 
 
 def _place_statement(topic: StatementTopic) -> SceneStatement:
-    """That the thing with one look is somewhere from the thing with the other."""
+    """The statement of a relation between the objects with one and with the other value."""
 
     def holds(scene: Scene) -> bool | None:
         thing = unique_object(scene, topic.value)
@@ -154,62 +154,62 @@ def _place_statement(topic: StatementTopic) -> SceneStatement:
 
 
 POOLS = {"train": 0, "val": 1, "dev": 1, "test": 2, "test1": 2, "testA": 2, "testB": 3}
-"""Splits by where they take their scenes from: pool n has ids from n * DEV_IMAGES + 1."""
+"""Scene pool of each split: pool n has image ids from n * DEV_IMAGES + 1."""
 SHAPES = ATTRIBUTES["shape"]
 """The categories of the boxes."""
 TAGS_AS_WORDS = str.maketrans({"0": "thing", "1": "thing"})
-"""VCR's tags as a model's vocabulary has to have them."""
+"""Replaces VCR's tags with words for the vocabulary."""
 
 JsonObject = dict[str, Any]
 """An object of a JSON file."""
 AnyBalancedText = TypeVar("AnyBalancedText", bound=BalancedText[Any])
-"""A claim, or a data set's own kind of it."""
+"""`BalancedText` or a subclass."""
 
 
 @dataclass(frozen=True)
 class BalancedTextScenes(Generic[AnyBalancedText]):
-    """A claim, with a scene for each of its answers."""
+    """A claim with a scene for each of its answers."""
 
     number: int
     """Its number in the split, from 0."""
     rng: Generator
-    """For what else the data set has to draw."""
+    """Random generator for further draws of the data set."""
     claim: AnyBalancedText
     """The text and its answers."""
     scenes: list[Scene]
-    """One a answer, in the order of the claim's answers."""
+    """One scene per answer, in the answers' order."""
 
 
 class DataSetWriter:
-    """A folder of data sets while it is written; it knows which images and texts they have asked for."""
+    """Writes a folder of data sets and collects their images and texts."""
 
     def __init__(
         self, world: World, folder: Path, train: int, held: int, shortcut: float = 0.0
     ) -> None:
-        """`train`, `held`: most examples of a training split, and of any other."""
+        """`train`, `held`: maximum number of examples of a training split and of any other split."""
         self.world = world
         self.shortcut = shortcut
-        """Share of the questions of VCR whose text tells the answer."""
+        """Share of VCR's questions whose text reveals the answer."""
         self.folder = folder
         self.train = train
         self.held = held
         self.images: dict[str, Scene] = {}
-        """What the images show, by file name below `images/`."""
+        """Scenes by image file name below `images/`."""
         self.captioned: set[str] = set()
-        """Those of them that captions tell of, which are also written as a blind teacher's control."""
+        """Image files with captions, which are also written with redrawn attributes for the control teacher."""
         self.texts: set[str] = set()
-        """Every text that a model may meet, and VQA's answers."""
+        """All texts of the data sets, and VQA's answers."""
         self.counts: dict[str, int] = {}
-        """Examples by data set and split."""
+        """Number of examples by data set and split."""
         self.shape = {"width": world.config.size, "height": world.config.size}
         self._pools: dict[int, list[Scene]] = {}
 
     def max_examples(self, split: str) -> int:
-        """Most examples of a split."""
+        """Maximum number of examples of a split."""
         return self.train if split == "train" else self.held
 
     def scenes(self, split: str) -> list[Scene]:
-        """As many scenes as the split has examples, all of two things that do not look the same."""
+        """Scenes of a split, as many as its maximum number of examples, each with two objects that differ."""
         pool = POOLS[split]
         if pool not in self._pools:
             self._pools[pool] = self._two_things(pool)
@@ -233,13 +233,13 @@ class DataSetWriter:
         draw: Callable[[Generator], AnyBalancedText],
         scenes_each: int = 1,
     ) -> Iterator[BalancedTextScenes[AnyBalancedText]]:
-        """Claims with a scene for each answer, `scenes_each` an example; no text is used twice for one scene."""
+        """Claims with a scene for each answer, `scenes_each` per example; no text is used twice for a scene."""
         used: set[tuple[str, int]] = set()
         room = scenes_each * self.max_examples(split)
         number = 0
         for key in range(
             self.max_examples(split)
-        ):  # tries: where scenes are few, some claims find none
+        ):  # attempts: with few scenes, some claims find none
             rng = generator(self.world.config.seed, name, split, key)
             claim = draw(rng)
             start = int(rng.integers(len(self.scenes(split))))
@@ -259,7 +259,7 @@ class DataSetWriter:
     def _scenes_for(
         self, claim: BalancedText[Any], split: str, start: int, used: set[tuple[str, int]]
     ) -> list[Scene] | None:
-        """A scene for each answer, the first ones from number `start` on; None if there are not enough."""
+        """A scene for each answer, searched from number `start`; None if there are not enough."""
         scenes = self.scenes(split)
         chosen: dict[int, Scene] = {}
         for scene in scenes[start:] + scenes[:start]:
@@ -277,12 +277,12 @@ class DataSetWriter:
         return None
 
     def box(self, scene: Scene, thing: int) -> list[int]:
-        """x, y, width, height of a thing's cell: a box that fits would tell size and shape to who sees no pixel."""
+        """x, y, width, height of an object's cell; a tight box would reveal size and shape without pixels."""
         corner = scene.things[thing]
         return [corner.x, corner.y, self.world.cell, self.world.cell]
 
     def coco_instances(self, images: Sequence[tuple[int, str]]) -> JsonObject:
-        """COCO's instances of images by number and file; annotations are numbered 2 n and 2 n + 1 of image n."""
+        """COCO instances of images, given by number and file; the annotations of image n are 2 n and 2 n + 1."""
         listed = []
         notes = []
         for number, file in images:
@@ -310,12 +310,12 @@ class DataSetWriter:
         }
 
     def write_rows(self, path: str, *rows: object) -> None:
-        """Write a file below the folder, a row a line: strings as they are, anything else as JSON."""
+        """Write a file below the folder, one row per line: strings unchanged, other values as JSON."""
         lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
         write_lines(self.folder / path, lines)
 
     def close(self) -> None:
-        """Write the images, their boxes, all texts, and last `tasks.json`, which marks a complete folder."""
+        """Write images, boxes, texts, and last `tasks.json`, which marks a complete folder."""
         pictures: dict[int, bytes] = {}
         for file, scene in self.images.items():
             if scene.image_id not in pictures:
@@ -332,9 +332,9 @@ class DataSetWriter:
         self.write_rows("tasks.json", {"world": settings, "examples": self.counts})
 
     def _write_blind(self) -> None:
-        """The captioned images once more, below `blind/images/`: things in the same places, every look redrawn.
+        """Write the captioned images again, below `blind/images/`, with every visual attribute redrawn.
 
-        Captions tell looks of all things here, not only of unnamed ones, so all are redrawn, unlike `World.scene`'s.
+        These captions describe attributes of all objects, so all are redrawn, unlike in `World.scene`.
         """
         for file in sorted(self.captioned):
             scene = self.images[file]
@@ -347,7 +347,7 @@ class DataSetWriter:
             write_whole(path, self._png(replace(scene, things=things)))
 
     def _png(self, scene: Scene) -> bytes:
-        """A picture as PNG whatever its file is called: readers look inside, and JPEG blurs textures this fine."""
+        """A picture as PNG, whatever its file ending: readers detect the format, and JPEG blurs such fine textures."""
         stream = io.BytesIO()
         picture = Image.fromarray(self.world.render_scene(scene))
         picture.save(stream, "PNG", compress_level=1)
@@ -355,5 +355,5 @@ class DataSetWriter:
 
 
 def category_of(scene: Scene, thing: int) -> int:
-    """The number of a thing's category in COCO's instances: its shape, from 1."""
+    """Category number of an object in COCO instances: its shape, from 1."""
     return SHAPES.index(scene.things[thing].attributes[1]) + 1
