@@ -12,17 +12,16 @@ __version__ = "0.1.0"
 # What stands here has its types in `__init__.pyi`, which `python docs/make_api.py` writes.
 FUNCTIONS = (
     "adapt",
-    "probe-facts",
     "attention",
     "compare",
     "data_captions",
     "data_check",
     "data_counts",
+    "data_make_tasks",
+    "data_make_world",
     "data_partition",
     "data_shift",
     "data_show",
-    "data_make_tasks",
-    "data_make_world",
     "ensemble",
     "evaluate",
     "figures",
@@ -35,6 +34,7 @@ FUNCTIONS = (
     "predict",
     "pretrain",
     "probe",
+    "probe_facts",
     "push",
     "quickstart",
     "regions",
@@ -42,7 +42,7 @@ FUNCTIONS = (
     "similarity",
     "sweep",
     "syntax",
-    "train-clip",
+    "train_clip",
     "vcr",
     "verdict",
     "winoground",
@@ -81,7 +81,7 @@ def __getattr__(name: str) -> object:
         value = vars(importlib.import_module(PLACES[name]))[name]
     else:
         errors = importlib.import_module(f"{__name__}.core.errors")
-        hint = errors.nearest(name, __all__) or f"; it has: {', '.join(sorted(__all__))}"
+        hint = errors.did_you_mean(name, __all__) or f"; it has: {', '.join(sorted(__all__))}"
         # Told by name alone: with the module, too, Python would add a guess of its own.
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
     globals()[name] = value

@@ -271,7 +271,7 @@ def training_with(inner: Any) -> Callable[..., dict[str, object]]:
     """`train` with an inner step in place of that which a recipe asks for."""
 
     def call(*arguments: Any, **options: Any) -> dict[str, object]:
-        return groundling.training.loop.train(*arguments, **{**options, "inner": inner})
+        return groundling.training.loop.train(*arguments, **{**options, "training_step": inner})
 
     return call
 

@@ -408,7 +408,7 @@ class Shelf(dict[str, RegionRow]):
     def in_annotated_order(self, image: str) -> bool:
         return True
 
-    def behind(self, image: str) -> int:
+    def appended_detections(self, image: str) -> int:
         return 0
 
 

@@ -156,13 +156,13 @@ class Command:
 class Commands(Mapping[str, Command]):
     """Every command by name, the core's before each study's.
 
-    The core's are those in the modules of `groundling.commands`, each called as the first word of its commands; a
+    The core's are those in the modules of `groundling.commands`, each named after the first word of its commands; a
     module is imported when a command of it is asked for by name: that imports no study. A study's commands are the
     `COMMANDS` of its module `commands`.
     """
 
     def __init__(self) -> None:
-        self._core = {one.rpartition(".")[2]: one for one in _inside("groundling.commands")}
+        self._core = {_first_word(one): one for one in _inside("groundling.commands")}
 
     def __getitem__(self, name: str) -> Command:
         command = self.core_command(name)
@@ -190,10 +190,15 @@ class Commands(Mapping[str, Command]):
 @cache
 def _in_module(module: str) -> dict[str, Command]:
     """The commands of a module of the core, without those that it imports."""
-    word = module.rpartition(".")[2]
+    word = _first_word(module)
     every = vars(importlib.import_module(module)).values()
     commands = [one for one in every if isinstance(one, Command)]
     return {one.name: one for one in commands if one.name.partition(" ")[0] == word}
+
+
+def _first_word(module: str) -> str:
+    """The first word of a module's commands: `train-clip` of `train_clip`."""
+    return module.rpartition(".")[2].replace("_", "-")
 
 
 @cache

@@ -170,7 +170,7 @@ def _check_asked(settings: object) -> None:
     Which of a run's seeds answers makes no difference: they learned from the same columns.
     """
     held = vars(settings)
-    saved, asking = held.get("saved"), held.get("asking")
+    saved, asking = held.get("saved_model"), held.get("columns")
     if not (isinstance(saved, SavedModelSettings) and isinstance(asking, PredictionColumns)):
         return
     table = Path(held["data"])

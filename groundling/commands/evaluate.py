@@ -17,12 +17,12 @@ from groundling.settings.input_settings import PredictionColumns, SavedModelSett
 class EvaluateConfig(Settings):
     """What a fine-tuned model is scored on."""
 
-    saved: SavedModelSettings = field(default_factory=SavedModelSettings)
+    saved_model: SavedModelSettings = field(default_factory=SavedModelSettings)
     data: Annotated[str, InputKind.PATH, required] = ""
     """A folder with the task's official files, or your own file with labels."""
     split: str = ""
     """Which split; empty: all that have labels, or all rows of your own file (`dev`: those that training held out)."""
-    asking: PredictionColumns = field(default_factory=PredictionColumns)
+    columns: PredictionColumns = field(default_factory=PredictionColumns)
     label: Annotated[str, InputKind.COLUMN] = ""
     """A file of your own: column of the label; empty: as in the file that the model learned from."""
 
@@ -34,10 +34,10 @@ def evaluate(config: EvaluateConfig, work: CommandContext) -> dict[str, Any]:
     """
     from groundling.prediction.fine_tuned import evaluate_on, image_lookup, load_saved
 
-    model = load_saved(config.saved)
-    sight = image_lookup(model, config.saved, decode=False)
+    model = load_saved(config.saved_model)
+    sight = image_lookup(model, config.saved_model, decode=False)
     data = Path(config.data)
-    result = evaluate_on(model, data, config.split, config.asking, config.label, sight)
+    result = evaluate_on(model, data, config.split, config.columns, config.label, sight)
     work.note(*model.notes)
     return result
 

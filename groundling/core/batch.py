@@ -461,7 +461,7 @@ def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
     elif isinstance(value, Mapping):
         changed = {key: _each_tensor(inner, change) for key, inner in value.items()}
     elif isinstance(value, (Batch, Tokens, ClipWindows, Regions, TeacherInput, Perturbation)):
-        names = [one.name for one in fields(value) if one.name != "origin"]
+        names = [one.name for one in fields(value) if one.name != "cpu_batch"]
         inner = {name: _each_tensor(value.__dict__[name], change) for name in names}
         changed = replace(value, **inner)
     return cast(T, changed)
@@ -610,7 +610,7 @@ def _tokens(rows: Sequence[TextRow]) -> Tokens:
     )
 
 
-REGION_FILLS = {"image": 0, "whole": False, "masked": False, "cover": False}
+REGION_FILLS = {"image_index": 0, "is_whole_image": False, "masked": False, "segmentation": False}
 """What padding holds in fields of regions that are no numbers; 0 in all others."""
 
 

@@ -338,7 +338,7 @@ def read_index(path: Path) -> ShardIndex:
             lengths=content["lengths"],
             columns=columns,
             facts=content["facts"],
-            skip_reasons=content["skipped"],
+            skip_reasons=content["skip_reasons"],
             key=content["key"],
         )
         _check(index)
@@ -366,7 +366,7 @@ def _count(value: object) -> int:
 
 def _check(index: ShardIndex) -> None:
     """Raises ValueError or TypeError, with a reason, if parts of an index are mistyped or do not fit together."""
-    for name in ("ids", "facts", "skipped"):
+    for name in ("ids", "facts", "skip_reasons"):
         if not isinstance(getattr(index, name), list):
             raise TypeError(f"{name} is no list")
     if not all(isinstance(text, str) for text in [*index.ids, *index.skip_reasons]):

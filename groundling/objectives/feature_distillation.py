@@ -27,7 +27,13 @@ class FeatureDistillation(Objective):
     """
 
     name = "distill"
-    required_fields = ("text", "words", "features.sentence", "features.words", "features.has")
+    required_fields = (
+        "text",
+        "word_type_ids",
+        "features.sentence",
+        "features.words",
+        "features.has",
+    )
 
     def __init__(
         self,

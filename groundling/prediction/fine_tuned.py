@@ -303,7 +303,7 @@ class FineTunedModel(LoadedModel):
         image: ImageFiles | None = ...,
         choices: Sequence[str] = ...,
         *,
-        best: int = ...,
+        top_k: int = ...,
         regions: str | Path = ...,
     ) -> Prediction: ...
 
@@ -315,7 +315,7 @@ class FineTunedModel(LoadedModel):
         image: Sequence[ImageFiles] | None = ...,
         choices: Sequence[Sequence[str]] = ...,
         *,
-        best: int = ...,
+        top_k: int = ...,
         regions: str | Path = ...,
         skip_bad: bool = ...,
     ) -> list[Prediction | None]: ...
@@ -327,7 +327,7 @@ class FineTunedModel(LoadedModel):
         image: Any = None,
         choices: Any = (),
         *,
-        best: int = 1,
+        top_k: int = 1,
         regions: str | Path = "",
         skip_bad: bool = False,
     ) -> Prediction | list[Prediction | None]:
@@ -339,7 +339,7 @@ class FineTunedModel(LoadedModel):
             image: its image, a file or a picture of Pillow's, or its images if the task has several; of each, if texts
                 are a list.
             choices: what it chooses among, in a multiple choice; of each, if texts are a list.
-            best: how many answers to rank, see `Prediction.best`.
+            top_k: how many answers to rank, see `Prediction.best`.
             regions: a region store that has the images; empty: their regions are found now, as its own store's were.
             skip_bad: None in place of an answer where a question of a list cannot be asked, such as for a broken photo.
 
@@ -353,17 +353,17 @@ class FineTunedModel(LoadedModel):
                 None if image is None else [image],
                 [choices],
             )
-            (only,) = self._answers(asked, best, str(regions), False)
+            (only,) = self._answers(asked, top_k, str(regions), False)
             return require(only, "answer", "a question")
         asked = python_inputs(text, pair, image, choices or None)
-        return self._answers(asked, best, str(regions), skip_bad)
+        return self._answers(asked, top_k, str(regions), skip_bad)
 
     def _answers(
-        self, asked: Sequence[PythonInput], best: int, regions: str, skip_bad: bool
+        self, asked: Sequence[PythonInput], top_k: int, regions: str, skip_bad: bool
     ) -> list[Prediction | None]:
         if any(one.pair is not None for one in asked):
             self.note_pairs(2)
-        wording = PredictionFormatter(self.form, best, "best =")
+        wording = PredictionFormatter(self.form, top_k, "top_k =")
         faults: dict[int, str] = {}
         examples: dict[int, Example] = {}
         photos: dict[str, Picture] = {}

@@ -527,8 +527,8 @@ def _check_names(objectives: Sequence[Objective]) -> None:
         if not objective.name:
             raise InputError(f"{type(objective).__name__}: this objective has no `name`")
         for field, names in (
-            ("needs", objective.required_fields),
-            ("watched", objective.monitored_terms),
+            ("required_fields", objective.required_fields),
+            ("monitored_terms", objective.monitored_terms),
         ):
             if isinstance(names, str):
                 raise InputError(

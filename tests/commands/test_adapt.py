@@ -51,7 +51,7 @@ def settings(world: Path, taught: tuple[Path, dict], encoder: Path) -> AdaptConf
         teacher=str(taught[0] / "model"),
         text=(text,),
         max_length=64,
-        form="lines",
+        text_layout="lines",
     )
 
 

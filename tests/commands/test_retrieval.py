@@ -262,7 +262,7 @@ def test_a_siglip_is_searched_too(place: Path, tmp_path: Path) -> None:
 def test_long_texts_are_cut_by_the_model_and_not_by_the_student(
     place: Path, tmp_path: Path, capsys
 ) -> None:
-    config = config_of(place, student=str(place / "student"), join_captions=2, max_length=64)
+    config = config_of(place, student=str(place / "student"), captions_per_text=2, max_length=64)
     result = retrieve(config, tmp_path / "out")
     assert (result["texts"], result["join_captions"]) == (7, 2)
     cut = result["model"]["truncated_texts"]

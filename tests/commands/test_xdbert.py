@@ -230,25 +230,27 @@ def test_an_adaptation_reports_its_parts_and_its_form(
         student=str(homes.student(tmp_path / "student")),
         teacher=str(homes.teacher(tmp_path / "teacher")),
         text=(str(text),),
-        held=(str(homes.text(tmp_path / "held.txt", 20)),),
+        eval_text=(str(homes.text(tmp_path / "held.txt", 20)),),
         arm="xdbert",
         max_length=24,
     )
     result = adapt(config, TWO, tmp_path / "out")
     assert (result["form"], result["max_length"], result["max_windows"]) == ("blocks", 24, WINDOWS)
-    assert result["learned"]["held"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
+    assert result["learned"]["eval_text"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
     assert 0.2 < result["match_by_length"] < 0.8
     said = capsys.readouterr().err
     assert "blocks of 24 pieces" in said and "learned, on" in said and "held-out texts" in said
     assert json.loads((tmp_path / "out/result.json").read_text())["learned"] == result["learned"]
     lines = adapt(
-        replace_settings(config, form="lines", held=(), arm="joint_mlm+match"), TWO, tmp_path / "2"
+        replace_settings(config, text_layout="lines", eval_text=(), arm="joint_mlm+match"),
+        TWO,
+        tmp_path / "2",
     )
-    assert lines["learned"]["held"] is False and lines["learned"]["clip_tokens_loss"] is None
+    assert lines["learned"]["eval_text"] is False and lines["learned"]["clip_tokens_loss"] is None
     control = adapt(
         replace_settings(config, arm="mlm"), TWO, tmp_path / "3"
     )  # shares a sweep's settings
-    assert "learned" not in control and control["form"] == "lines"
+    assert "learned" not in control and control["text_layout"] == "lines"
 
 
 # -- the released code, and what a column means ------------------------------------------------------------------------

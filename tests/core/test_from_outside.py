@@ -420,7 +420,7 @@ def test_a_sweep_runs_outside_tasks_and_objectives(tmp_path: Path) -> None:
     sweep = """
 seeds = 2
 [adapt]
-student = "bert-base-uncased"
+model = "bert-base-uncased"
 text = ["my_text.txt"]
 steps = 1
 batch = 4
@@ -523,7 +523,7 @@ def test_a_design_as_objects(mine: Any, tmp_path: Path) -> None:
     config = make_settings(
         PretrainConfig,
         model="mine.plain:DESIGN",
-        student="bert-base-uncased",
+        model="bert-base-uncased",
         regions="runs/store",
         captions="my_captions.tsv",
     )
@@ -626,8 +626,8 @@ def tuned(student: Any) -> Any:
             torch.manual_seed(9)
             model = JOINS[name](toys.bert(len(words)), words, width=12)
             if name == "vlbert":  # its gains start at 0: nothing seen would come through
-                nn.init.normal_(model.embeddings.norm_text.weight)
-                nn.init.normal_(model.embeddings.norm_region.weight)
+                nn.init.normal_(model.join.norm_text.weight)
+                nn.init.normal_(model.join.norm_region.weight)
             seen = toys.seen(24)
             data: Any = RegionDataset(seen.samples, seen.store, _seeing(model))
         else:
@@ -833,7 +833,7 @@ def villa_and_gate(folder: str) -> None:
         # The task is as sure as this of one sample in six, so many micro-batches have none.
         beside = [gated.Doubt(model.sizes, threshold=0.53)] if name == "gate" else []
         config = replace(STEPS, steps=4, lr=1e-4)
-        inner = villa if name == "villa" else None
+        training_step = villa if name == "villa" else None
         train(model, [task, *beside], toys.seen(24), config, out / name, training_step=inner)
         if os.environ["RANK"] == "0":
             save_file(weights(model, task), out / f"{name}.safetensors")
@@ -1081,10 +1081,10 @@ def test_an_edited_module_makes_another_run(
 def test_adapting_as_a_function(tmp_path: Path) -> None:
     config = make_settings(
         AdaptConfig,
-        student="bert-base-uncased",
+        model="bert-base-uncased",
         text=("my_text.txt",),
         arm="mlm+mine.bag:Follow",
         teacher="mine.bag:Bag",
-        inner="mine.villa:Villa",
+        training_step="mine.villa:Villa",
     )
     assert "follow" in adapt(config, TINY, tmp_path)["train_metrics"]

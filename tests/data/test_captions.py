@@ -356,7 +356,7 @@ def test_every_image_is_decoded_once(
         opened.append(path.name)
         return decode_image(path, size)
 
-    monkeypatch.setattr(module, "decode", counted)
+    monkeypatch.setattr(module, "decode_image", counted)
     samples = make()
     for epoch in range(3):
         drawn(samples, list(range(12)), epoch)

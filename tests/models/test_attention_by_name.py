@@ -138,7 +138,7 @@ def tower_maps(clip: nn.Module, windows: ClipWindows) -> tuple[Tensor, ...]:
 @torch.no_grad()
 def test_maps_of_a_tower_are_hfs(name: str, tower: Any) -> None:
     clip, words = tower(name)
-    samples = TextDataset(TEXTS, None, ClipRowEncoder(words, clip.window_index)).get(
+    samples = TextDataset(TEXTS, None, ClipRowEncoder(words, clip.context_length)).get(
         range(len(TEXTS))
     )
     windows = collate(samples).clip

@@ -253,7 +253,7 @@ def test_an_adapted_folder_fills_masks_for_hugging_face(
         teacher=str(teacher),
         arm=arm,
         text=(str(text),),
-        form="lines",
+        text_layout="lines",
     )
     result = adapt(config, homes.STEPS, tmp_path / "out")
     left = tmp_path / "out/model"

@@ -464,10 +464,10 @@ def test_lm_head_of_a_folder_without_one(student, tmp_path):
 def test_every_pair_takes_a_step(name, teacher, student, tower):
     text, (clip, pieces) = student(name), tower(teacher)
     model = CrossModalEncoder(text, clip)
-    sizes = model.sizes._replace(teacher=clip.width)
+    sizes = model.sizes._replace(teacher=clip.embed_dim)
     inputs = (
         TextRowEncoder(text.tokenizer, text.max_length),
-        ClipRowEncoder(pieces, clip.window_index),
+        ClipRowEncoder(pieces, clip.context_length),
     )
     texts = TextDataset(toys.examples(8), *inputs)
     data = TeacherDataset(texts, ClipTextTeacher(clip, pieces), FeatureCache())

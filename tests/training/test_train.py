@@ -216,7 +216,13 @@ def test_another_seed_is_another_run(cross, samples, tmp_path):
 
 def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
     """One process, no accumulation: nothing but AdamW on the weighted means, written out by hand."""
-    options = {"lr": 1e-3, "warmup": 0.0, "schedule": "constant", "clip": 1e9, "weight_decay": 0.1}
+    options = {
+        "lr": 1e-3,
+        "warmup_ratio": 0.0,
+        "schedule": "constant",
+        "max_grad_norm": 1e9,
+        "weight_decay": 0.1,
+    }
     ours, theirs = quiet(student()), quiet(student())
     torch.manual_seed(3)
     form = Classification(("no", "yes"))
@@ -417,7 +423,9 @@ class Second(Noting):
 def test_sources_by_ratio_with_their_own_objectives(student, text_only, tmp_path):
     other = deepcopy(text_only)
     other.ids = [f"other-{i}" for i in other.ids]
-    other.examples = [type(e)(f"other-{e.id}", e.text, e.pair, e.label) for e in other.examples]
+    other.examples = [
+        type(e)(f"other-{e.id}", e.text, e.text_pair, e.label) for e in other.examples
+    ]
     other.kept = {}
     model = student()
     objectives = [First(model.sizes), Second(model.sizes)]

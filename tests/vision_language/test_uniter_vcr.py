@@ -76,7 +76,7 @@ def first_stage(place: Path) -> Path:
     config = make_settings(
         PretrainConfig,
         model="uniter",
-        student=str(place / "bert"),
+        model=str(place / "bert"),
         regions=str(place / "captioned"),
         captions=str(place / "some.token.txt"),
     )
@@ -87,7 +87,7 @@ def first_stage(place: Path) -> Path:
 def second_stage(place: Path, first: Path, **changes: object) -> PretrainConfig:
     settings: dict[str, Any] = {
         "model": "uniter",
-        "student": str(first),
+        "model": str(first),
         "regions": str(place / "store"),
         "task": "vcr",
         "data": str(place / "vcr"),
@@ -404,7 +404,9 @@ def test_every_model_learns_both_and_is_scored_in_one_run(
         max_length=60,
     )
     if kind != "text":
-        config = replace_settings(config, join=kind, regions=str(place / "store"), save_model=True)  # type: ignore[arg-type]
+        config = replace_settings(
+            config, architecture=kind, regions=str(place / "store"), save_model=True
+        )  # type: ignore[arg-type]
     result = finetune(config, replace(STEPS, steps=3, batch=4), tmp_path / "run")
     scores = result["official"]["val"]
     assert set(scores) == {"Q->A", "QA->R", "Q->AR"}
@@ -554,7 +556,7 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
         caption_splits=("train",)
     )
     assert "--image-list list.txt: a task's own texts have none" in refusal(listing="list.txt")
-    told = refusal(student=str(place / "bert"), model="visualbert", step_mix=(1.0,))
+    told = refusal(model=str(place / "bert"), model="visualbert", step_mix=(1.0,))
     assert told.endswith("visualbert's kinds of steps here: none, one step has all")
     captions: dict[str, object] = {
         "task": "",

@@ -41,7 +41,7 @@ class RegionSource(Protocol):
         """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
         ...
 
-    def behind(self, image: str) -> int:
+    def appended_detections(self, image: str) -> int:
         """How many detected regions stand behind an image's annotated objects."""
         ...
 
@@ -202,7 +202,7 @@ class RegionDataset:
         if not objects or self.seeing.phrases or not placed:
             return
         for number, image in enumerate(images):
-            expected = objects + self.store.behind(image)
+            expected = objects + self.store.appended_detections(image)
             if self.seeing.max_regions:
                 expected = min(expected, self.seeing.max_regions)
             here = int((~regions.is_whole_image & (regions.image_index == number)).sum())

@@ -612,6 +612,6 @@ class InMemoryRegions:
         """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
         return self.found[image_id].annotated_order
 
-    def behind(self, image_id: str) -> int:
+    def appended_detections(self, image_id: str) -> int:
         """How many detected regions stand behind an image's annotated objects."""
         return self.found[image_id].appended_detections

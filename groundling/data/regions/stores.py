@@ -78,7 +78,7 @@ class CombinedStore:
         """Whether an image's regions are its annotated objects, all of them and in their order, and others behind."""
         return self.holder(image_id).in_annotated_order(image_id)
 
-    def behind(self, image_id: str) -> int:
+    def appended_detections(self, image_id: str) -> int:
         """How many detected regions stand behind an image's annotated objects."""
         return self.holder(image_id).appended_detections(image_id)
 

@@ -108,7 +108,7 @@ class RegionModel:
         text, _ = model.inputs(self.config.max_length)
         texts = TextDataset(self.inputs.select_tags(examples), text, keep=0)  # each is read once
         files: dict[str, Picture] = {}
-        if model.reads != "features":
+        if model.region_source != "features":
             files = image_files_by_id(
                 texts, self.config.image_settings.images, "a model that reads pixels"
             )

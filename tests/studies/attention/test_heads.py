@@ -287,7 +287,7 @@ def hits(
     boxes = PROTOCOLS["merged-box" if task is MERGED else "any-box"](np.array(gold)).tolist()
     asked = [phrase(example, "dog", *boxes), phrase(example, "a wet", *boxes)]
     samples = samples_of([example], {"i": own}, text, **seeing)
-    grounding = HeadGrounding([asked], task.mark, [0])
+    grounding = HeadGrounding([asked], task.label_regions, [0])
     run_passes_here([AttentionPass(Pointing(1, len(own)), lambda: samples, [grounding])])
     found = grounding.result()
     assert (found.is_right[0] == found.is_right[1]).all()

@@ -305,7 +305,7 @@ def test_vilts_words_and_patches_read_each_other(place: Path) -> None:
     model = load_encoder(place / "vilt")
     texts = TextDataset([Example("own", "a red doghouse runs", images=("0",))], model.inputs(40)[0])
     store = PatchStore(model, {"0": place / "photos/0.png"})
-    samples = RegionDataset(texts, store, RegionOptions(model.whole))
+    samples = RegionDataset(texts, store, RegionOptions(model.reads_whole_image))
     _, maps = told(model, collate(samples.get([0], ())))
     weights = maps["self"][1].weights[0].double().numpy()
     word = samples.get([0], ())[0].text.word_ids
@@ -424,7 +424,7 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
         chances.append(right.mean())
         store = PatchStore(model, {"a": referred / f"images/COCO_train2014_{n:012d}.png"})
         texts = TextDataset([Example("a", TEXTS[n], images=("a",))], model.inputs(40)[0])
-        (sample,) = RegionDataset(texts, store, RegionOptions(model.whole)).get([0], ())
+        (sample,) = RegionDataset(texts, store, RegionOptions(model.reads_whole_image)).get([0], ())
         last = len(sample.text.input_ids) - 2
         _, maps = told(model, collate([sample]))
         for one in maps["self"]:
@@ -466,7 +466,7 @@ def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:
         images=str(place / "photos"),
         data=str(data),
         cpu=True,
-        explained=0,
+        ig_examples=0,
     )
     (model,) = MODALITY(config, tmp_path / "out")["models"]
     assert model["kind"] == "vilt" and model["inputs"]["undefined"]

@@ -408,7 +408,7 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
     words = toys.bert_words()
     model = join(toys.bert(len(words)), words, width=12).eval()
     torch.manual_seed(3)
-    for weights in model.embeddings.parameters():
+    for weights in model.join.parameters():
         torch.nn.init.normal_(weights, std=0.3)
     head = ImageTextMatching(model.sizes).eval()
     texts = TextDataset([Example("a", "a naïve dog", images=("a",))], TextRowEncoder(words, 40))
@@ -540,9 +540,9 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: 
         other="two",
         teacher="clip",
         teacher_images="images",
-        explained=3,
+        ig_examples=3,
         ig_steps=2,
-        at_once=5,
+        batch=5,
     )
     result = MODALITY(config, tmp_path)
     assert result == json.loads((tmp_path / "result.json").read_text())
@@ -623,7 +623,7 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> None:
-    config = config_of(home, model="tuned", data="questions.csv", explained=2, ig_steps=2)
+    config = config_of(home, model="tuned", data="questions.csv", ig_examples=2, ig_steps=2)
     (model,) = MODALITY(config, tmp_path)["models"]
     assert model["inputs"]["measures"] == ["probability of the right answer", "accuracy"]
     values = {row["given"]: row["values"] for row in model["inputs"]["rows"]}
@@ -636,7 +636,7 @@ def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> Non
 
 
 def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_path: Path) -> None:
-    config = config_of(home, model="headless", explained=0, most_examples=6, query="all")
+    config = config_of(home, model="headless", ig_examples=0, limit=6, query="all")
     result = MODALITY(config, tmp_path)
     (model,) = result["models"]
     assert "hidden piece" in model["inputs"]["measures"][0] and model["attribution"] is None

@@ -403,8 +403,8 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> Non
     for found in (whole.by_relation(), shares[0].by_relation()):
         assert len(found) == len(asked.names) == len(hits)
         for relation, one in enumerate(found):
-            assert (one.hits == np.array(hits[relation])).all()
-            assert (one.facts.status == PhraseStatus.SCORED).all()
+            assert (one.is_right == np.array(hits[relation])).all()
+            assert (one.baselines.status == PhraseStatus.SCORED).all()
             for side in (0, 1):
                 expected = mass.get((relation, side))
                 if expected is None:

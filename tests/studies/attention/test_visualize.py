@@ -221,7 +221,7 @@ def test_many_pairs_are_on_pages_with_links(place: Path, tmp_path: Path) -> None
     assert (first.name, second.name) == ("a.html", "a-2.html")
     assert content_of(second.read_text())["page"]["links"] == ["a.html", "a-2.html"]
     assert [pair["text"] for pair in content_of(second.read_text())["pairs"]] == ["two cats wait"]
-    assert len(groundling.visualize(place / "seer", first=1, **settings).entries) == 1
+    assert len(groundling.visualize(place / "seer", limit=1, **settings).entries) == 1
 
 
 def test_answers_that_changed(place: Path, tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ def test_answers_that_changed(place: Path, tmp_path: Path) -> None:
     counts = {"became right": 1, "became wrong": 1, "stayed right": 0, "stayed wrong": 2}
     assert made.counts == counts
     better, worse = (entry["change"] for entry in made.entries)
-    assert better == {"kind": "became right", "first": "no", "second": "yes", "gold": "yes"}
-    assert worse == {"kind": "became wrong", "first": "no", "second": "yes", "gold": "no"}
+    assert better == {"kind": "became right", "limit": "no", "second": "yes", "gold": "yes"}
+    assert worse == {"kind": "became wrong", "limit": "no", "second": "yes", "gold": "no"}
     homes.put(tmp_path / "b.csv", (tmp_path / "b.csv").read_text().replace("two cats", "10 cats"))
     with pytest.raises(
         InputError, match=r"b\.csv, line 3: text is not what it is in .*a\.csv, line 3"

@@ -101,7 +101,7 @@ def test_a_pre_trained_model_tells_whether_image_and_text_match(place: Path) -> 
         assert load_head(place / "matching", part, name)
     batch = collate(samples)
     with torch.no_grad():
-        share = head.eval().read(student(batch), batch).softmax(-1)[0, 1]
+        share = head.eval().compute_logits(student(batch), batch).softmax(-1)[0, 1]
     assert answer.ranked == [("yes", pytest.approx(float(share)))]
 
 
@@ -116,8 +116,8 @@ def test_a_heat_map_has_a_line_where_even_attention_is(place: Path) -> None:
         place / "seer", place / "photos/one.jpg", TEXT, regions=str(place / "store"), cpu=True
     )
     *_, scale = made.figure(["0-0"]).axes
-    assert made.first is not None
-    even = 100 * made.first.even("0-0")
+    assert made.first_view is not None
+    even = 100 * made.first_view.even("0-0")
     assert any(list(line.get_ydata()) == [even, even] for line in scale.lines)
     assert f"line: even, {even:.1f}" in scale.get_ylabel()
     low, high = scale.get_ylim()

@@ -484,7 +484,7 @@ def test_verdict_finds_the_runs(places: Callable[[str], Path], tmp_path: Path) -
 def test_ewok_by_the_command(places: Callable[[str], Path], tmp_path: Path) -> None:
     rows = [{**EWOK_ROW, "Context1": f"a {word} dog ."} for word in ("red", "blue", "tiny")]
     data = lines(tmp_path / "ewok/animals.jsonl", *rows, {**EWOK_ROW, "Context1": "a wet dog ."})
-    result = pairs(settings(places("bert"), data.parent, reduce="mean"), tmp_path / "out")
+    result = pairs(settings(places("bert"), data.parent, reduction="mean"), tmp_path / "out")
     assert result["chance"] == {"accuracy": 0.5, "both": 0.25, "targets": 0.5}
     assert result["ties"] == 2
     scored = items(tmp_path / "out")
@@ -506,7 +506,7 @@ def test_few_pairs_and_long_ones(
     result = pairs(settings(model, data, skip_long=True), tmp_path / "out")
     assert (result["items"], result["left_out"]) == (2, 1)
     assert "1 pairs are left out" in capsys.readouterr().err
-    few = pairs(settings(model, data, most_pairs=1), tmp_path / "few")
+    few = pairs(settings(model, data, limit=1), tmp_path / "few")
     assert few["items"] == 1
     with pytest.raises(InputError, match="no pair is left"):
         pairs(settings(model, data, max_length=3, skip_long=True), tmp_path / "none")

@@ -129,7 +129,7 @@ class PatchStore:
         """No: patches are no annotated objects."""
         return False
 
-    def behind(self, image: str) -> int:
+    def appended_detections(self, image: str) -> int:
         """None, as there are no annotated objects."""
         return 0
 
