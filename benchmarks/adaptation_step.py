@@ -240,7 +240,7 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[tuple[float, int, f
                 objective.corrupt(s, generator("corrupt", s.id), lambda: samples[0]) for s in some
             ]
         batch = collate(some)
-        pieces, work = needed(batch, objectives, options)
+        tokens, work = needed(batch, objectives, options)
         batch = (padded(batch) if way == "plain" else batch).to(DEVICE)
         started = now()
         with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE.type == "cuda"):
@@ -249,7 +249,7 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[tuple[float, int, f
         optimizer.step()
         optimizer.zero_grad()
         if n:
-            yield now() - started, pieces, work
+            yield now() - started, tokens, work
 
 
 def now() -> float:
@@ -268,8 +268,8 @@ def needed(
     width, layers = options.width, options.layers
     layer = 12 * width**2  # weights: four of attention, eight of its feed-forward block
     text = batch.text.attention_mask.sum(1)
-    pieces = int(text.sum())
-    weights, pairs = layers * layer * pieces, layers * int((text**2).sum())
+    tokens = int(text.sum())
+    weights, pairs = layers * layer * tokens, layers * int((text**2).sum())
     for objective in objectives:
         scored_places = sum(objective.count(batch).values())
         weights += scored_places * width * (width + TABLES.get(objective.name, 0))
@@ -278,16 +278,16 @@ def needed(
         weights += (layers * layer + width**2) * int(clip.sum())
         pairs += layers * int((windows**2).sum())
         # Two cross-modal layers: each side attends to the other and to itself, so it has four more attention weights.
-        weights += 2 * (layer + 4 * width**2) * (pieces + int(clip.sum()))
+        weights += 2 * (layer + 4 * width**2) * (tokens + int(clip.sum()))
         pairs += 2 * int((text**2 + clip**2 + 2 * text * clip).sum())
-    return pieces, float(6 * weights + 12 * width * pairs)
+    return tokens, float(6 * weights + 12 * width * pairs)
 
 
 def every_position(objectives: list, encoded: object, batch: Batch) -> torch.Tensor:
     """The three losses, with logits computed at every position; unscored ones are ignored afterwards."""
-    match, mlm, tokens = objectives
+    match, mlm, clip_tokens = objectives
     logits = mlm.head(encoded.joint_text, encoded.word_table)  # type: ignore[attr-defined]
-    clip_logits = tokens.head(encoded.joint_visual, encoded.clip_table)  # type: ignore[attr-defined]
+    clip_logits = clip_tokens.head(encoded.joint_visual, encoded.clip_table)  # type: ignore[attr-defined]
     return torch.stack(
         [
             F.cross_entropy(logits.flatten(0, 1), batch.labels["masked_lm"].flatten()),
@@ -301,11 +301,11 @@ def measured(way: str, options: argparse.Namespace) -> dict[str, float]:
     """Text tokens per second without padding, peak memory in MiB, and MFU."""
     torch.set_num_threads(options.threads)
     rows = list(steps(way, options))
-    seconds, pieces, work = (sum(column) for column in zip(*rows, strict=True))
+    seconds, tokens, work = (sum(column) for column in zip(*rows, strict=True))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if DEVICE.type == "cuda":
         peak = torch.cuda.max_memory_allocated()
-    found = {"tokens_per_second": pieces / seconds, "peak_mib": peak / 2**20}
+    found = {"tokens_per_second": tokens / seconds, "peak_mib": peak / 2**20}
     card = torch.cuda.get_device_name() if DEVICE.type == "cuda" else ""
     tflops = options.peak_tflops or next((PEAKS[name] for name in PEAKS if name in card), 0)
     return {**found, "mfu": work / seconds / tflops / 1e12} if tflops else found

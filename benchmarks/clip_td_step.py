@@ -135,7 +135,7 @@ def examples(options: argparse.Namespace, photos: Path) -> list[Example]:
 
 def teacher(options: argparse.Namespace, photos: Path) -> ClipTeacher:
     """A ViT-B with random weights and a text tower of CLIP's size, or smaller towers."""
-    pieces = tokenizer(49408, "<start>", "<end>")
+    tokens = tokenizer(49408, "<start>", "<end>")
     sides: dict[str, Any] = {"patch_size": options.patch}
     texts: dict[str, Any] = {"eos_token_id": 3, "bos_token_id": 2, "pad_token_id": 0}
     if options.width != 768:
@@ -146,7 +146,7 @@ def teacher(options: argparse.Namespace, photos: Path) -> ClipTeacher:
     clip = CLIPModel(CLIPConfig(vision_config=sides, text_config=texts))
     image = ClipImageTower(clip.vision_model, clip.visual_projection, CLIPImageProcessorPil())
     seen = TargetedDistillationSettings(teacher_images=str(photos))
-    return ClipTeacher(FrozenClip(image, make_clip_text_tower(clip), pieces), WANTS, seen)
+    return ClipTeacher(FrozenClip(image, make_clip_text_tower(clip), tokens), WANTS, seen)
 
 
 class Way:

@@ -98,7 +98,7 @@ def with_datasets(text: Path, form: str, processes: int, folder: Path) -> Any:
         return dict(tokenizer(batch["text"], return_special_tokens_mask=True, **most))
 
     def grouped(batch: dict[str, list[list[int]]]) -> dict[str, Any]:
-        joined = {name: [piece for row in rows for piece in row] for name, rows in batch.items()}
+        joined = {name: [token for row in rows for token in row] for name, rows in batch.items()}
         total = len(joined["input_ids"]) // length * length
         return {
             name: [row[at : at + length] for at in range(0, total, length)]

@@ -125,11 +125,11 @@ def work(options: argparse.Namespace) -> tuple[float, float]:
     tokenizer, config = (one.from_pretrained(options.model) for one in (AutoTokenizer, AutoConfig))
     _, texts = read_rows(options, "train", options.most)
     rows = tokenizer(*texts, truncation=True, max_length=options.max_length)["input_ids"]
-    pieces, pairs = sum(len(row) for row in rows), sum(len(row) ** 2 for row in rows)
+    tokens, pairs = sum(len(row) for row in rows), sum(len(row) ** 2 for row in rows)
     width, layers = config.hidden_size, config.num_hidden_layers
     weights = layers * (4 * width**2 + 2 * width * config.intermediate_size)
-    flops = 6 * weights * pieces + 12 * layers * width * pairs
-    return options.epochs * pieces, float(options.epochs * flops)
+    flops = 6 * weights * tokens + 12 * layers * width * pairs
+    return options.epochs * tokens, float(options.epochs * flops)
 
 
 def _now() -> float:
@@ -184,13 +184,13 @@ def main() -> None:
         ratios = [theirs["seconds"] / ours["seconds"] for theirs, ours in pairs]
         spelt = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         print(f"here is {statistics.median(ratios):.2f} times as fast as {way} ({spelt})")
-    pieces, flops = work(options)
+    tokens, flops = work(options)
     for way in WAYS:
         seconds = statistics.median(run["training"] for run in found[way])
         used = ""
         if options.peak_tflops:
             used = f", MFU {flops / seconds / options.peak_tflops / 1e12:.1%}"
-        print(f"{way}: trains on {pieces / seconds:.0f} tokens/s of wall-clock time{used}")
+        print(f"{way}: trains on {tokens / seconds:.0f} tokens/s of wall-clock time{used}")
     for way in WAYS:
         scores = [run["accuracy"] for run in found[way]]
         print(f"{way}: dev accuracy {statistics.mean(scores):.3f}, {scores}")

@@ -13,17 +13,16 @@ __version__ = "0.1.0"
 # The types of these names are in `__init__.pyi`, which `python docs/make_api.py` writes.
 FUNCTIONS = (
     "adapt",
-    "probe-facts",
     "attention",
     "compare",
     "data_captions",
     "data_check",
     "data_counts",
+    "data_make_tasks",
+    "data_make_world",
     "data_partition",
     "data_shift",
     "data_show",
-    "data_make_tasks",
-    "data_make_world",
     "ensemble",
     "evaluate",
     "figures",
@@ -36,6 +35,7 @@ FUNCTIONS = (
     "predict",
     "pretrain",
     "probe",
+    "probe_facts",
     "push",
     "quickstart",
     "regions",
@@ -43,7 +43,7 @@ FUNCTIONS = (
     "similarity",
     "sweep",
     "syntax",
-    "train-clip",
+    "train_clip",
     "vcr",
     "verdict",
     "winoground",
@@ -82,7 +82,7 @@ def __getattr__(name: str) -> object:
         value = vars(importlib.import_module(PLACES[name]))[name]
     else:
         errors = importlib.import_module(f"{__name__}.core.errors")
-        hint = errors.nearest(name, __all__) or f"; it has: {', '.join(sorted(__all__))}"
+        hint = errors.did_you_mean(name, __all__) or f"; it has: {', '.join(sorted(__all__))}"
         # Only `name` is passed: given the module too, Python would append a suggestion of its own.
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
     globals()[name] = value

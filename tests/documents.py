@@ -79,13 +79,13 @@ def write_modules(page: Path, folder: Path) -> None:
 
 def parts(text: str) -> list[tuple[bool, str]]:
     """A document cut into blocks of shell commands (True) and running text or rows of a table (False)."""
-    pieces: list[tuple[bool, str]] = []
+    tokens: list[tuple[bool, str]] = []
     fence = ""
     before = ""
     for line in text.splitlines():
         if line.startswith("```"):
             fence = "" if fence else (line.removeprefix("```") or "text")
-            pieces.append((True, ""))
+            tokens.append((True, ""))
             before = ""
             continue
         is_indented = line.startswith("    ") and (not before or before.startswith("    "))
@@ -94,11 +94,11 @@ def parts(text: str) -> list[tuple[bool, str]]:
         if fence and not is_block:
             continue
         is_row = line.startswith("|")
-        if pieces and pieces[-1][0] == is_block and line and not is_row:
-            pieces[-1] = (is_block, pieces[-1][1] + "\n" + line)
+        if tokens and tokens[-1][0] == is_block and line and not is_row:
+            tokens[-1] = (is_block, tokens[-1][1] + "\n" + line)
         else:
-            pieces.append((is_block, line))
-    return pieces
+            tokens.append((is_block, line))
+    return tokens
 
 
 def words(line: str) -> list[str]:

@@ -66,7 +66,7 @@ def words() -> PreTrainedTokenizerBase:
 
 
 @cache
-def pieces() -> PreTrainedTokenizerBase:
+def tokens() -> PreTrainedTokenizerBase:
     return toys.clip_words()
 
 
@@ -149,7 +149,7 @@ def speaking_encoder(folder: Path, width: int) -> Path:
 
 
 def teacher(folder: Path) -> Path:
-    return home(folder, toys.clip(pieces()), pieces())
+    return home(folder, toys.clip(tokens()), tokens())
 
 
 def vilt(folder: Path, **options: Any) -> Path:
@@ -271,7 +271,7 @@ def training_with(inner: Any) -> Callable[..., dict[str, object]]:
     """`train` with an inner step in place of that which a recipe asks for."""
 
     def call(*arguments: Any, **options: Any) -> dict[str, object]:
-        return groundling.training.loop.train(*arguments, **{**options, "inner": inner})
+        return groundling.training.loop.train(*arguments, **{**options, "training_step": inner})
 
     return call
 

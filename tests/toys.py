@@ -159,7 +159,7 @@ def images_of(*splits: list[Example]) -> list[str]:
 
 
 def bert_words() -> BertTokenizer:
-    """Characters, two-letter pieces and frequent words. The trainer of `tokenizers` breaks ties by chance: not used."""
+    """Characters, two-letter tokens and frequent words. The trainer of `tokenizers` breaks ties by chance: not used."""
     normalizer, splitter = (
         normalizers.BertNormalizer(lowercase=True),
         pre_tokenizers.BertPreTokenizer(),
@@ -167,11 +167,11 @@ def bert_words() -> BertTokenizer:
     words = Counter(
         w for t in sentences() for w, _ in splitter.pre_tokenize_str(normalizer.normalize_str(t))
     )
-    pieces = {c for w in words for c in w} | {f"##{c}" for w in words for c in w}
-    pieces |= {f"##{w[i : i + 2]}" for w in words for i in range(1, len(w) - 1) if w.isascii()}
-    pieces |= {w for w, n in words.items() if n > 25}
+    tokens = {c for w in words for c in w} | {f"##{c}" for w in words for c in w}
+    tokens |= {f"##{w[i : i + 2]}" for w in words for i in range(1, len(w) - 1) if w.isascii()}
+    tokens |= {w for w, n in words.items() if n > 25}
     return BertTokenizer(
-        vocab={p: i for i, p in enumerate([*BERT_SPECIAL, *sorted(pieces)])}, do_lower_case=True
+        vocab={p: i for i, p in enumerate([*BERT_SPECIAL, *sorted(tokens)])}, do_lower_case=True
     )
 
 
@@ -192,12 +192,12 @@ def roberta_words() -> RobertaTokenizer:
 
 
 def deberta_words() -> DebertaV2Tokenizer:
-    """SentencePiece's unigrams: characters and frequent words, a space being part of the piece after it."""
+    """SentencePiece's unigrams: characters and frequent words, a space being part of the token after it."""
     words = Counter("▁" + w for t in sentences() for w in t.split())
-    pieces = {c for w in words for c in w} | {w for w, n in words.items() if n > 25}
+    tokens = {c for w in words for c in w} | {w for w, n in words.items() if n > 25}
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
     scored = [(p, 0.0) for p in special] + [
-        (p, -2.0 if len(p) > 1 else -8.0) for p in sorted(pieces)
+        (p, -2.0 if len(p) > 1 else -8.0) for p in sorted(tokens)
     ]
     return DebertaV2Tokenizer(vocab=scored)
 
@@ -362,16 +362,16 @@ def siglip(tokenizer: PreTrainedTokenizerBase) -> SiglipModel:
 
 def cross_modal(dropout: float | None = None) -> CrossModalEncoder:
     """BERT + CLIP text tower + two cross-modal layers, always with the same weights."""
-    words, pieces = bert_words(), clip_words()
+    words, tokens = bert_words(), clip_words()
     options = (
         {}
         if dropout is None
         else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     )
     text = TextEncoder(bert(len(words), **options), words)
-    tower = make_clip_text_tower(clip(pieces))
+    tower = make_clip_text_tower(clip(tokens))
     torch.manual_seed(8)
-    return CrossModalEncoder(text, tower, clip_tokenizer=pieces)
+    return CrossModalEncoder(text, tower, clip_tokenizer=tokens)
 
 
 def both_sides(count: int = 64, max_length: int = 40, max_windows: int = 0) -> TextDataset:
@@ -408,7 +408,7 @@ class Shelf(dict[str, RegionRow]):
     def in_annotated_order(self, image: str) -> bool:
         return True
 
-    def behind(self, image: str) -> int:
+    def appended_detections(self, image: str) -> int:
         return 0
 
 

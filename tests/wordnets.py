@@ -35,7 +35,7 @@ MEANINGS = (
     Meaning("v", (("walk", 9), ("stroll", 1))),
     Meaning("v", (("stop", 8), ("halt", 2))),
     Meaning("v", (("see", 50), ("behold", 1))),
-    Meaning("v", (("visualize", 30),), "see"),
+    Meaning("v", (("look", 30),), "see"),
     Meaning("v", (("dog", 1), ("chase", 2))),
     Meaning("a", (("happy", 10), ("glad", 4))),
     Meaning("r", (("quickly", 3), ("rapidly", 2))),

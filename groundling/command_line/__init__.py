@@ -167,7 +167,7 @@ class Commands(Mapping[str, Command]):
     """
 
     def __init__(self) -> None:
-        self._core = {one.rpartition(".")[2]: one for one in _inside("groundling.commands")}
+        self._core = {_first_word(one): one for one in _inside("groundling.commands")}
 
     def __getitem__(self, name: str) -> Command:
         command = self.core_command(name)
@@ -195,10 +195,15 @@ class Commands(Mapping[str, Command]):
 @cache
 def _in_module(module: str) -> dict[str, Command]:
     """The commands defined in a module of the core, not those it imports."""
-    word = module.rpartition(".")[2]
+    word = _first_word(module)
     every = vars(importlib.import_module(module)).values()
     commands = [one for one in every if isinstance(one, Command)]
     return {one.name: one for one in commands if one.name.partition(" ")[0] == word}
+
+
+def _first_word(module: str) -> str:
+    """The first word of a module's commands: `train-clip` of `train_clip`."""
+    return module.rpartition(".")[2].replace("_", "-")
 
 
 @cache

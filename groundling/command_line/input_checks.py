@@ -177,7 +177,7 @@ def _check_asked(settings: object) -> None:
     Any seed of the run will do: all were trained on the same columns.
     """
     held = vars(settings)
-    saved, asking = held.get("saved"), held.get("asking")
+    saved, asking = held.get("saved_model"), held.get("columns")
     if not (isinstance(saved, SavedModelSettings) and isinstance(asking, PredictionColumns)):
         return
     table = Path(held["data"])

@@ -45,7 +45,7 @@ def declared_objects(folder: str, kind: str) -> dict[str, dict[str, Any]]:
     """The objects of a class (`ObjectiveSpec`, `Architecture`, ...) that the modules of a
     sub-package define, without an import.
 
-    By name; each with the plain keyword values of its constructor call, such as `taught`.
+    By name; each with the plain keyword values of its constructor call, such as `needs_teacher`.
     """
     found: dict[str, dict[str, Any]] = {}
     root = Path(groundling.__file__).parent
@@ -99,7 +99,9 @@ def objective_requirements(name: str) -> ObjectiveRequirements:
         return ObjectiveRequirements(part.needs_cross_modal, part.needs_teacher)
     _check_offered("objectives", "ObjectiveSpec", name)
     told = declared_objects("objectives", "ObjectiveSpec")[name]
-    return ObjectiveRequirements(bool(told.get("joint")), bool(told.get("taught")))
+    return ObjectiveRequirements(
+        bool(told.get("needs_cross_modal")), bool(told.get("needs_teacher"))
+    )
 
 
 @dataclass(frozen=True)

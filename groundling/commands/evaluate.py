@@ -17,13 +17,13 @@ from groundling.settings.input_settings import PredictionColumns, SavedModelSett
 class EvaluateConfig(Settings):
     """Labelled data on which a fine-tuned model is scored."""
 
-    saved: SavedModelSettings = field(default_factory=SavedModelSettings)
+    saved_model: SavedModelSettings = field(default_factory=SavedModelSettings)
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files, or your own file with labels."""
     split: str = ""
     """Split to score; empty: all labelled splits, or all rows of your own file (`dev`: the rows \
 that training held out)."""
-    asking: PredictionColumns = field(default_factory=PredictionColumns)
+    columns: PredictionColumns = field(default_factory=PredictionColumns)
     label: Annotated[str, InputKind.COLUMN] = ""
     """Your own file: label column; empty: the column of the training file."""
 
@@ -35,10 +35,10 @@ def evaluate(config: EvaluateConfig, work: CommandContext) -> dict[str, Any]:
     """
     from groundling.prediction.fine_tuned import evaluate_on, image_lookup, load_saved
 
-    model = load_saved(config.saved)
-    sight = image_lookup(model, config.saved, decode=False)
+    model = load_saved(config.saved_model)
+    sight = image_lookup(model, config.saved_model, decode=False)
     data = Path(config.data)
-    result = evaluate_on(model, data, config.split, config.asking, config.label, sight)
+    result = evaluate_on(model, data, config.split, config.columns, config.label, sight)
     work.note(*model.notes)
     return result
 

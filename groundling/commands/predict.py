@@ -97,7 +97,7 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
         "skipped_first": [f"{lines[number].where}: {faults[number]}" for number in sorted(faults)][
             :FIRST
         ],
-        "dropped_pieces": dropped,
+        "truncated_tokens": dropped,
     }
 
 

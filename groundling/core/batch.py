@@ -127,10 +127,10 @@ class TextRow:
 
     def take(self, places: np.ndarray) -> TextRow:
         """The tokens at these positions; all fields are indexed alike."""
-        fields_of_pieces = {
+        fields_of_tokens = {
             name: values for name, values in vars(self).items() if isinstance(values, np.ndarray)
         }
-        return replace(self, **{name: each[places] for name, each in fields_of_pieces.items()})
+        return replace(self, **{name: each[places] for name, each in fields_of_tokens.items()})
 
 
 @with_field_docs
@@ -314,14 +314,14 @@ class ClipWindows:
 
     def flatten_states(self, states: Tensor) -> Tensor:
         """States per window (W, S, D), concatenated per row: (N, V, D), zeros at padding."""
-        rows, pieces = self.key_mask.shape
-        places = rows * pieces
+        rows, tokens = self.key_mask.shape
+        places = rows * tokens
         # Padding is written to one extra position, which is cut off: indexing by a mask would
         # synchronise with the GPU to count its entries.
         slot = torch.where(self.attention_mask, self.flat_position, places)
         flat = states.new_zeros(places + 1, states.shape[-1])
         flat = flat.index_put((slot.flatten(),), states.flatten(0, 1))
-        return flat[:places].view(rows, pieces, -1)
+        return flat[:places].view(rows, tokens, -1)
 
 
 @with_field_docs
@@ -349,9 +349,9 @@ class Perturbation:
         text = None
         regions = None
         if batch.text is not None:
-            rows, pieces = batch.text.input_ids.shape
+            rows, tokens = batch.text.input_ids.shape
             text = torch.zeros(
-                rows, pieces, sizes.input_embeddings[1], device=batch.text.input_ids.device
+                rows, tokens, sizes.input_embeddings[1], device=batch.text.input_ids.device
             )
         if batch.regions is not None:
             rows, count, _ = batch.regions.boxes.shape
@@ -502,7 +502,7 @@ def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
     elif isinstance(value, Mapping):
         changed = {key: _each_tensor(inner, change) for key, inner in value.items()}
     elif isinstance(value, (Batch, Tokens, ClipWindows, Regions, TeacherInput, Perturbation)):
-        names = [one.name for one in fields(value) if one.name != "origin"]
+        names = [one.name for one in fields(value) if one.name != "cpu_batch"]
         inner = {name: _each_tensor(value.__dict__[name], change) for name in names}
         changed = replace(value, **inner)
     return cast(T, changed)
@@ -659,7 +659,7 @@ def _tokens(rows: Sequence[TextRow]) -> Tokens:
     )
 
 
-REGION_FILLS = {"image": 0, "whole": False, "masked": False, "cover": False}
+REGION_FILLS = {"image_index": 0, "is_whole_image": False, "masked": False, "segmentation": False}
 """Padding values of region fields that are no real numbers; 0 in all other fields."""
 
 
@@ -671,7 +671,7 @@ def _regions(rows: Sequence[RegionRow]) -> Regions:
 
 def _windows(rows: Sequence[TextRow]) -> ClipWindows:
     width = max(len(row.input_ids) for row in rows)
-    pieces: list[np.ndarray] = []
+    tokens: list[np.ndarray] = []
     slots: list[np.ndarray] = []
     owner: list[int] = []
     types: list[int] = []
@@ -679,17 +679,17 @@ def _windows(rows: Sequence[TextRow]) -> ClipWindows:
         window = require(row.window_index, "window_index", "a CLIP text tower")
         starts = np.flatnonzero(np.diff(window, prepend=-1))
         for start, stop in zip(starts, [*starts[1:], len(row.input_ids)], strict=True):
-            pieces.append(row.input_ids[start:stop])
+            tokens.append(row.input_ids[start:stop])
             slots.append(np.arange(start, stop) + number * width)
             owner.append(number)
             types.append(int(row.token_type_ids[start]))
-    span = max(len(piece) for piece in pieces)
+    span = max(len(token) for token in tokens)
     return ClipWindows(
-        input_ids=_pad(pieces, rows[0].pad_token_id, span),
-        attention_mask=_pad([np.ones(len(piece), bool) for piece in pieces], False, span),
+        input_ids=_pad(tokens, rows[0].pad_token_id, span),
+        attention_mask=_pad([np.ones(len(token), bool) for token in tokens], False, span),
         row_index=torch.tensor(owner),
         flat_position=_pad(slots, 0, span),
-        eot_index=torch.tensor([len(piece) - 1 for piece in pieces]),
+        eot_index=torch.tensor([len(token) - 1 for token in tokens]),
         token_type_ids=torch.tensor(types),
         key_mask=_pad([np.ones(len(row.input_ids), bool) for row in rows], False, width),
         special_tokens_mask=_pad([row.special_tokens_mask for row in rows], True, width),

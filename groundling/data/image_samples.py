@@ -391,8 +391,8 @@ class CaptionedImageDataset:
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): one row, no text tokens, the CLIP tokens of the longest caption."""
-        pieces = np.split(self.texts.sizes[:, 2], self.first[1:-1])
-        return np.array([(1, 0, part.max()) for part in pieces], np.int64)
+        tokens = np.split(self.texts.sizes[:, 2], self.first[1:-1])
+        return np.array([(1, 0, part.max()) for part in tokens], np.int64)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with `clip`, `pixels` and the label `image` (its number, which

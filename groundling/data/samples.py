@@ -221,7 +221,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, table: Sized) -> None:
         )
 
 
-Pieces = tuple[np.ndarray, np.ndarray]
+Tokens = tuple[np.ndarray, np.ndarray]
 """Ids (P,) of tokens and the raw words (P,) that they belong to, -1 for none; no special tokens."""
 
 
@@ -294,12 +294,12 @@ class TextRowEncoder:
             out.append((self._row(kept, spans_of_parts), dropped))
         return out
 
-    def row_of(self, pieces: Pieces) -> tuple[TextRow, int]:
+    def row_of(self, tokens: Tokens) -> tuple[TextRow, int]:
         """The row of one text without tags, and its number of truncated tokens.
 
-        The row is as from `rows`; `pieces` are the tokens of `engine`.
+        The row is as from `rows`; `tokens` are the tokens of `engine`.
         """
-        ids, word = pieces
+        ids, word = tokens
         room = self.max_length - len(self.start) - len(self.end)
         dropped = max(0, len(ids) - room)
         count = len(ids) - dropped
@@ -399,12 +399,12 @@ class ClipRowEncoder:
         encodings = iter(self.engine.encode_batch(every, add_special_tokens=False))
         return [self._row([next(encodings) for _ in parts], parts) for parts in words]
 
-    def row_of(self, pieces: Pieces) -> tuple[TextRow, int]:
+    def row_of(self, tokens: Tokens) -> tuple[TextRow, int]:
         """The row of one text, and its number of truncated tokens.
 
-        The row is as from `rows`; `pieces` are the tokens of `engine`.
+        The row is as from `rows`; `tokens` are the tokens of `engine`.
         """
-        ids, word = pieces
+        ids, word = tokens
         return self._of_parts([(ids.astype(np.int64), word.astype(np.int64))])
 
     def _row(
@@ -418,16 +418,16 @@ class ClipRowEncoder:
             before += len(spans_of_part)
         return self._of_parts(parts)
 
-    def _of_parts(self, parts: Sequence[Pieces]) -> tuple[TextRow, int]:
+    def _of_parts(self, parts: Sequence[Tokens]) -> tuple[TextRow, int]:
         windows = _WindowRow([], [], [], [], [])
         dropped = 0
-        for number, (pieces, word) in enumerate(parts):
+        for number, (tokens, word) in enumerate(parts):
             cuts = self._cuts(word)
             if self.max_windows and len(cuts) > self.max_windows:
-                dropped += len(pieces) - cuts[self.max_windows - 1][1]
+                dropped += len(tokens) - cuts[self.max_windows - 1][1]
                 cuts = cuts[: self.max_windows]
             for start, stop in cuts:
-                self._add(windows, pieces[start:stop], word[start:stop], number)
+                self._add(windows, tokens[start:stop], word[start:stop], number)
         row = TextRow(
             input_ids=np.concatenate(windows.ids),
             special_tokens_mask=np.concatenate(windows.special),
@@ -438,13 +438,13 @@ class ClipRowEncoder:
         )
         return row, dropped
 
-    def _add(self, windows: _WindowRow, pieces: np.ndarray, word: np.ndarray, text: int) -> None:
+    def _add(self, windows: _WindowRow, tokens: np.ndarray, word: np.ndarray, text: int) -> None:
         """Add a window of text number `text`."""
         edges = (len(self.start), len(self.end))
-        ids = np.concatenate([self.start, pieces, self.end]).astype(np.int64)
+        ids = np.concatenate([self.start, tokens, self.end]).astype(np.int64)
         windows.window.append(np.full(len(ids), len(windows.ids), np.int64))
         windows.types.append(np.full(len(ids), text, np.int64))
-        windows.special.append(np.pad(np.zeros(len(pieces), bool), edges, constant_values=True))
+        windows.special.append(np.pad(np.zeros(len(tokens), bool), edges, constant_values=True))
         windows.word.append(np.pad(word, edges, constant_values=-1))
         windows.ids.append(ids)
 
@@ -581,9 +581,9 @@ AT_ONCE = 1024
 
 def size_of(sample: Sample) -> tuple[int, int, int]:
     """Rows of a sample, and the most text tokens and CLIP tokens in one of them."""
-    pieces = [0 if row.text is None else len(row.text.input_ids) for row in sample.rows]
+    tokens = [0 if row.text is None else len(row.text.input_ids) for row in sample.rows]
     windows = [0 if row.clip is None else len(row.clip.input_ids) for row in sample.rows]
-    return len(sample.rows), max(pieces), max(windows)
+    return len(sample.rows), max(tokens), max(windows)
 
 
 class SampledTextDataset:
@@ -654,14 +654,14 @@ def _drawable(example: Example) -> list[Example]:
 def longest_versions(versions: Sequence[Sequence[Example]], text: TextRowEncoder) -> np.ndarray:
     """Number of tokens (len(versions),) of the longest version of each text."""
     every = [example for examples in versions for example in examples]
-    pieces = TextDataset(every, text, keep=0).sizes[:, 1]
+    tokens = TextDataset(every, text, keep=0).sizes[:, 1]
     ends = np.cumsum([len(examples) for examples in versions])
-    return np.array([part.max() for part in np.split(pieces, ends[:-1])], np.int64)
+    return np.array([part.max() for part in np.split(tokens, ends[:-1])], np.int64)
 
 
-def single_row_sizes(pieces: np.ndarray) -> np.ndarray:
+def single_row_sizes(tokens: np.ndarray) -> np.ndarray:
     """Sizes (N, 3) of samples of one row with these numbers of tokens (N,) and no other inputs."""
-    return np.stack([np.ones_like(pieces), pieces, np.zeros_like(pieces)], 1)
+    return np.stack([np.ones_like(tokens), tokens, np.zeros_like(tokens)], 1)
 
 
 def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndarray:

@@ -184,8 +184,8 @@ class ShardWriter:
             header = io.BytesIO()
             about = {"descr": dtype.str, "fortran_order": False, "shape": (rows, *shape)}
             np.lib.format.write_array_header_1_0(header, about)
-            pieces = [memoryview(header.getvalue()), *(array.data for array in arrays)]
-            sha256 = _write(shard_file(self.folder, name, number), pieces)
+            tokens = [memoryview(header.getvalue()), *(array.data for array in arrays)]
+            sha256 = _write(shard_file(self.folder, name, number), tokens)
             columns[name] = ColumnInfo(dtype.str, shape, rows, sha256)
         facts = [dict(record.facts) for record in records]
         index = ShardIndex(
@@ -323,7 +323,7 @@ def _words(forms: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> str:
     return ", ".join(f"{name} {dtype.name} {shape}" for name, (dtype, shape) in forms.items())
 
 
-def _write(path: Path, pieces: Iterable[memoryview]) -> str:
+def _write(path: Path, tokens: Iterable[memoryview]) -> str:
     """Write a file atomically; returns its SHA-256.
 
     The data is flushed to disk before the rename, so after a power failure every file
@@ -333,9 +333,9 @@ def _write(path: Path, pieces: Iterable[memoryview]) -> str:
     partial = path.with_name(path.name + ".partial")
     with disk_errors(path):
         with partial.open("wb") as stream:
-            for piece in pieces:
-                stream.write(piece)
-                digest.update(piece)
+            for token in tokens:
+                stream.write(token)
+                digest.update(token)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, path)
@@ -358,7 +358,7 @@ def read_index(path: Path) -> ShardIndex:
             lengths=content["lengths"],
             columns=columns,
             facts=content["facts"],
-            skip_reasons=content["skipped"],
+            skip_reasons=content["skip_reasons"],
             key=content["key"],
         )
         _check(index)
@@ -388,7 +388,7 @@ def _check(index: ShardIndex) -> None:
     """Raises ValueError or TypeError, with a reason, if fields of an index
     have wrong types or disagree.
     """
-    for name in ("ids", "facts", "skipped"):
+    for name in ("ids", "facts", "skip_reasons"):
         if not isinstance(getattr(index, name), list):
             raise TypeError(f"{name} is not a list")
     if not all(isinstance(text, str) for text in [*index.ids, *index.skip_reasons]):

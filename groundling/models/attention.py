@@ -21,7 +21,7 @@ class PositionKind(IntEnum):
     """The type of a position in a sequence."""
 
     PADDING = 0
-    PIECE = 1
+    TOKEN = 1
     SPECIAL = 2
     REGION = 3
     WHOLE_IMAGE = 4
@@ -75,24 +75,24 @@ def _with_indices(holds: Tensor) -> SequencePositions:
     )
 
 
-def _pieces(mask: Tensor, special: Tensor) -> SequencePositions:
-    inner = torch.where(special, int(PositionKind.SPECIAL), int(PositionKind.PIECE))
+def _tokens(mask: Tensor, special: Tensor) -> SequencePositions:
+    inner = torch.where(special, int(PositionKind.SPECIAL), int(PositionKind.TOKEN))
     return _with_indices(torch.where(mask, inner, int(PositionKind.PADDING)))
 
 
 def text_positions(tokens: Tokens) -> SequencePositions:
     """The T positions of a text encoder's input."""
-    return _pieces(tokens.attention_mask, tokens.special_tokens_mask)
+    return _tokens(tokens.attention_mask, tokens.special_tokens_mask)
 
 
 def clip_positions(windows: ClipWindows) -> SequencePositions:
     """The V positions of CLIP's text side, with a text's windows concatenated."""
-    return _pieces(windows.key_mask, windows.special_tokens_mask)
+    return _tokens(windows.key_mask, windows.special_tokens_mask)
 
 
 def window_positions(windows: ClipWindows) -> SequencePositions:
     """The S positions of each of the W windows of a CLIP text tower."""
-    return _pieces(
+    return _tokens(
         windows.attention_mask, windows.special_tokens_mask.flatten()[windows.flat_position]
     )
 

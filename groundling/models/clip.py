@@ -140,11 +140,11 @@ class ClipTextTower(nn.Module):
         self, windows: ClipWindows, attention: AttentionCallback
     ) -> AbstractContextManager[None]:
         places = window_positions(windows)
-        pieces = windows.input_ids.shape[1]
+        tokens = windows.input_ids.shape[1]
 
         def tell(layer: int, weights: Tensor) -> None:
             # SigLIP attends to its padding too, which is left out of rows and columns.
-            inside = weights[:, :, :pieces, :pieces]
+            inside = weights[:, :, :tokens, :tokens]
             attention(AttentionMap("self", layer, inside, places, places))
 
         return capture_attention(self.tower, tell)

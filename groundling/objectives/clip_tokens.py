@@ -69,10 +69,10 @@ class ClipTokenClassification(Objective):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Scored tokens."""
-        pieces = int(self._scored(batch).sum())
+        tokens = int(self._scored(batch).sum())
         if "clip_padding" in batch.labels:
-            pieces += int(batch.labels["clip_padding"].sum())
-        return {"clip_tokens": pieces}
+            tokens += int(batch.labels["clip_padding"].sum())
+        return {"clip_tokens": tokens}
 
     def _scored(self, batch: Batch) -> Tensor:
         """Mask (N, V) of the scored tokens."""

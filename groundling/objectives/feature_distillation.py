@@ -28,7 +28,13 @@ class FeatureDistillation(Objective):
     """
 
     name = "distill"
-    required_fields = ("text", "words", "features.sentence", "features.words", "features.has")
+    required_fields = (
+        "text",
+        "word_type_ids",
+        "features.sentence",
+        "features.words",
+        "features.has",
+    )
 
     def __init__(
         self,
@@ -112,8 +118,8 @@ class FeatureDistillation(Objective):
         """The student's feature (N, K, D) of each word: the mean of its tokens."""
         word = require(batch.text, "text", self.name).word_ids
         places = F.one_hot(word + 1, width + 1)[..., 1:].to(states.dtype)  # (N, T, K)
-        pieces = places.sum(1).clamp(min=1).unsqueeze(-1)
-        return places.transpose(1, 2) @ states / pieces
+        tokens = places.sum(1).clamp(min=1).unsqueeze(-1)
+        return places.transpose(1, 2) @ states / tokens
 
     def _compare(self, part: str, student: Tensor, teacher: Tensor, number: Tensor) -> Tensor:
         """Summed loss between student (n, D) and teacher (n, E) features; items of equal `number` (n,) are the same."""

@@ -150,9 +150,9 @@ class MaskedLM(Objective):
         """The original ids of all non-special tokens, any of which may be masked."""
         text = require(batch.text, "text", self.name)
         labels = batch.labels[self.name]
-        pieces = labels.where(labels != IGNORE, text.input_ids)
+        tokens = labels.where(labels != IGNORE, text.input_ids)
         return {
-            "mlm": LossTargets("class", pieces[text.attention_mask & ~text.special_tokens_mask])
+            "mlm": LossTargets("class", tokens[text.attention_mask & ~text.special_tokens_mask])
         }
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:

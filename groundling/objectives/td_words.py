@@ -31,16 +31,16 @@ class TargetedWordDistillation(TargetedDistillationTerm):
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Distance (N,) for each row's selected words."""
         states = require(encoded.text, "text", self.name)
-        pieces = self._pieces(batch)
-        count = pieces.sum(-1, keepdim=True).clamp(min=1)
-        words = pieces.to(states.dtype) @ states / count  # (N, M, D)
+        tokens = self._tokens(batch)
+        count = tokens.sum(-1, keepdim=True).clamp(min=1)
+        words = tokens.to(states.dtype) @ states / count  # (N, M, D)
         used = self._distilled_words(batch)
         distances = (self.distance(words, batch.features[self.feature]) * used).sum(1)
         if self.options.td_words_reduction == "sum":
             return distances
         return distances / used.sum(1).clamp(min=1)
 
-    def _pieces(self, batch: Batch) -> Tensor:
+    def _tokens(self, batch: Batch) -> Tensor:
         """Mask (N, M, T) bool of each selected word's tokens."""
         word = require(batch.text, "text", self.name).word_ids
         selected = batch.features["clip_word"].unsqueeze(-1)
@@ -48,11 +48,11 @@ class TargetedWordDistillation(TargetedDistillationTerm):
 
     def _distilled_words(self, batch: Batch) -> Tensor:
         """Mask (N, M) bool of the selected words that are distilled."""
-        pieces = self._pieces(batch)
-        used = pieces.any(-1)
+        tokens = self._tokens(batch)
+        used = tokens.any(-1)
         if "masked_lm" in batch.labels:
             is_masked = batch.labels["masked_lm"] != IGNORE
-            used &= ~(pieces & is_masked.unsqueeze(1)).any(-1)
+            used &= ~(tokens & is_masked.unsqueeze(1)).any(-1)
         return used
 
     def count(self, batch: Batch) -> dict[str, int]:

@@ -172,7 +172,7 @@ def evaluate_on(
         counts[name] = len(examples)
         dropped += answers.truncated_tokens
     result: dict[str, Any] = {"task": task.name, "model": str(model.folder), "scores": scores}
-    result |= {"examples": counts, "dropped_pieces": dropped}
+    result |= {"examples": counts, "truncated_tokens": dropped}
     return result | ({"notes": model.notes} if model.notes else {})
 
 
@@ -306,7 +306,7 @@ class FineTunedModel(LoadedModel):
         image: ImageFiles | None = ...,
         choices: Sequence[str] = ...,
         *,
-        best: int = ...,
+        top_k: int = ...,
         regions: str | Path = ...,
     ) -> Prediction: ...
 
@@ -318,7 +318,7 @@ class FineTunedModel(LoadedModel):
         image: Sequence[ImageFiles] | None = ...,
         choices: Sequence[Sequence[str]] = ...,
         *,
-        best: int = ...,
+        top_k: int = ...,
         regions: str | Path = ...,
         skip_bad: bool = ...,
     ) -> list[Prediction | None]: ...
@@ -330,7 +330,7 @@ class FineTunedModel(LoadedModel):
         image: Any = None,
         choices: Any = (),
         *,
-        best: int = 1,
+        top_k: int = 1,
         regions: str | Path = "",
         skip_bad: bool = False,
     ) -> Prediction | list[Prediction | None]:
@@ -342,7 +342,7 @@ class FineTunedModel(LoadedModel):
             image: the image as a file path or PIL image, or several images if the task has several; for a list of
                 texts, a list of these.
             choices: the choices of a multiple-choice task; for a list of texts, a list of these.
-            best: number of answers to rank, see `Prediction.best`.
+            top_k: number of answers to rank, see `Prediction.best`.
             regions: a region store with the images; empty: regions are detected now, with the settings of the
                 training store.
             skip_bad: return None for an invalid input of a list, such as one with a broken photo.
@@ -357,17 +357,17 @@ class FineTunedModel(LoadedModel):
                 None if image is None else [image],
                 [choices],
             )
-            (only,) = self._answers(asked, best, str(regions), False)
+            (only,) = self._answers(asked, top_k, str(regions), False)
             return require(only, "answer", "a question")
         asked = python_inputs(text, pair, image, choices or None)
-        return self._answers(asked, best, str(regions), skip_bad)
+        return self._answers(asked, top_k, str(regions), skip_bad)
 
     def _answers(
-        self, asked: Sequence[PythonInput], best: int, regions: str, skip_bad: bool
+        self, asked: Sequence[PythonInput], top_k: int, regions: str, skip_bad: bool
     ) -> list[Prediction | None]:
         if any(one.pair is not None for one in asked):
             self.note_pairs(2)
-        wording = PredictionFormatter(self.form, best, "best =")
+        wording = PredictionFormatter(self.form, top_k, "top_k =")
         faults: dict[int, str] = {}
         examples: dict[int, Example] = {}
         photos: dict[str, Picture] = {}

@@ -151,7 +151,7 @@ by image, or by text."""
         for name in ("text", "image", "dev", "group", "label_type"):
             if not self.label and vars(self)[name] not in ("", "auto"):
                 raise InputError(
-                    f"--{name} describes your own file as a task; also pass --label COLUMN"
+                    f"--{flag_name(name)} describes your own file as a task; also pass --label COLUMN"
                 )
 
 

@@ -222,7 +222,11 @@ class FrozenCopy(Teacher):
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
         """`as_it_was` (U, S), of unit length."""
         encoded = self.text(batch.to(self.device))
-        return {"as_it_was": F.normalize(require(encoded.sentence, "sentence", self.name), dim=-1)}
+        return {
+            "as_it_was": F.normalize(
+                require(encoded.sentence_embedding, "sentence_embedding", self.name), dim=-1
+            )
+        }
 
     def countable_features(
         self, batch: Batch, features: Mapping[str, Tensor]

@@ -260,10 +260,10 @@ class TokenBudgetEpochs:
         alone = sizes[:, 0] * (sizes[:, 1] + sizes[:, 2])
         largest = int(alone.argmax())
         if alone[largest] > tokens:
-            rows, pieces, others = sizes[largest].tolist()
+            rows, text_tokens, others = sizes[largest].tolist()
             raise InputError(
                 f"--batch-tokens = {tokens}: {source.name}: the sample {source.samples.ids[largest]!r} alone has "
-                f"{alone[largest]} (rows x (tokens + regions or CLIP tokens) = {rows} x ({pieces} + {others})); raise "
+                f"{alone[largest]} (rows x (tokens + regions or CLIP tokens) = {rows} x ({tokens} + {others})); raise "
                 "it, or lower --max-length or --max-regions"
             )
         self._kept: dict[int, list[np.ndarray]] = {}
@@ -290,9 +290,12 @@ class TokenBudgetEpochs:
         batches = []
         for start in range(0, len(order), BUCKET):
             bucket = order[start : start + BUCKET]
-            _, pieces, others = self.sizes[bucket].T
+            _, text_tokens, others = self.sizes[bucket].T
             # Which order needs less padding depends on whether regions or tokens vary more.
-            orders = (np.lexsort((pieces, others)), np.argsort(pieces + others, kind="stable"))
+            orders = (
+                np.lexsort((text_tokens, others)),
+                np.argsort(text_tokens + others, kind="stable"),
+            )
             filled = [self._filled(bucket[order]) for order in orders]
             fewest = min(filled, key=len)
             batches += fewest
@@ -301,14 +304,14 @@ class TokenBudgetEpochs:
     def _filled(self, order: np.ndarray) -> list[np.ndarray]:
         """Split the samples, in this order, into micro-batches, each as large as fits."""
         starts = [0]
-        rows, pieces, others = 0, 0, 0
-        for place, (more, most_pieces, most_others) in enumerate(self.sizes[order].tolist()):
+        rows, text_tokens, others = 0, 0, 0
+        for place, (more, most_tokens, most_others) in enumerate(self.sizes[order].tolist()):
             rows += more
-            pieces = max(pieces, most_pieces)
+            text_tokens = max(text_tokens, most_tokens)
             others = max(others, most_others)
-            if rows * (pieces + others) > self.tokens:
+            if rows * (text_tokens + others) > self.tokens:
                 starts.append(place)
-                rows, pieces, others = more, most_pieces, most_others
+                rows, text_tokens, others = more, most_tokens, most_others
         return np.split(order, starts[1:])
 
 

@@ -301,9 +301,9 @@ class _TrainingLoop:
         hosts = [batch.cpu_copy for batch in batches]
         counts = count_items([*active, self.inner], hosts)
         answered = [sum(one.count_logits(batch) for batch in hosts) for one in active]
-        pieces = sum(batch.truncated_tokens for batch in hosts)
+        tokens = sum(batch.truncated_tokens for batch in hosts)
         regions = sum(batch.truncated_regions for batch in hosts)
-        totals = self._sum_over_processes([pieces, regions, *answered, *counts.values()])
+        totals = self._sum_over_processes([tokens, regions, *answered, *counts.values()])
         self.truncated = self.truncated + totals[:2]
         summed = totals[2:].unbind()
         names = [objective.name for objective in active]
@@ -437,8 +437,8 @@ class _TrainingLoop:
             "steps": counters.step,
             "epochs": round(self.plan.covered_epochs() * counters.step / len(self.plan), 4),
             "samples": sum(len(source.samples) for source in _unique_sources(self.sources)),
-            "dropped_pieces": counters.truncated_tokens,
-            "dropped_regions": counters.truncated_regions,
+            "truncated_tokens": counters.truncated_tokens,
+            "truncated_regions": counters.truncated_regions,
             "seconds": round(counters.seconds, 1),
             "train_metrics": counters.train_metrics,
             # In `train_metrics`, the loss is the sum of each term times its weight.
@@ -540,8 +540,8 @@ def _check_names(objectives: Sequence[Objective]) -> None:
         if not objective.name:
             raise InputError(f"{type(objective).__name__}: this objective has no `name`; set one")
         for field, names in (
-            ("needs", objective.required_fields),
-            ("watched", objective.monitored_terms),
+            ("required_fields", objective.required_fields),
+            ("monitored_terms", objective.monitored_terms),
         ):
             if isinstance(names, str):
                 raise InputError(

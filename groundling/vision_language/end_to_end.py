@@ -164,7 +164,7 @@ class EndToEndModel(SingleStreamModel):
         )
         self.fusion = stream.fusion
         self.region_pooling = require(
-            stream.join.region_pooling, "from_pixels", f"a {stream.join.kind} end to end"
+            stream.join.region_pooling, "region_pooling", f"a {stream.join.kind} end to end"
         )
         self.cnn = cnn.eval()
         self.processor = processor
@@ -226,7 +226,7 @@ class EndToEndModel(SingleStreamModel):
         regions = require(batch.regions, "regions", "a model that reads pixels")
         if batch.pixels is None and regions.features.shape[-1] == self.join.width:
             return batch
-        batch.require(("pixels", "extent"), "a model that reads pixels")
+        batch.require(("pixels", "image_sizes"), "a model that reads pixels")
         pixels = require(batch.pixels, "pixels", "a model that reads pixels")
         extent = require(batch.image_sizes, "image_sizes", "a model that reads pixels")
         choices = batch.choices

@@ -22,7 +22,7 @@ from groundling.core.batch import (
     to_device,
 )
 from groundling.core.errors import InputError
-from groundling.data.samples import Pieces, TextRowEncoder, texts_of
+from groundling.data.samples import TextRowEncoder, Tokens, texts_of
 from groundling.data.text.words import align_words
 from groundling.models.multimodal_embeddings import (
     MultimodalEmbeddings,
@@ -391,13 +391,13 @@ class MultipartTextInput(TextRowEncoder):
             rows.append(self._build_row(example.id, parts, first))
         return rows
 
-    def row_of(self, pieces: Pieces) -> tuple[TextRow, int]:
+    def row_of(self, tokens: Tokens) -> tuple[TextRow, int]:
         """The row of a text with one part, and its number of truncated tokens."""
-        return self._build_row("a text", [pieces], 1)
+        return self._build_row("a text", [tokens], 1)
 
     def _parts(
         self, example: Example, texts: Sequence[Encoding], words: Sequence[np.ndarray]
-    ) -> list[Pieces]:
+    ) -> list[Tokens]:
         """The tokens of each part."""
         parts = []
         before = 0
@@ -432,7 +432,7 @@ class MultipartTextInput(TextRowEncoder):
             kept[inside[1:]] = False
         return ids, kept
 
-    def _build_row(self, name: str, parts: list[Pieces], first: int) -> tuple[TextRow, int]:
+    def _build_row(self, name: str, parts: list[Tokens], first: int) -> tuple[TextRow, int]:
         """The row of [CLS] and of each part with its [SEP]; the `first` parts are of the first text."""
         if len(parts) > self.most:
             raise InputError(
@@ -450,8 +450,8 @@ class MultipartTextInput(TextRowEncoder):
         ids = [np.array([self.first])]
         word = [np.array([-1])]
         part = [np.array([0])]
-        for number, (length, (pieces, words)) in enumerate(zip(lengths, parts, strict=True)):
-            ids += [pieces[:length], np.array([self.separator])]
+        for number, (length, (tokens, words)) in enumerate(zip(lengths, parts, strict=True)):
+            ids += [tokens[:length], np.array([self.separator])]
             word += [words[:length], np.array([-1])]
             owner = min(number + 1, len(parts) - 1) if self.follows else number
             part += [np.full(length, number), np.array([owner])]

@@ -94,11 +94,11 @@ class VLBertEmbeddings(MultimodalEmbeddings):
     def embed_parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Text (N, T, H), and regions with [END] (N, R + 1, H)."""
         tokens = require(batch.text, "text", "a VL-BERT")
-        rows, pieces = tokens.input_ids.shape
+        rows, length = tokens.input_ids.shape
         after_text = tokens.attention_mask.sum(
             1, keepdim=True
         )  # (N, 1): the first position after the row's text
-        seen = self.no_image.expand(rows, pieces, -1)
+        seen = self.no_image.expand(rows, length, -1)
         rest = self.end.expand(rows, 1, -1)
         places = after_text + 1
         regions = batch.regions
@@ -208,9 +208,9 @@ class VLBertVqaHead(MaskTokenHead):
 def mean_answer_embeddings(answers: Sequence[str], reading: HeadContext, table: Tensor) -> Tensor:
     """Mean embedding (outputs, E) of each answer's tokens in `table` (vocabulary, E); zeros without tokens."""
     tokenizer = require(reading.tokenizer, "tokenizer", "a head that starts from words")
-    pieces: Sequence[Any] = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
+    tokens: Sequence[Any] = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
     return torch.stack(
-        [table[ids].mean(0) if ids else table.new_zeros(table.shape[1]) for ids in pieces]
+        [table[ids].mean(0) if ids else table.new_zeros(table.shape[1]) for ids in tokens]
     )
 
 

@@ -65,7 +65,7 @@ def samples_of(
 
 
 TEXT = "a red doghouse runs"
-"""Of which the third word is of several pieces."""
+"""Of which the third word is of several tokens."""
 
 
 def content_of(html: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def corpus(
         paths: text files or caption files, see `lines`.
         form: every line by itself (`fitting`), or a file's lines joined and cut (`full_blocks`).
         tokenizer: the text encoder's, a fast one.
-        max_length: most pieces of an example, special tokens counted.
+        max_length: most tokens of an example, special tokens counted.
         limit: keep at most so many examples, evenly spaced; 0: all.
         wanted: which captions of caption files.
 
@@ -52,17 +52,17 @@ def corpus(
     """
     each = caption_filters(paths, wanted)
     engine = backend_tokenizer(tokenizer)
-    pieces = max_text_tokens(engine, max_length)
+    tokens = max_text_tokens(engine, max_length)
     lexicon = Lexicon(engine)
     examples: list[Example] = []
     for name, path, own in zip(names_of(paths), paths, each, strict=True):
         read = list(iterate_texts(path, own))
         texts = [line.text for line in read]
         if form == "blocks":
-            blocks_of_it = enumerate(full_blocks(texts, lexicon, pieces))
+            blocks_of_it = enumerate(full_blocks(texts, lexicon, tokens))
             examples += [Example(line_id(name, number), text) for number, text in blocks_of_it]
             continue
-        for number, parts in groupby(split_long_texts(texts, lexicon, pieces), key=itemgetter(0)):
+        for number, parts in groupby(split_long_texts(texts, lexicon, tokens), key=itemgetter(0)):
             image = read[number].image
             own_parts = [text for _, text in parts]
             for part, text in enumerate(own_parts):

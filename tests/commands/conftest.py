@@ -16,12 +16,12 @@ from groundling.studies.worlds.world import World
 
 TINY = {
     "size": 32,
-    "patch": 16,
+    "patch_size": 16,
     "vision_tower": (32, 1),
     "text_tower": (32, 1),
-    "projection": 16,
-    "vocabulary": 560,
-    "window": 20,
+    "projection_dim": 16,
+    "vocab_size": 560,
+    "context_length": 20,
 }
 
 

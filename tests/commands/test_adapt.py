@@ -51,7 +51,7 @@ def settings(world: Path, taught: tuple[Path, dict], encoder: Path) -> AdaptConf
         teacher=str(taught[0] / "model"),
         text=(text,),
         max_length=64,
-        form="lines",
+        text_layout="lines",
     )
 
 
@@ -86,7 +86,7 @@ def test_every_arm_gives_back_a_stock_encoder_of_the_same_size(
         == homes.words()("a red dog")["input_ids"]
     )
     assert set(result["train_metrics"]) == TERMS[arm] | {"loss"}
-    assert (result["arm"], result["steps"], result["texts"], result["dropped_pieces"]) == (
+    assert (result["arm"], result["steps"], result["texts"], result["truncated_tokens"]) == (
         arm,
         3,
         80,

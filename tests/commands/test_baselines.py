@@ -146,7 +146,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked(place: Path, **changes: object) -> FinetuneConfig:
-    settings = {"model": place / "bert", "join": "uniter", "data": place / "asked.csv"}
+    settings = {"model": place / "bert", "architecture": "uniter", "data": place / "asked.csv"}
     settings |= {"regions": place / "store"}
     texts = {name: str(value) for name, value in settings.items()}
     columns = {"text": "q", "image": "photo", "label": "y", "max_length": 16, "seeds": 2}
@@ -162,7 +162,7 @@ def test_texts_alone_stand_beside_and_come_later_too(
     assert before["majority"]["answer"] == "no"
     assert before["majority"]["scores"]["dev"]["accuracy"] == pytest.approx(2 / 3)
     capsys.readouterr()
-    result = finetune(asked(place, baselines=True), BRIEF, tmp_path / "run")
+    result = finetune(asked(place, text_only_baseline=True), BRIEF, tmp_path / "run")
     expected = {name: alone[name] for name in ("scores", "median", "collapsed_seeds")}
     assert result == before | {"text_alone": expected}
     assert result == json.loads((tmp_path / "run/result.json").read_text())
@@ -174,15 +174,15 @@ def test_texts_alone_stand_beside_and_come_later_too(
     assert not (there / "model").exists()
     (runs, _), *others = collect_runs("run", tmp_path / "run").values()
     assert (runs.seeds, others) == ((0, 1), [])
-    assert finetune(asked(place, baselines=True), BRIEF, tmp_path / "run") == result
+    assert finetune(asked(place, text_only_baseline=True), BRIEF, tmp_path / "run") == result
 
 
 def test_no_images_no_baseline(place: Path, tmp_path: Path) -> None:
-    for changes in ({"regions": ""}, {"blind": True}):
+    for changes in ({"regions": ""}, {"zero_region_features": True}):
         with pytest.raises(
             InputError, match="--text-only-baseline trains the same model without image"
         ):
-            finetune(asked(place, baselines=True, **changes), BRIEF, tmp_path / "run")
+            finetune(asked(place, text_only_baseline=True, **changes), BRIEF, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

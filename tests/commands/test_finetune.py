@@ -71,7 +71,7 @@ def test_no_seed_drops_out_of_a_median(scores: list[float], expected: float | No
     runs = []
     for seed, score in enumerate(scores):
         dev = {"pearson": score, "spearman": score} | ({} if score else {"constant": 1.0})
-        runs.append({"seed": seed, "scores": {"dev": dev}, "dropped_pieces": 0})
+        runs.append({"seed": seed, "scores": {"dev": dev}, "truncated_tokens": 0})
     result = summary(STSB, runs, "model")
     assert result["median"]["dev"]["pearson"] == expected
     assert len(result["scores"]["dev"]["pearson"]) == len(result["seeds"]) == len(scores)

@@ -62,7 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(place: Path) -> PretrainConfig:
     return make_settings(
         PretrainConfig,
-        student=str(place / "bert"),
+        architecture=str(place / "bert"),
         regions=str(place / "store"),
         captions=str(place / "some.token.txt"),
         max_length=48,
@@ -76,7 +76,10 @@ def trained(
     root = tmp_path_factory.mktemp("pretrained")
     steps = replace(STEPS, steps=30, batch=4)
     return {
-        kind: (root / kind, pretrain(replace_settings(settings, model=kind), steps, root / kind))  # type: ignore[arg-type]
+        kind: (
+            root / kind,
+            pretrain(replace_settings(settings, architecture=kind), steps, root / kind),
+        )  # type: ignore[arg-type]
         for kind in TERMS
     }
 
@@ -94,17 +97,17 @@ def test_each_model_has_its_own_objectives(
         assert all(len(some - {"word_region"}) == 1 for some in alone)
     else:
         assert all(terms <= set(line) for line in lines)
-    model = load_encoder(out / "model")
+    architecture = load_encoder(out / "model")
     assert model.join.kind == kind
     assert sum(p.numel() for p in model.parameters()) == result["parameters"]
-    assert json.loads((out / "result.json").read_text())["model"] == kind
+    assert json.loads((out / "result.json").read_text())["architecture"] == kind
 
 
 def test_text_without_images_is_mixed_in(
     settings: PretrainConfig, place: Path, tmp_path: Path
 ) -> None:
     config = replace_settings(
-        settings, model="vlbert", text=(str(place / "text.txt"),), max_length=24
+        settings, architecture="vlbert", text=(str(place / "text.txt"),), max_length=24
     )
     pretrain(config, replace(STEPS, steps=12, batch=4), tmp_path)
     seen = ["masked_regions" in line for line in log_of(tmp_path)]
@@ -115,7 +118,9 @@ def test_vlberts_first_version_also_asks_whether_image_and_caption_are_related(
     settings: PretrainConfig, tmp_path: Path
 ) -> None:
     pretrain(
-        replace_settings(settings, model="vlbert", related=True), replace(STEPS, batch=4), tmp_path
+        replace_settings(settings, architecture="vlbert", related=True),
+        replace(STEPS, batch=4),
+        tmp_path,
     )
     assert {"mlm", "masked_regions", "sentence_image"} <= set(log_of(tmp_path)[0])
 
@@ -144,10 +149,12 @@ def test_an_epoch_is_one_of_the_images(
     once = replace(STEPS, steps=0, epochs=1, batch=4)
     settings = replace_settings(settings, epoch_unit="images")
     assert (
-        pretrain(replace_settings(settings, model="uniter"), once, tmp_path / "uniter")["steps"]
+        pretrain(replace_settings(settings, architecture="uniter"), once, tmp_path / "uniter")[
+            "steps"
+        ]
         == 4
     )
-    alone = replace_settings(settings, model="vlbert", max_length=24)
+    alone = replace_settings(settings, architecture="vlbert", max_length=24)
     assert pretrain(alone, once, tmp_path / "alone")["steps"] == 4
     with_text = replace_settings(alone, text=(str(place / "text.txt"),))
     assert pretrain(with_text, once, tmp_path / "text")["steps"] == 8
@@ -173,7 +180,7 @@ def test_a_store_without_classes(
     """B10: VL-BERT would be left with masked words alone, and says so; UNITER has two other objectives and notes it."""
     names = [f"{i:03d}" for i in range(16)]
     bare = str(store(tmp_path / "bare", names, classes=0))
-    config = replace_settings(settings, model=kind, regions=bare)
+    config = replace_settings(settings, architecture=kind, regions=bare)
     brief = replace(STEPS, batch=4)
     if kind == "vlbert":
         with pytest.raises(InputError, match="this store has no classes") as told:
@@ -187,10 +194,10 @@ def test_a_store_without_classes(
     pretrain(config, brief, tmp_path / "noted")
     (note,) = homes.apart(json.loads((tmp_path / "noted/result.json").read_text())["notes"])
     assert "masked_regions or hard_regions: the store's regions have no classes" in note
-    rich = replace_settings(settings, model=kind, region_classes="none")
+    rich = replace_settings(settings, architecture=kind, region_classes="none")
     (note,) = homes.apart(pretrain(rich, brief, tmp_path / "none")["notes"])
     assert note.endswith(": --region-classes none")
-    every = pretrain(replace_settings(settings, model=kind), brief, tmp_path / "all")
+    every = pretrain(replace_settings(settings, architecture=kind), brief, tmp_path / "all")
     assert not homes.apart(every["notes"])
 
 
@@ -199,12 +206,12 @@ def test_regions_are_classified_by_their_best_class(
     kind: str, settings: PretrainConfig, tmp_path: Path
 ) -> None:
     """B11: the papers' hard label, and a region head of a task that starts from what it trained."""
-    config = replace_settings(settings, model=kind, region_classes="hard")
+    config = replace_settings(settings, architecture=kind, region_classes="hard")
     result = pretrain(config, replace(STEPS, steps=30, batch=4), tmp_path)
     assert "hard_regions" in result["objectives"]
     assert "masked_regions" not in result["objectives"]
     assert any("hard_regions" in line for line in log_of(tmp_path))
-    model = load_encoder(tmp_path / "model")
+    architecture = load_encoder(tmp_path / "model")
     head = registered("vision_language", Architecture)[kind].heads["refcoco+"](
         HeadContext(model.sizes, RegionSelection())
     )
@@ -232,12 +239,14 @@ def test_regions_of_another_backbone_are_refused(
         for backbone in ("resnet", "vit")
     }
     out = tmp_path / "pretrained"
-    pretrain(replace_settings(settings, model="uniter", regions=stores["resnet"]), brief, out)
+    pretrain(
+        replace_settings(settings, architecture="uniter", regions=stores["resnet"]), brief, out
+    )
     made = {"identity": "hash of resnet", "made_by": "resnet"}
     assert json.loads((out / "model" / "join.json").read_text())["regions_from"] == made
     config = make_settings(
         FinetuneConfig,
-        model=str(out / "model"),
+        architecture=str(out / "model"),
         task="vqa",
         data=str(folder),
         regions=stores["vit"],
@@ -248,7 +257,7 @@ def test_regions_of_another_backbone_are_refused(
         finetune(config, brief, tmp_path / "other")
     assert "\n" not in str(told.value) and "--allow-region-mismatch" in str(told.value)
     second = replace_settings(
-        settings, model="uniter", student=str(out / "model"), regions=stores["vit"]
+        settings, architecture="uniter", architecture=str(out / "model"), regions=stores["vit"]
     )
     with pytest.raises(InputError, match=message):
         pretrain(second, brief, tmp_path / "second")
@@ -257,7 +266,7 @@ def test_regions_of_another_backbone_are_refused(
     tuned = tmp_path / "same" / "seed-0" / "model"
     assert json.loads((tuned / "join.json").read_text())["regions_from"] == made
     new = replace_settings(
-        config, model=str(place / "bert"), join="uniter", regions=stores["resnet"]
+        config, architecture=str(place / "bert"), architecture="uniter", regions=stores["resnet"]
     )
     finetune(new, brief, tmp_path / "new")
     tuned = tmp_path / "new" / "seed-0" / "model"
@@ -274,7 +283,7 @@ def test_a_tasks_own_texts_are_a_phase(
     own = store(tmp_path / "images", names)
     config = replace_settings(
         settings,
-        student=str(trained["visualbert"][0] / "model"),
+        architecture=str(trained["visualbert"][0] / "model"),
         captions="",
         task="vqa",
         data=str(folder),
@@ -299,7 +308,7 @@ def test_a_phase_on_the_texts_of_two_splits(
     assert drawn[-1][0].text_pair is None
     config = replace_settings(
         settings,
-        student=str(trained["visualbert"][0] / "model"),
+        architecture=str(trained["visualbert"][0] / "model"),
         captions="",
         task="vqa",
         data=str(folder),
@@ -330,10 +339,10 @@ def test_a_model_that_is_joined_already_is_not_joined_again(
 ) -> None:
     config = make_settings(
         FinetuneConfig,
-        model=str(trained["visualbert"][0] / "model"),
+        architecture=str(trained["visualbert"][0] / "model"),
         task="vqa",
         data=str(vqa(tmp_path / "vqa")),
-        join=join,
+        architecture=join,
     )
     with pytest.raises(InputError, match="is already a visualbert model; leave --architecture out"):
         finetune(config, replace(STEPS, batch=4), tmp_path / "out")
@@ -349,7 +358,7 @@ def test_pixels_reach_the_score(
     )
     config = make_settings(
         FinetuneConfig,
-        model=str(trained[kind][0] / "model"),
+        architecture=str(trained[kind][0] / "model"),
         task="vqa",
         data=str(folder),
         max_length=32,
@@ -376,7 +385,7 @@ def test_pixels_reach_the_score(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"student": ""}, "needs --model"),
+        ({"architecture": ""}, "needs --model"),
         ({"regions": ""}, "needs --regions"),
         ({"captions": ""}, "needs --captions FILE, or --task"),
         ({"task": "vqa"}, "needs --captions FILE, or --task"),

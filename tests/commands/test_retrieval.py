@@ -192,7 +192,7 @@ def clip_texts(place: Path, texts: list[str]) -> np.ndarray:
 
 
 def student_texts(place: Path, texts: list[str]) -> np.ndarray:
-    """Transformer, mean of all pieces, Dense, Normalize."""
+    """Transformer, mean of all tokens, Dense, Normalize."""
     model = AutoModel.from_pretrained(place / "student").eval()
     tokenizer = AutoTokenizer.from_pretrained(place / "student")
     inputs = tokenizer(texts, padding=True, truncation=True, max_length=24, return_tensors="pt")
@@ -262,12 +262,12 @@ def test_a_siglip_is_searched_too(place: Path, tmp_path: Path) -> None:
 def test_long_texts_are_cut_by_the_model_and_not_by_the_student(
     place: Path, tmp_path: Path, capsys
 ) -> None:
-    config = config_of(place, student=str(place / "student"), join_captions=2, max_length=64)
+    config = config_of(place, student=str(place / "student"), captions_per_text=2, max_length=64)
     result = retrieve(config, tmp_path / "out")
     assert (result["texts"], result["join_captions"]) == (7, 2)
     cut = result["model"]["truncated_texts"]
     assert cut > 3
-    assert result["model"]["dropped_pieces"] > cut
+    assert result["model"]["truncated_tokens"] > cut
     assert result["student"]["truncated_texts"] < cut
     some = result["of_texts_the_model_truncates"]
     assert some["texts"] == cut

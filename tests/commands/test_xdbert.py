@@ -49,14 +49,14 @@ WINDOWS = math.ceil(693 / toys.WINDOW)
 # -- blocks ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pieces", [5, 14, 30])
-def test_blocks_have_exactly_as_many_pieces(pieces: int, bert_tokenizer) -> None:
+@pytest.mark.parametrize("tokens", [5, 14, 30])
+def test_blocks_have_exactly_as_many_tokens(tokens: int, bert_tokenizer) -> None:
     """A4: the paper's blocks are of exactly 512; words are cut for it where they must be, and nothing is lost."""
     engine = backend_tokenizer(bert_tokenizer)
     texts = [*toys.sentences()[:80], "unbelievableness " * 3]
-    units = list(full_blocks(texts, Lexicon(engine), pieces))
+    units = list(full_blocks(texts, Lexicon(engine), tokens))
     counts = [len(engine.encode(unit, add_special_tokens=False).ids) for unit in units]
-    assert set(counts[:-1]) == {pieces} and counts[-1] <= pieces
+    assert set(counts[:-1]) == {tokens} and counts[-1] <= tokens
     assert "".join(" ".join(units).split()) == "".join(" ".join(texts).split())
 
 
@@ -71,7 +71,7 @@ def test_other_tokenizers_blocks_are_never_too_long(kind: str, request) -> None:
     assert "".join(" ".join(units).split()) == "".join(" ".join(texts).split())
 
 
-def test_a_letter_of_more_pieces_than_a_block_has_does_not_stop_it(roberta_tokenizer) -> None:
+def test_a_letter_of_more_tokens_than_a_block_has_does_not_stop_it(roberta_tokenizer) -> None:
     assert (
         "".join(full_blocks(["a🎈b"], Lexicon(backend_tokenizer(roberta_tokenizer)), 1)) == "a🎈b"
     )
@@ -144,7 +144,7 @@ def uneven() -> list[str]:
 
 
 def test_lengths_tell_lines_but_neither_like_lines_nor_blocks(cross, uneven: list[str]) -> None:
-    """A3: MATCH in lines is nearly solved by counting pieces."""
+    """A3: MATCH in lines is nearly solved by counting tokens."""
     lines = paired(uneven, 128)
     near = match_by_length([SameSentencePrediction(cross.sizes, similar_length=True)], lines, 0)
     far = match_by_length([SameSentencePrediction(cross.sizes)], lines, 0)
@@ -230,25 +230,27 @@ def test_an_adaptation_reports_its_parts_and_its_form(
         student=str(homes.student(tmp_path / "student")),
         teacher=str(homes.teacher(tmp_path / "teacher")),
         text=(str(text),),
-        held=(str(homes.text(tmp_path / "held.txt", 20)),),
+        eval_text=(str(homes.text(tmp_path / "held.txt", 20)),),
         arm="xdbert",
         max_length=24,
     )
     result = adapt(config, TWO, tmp_path / "out")
     assert (result["form"], result["max_length"], result["max_windows"]) == ("blocks", 24, WINDOWS)
-    assert result["learned"]["held"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
+    assert result["learned"]["eval_text"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
     assert 0.2 < result["match_by_length"] < 0.8
     said = capsys.readouterr().err
     assert "blocks of 24 tokens" in said and "objectives on" in said and "held-out texts" in said
     assert json.loads((tmp_path / "out/result.json").read_text())["learned"] == result["learned"]
     lines = adapt(
-        replace_settings(config, form="lines", held=(), arm="joint_mlm+match"), TWO, tmp_path / "2"
+        replace_settings(config, text_layout="lines", eval_text=(), arm="joint_mlm+match"),
+        TWO,
+        tmp_path / "2",
     )
-    assert lines["learned"]["held"] is False and lines["learned"]["clip_tokens_loss"] is None
+    assert lines["learned"]["eval_text"] is False and lines["learned"]["clip_tokens_loss"] is None
     control = adapt(
         replace_settings(config, arm="mlm"), TWO, tmp_path / "3"
     )  # shares a sweep's settings
-    assert "learned" not in control and control["form"] == "lines"
+    assert "learned" not in control and control["text_layout"] == "lines"
 
 
 # -- the released code, and what a column means ------------------------------------------------------------------------

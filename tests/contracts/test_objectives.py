@@ -404,7 +404,7 @@ def test_swaps_come_before_masks(cross):
 
 
 def test_labels_describe_the_swapped_side(cross, taught):
-    """ClipTokenClassification' labels are the pieces of the text that Match swapped in, in whatever order they are given."""
+    """ClipTokenClassification' labels are the tokens of the text that Match swapped in, in whatever order they are given."""
     objectives = [
         ClipTokenClassification(cross.sizes, rate=0.5),
         MaskedLM(cross.sizes, mask_id=4),
@@ -460,7 +460,7 @@ def test_shares_of_masking(scheme, samples):
     for drawn in draws(objective, samples.get([7])[0], 5000):
         label, ids = drawn.labels["masked_lm"], drawn.text.input_ids
         here = label != IGNORE
-        assert not here[row.special_tokens_mask].any(), "special pieces are never masked"
+        assert not here[row.special_tokens_mask].any(), "special tokens are never masked"
         assert np.array_equal(label[here], row.input_ids[here])
         assert np.array_equal(ids[~here], row.input_ids[~here])
         chosen += here.sum()
@@ -481,7 +481,7 @@ def test_rate_of_masking(samples):
         MaskedLM(OutputSizes(text=32, input_embeddings=(300, 32)), mask_id=4), sample, 2000
     ):
         here = drawn.labels["masked_lm"] != IGNORE
-        assert here.any(), "every text has a masked piece"
+        assert here.any(), "every text has a masked token"
         chosen += here.sum()
     free = int((~sample.text.special_tokens_mask).sum())
     # At least one is masked: with probability .85^n, one more than the rate says.
@@ -500,7 +500,7 @@ def test_replacements_are_the_ids_allowed(samples, bert_tokenizer):
     assert len(seen) > 100
 
 
-def test_a_short_text_has_one_masked_piece(bert_tokenizer):
+def test_a_short_text_has_one_masked_token(bert_tokenizer):
     sample = TextDataset([Example("a", "a")], TextRowEncoder(bert_tokenizer, 8)).get([0])[0]
     for drawn in draws(
         MaskedLM(OutputSizes(text=32, input_embeddings=(300, 32)), mask_id=4), sample, 20
@@ -523,7 +523,7 @@ def test_whole_words_are_masked_whole(samples):
     )
     sample = samples.get([7])[0]
     word = sample.text.word_ids
-    assert max(Counter(word[word >= 0]).values()) > 1, "some word has several pieces"
+    assert max(Counter(word[word >= 0]).values()) > 1, "some word has several tokens"
     hits = 0
     for drawn in draws(objective, sample, 500):
         chosen = drawn.labels["masked_lm"] != IGNORE
@@ -535,7 +535,7 @@ def test_whole_words_are_masked_whole(samples):
 
 
 def test_a_whole_word_has_one_fate(samples):
-    """B21: VL-BERT draws once for a word whether it is masked, replaced or kept; pieces were drawn one by one."""
+    """B21: VL-BERT draws once for a word whether it is masked, replaced or kept; tokens were drawn one by one."""
     sizes = OutputSizes(text=32, input_embeddings=(100_000, 32))
     objective = MaskedLM(sizes, mask_id=4, whole_word=True, rate=0.5)
     row = samples.get([7])[0].text
@@ -557,7 +557,7 @@ def test_a_whole_word_has_one_fate(samples):
     assert within(fates["kept"], total, 0.1)
 
 
-def test_pieces_of_a_replaced_word_differ(samples):
+def test_tokens_of_a_replaced_word_differ(samples):
     sizes = OutputSizes(text=32, input_embeddings=(100_000, 32))
     objective = MaskedLM(sizes, mask_id=4, whole_word=True, rate=0.9)
     row = samples.get([7])[0].text
@@ -585,7 +585,7 @@ def test_whole_words_need_not_be_masked(bert_tokenizer):
     assert loss.item() == 0 and not states.grad.any()
 
 
-def test_masking_by_piece_is_what_it_was(samples):
+def test_masking_by_token_is_what_it_was(samples):
     """Runs of BERT and XDBERT draw as before whole words got a fate of their own: choice, fate, stand-in."""
     objective = MaskedLM(OutputSizes(text=32, input_embeddings=(300, 32)), mask_id=4)
     sample = samples.get([7])[0]
@@ -673,7 +673,7 @@ def test_match_labels_are_balanced_and_true(taught, cross):
     )
 
 
-def test_hard_negatives_share_more_pieces(taught, cross):
+def test_hard_negatives_share_more_tokens(taught, cross):
     def shared(hard: int) -> float:
         found = []
         for n in range(150):
@@ -747,7 +747,7 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
 # -- CLIP tokens -----------------------------------------------------------------------------------------------------
 
 
-def test_real_targets_are_real_pieces(samples, cross):
+def test_real_targets_are_real_tokens(samples, cross):
     objective = ClipTokenClassification(cross.sizes)
     sample = samples.get([7])[0]
     row, chosen = sample.clip, 0
@@ -861,10 +861,10 @@ def by_hand(
     """Distill's terms with loops, from its description alone."""
     items: dict[str, list] = {"sentence": [], "word": []}
     for b in range(len(batch)):
-        pieces = batch.text.word_ids[b].tolist()
+        tokens = batch.text.word_ids[b].tolist()
         inner = [
             t
-            for t in range(len(pieces))
+            for t in range(len(tokens))
             if batch.text.attention_mask[b, t] and not batch.text.special_tokens_mask[b, t]
         ]
         state = encoded.text[b, 0] if objective.pool == "cls" else encoded.text[b, inner].mean(0)
@@ -874,7 +874,7 @@ def by_hand(
         )
         masked = batch.labels.get("masked_lm")
         for k, number in enumerate(words):
-            own = [t for t, w in enumerate(pieces) if w == k]
+            own = [t for t, w in enumerate(tokens) if w == k]
             hidden = masked is not None and any(masked[b, t] != IGNORE for t in own)
             if own and not hidden and batch.features["has"][b, k]:
                 state = torch.stack([encoded.text[b, t] for t in own]).mean(0)
@@ -980,10 +980,10 @@ def test_teacher_features_by_hand(tower, samples, clip_tokenizer):
     for b in range(2):
         joined = batch.clip.flatten_states(states)[b]
         for k in range(int((batch.word_type_ids[b] >= 0).sum())):
-            pieces = (batch.clip.word_ids[b] == k).nonzero().flatten()
-            assert bool(found["has"][b, k]) == bool(len(pieces))
-            if len(pieces):  # the last piece alone has seen the whole word
-                torch.testing.assert_close(found["words"][b, k], joined[pieces[-1]])
+            tokens = (batch.clip.word_ids[b] == k).nonzero().flatten()
+            assert bool(found["has"][b, k]) == bool(len(tokens))
+            if len(tokens):  # the last token alone has seen the whole word
+                torch.testing.assert_close(found["words"][b, k], joined[tokens[-1]])
     assert not found["sentence"].requires_grad
 
 

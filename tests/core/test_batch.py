@@ -18,7 +18,7 @@ def text_row(*ids: int, pad: int = 9) -> TextRow:
 
 
 def clip_row(*windows: tuple[int, ...], pad: int = 8, second: int = 9) -> TextRow:
-    """Windows of pieces; those from number `second` on belong to the second text of a pair."""
+    """Windows of tokens; those from number `second` on belong to the second text of a pair."""
     ids = np.array([i for w in windows for i in w])
     number = np.array([n for n, w in enumerate(windows) for _ in w])
     special = np.array([t in (0, len(w) - 1) for w in windows for t in range(len(w))])
@@ -95,14 +95,14 @@ def test_windows_are_as_many_as_needed(batch):
 
 def test_join_lays_windows_end_to_end(batch):
     states = torch.randn(4, 4, 6, requires_grad=True)
-    joined = batch.clip.join(states)
+    joined = batch.clip.flatten_states(states)
     assert joined.shape == (2, 9, 6)
     expected = [torch.cat([states[0, :3], states[1, :4], states[2, :2]]), states[3, :3]]
     assert torch.equal(joined[0], expected[0])
     assert torch.equal(joined[1, :3], expected[1])
     assert not joined[1, 3:].any()
     # What is joined is what the flat layout says: ids as states come out as the flat ids.
-    flat = batch.clip.join(batch.clip.input_ids[..., None].float())[..., 0]
+    flat = batch.clip.flatten_states(batch.clip.input_ids[..., None].float())[..., 0]
     assert torch.equal(
         flat[batch.clip.key_mask], batch.clip.flat_input_ids[batch.clip.key_mask].float()
     )
@@ -162,7 +162,7 @@ def test_batch_and_parts_are_frozen(batch):
     for part in (batch, batch.text, batch.clip):
         with pytest.raises(FrozenInstanceError):
             part.ids = None
-    assert replace(batch, truncated_tokens=0).dropped == 0
+    assert replace(batch, truncated_tokens=0).truncated_tokens == 0
     assert batch.truncated_tokens == 5
 
 

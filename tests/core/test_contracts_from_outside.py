@@ -132,7 +132,7 @@ def test_what_could_not_be_saved_is_told_before_training(monkeypatch: pytest.Mon
         ),
         "none": ObjectiveSpec("none", lambda given: None),
     }
-    monkeypatch.setattr(making, "part_named", parts.__getitem__)
+    monkeypatch.setattr(making, "find_objective", parts.__getitem__)
     for name in ("list", "text"):
         with pytest.raises(InputError, match="length: `saved` must return a dict"):
             make_objectives([name], ObjectiveContext(OutputSizes()), 0)
@@ -198,7 +198,7 @@ def test_an_inner_steps_fault_is_told_by_its_name(
     student: Any, text_only: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=r"^Vector: the training step .*\(2,\) as 'length'"):
-        trained(student, text_only, tmp_path, Length, inner=Vector())
+        trained(student, text_only, tmp_path, Length, training_step=Vector())
 
 
 DOGS = Task("dogs", Classification(("no", "yes")), lambda folder, split: [], (ACCURACY,), "a test")

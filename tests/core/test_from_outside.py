@@ -420,7 +420,7 @@ def test_a_sweep_runs_outside_tasks_and_objectives(tmp_path: Path) -> None:
     sweep = """
 seeds = 2
 [adapt]
-student = "bert-base-uncased"
+model = "bert-base-uncased"
 text = ["my_text.txt"]
 steps = 1
 batch = 4
@@ -523,7 +523,7 @@ def test_a_design_as_objects(mine: Any, tmp_path: Path) -> None:
     config = make_settings(
         PretrainConfig,
         model="mine.plain:DESIGN",
-        student="bert-base-uncased",
+        model="bert-base-uncased",
         regions="runs/store",
         captions="my_captions.tsv",
     )
@@ -626,8 +626,8 @@ def tuned(student: Any) -> Any:
             torch.manual_seed(9)
             model = JOINS[name](toys.bert(len(words)), words, width=12)
             if name == "vlbert":  # its gains start at 0: nothing seen would come through
-                nn.init.normal_(model.embeddings.norm_text.weight)
-                nn.init.normal_(model.embeddings.norm_region.weight)
+                nn.init.normal_(model.join.norm_text.weight)
+                nn.init.normal_(model.join.norm_region.weight)
             seen = toys.seen(24)
             data: Any = RegionDataset(seen.samples, seen.store, _seeing(model))
         else:
@@ -726,7 +726,7 @@ def test_villa_climbs_in_every_modality(
                 continue
             assert before.grad is not None and before.grad.any()
             assert not before.any()
-            # A step of one size for each row, however many pieces or regions it has.
+            # A step of one size for each row, however many tokens or regions it has.
             lengths = after.detach().flatten(1).norm(dim=1)
             torch.testing.assert_close(lengths, torch.full_like(lengths, size))
     line = log_of(tmp_path)[0]
@@ -833,7 +833,7 @@ def villa_and_gate(folder: str) -> None:
         # The task is as sure as this of one sample in six, so many micro-batches have none.
         beside = [gated.Doubt(model.sizes, threshold=0.53)] if name == "gate" else []
         config = replace(STEPS, steps=4, lr=1e-4)
-        inner = villa if name == "villa" else None
+        training_step = villa if name == "villa" else None
         train(model, [task, *beside], toys.seen(24), config, out / name, training_step=inner)
         if os.environ["RANK"] == "0":
             save_file(weights(model, task), out / f"{name}.safetensors")
@@ -894,7 +894,7 @@ def test_villa_by_name_where_there_are_no_logits_to_compare(tmp_path: Path) -> N
     words = [*ADAPT, "--training-step", "mine.villa:Villa", "--arm"]
     run(*words, "mine.shorter:SHORTER", "--out", str(tmp_path / "short"))
     assert set(result(tmp_path / "short")["train_metrics"]) == {"loss", "length"}
-    # Masked pieces have logits, whose passes are compared.
+    # Masked tokens have logits, whose passes are compared.
     run(*words, "mlm", "--out", str(tmp_path / "adapt"))
     assert set(result(tmp_path / "adapt")["train_metrics"]) == {"loss", "mlm", "divergence"}
     run(*PRETRAIN, "--training-step", "mine.villa:Villa", "--out", str(tmp_path / "seen"))
@@ -1081,10 +1081,10 @@ def test_an_edited_module_makes_another_run(
 def test_adapting_as_a_function(tmp_path: Path) -> None:
     config = make_settings(
         AdaptConfig,
-        student="bert-base-uncased",
+        model="bert-base-uncased",
         text=("my_text.txt",),
         arm="mlm+mine.bag:Follow",
         teacher="mine.bag:Bag",
-        inner="mine.villa:Villa",
+        training_step="mine.villa:Villa",
     )
     assert "follow" in adapt(config, TINY, tmp_path)["train_metrics"]

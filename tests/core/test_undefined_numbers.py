@@ -116,7 +116,7 @@ def test_a_median_of_seeds_of_which_one_is_undefined(undefined: float | None) ->
         {
             "seed": seed,
             "scores": {"dev": {"pearson": score, "spearman": 0.5}},
-            "dropped_pieces": 0,
+            "truncated_tokens": 0,
         }
         for seed, score in enumerate((0.3, undefined, 0.4))
     ]

@@ -1,4 +1,4 @@
-"""Pieces of any tokenizer to raw words of one string; a text in windows with nothing lost."""
+"""Tokens of any tokenizer to raw words of one string; a text in windows with nothing lost."""
 
 import unicodedata
 from collections import Counter
@@ -87,19 +87,19 @@ def test_word_of_is_its_brute_force():
     for _ in range(300):
         edges = np.sort(rng.choice(40, 2 * rng.integers(0, 8), replace=False)).reshape(-1, 2)
         starts = np.sort(rng.integers(0, 40, 12))
-        pieces = np.stack([starts, starts + rng.integers(0, 6, 12)], 1)
+        tokens = np.stack([starts, starts + rng.integers(0, 6, 12)], 1)
         expected = [
             next((k for k, (a, b) in enumerate(edges) if max(a, s) < min(b, e)), -1)
-            for s, e in pieces.tolist()
+            for s, e in tokens.tolist()
         ]
-        assert align_words(pieces, edges).tolist() == expected
+        assert align_words(tokens, edges).tolist() == expected
 
 
 # -- alignment -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["bert", "clip", "roberta", "siglip"])
-def test_pieces_overlap_their_words(name, tokenizers, texts):
+def test_tokens_overlap_their_words(name, tokenizers, texts):
     tokenizer = tokenizers[name]
     window = name in ("clip", "siglip")
     make = ClipRowEncoder(tokenizer, 16) if window else TextRowEncoder(tokenizer, 512)
@@ -118,7 +118,7 @@ def test_pieces_overlap_their_words(name, tokenizers, texts):
 
 @pytest.mark.parametrize("name", ["bert", "clip", "roberta"])
 def test_every_word_is_covered(name, tokenizers, texts):
-    """Characters that a normaliser drops aside, each raw word has a piece, or begins inside another word's piece."""
+    """Characters that a normaliser drops aside, each raw word has a token, or begins inside another word's token."""
     for text in texts[::7] + toys.ODD[:1]:
         words = word_spans(text)
         ids, offsets = plain(tokenizers[name], text)
@@ -137,18 +137,18 @@ def test_tokenizers_agree_on_words(tokenizers, texts):
     words = word_spans(text)
     names = [text[a:b] for a, b in words]
     assert names == ["a", "naïve", "café", "isn", "'", "t", "1", ",", "000", "🐶"]
-    pieces = {
+    tokens = {
         name: Counter(align_words(plain(t, text)[1], words).tolist())
         for name, t in tokenizers.items()
     }
-    # "'t" is one CLIP or RoBERTa piece: it belongs to the first word it overlaps, and "t" has none.
-    assert pieces["clip"][names.index("'")] == 1
-    assert pieces["clip"][names.index("t")] == 0
-    assert pieces["bert"][names.index("t")] == 1
-    assert pieces["clip"][names.index("000")] == 3, "CLIP splits digits"
-    assert pieces["clip"][names.index("🐶")] > 1, "several pieces share one character"
-    assert pieces["bert"][names.index("🐶")] == 1
-    for counted in pieces.values():
+    # "'t" is one CLIP or RoBERTa token: it belongs to the first word it overlaps, and "t" has none.
+    assert tokens["clip"][names.index("'")] == 1
+    assert tokens["clip"][names.index("t")] == 0
+    assert tokens["bert"][names.index("t")] == 1
+    assert tokens["clip"][names.index("000")] == 3, "CLIP splits digits"
+    assert tokens["clip"][names.index("🐶")] > 1, "several tokens share one character"
+    assert tokens["bert"][names.index("🐶")] == 1
+    for counted in tokens.values():
         assert counted[-1] == 0
 
 

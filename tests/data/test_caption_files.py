@@ -127,7 +127,7 @@ def test_damaged_entries_are_named(field: str, value: object, tmp_path: Path) ->
 
 
 def test_karpathys_lists_name_files_by_path_or_name(tmp_path: Path) -> None:
-    listing = put(
+    image_list = put(
         tmp_path / "karpathy_val_images.txt",
         "val2014/COCO_val2014_000000011169.jpg 11169\nval2014/COCO_val2014_000000000042.jpg 42",
     )
@@ -192,8 +192,8 @@ def config(place: Path, monkeypatch: pytest.MonkeyPatch) -> PretrainConfig:
     monkeypatch.chdir(place)
     return make_settings(
         PretrainConfig,
-        model="uniter",
-        student="bert",
+        architecture="uniter",
+        architecture="bert",
         regions=("coco", "cc"),
         captions=("coco.json", "cc.tsv"),
         max_length=24,
@@ -206,7 +206,7 @@ def test_an_epoch_is_of_captions_or_of_images(
 ) -> None:
     """B13: a release's epoch of COCO has five times as many samples as COCO has images."""
     once = replace(STEPS, steps=0, epochs=1, batch=2)
-    alone = replace_settings(config, model=model, regions="coco", captions="coco.json")
+    alone = replace_settings(config, architecture=model, regions="coco", captions="coco.json")
     result = pretrain(alone, once, tmp_path / "captions")
     assert (result["epoch_unit"], result["samples"], result["steps"]) == ("captions", 18, 9)
     result = pretrain(replace_settings(alone, epoch_unit="images"), once, tmp_path / "images")
@@ -248,7 +248,7 @@ def test_files_are_drawn_by_weight_with_every_kind_of_step(
     sizes = {source.name.partition(": ")[0]: len(source.samples) for source in sources}
     assert sizes == {"coco": 18, "cc": 8}
     plain = sources_of(
-        replace_settings(config, model="visualbert"), tmp_path / "plain", monkeypatch
+        replace_settings(config, architecture="visualbert"), tmp_path / "plain", monkeypatch
     )
     assert [source.ratio for source in plain] == [18, 8]
 
@@ -361,7 +361,7 @@ def test_images_of_one_name_in_two_files_do_not_mix_stores(
         ({"regions": ("coco=coco",)}, "no store for the file of captions 'cc'"),
         ({"regions": ("coco=cc", "cc=coco")}, "6 of 6 captioned images are not"),
         ({"regions": ("coco",)}, "cc.tsv: 8 of 8 captioned .*'0'"),
-        ({"listing": "list.txt"}, "list.txt: names none of the captioned images"),
+        ({"image_list": "list.txt"}, "list.txt: names none of the captioned images"),
     ],
 )
 def test_stores_and_lists_that_do_not_fit(

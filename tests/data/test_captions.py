@@ -276,7 +276,7 @@ def make(folder: Path) -> Callable[..., CaptionedImageDataset]:
         CaptionedImage(f"i{n}", f"{n}.png", tuple(made[5 * n : 5 * n + 1 + n % 5]))
         for n in range(12)
     ]
-    windows = ClipRowEncoder(homes.pieces(), toys.WINDOW, max_windows=1)
+    windows = ClipRowEncoder(homes.tokens(), toys.WINDOW, max_windows=1)
     return lambda **options: CaptionedImageDataset(images, folder, 16, windows, **options)
 
 
@@ -356,7 +356,7 @@ def test_every_image_is_decoded_once(
         opened.append(path.name)
         return decode_image(path, size)
 
-    monkeypatch.setattr(module, "decode", counted)
+    monkeypatch.setattr(module, "decode_image", counted)
     samples = make()
     for epoch in range(3):
         drawn(samples, list(range(12)), epoch)

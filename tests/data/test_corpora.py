@@ -41,22 +41,22 @@ def length(engine: Tokenizer, text: str) -> int:
 LONG = [" ".join(toys.sentences()[i : i + 7]) for i in range(0, 70, 7)] + toys.sentences()[-60:]
 
 
-def fitted(texts: list[str], lexicon: Lexicon, pieces: int) -> list[str]:
-    return [unit for _, unit in split_long_texts(texts, lexicon, pieces)]
+def fitted(texts: list[str], lexicon: Lexicon, tokens: int) -> list[str]:
+    return [unit for _, unit in split_long_texts(texts, lexicon, tokens)]
 
 
 @pytest.mark.parametrize("way", [fitted, blocks])
-@pytest.mark.parametrize("pieces", [14, 30, 62])
+@pytest.mark.parametrize("tokens", [14, 30, 62])
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_lost_too_long_or_cut_in_a_word(
-    kind: str, pieces: int, way, engines: dict
+    kind: str, tokens: int, way, engines: dict
 ) -> None:
     engine = engines[kind]
     words = " ".join(LONG).split()
-    assert max(length(engine, word) for word in words) <= pieces  # so no word need be cut
-    units = list(way(LONG, Lexicon(engine), pieces))
+    assert max(length(engine, word) for word in words) <= tokens  # so no word need be cut
+    units = list(way(LONG, Lexicon(engine), tokens))
     assert " ".join(units).split() == words
-    assert [unit for unit in units if length(engine, unit) > pieces] == []
+    assert [unit for unit in units if length(engine, unit) > tokens] == []
     assert all(units)
 
 
@@ -80,7 +80,7 @@ def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) ->
     texts = ["a dog", "redbluegreen" * 7, "two cats"]
     units = list(blocks(texts, Lexicon(engines[kind]), 12))
     assert squeezed(units) == squeezed(texts)
-    if kind != "siglip":  # to which the long word is one unknown piece
+    if kind != "siglip":  # to which the long word is one unknown token
         assert len(units) > 3
 
 

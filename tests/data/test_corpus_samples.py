@@ -68,14 +68,14 @@ def tokenizers(bert_tokenizer, roberta_tokenizer, siglip_tokenizer) -> dict:
     return {"bert": bert_tokenizer, "roberta": roberta_tokenizer, "siglip": siglip_tokenizer}
 
 
-def plainly(texts: list[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
+def plainly(texts: list[str], engine: Tokenizer, tokens: int) -> Iterator[str]:
     """Full blocks in the way of their definition: every word is tokenised twice, at a start and behind a space."""
 
     def count(text: str) -> int:
         return len(engine.encode(text, add_special_tokens=False).ids)
 
     block: list[str] = []
-    room = pieces
+    room = tokens
     for word in (word for text in texts for word in text.split()):
         first, later = count(word), count(" " + word)
         needed = later if block else first
@@ -84,7 +84,7 @@ def plainly(texts: list[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
             if not (head or block):
                 head, word = word[:1], word[1:]
             yield " ".join([*block, head] if head else block)
-            block, room, needed = [], pieces, count(word)
+            block, room, needed = [], tokens, count(word)
         if word:
             room -= needed
             block.append(word)
@@ -92,15 +92,15 @@ def plainly(texts: list[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
         yield " ".join(block)
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 7, 30])
+@pytest.mark.parametrize("tokens", [1, 2, 7, 30])
 @pytest.mark.parametrize("kind", ["bert", "roberta", "siglip"])
 def test_blocks_are_cut_as_if_every_word_were_tokenised_by_itself(
-    kind: str, pieces: int, tokenizers: dict, monkeypatch: pytest.MonkeyPatch
+    kind: str, tokens: int, tokenizers: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = backend_tokenizer(tokenizers[kind])
     monkeypatch.setattr(lexicon, "MOST_ENTRIES", 20)
     monkeypatch.setattr(files, "CHUNK", 5)
-    assert list(full_blocks(NASTY, Lexicon(engine), pieces)) == list(plainly(NASTY, engine, pieces))
+    assert list(full_blocks(NASTY, Lexicon(engine), tokens)) == list(plainly(NASTY, engine, tokens))
 
 
 def test_raw_words_of_much_text_are_those_of_little() -> None:
@@ -245,16 +245,16 @@ def test_texts_put_together_of_words_are_those_tokenised_whole(
     assert by_word.by_word is (kind != "siglip")
     texts = [*odd_texts(400), *NASTY]
     found = by_word.read(texts)
-    (pieces,) = found.pieces
-    stops, word_stops = np.cumsum(pieces.counts), np.cumsum(found.word_counts)
-    assert np.array_equal(by_word.counts_in(texts), pieces.counts)
+    (tokens,) = found.tokens
+    stops, word_stops = np.cumsum(tokens.counts), np.cumsum(found.word_counts)
+    assert np.array_equal(by_word.counts_in(texts), tokens.counts)
     for place, text in enumerate(texts):
         whole = engine.encode(text, add_special_tokens=False)
-        own = slice(stops[place] - pieces.counts[place], stops[place])
+        own = slice(stops[place] - tokens.counts[place], stops[place])
         words = slice(word_stops[place] - found.word_counts[place], word_stops[place])
         offsets = np.array(whole.offsets, np.int64).reshape(-1, 2)
-        assert pieces.ids[own].tolist() == whole.ids, repr(text)
-        assert pieces.word[own].tolist() == align_words(offsets, word_spans(text)).tolist(), repr(
+        assert tokens.ids[own].tolist() == whole.ids, repr(text)
+        assert tokens.word[own].tolist() == align_words(offsets, word_spans(text)).tolist(), repr(
             text
         )
         assert found.words[words].tolist() == word_type_ids(text, word_spans(text)).tolist()
@@ -319,7 +319,7 @@ def flip(path: Path) -> None:
 
 
 DAMAGE = {
-    "cut array": ("pieces-00002.npy", cut, {"2"}),
+    "cut array": ("tokens-00002.npy", cut, {"2"}),
     "changed array": ("ends-00001.npy", flip, {"1"}),
     "lost array": ("text-00000.npy", Path.unlink, {"0"}),
     "cut index": ("index-00002.json", cut, {"2"}),

@@ -155,7 +155,7 @@ class Looks(Teacher):
         return [Sample(name, word_type_ids=np.array([len(name)])) for name in names]
 
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {"visualize": batch.word_type_ids.float().mean(1, keepdim=True)}
+        return {"look": batch.word_type_ids.float().mean(1, keepdim=True)}
 
 
 class Follow(Objective):
@@ -168,7 +168,7 @@ class Follow(Objective):
         return {"follow": batch.rows}
 
     def forward(self, encoded, batch: Batch) -> dict[str, Tensor]:
-        return {"follow": (encoded.text[:, 0, :1] - batch.features["visualize"]).pow(2).sum()}
+        return {"follow": (encoded.text[:, 0, :1] - batch.features["look"]).pow(2).sum()}
 
 
 @pytest.mark.parametrize("write", [table, karpathy])

@@ -152,7 +152,7 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
     monkeypatch.setattr("groundling.vision.extract.Detector", Detects)
     folder = str(vcr_images(tmp_path / "vcr1images"))
     config = make_settings(
-        RegionsConfig, images=folder, boxes=(folder,), backbone=backbone, whole=True
+        RegionsConfig, images=folder, boxes=(folder,), backbone=backbone, add_whole_image=True
     )
     regions(config, tmp_path / "annotated")
     regions(replace_settings(config, add_detected_boxes=True, detector=backbone), tmp_path / "both")
@@ -376,7 +376,7 @@ def test_learned_on_annotated_boxes_and_scored_on_detected_ones(
     config = make_settings(
         FinetuneConfig,
         model=str(world / "bert"),
-        join="uniter",
+        architecture="uniter",
         task="refcoco+/mattnet",
         data=str(world / "data"),
         regions=(str(world / "dets"), f"train={world / 'gt'}"),

@@ -66,7 +66,7 @@ def test_finetune_cuts_long_texts_and_counts_what_it_cut(given: Path, tmp_path: 
         FinetuneConfig, model=str(given / "student"), task="glue/rte", data=str(tmp_path / "glue")
     )
     result = finetune(config, replace(STEPS, steps=1, batch=8), tmp_path / "out")
-    assert result["dropped_pieces"] == expected
+    assert result["truncated_tokens"] == expected
 
 
 def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) -> None:
@@ -80,4 +80,4 @@ def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) 
     )
     result = adapt(config, STEPS, tmp_path / "out")
     assert result["texts"] == len(examples) > len(long)
-    assert result["dropped_pieces"] == 0
+    assert result["truncated_tokens"] == 0

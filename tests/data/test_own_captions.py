@@ -78,17 +78,17 @@ class Fixture:
     def config(self) -> TeachConfig:
         small = {
             "size": 16,
-            "patch": 8,
+            "patch_size": 8,
             "vision_tower": (8, 1),
             "text_tower": (8, 1),
-            "projection": 8,
+            "projection_dim": 8,
         }
         return make_settings(
             TeachConfig,
             captions=self.captions,
             images=self.images,
             untrained=True,
-            vocabulary=300,
+            vocab_size=300,
             **small,
             **self.flags,
         )

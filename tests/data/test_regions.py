@@ -216,8 +216,8 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
         images=str(photos),
         detector=models["detr"],
         backbone=models["vit"],
-        least=4,
-        whole=True,
+        min_boxes=4,
+        add_whole_image=True,
     )
     result = regions(config, tmp_path / "store")
     store = RegionStore(tmp_path / "store")
@@ -242,7 +242,7 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
     )
     assert {"preprocessing_sha256", "coordinates", "order", "background"} <= set(manifest)
     assert not store.background  # a detector's "nothing" is left out
-    other = replace_settings(config, side=24)
+    other = replace_settings(config, shortest_edge=24)
     with pytest.raises(InputError, match=r"holds another run \(config.side: 0 there, 24 now\)"):
         regions(other, tmp_path / "store")
     regions(other, tmp_path / "other")
@@ -260,8 +260,8 @@ def test_a_killed_extraction_goes_on_to_the_same_bytes(
         images=str(photos),
         detector=models["rt"],
         backbone=models["resnet"],
-        side=64,
-        shard=2,
+        shortest_edge=64,
+        shard_size=2,
     )
     regions(config, tmp_path / "whole")
     write, calls = RegionWriter.write, iter(range(9))
@@ -346,7 +346,7 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
     for changes, message in (
         ({"images": ""}, "needs either --images FOLDER or --imports FILE"),
         ({"images": "nowhere"}, "nowhere: no such "),
-        ({"shard": 0}, "at least 1"),
+        ({"shard_size": 0}, "at least 1"),
         ({"grid": 2, "boxes": "x.json"}, "both give the boxes"),
         ({"boxes": str(twice)}, "file 0.png: expected only once"),
         ({"detector": models["resnet"]}, "resnet: "),
@@ -388,7 +388,7 @@ def test_a_store_gives_back_what_was_written_from_any_place_and_process(tmp_path
         np.testing.assert_allclose(row.features, want.features, rtol=2**-11, atol=1e-6)
         np.testing.assert_allclose(row.classes, want.classes, rtol=2**-10, atol=1e-6)
         np.testing.assert_array_equal(row.boxes, want.boxes)
-        assert not row.image.any() and not row.whole.any()
+        assert not row.image_index.any() and not row.is_whole_image.any()
     with pytest.raises(InputError, match="no image 'y' among 7"):
         store["y"]
     (tmp_path / "boxes-00001.npy").write_bytes((tmp_path / "boxes-00001.npy").read_bytes()[:-4])
@@ -441,7 +441,7 @@ def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
     assert made("boxes", grid=3).identity == first.identity  # the same backbone under other boxes
     moved = shutil.copytree(models["vit"], tmp_path / "elsewhere")
     assert made("moved", backbone=str(moved)).identity == first.identity
-    others = [made("side", side=24), made("model", backbone=models["vision"])]
+    others = [made("side", shortest_edge=24), made("model", backbone=models["vision"])]
     trained = hf.ViTModel.from_pretrained(moved)
     with torch.no_grad():
         trained.layernorm.bias += 1
@@ -456,7 +456,9 @@ def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
 
 
 def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos, tmp_path):  # B7
-    config = make_settings(RegionsConfig, images=str(photos), backbone=models["vit"], whole=True)
+    config = make_settings(
+        RegionsConfig, images=str(photos), backbone=models["vit"], add_whole_image=True
+    )
     file = instances(tmp_path / "a.json", [[4, 3, 20, 15], [0, 0, 40, 30]], more=("1.png",))
     content = json.loads(file.read_text())
     content["annotations"] += [
@@ -497,7 +499,7 @@ def test_the_size_and_the_whole_image_are_kept_with_every_kind_of_boxes(models, 
     ):
         for whole in (False, True):
             config = make_settings(
-                RegionsConfig, images=str(photos), backbone=models["vit"], whole=whole
+                RegionsConfig, images=str(photos), backbone=models["vit"], add_whole_image=whole
             )
             regions(replace_settings(config, **changes), tmp_path / f"{name}-{whole}")
             store = RegionStore(tmp_path / f"{name}-{whole}")
@@ -600,7 +602,13 @@ def test_machines_of_torchrun_write_the_same_bytes(models, photos, tmp_path, two
     # Without an accelerator nobody need say --cpu.
     cpu = torch.accelerator.is_available()
     config = make_settings(
-        RegionsConfig, images=str(photos), grid=2, backbone=models["vit"], batch=2, shard=2, cpu=cpu
+        RegionsConfig,
+        images=str(photos),
+        grid=2,
+        backbone=models["vit"],
+        batch=2,
+        shard_size=2,
+        cpu=cpu,
     )
     regions(config, tmp_path / "one")
     two_machines(_under_torchrun, config, str(tmp_path / "two"))

@@ -59,15 +59,15 @@ def test_records_come_back_as_they_were_from_any_process(tmp_path):
     assert "bb" in store and "x" not in store
     for number in (4, 1, 0, 3, 2):
         same(store[RECORDS[number].id], RECORDS[number])
-        same(store.at(number), RECORDS[number])
-    assert store.length(3, "ids") == 8 and store.number("d") == 3
+        same(store.record_at(number), RECORDS[number])
+    assert store.length(3, "ids") == 8 and store.index_of("d") == 3
     assert store.manifest["teacher"] == "none"
     counts = {"sentence": 5, "words": 11, "has": 11, "ids": 22}
     assert store.manifest["counts"] == {"records": 5, **counts, "skipped": 0}
     with pytest.raises(InputError, match="no record 'x' among 5; the first is 'a'"):
         store["x"]
     with pytest.raises(IndexError):
-        store.at(5)
+        store.record_at(5)
     store["a"].arrays["ids"][:] = 0  # a copy: the store is as it was
     same(store["a"], RECORDS[0])
 

@@ -53,7 +53,7 @@ def config(place: Path) -> FinetuneConfig:
     return make_settings(
         FinetuneConfig,
         model=str(place / "bert"),
-        join="uniter",
+        architecture="uniter",
         task="vqa",
         data=str(place / "vqa"),
         max_length=24,

@@ -115,7 +115,7 @@ def test_wrappers_nest_in_any_order(
 
 
 def test_a_choice_is_masked_and_taught_by_row(bert_tokenizer: Any) -> None:
-    """C5: masked LM and a teacher beside a multiple choice; features and labels of pieces come by row."""
+    """C5: masked LM and a teacher beside a multiple choice; features and labels of tokens come by row."""
     model = toys.seer()
     form = MultipleChoice(("0", "1", "2"))
     masked = MaskedLM(model.sizes, mask_id=bert_tokenizer.mask_token_id)

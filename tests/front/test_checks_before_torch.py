@@ -219,7 +219,7 @@ def test_a_hub_id_is_asked_for_once(monkeypatch: Any, tmp_path: Path) -> None:
                 raise TimeoutError
 
     monkeypatch.setattr(folders, "HfApi", HubStub)
-    monkeypatch.setattr(folders, "is_there", lambda: True)
+    monkeypatch.setattr(folders, "is_hub_reachable", lambda: True)
     monkeypatch.setattr(folders.constants, "HF_HUB_CACHE", str(tmp_path))
     for source in ("me/there", "me/slow"):
         folders.check_model(source)
@@ -228,7 +228,7 @@ def test_a_hub_id_is_asked_for_once(monkeypatch: Any, tmp_path: Path) -> None:
     (tmp_path / "models--me--gone" / "snapshots" / "1").mkdir(parents=True)
     folders.check_model("me/gone")
     assert asked == ["me/there", "me/slow", "me/gone", "me/gone"]
-    monkeypatch.setattr(folders, "is_there", lambda: False)
+    monkeypatch.setattr(folders, "is_hub_reachable", lambda: False)
     folders.check_model("me/gone")
     with pytest.raises(InputError, match="me/there: no model found"):
         folders.check_model("me/there")
@@ -236,8 +236,8 @@ def test_a_hub_id_is_asked_for_once(monkeypatch: Any, tmp_path: Path) -> None:
 
 def test_what_your_own_module_loads_may_be_anything(place: Path) -> None:
     settings = make_settings(
-        FinetuneConfig, model="words:of:mine", kind="mine.average:KIND", data=str(place)
+        FinetuneConfig, model="words:of:mine", model_format="mine.average:KIND", data=str(place)
     )
     check_inputs(settings)
     with pytest.raises(InputError, match="--model words:of:mine"):
-        check_inputs(replace_settings(settings, kind=""))
+        check_inputs(replace_settings(settings, model_format=""))

@@ -146,13 +146,13 @@ def test_settings_of_other_commands_are_dicts(called: list[tuple]) -> None:
 def test_keywords_fill_the_settings(called: list[tuple]) -> None:
     out = Path("here")
     made = groundling.adapt(
-        student=Path("s"), text="a.txt", arm="l1", pool="mean", betas=[0.9, 0.98], lr=1, out=out
+        student=Path("s"), text="a.txt", arm="l1", pooling="mean", betas=[0.9, 0.98], lr=1, out=out
     )
     assert made == {"said": 1}
     groundling.adapt(text=[Path("a.txt"), "b.txt"])
     groundling.adapt(text="")
     (config, training, folder), (several, *_), (none, *_) = called
-    wanted = {"student": "s", "text": ("a.txt",), "arm": "l1", "pool": "mean"}
+    wanted = {"student": "s", "text": ("a.txt",), "arm": "l1", "pooling": "mean"}
     assert config == make_settings(AdaptConfig, **wanted)
     assert training == replace(ADAPTING, betas=(0.9, 0.98), lr=1)
     assert folder == "here"
@@ -166,7 +166,7 @@ def test_keywords_fill_the_settings(called: list[tuple]) -> None:
         ({"lr": "1e-4"}, "lr = '1e-4', expected a number"),
         ({"steps": 1.5}, r"steps = 1\.5, expected a whole number"),
         ({"steps": True}, "steps = True, expected a whole number"),
-        ({"pool": "max"}, "pool = max, expected one of own, cls, mean"),
+        ({"pooling": "max"}, "pooling = max, expected one of own, cls, mean"),
         ({"text": [1]}, r"text = \[1\], expected a list of texts"),
         ({"betas": (0.9,)}, r"betas = 0\.9, expected two numbers"),
         ({"student": None}, "student = None, expected a text"),

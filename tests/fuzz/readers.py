@@ -81,7 +81,7 @@ from groundling.studies.worlds.probe import read_nouns
 from groundling.studies.worlds.tasks import questions_in
 from groundling.studies.xdbert.grounded import (
     GroundedTokens,
-    count_pieces,
+    count_tokens,
     count_words,
     vocabulary_hash,
 )
@@ -801,8 +801,8 @@ def _lxmert(place: Path) -> None:
 def _crossmodal(place: Path) -> None:
     torch.manual_seed(0)
     text = load_text_encoder(homes.student(place.with_name(f"{place.name}-start")))
-    clip = make_clip_text_tower(toys.clip(homes.pieces()))
-    CrossModalEncoder(text, clip, 1, homes.pieces()).export(place)
+    clip = make_clip_text_tower(toys.clip(homes.tokens()))
+    CrossModalEncoder(text, clip, 1, homes.tokens()).export(place)
 
 
 def _adapter(place: Path, shelf: LazyFixture) -> None:
@@ -961,7 +961,7 @@ def _finished(place: Path) -> None:
     for seed in range(2):
         about = {"task": "glue/rte", "seed": seed, "metrics": ["accuracy"], "splits": ["dev"]}
         about |= {"scores": {"dev": {"accuracy": 0.5}}, "best": {"dev": {"accuracy": 0.5}}}
-        about |= {"dropped_pieces": 0, "trained_on": ["dev"]}
+        about |= {"truncated_tokens": 0, "trained_on": ["dev"]}
         put(place / f"seed-{seed}/result.json", json.dumps(about))
         put(place / f"seed-{seed}/log.jsonl", rows_of({"step": 1, "loss": 0.5}))
         _answers(place / f"seed-{seed}/predictions_dev.jsonl")
@@ -1044,13 +1044,13 @@ def _drawn(place: Path) -> object:
 def _counts(place: Path) -> None:
     said = toys.sentences()[:8]
     about = {"tokenizer": {"source": "x", "vocabulary_sha256": vocabulary_hash(homes.words())}}
-    content = {"provenance": about, "pieces": count_pieces(said, homes.words())}
+    content = {"provenance": about, "tokens": count_tokens(said, homes.words())}
     put(place / "counts.json", json.dumps(content | {"words": count_words(said)}))
 
 
 def _counted(place: Path) -> object:
     read = GroundedTokens.read(place / "counts.json", homes.words(), 1)
-    return [dict(read.pieces), dict(read.words), read.ratio(toys.sentences()[0], None)]
+    return [dict(read.tokens), dict(read.words), read.ratio(toys.sentences()[0], None)]
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------

@@ -246,13 +246,13 @@ def test_what_an_adapter_reads_is_transformers_own(place: Path, tmp_path: Path) 
     batch = collate(samples.get([0, 1]))
     assert batch.rows == 8 and batch.text is None
     clip = CLIPModel.from_pretrained(place / "clip").eval()
-    words = homes.pieces()
+    words = homes.tokens()
     for row in (0, 5):
         example = examples[row // 4]
         text = f"{example.text} {example.choices[row % 4]}"
-        pieces = words(text, return_tensors="pt", truncation=True, max_length=toys.WINDOW)
+        tokens = words(text, return_tensors="pt", truncation=True, max_length=toys.WINDOW)
         with torch.no_grad():
-            own = clip.get_text_features(**pieces).pooler_output[0]
+            own = clip.get_text_features(**tokens).pooler_output[0]
         if len(words(text)["input_ids"]) <= toys.WINDOW:
             torch.testing.assert_close(batch.features["clip_text"][row], F.normalize(own, dim=-1))
 
@@ -278,11 +278,11 @@ def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
     [
         ({"teacher_images": ""}, "--adapter mlp needs --teacher-images FOLDER"),
         ({"regions": "store"}, "--regions store: --adapter mlp reads"),
-        ({"join": "uniter"}, "--architecture uniter: --adapter"),
+        ({"architecture": "uniter"}, "--architecture uniter: --adapter"),
         ({"objectives": ("td_text",), "teacher": "x"}, "--teacher x: --adapter"),
-        ({"inner": "villa"}, "--training-step villa: --adapter"),
+        ({"training_step": "villa"}, "--training-step villa: --adapter"),
         ({"td_weight": 1.0}, "CLIP-TD's other settings have no effect"),
-        ({"space": "pre_projection"}, "CLIP-TD's other settings"),
+        ({"teacher_space": "pre_projection"}, "CLIP-TD's other settings"),
         ({"adapter_layers": 2}, "--adapter-layers = 2, expected one of 1, 3"),
         ({"adapter": "none"}, "--adapter-layers and --fusion need --adapter"),
         ({"adapter": "attention"}, "leave --adapter-layers and --fusion out"),

@@ -87,7 +87,7 @@ def test_places_say_what_rows_and_columns_are(name: str, student: Any) -> None:
         assert torch.equal(special, batch.text.special_tokens_mask & batch.text.attention_mask)
         assert torch.equal(one.columns.indices[0], torch.arange(inside.shape[1]))
     # [CLS] a dog [SEP], or each family's own.
-    assert (told[0].rows.kinds[0] == PositionKind.PIECE).sum() == batch.text.attention_mask[
+    assert (told[0].rows.kinds[0] == PositionKind.TOKEN).sum() == batch.text.attention_mask[
         0
     ].sum() - 2
 
@@ -125,20 +125,20 @@ def test_an_error_while_watching_leaves_the_encoder_as_it_was(student: Any) -> N
 
 
 def tower_maps(clip: nn.Module, windows: ClipWindows) -> tuple[Tensor, ...]:
-    pieces = windows.input_ids.shape[1]
-    full = clip.fixed_length or pieces
-    ids = nn.functional.pad(windows.input_ids, (0, full - pieces), value=windows.pad_token_id)
+    tokens = windows.input_ids.shape[1]
+    full = clip.fixed_length or tokens
+    ids = nn.functional.pad(windows.input_ids, (0, full - tokens), value=windows.pad_token_id)
     inputs = {"input_ids": ids}
     if not clip.fixed_length:
         inputs["attention_mask"] = windows.attention_mask.long()
-    return tuple(map_[:, :, :pieces, :pieces] for map_ in theirs(clip.tower, **inputs))
+    return tuple(map_[:, :, :tokens, :tokens] for map_ in theirs(clip.tower, **inputs))
 
 
 @pytest.mark.parametrize("name", ["clip", "siglip"])
 @torch.no_grad()
 def test_maps_of_a_tower_are_hfs(name: str, tower: Any) -> None:
     clip, words = tower(name)
-    samples = TextDataset(TEXTS, None, ClipRowEncoder(words, clip.window_index)).get(
+    samples = TextDataset(TEXTS, None, ClipRowEncoder(words, clip.context_length)).get(
         range(len(TEXTS))
     )
     windows = collate(samples).clip

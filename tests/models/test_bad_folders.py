@@ -72,7 +72,7 @@ def no_mask(folder: Path) -> str:
 
 def small_table(folder: Path) -> str:
     home(folder, toys.bert(50), words())
-    return f"the tokenizer knows {len(words())} pieces, the model 50"
+    return f"the tokenizer knows {len(words())} tokens, the model 50"
 
 
 def not_a_text_encoder(folder: Path) -> str:
@@ -134,7 +134,7 @@ def test_a_broken_teacher(given: Path, tmp_path: Path, refusal: Callable[..., st
     assert f"{given / 'student'}: a bert model has no CLIP-like text tower" in line
     line = refusal(
         *adapting_with(
-            given, tmp_path / "b", teacher=home(tmp_path / "t", toys.clip(homes.pieces()), None)
+            given, tmp_path / "b", teacher=home(tmp_path / "t", toys.clip(homes.tokens()), None)
         )
     )
     assert f"{tmp_path / 't'}: no tokenizer" in line

@@ -52,7 +52,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def by_hand(mode: str, states: torch.Tensor) -> torch.Tensor:
-    """One text's pooled states (D,) of its pieces (T, D) alone."""
+    """One text's pooled states (D,) of its tokens (T, D) alone."""
     count = len(states)
     weights = torch.arange(1, count + 1).float()
     return {
@@ -154,7 +154,7 @@ def test_dense_and_unit_length_follow(tmp_path: Path) -> None:
     dense = torch.tanh(weights["linear.weight"] @ mean + weights["linear.bias"])
     found = text.sentence.vectors(states, batch.text.attention_mask)
     torch.testing.assert_close(found[0], dense / dense.norm())
-    torch.testing.assert_close(text(batch).sentence[0], mean)
+    torch.testing.assert_close(text(batch).sentence_embedding[0], mean)
     text.export(tmp_path / "out")
     assert (tmp_path / "out/2_Dense/model.safetensors").read_bytes() == (
         folder / "2_Dense/model.safetensors"
@@ -284,7 +284,7 @@ def settings(given: Path) -> AdaptConfig:
         student=str(given / "student"),
         teacher=str(given / "teacher"),
         text=(str(given / "text.txt"),),
-        retention=str(given / "pairs.tsv"),
+        retention_pairs=str(given / "pairs.tsv"),
     )
 
 
@@ -315,11 +315,13 @@ def test_what_is_pooled_is_what_is_taught(settings: AdaptConfig, given: Path) ->
     batch = collate(TextDataset([Example("a", "a red dog")], *text.inputs(24)).get([0]))
     encoded = text(batch)
     sizes = text.sizes._replace(teacher=8)
-    own = FeatureDistillation(sizes, pool="own")._sentences(encoded, batch)
+    own = FeatureDistillation(sizes, pooling="own")._sentences(encoded, batch)
     torch.testing.assert_close(own[0], encoded.text[0].mean(0))
-    inner = FeatureDistillation(sizes, pool="mean")._sentences(encoded, batch)
+    inner = FeatureDistillation(sizes, pooling="mean")._sentences(encoded, batch)
     torch.testing.assert_close(inner[0], encoded.text[0, 1:-1].mean(0))
-    plain = FeatureDistillation(sizes._replace(sentence=0), pool="own")._sentences(encoded, batch)
+    plain = FeatureDistillation(sizes._replace(sentence_weight=0), pooling="own")._sentences(
+        encoded, batch
+    )
     torch.testing.assert_close(plain[0], encoded.text[0, 0])
 
 
@@ -328,7 +330,7 @@ def test_a_kept_projection_speaks_the_teachers_space(
     settings: AdaptConfig, given: Path, tmp_path: Path, student: str, pool: str
 ) -> None:
     config = replace_settings(
-        settings, student=str(given / student), pool=pool, keep_projection=True, masked_lm=False
+        settings, student=str(given / student), pooling=pool, keep_projection=True, masked_lm=False
     )
     result = adapt(config, STEPS, tmp_path)
     assert result["objectives"] == ["contrastive"]
@@ -348,8 +350,8 @@ def test_a_kept_projection_speaks_the_teachers_space(
     found = text.sentence.vectors(states, tokens["attention_mask"].bool())
     torch.testing.assert_close(found[0], vector / vector.norm())
     assert set(result["retention"]) >= {"before", "after", "projected"}
-    # The teacher's window has 16 places, some texts have more pieces: it alone loses them.
-    assert result["dropped_pieces"] > 0
+    # The teacher's window has 16 places, some texts have more tokens: it alone loses them.
+    assert result["truncated_tokens"] > 0
 
 
 def test_the_targets_of_a_kept_projection_are_the_teachers_own(
@@ -364,7 +366,7 @@ def test_the_targets_of_a_kept_projection_are_the_teachers_own(
 
     monkeypatch.setattr(FeatureDistillation, "forward", told)
     text = put(tmp_path / "one.txt", "a red dog\n")
-    config = replace_settings(settings, text=(str(text),), keep_projection=True, retention="")
+    config = replace_settings(settings, text=(str(text),), keep_projection=True, retention_pairs="")
     adapt(config, replace(STEPS, steps=1, batch=1), tmp_path / "out")
     tower = AutoModel.from_pretrained(settings.teacher)
     tokens = AutoTokenizer.from_pretrained(settings.teacher)("a red dog", return_tensors="pt")
@@ -376,7 +378,7 @@ def test_the_targets_of_a_kept_projection_are_the_teachers_own(
 def test_what_does_not_go_together_is_refused(settings: AdaptConfig, tmp_path: Path) -> None:
     for words, complaint in (
         ({"arm": "mlm", "keep_projection": True}, "--keep-projection: --arm mlm trains no"),
-        ({"sentence": 0.0, "keep_projection": True}, "--sentence-weight above 0"),
+        ({"sentence_weight": 0.0, "keep_projection": True}, "--sentence-weight above 0"),
         ({"arm": "mlm", "masked_lm": False}, "--no-masked-lm: --arm mlm is mlm"),
         ({"arm": "xdbert", "masked_lm": False}, "--no-masked-lm: --arm xdbert is joint_mlm"),
     ):
@@ -402,7 +404,7 @@ def test_a_sentence_encoder_is_held_where_it_was(settings: AdaptConfig, tmp_path
     close = {}
     for weight in (0.0, 100.0):
         out = tmp_path / str(weight)
-        config = replace_settings(settings, retain=weight, retention="")
+        config = replace_settings(settings, retain_weight=weight, retention_pairs="")
         result = adapt(config, replace(STEPS, steps=12), out)
         assert ("retain" in result["train_metrics"]) == bool(weight)
         assert any("--retain-weight" in note for note in result["notes"]) == bool(weight)
@@ -435,7 +437,7 @@ def test_a_plain_encoder_has_nothing_to_retain(
     settings: AdaptConfig, given: Path, tmp_path: Path
 ) -> None:
     result = adapt(
-        replace_settings(settings, student=str(given / "plain"), retention=""),
+        replace_settings(settings, student=str(given / "plain"), retention_pairs=""),
         STEPS,
         tmp_path / "plain",
     )
@@ -443,7 +445,7 @@ def test_a_plain_encoder_has_nothing_to_retain(
     with pytest.raises(InputError, match="no sentence vectors to retain"):
         FrozenCopy(load_text_encoder(given / "plain"))
     with pytest.raises(InputError, match=r"--retain-weight = -1\.0, expected at least 0"):
-        adapt(replace_settings(settings, retain=-1.0), STEPS, tmp_path / "negative")
+        adapt(replace_settings(settings, retain_weight=-1.0), STEPS, tmp_path / "negative")
 
 
 # -- retention ---------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def test_a_family_learns_from_every_arm(name: str, clip: Path, tmp_path: Path) -
         student=str(student),
         teacher=str(clip),
         arm="xdbert+l1+contrastive",
-        form="lines",
+        text_layout="lines",
         text=(str(homes.text(tmp_path / "text.txt", 16)),),
     )
     result = adapt(config, SHORT, tmp_path / "out")

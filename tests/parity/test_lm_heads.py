@@ -211,7 +211,7 @@ def test_ask_fills_masks_with_it(first_bert: tuple[Path, Any], tmp_path: Path) -
     result = ask(config, tmp_path / "asked")
     assert result["fill-mask"]["head"] == "the checkpoint's"
 
-    # What HF's own head says in the place of the first prompt's [MASK], of answers of one piece.
+    # What HF's own head says in the place of the first prompt's [MASK], of answers of one token.
     facts = read_visual_facts(data)
     answers, _ = score_by_fill_mask(folder, facts)
     words = homes.words()
@@ -222,9 +222,9 @@ def test_ask_fills_masks_with_it(first_bert: tuple[Path, Any], tmp_path: Path) -
     logs = word_logits(theirs)[0, place].log_softmax(-1)
     checked = 0
     for number, option in enumerate(facts[0].options):
-        pieces = words.tokenize(option)
-        if len(pieces) == 1:
-            expected = logs[words.convert_tokens_to_ids(pieces[0])].item()
+        tokens = words.tokenize(option)
+        if len(tokens) == 1:
+            expected = logs[words.convert_tokens_to_ids(tokens[0])].item()
             assert answers[0][template][number] == pytest.approx(expected, abs=1e-4)
             checked += 1
     assert checked
@@ -253,7 +253,7 @@ def test_an_adapted_folder_fills_masks_for_hugging_face(
         teacher=str(teacher),
         arm=arm,
         text=(str(text),),
-        form="lines",
+        text_layout="lines",
     )
     result = adapt(config, homes.STEPS, tmp_path / "out")
     left = tmp_path / "out/model"

@@ -115,7 +115,7 @@ def test_max_length_is_what_the_encoder_can_read(name, student):
 
 
 def test_tokenizer_larger_than_the_encoder_is_refused(bert_tokenizer):
-    with pytest.raises(InputError, match=r"the tokenizer knows \d+ pieces, the model 50"):
+    with pytest.raises(InputError, match=r"the tokenizer knows \d+ tokens, the model 50"):
         TextEncoder(toys.bert(50), bert_tokenizer)
 
 
@@ -309,7 +309,7 @@ def test_cross_modal_leaves_the_text_encoder_as_it_was(cross, samples):
     both, alone = cross(batch), cross.text(batch)
     assert (both.text - alone.text).abs().max() == 0
     assert (both.joint_text - both.text).abs().max() > 0.1
-    # A piece's visual state sits where its piece sits.
+    # A token's visual state sits where its token sits.
     windows, states = batch.clip, cross.clip(batch.clip)[0]
     assert both.visual.shape == (*windows.key_mask.shape, 24)
     for b in range(len(batch)):
@@ -462,15 +462,15 @@ def test_lm_head_of_a_folder_without_one(student, tmp_path):
 @pytest.mark.parametrize("teacher", ["clip", "siglip"])
 @pytest.mark.parametrize("name", STUDENTS)
 def test_every_pair_takes_a_step(name, teacher, student, tower):
-    text, (clip, pieces) = student(name), tower(teacher)
+    text, (clip, tokens) = student(name), tower(teacher)
     model = CrossModalEncoder(text, clip)
-    sizes = model.sizes._replace(teacher=clip.width)
+    sizes = model.sizes._replace(teacher=clip.embed_dim)
     inputs = (
         TextRowEncoder(text.tokenizer, text.max_length),
-        ClipRowEncoder(pieces, clip.window_index),
+        ClipRowEncoder(tokens, clip.context_length),
     )
     texts = TextDataset(toys.examples(8), *inputs)
-    data = TeacherDataset(texts, ClipTextTeacher(clip, pieces), FeatureCache())
+    data = TeacherDataset(texts, ClipTextTeacher(clip, tokens), FeatureCache())
     clip.requires_grad_(True)
     objectives = [
         SameSentencePrediction(sizes),

@@ -239,7 +239,7 @@ def test_an_adapted_folder_has_such_a_head(kind: str, arm: str, tmp_path: Path) 
         student=str(source),
         teacher=str(teacher),
         arm=arm,
-        form="lines",
+        text_layout="lines",
         text=(str(homes.text(tmp_path / "text.txt", 16)),),
     )
     result = adapt(config, homes.STEPS, tmp_path / "out")

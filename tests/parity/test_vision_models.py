@@ -49,7 +49,7 @@ def built(kind, tokenizer, random=True, **options):
     model = KINDS[kind](toys.bert(len(tokenizer)), tokenizer, width=WIDTH, **options).eval()
     torch.manual_seed(3)
     if random:
-        randomise(nn.ModuleList([model.embeddings, model.fusion or nn.Identity()]))
+        randomise(nn.ModuleList([model.join, model.fusion or nn.Identity()]))
     return model
 
 
@@ -62,7 +62,7 @@ def paired(text_only, images=1, named=False, masked=False):
             region = np.select(
                 [np.isin(text.word_ids, (1, 3)), np.isin(text.word_ids, (4, 5))], [1, 0], -1
             )
-            text = replace(text, region=region)
+            text = replace(text, region_index=region)
         corner, side = rng.uniform(0, 0.5, (2, r, 2)).astype(np.float32)
         features, boxes = (
             rng.normal(size=(r, WIDTH)).astype(np.float32),
@@ -105,13 +105,13 @@ def test_visualbert_is_hf(images, named, text_only, bert_tokenizer, tmp_path, ca
         and regions.image_index.max() == images - 1
     )
     if named:
-        alignment, pieces = torch.full((4, 7, 20), -1), 0
+        alignment, tokens = torch.full((4, 7, 20), -1), 0
         for b, r in ((b, r) for b in range(4) for r in (0, 1)):
             own = (text.region_index[b] == r).nonzero()[:, 0].tolist()
             first = [t for t in own if text.word_ids[b, t] != text.word_ids[b, t - 1]]
             alignment[b, r, : len(first)] = torch.tensor(first)
-            pieces += len(own)
-        assert pieces > (alignment >= 0).sum() > 12, "some words have several pieces"
+            tokens += len(own)
+        assert tokens > (alignment >= 0).sum() > 12, "some words have several tokens"
     expected = theirs.visual_bert(
         input_ids=text.input_ids,
         attention_mask=text.attention_mask.long(),
@@ -132,7 +132,7 @@ def test_variants_of_visualbert(text_only, bert_tokenizer):
     """Without early fusion (HF's own `bypass_transformer` raises: its parts are put together here), and with boxes."""
     model, batch = built("late", bert_tokenizer), collate(paired(text_only))
     bert, found, alone = model.text.encoder, model(batch), model.text(batch).text
-    joined = model.embeddings(bert.embeddings, batch)
+    joined = model.join(bert.embeddings, batch)
     for b in range(4):
         t, r = batch.text.attention_mask[b], batch.regions.mask[b]
         expected = model.fusion(torch.cat([alone[b, t], joined.states[b, joined.regions][r]])[None])
@@ -176,7 +176,7 @@ def test_vlbert_begins_as_bert(text_only, bert_tokenizer):
         token_type_ids=text.token_type_ids,
     ).last_hidden_state[text.attention_mask]
     for regions in (batch.regions, None):
-        joined = model.embeddings(model.text.encoder.embeddings, replace(batch, regions=regions))
+        joined = model.join(model.text.encoder.embeddings, replace(batch, regions=regions))
         assert torch.equal(
             joined.states[:, joined.text], plain.embeddings(text.input_ids, text.token_type_ids)
         )
@@ -258,7 +258,7 @@ def test_join_is_its_plain_restatement(kind, restated, text_only, bert_tokenizer
             for part in (batch.text, batch.regions)
         )
         expected = bert.encoder(
-            restated(model.embeddings, bert.embeddings, text, regions)[None]
+            restated(model.join, bert.embeddings, text, regions)[None]
         ).last_hidden_state[0]
         both = torch.cat(
             [found.text[b, batch.text.attention_mask[b]], found.visual[b, batch.regions.mask[b]]]
@@ -305,7 +305,7 @@ def test_alone_or_in_a_batch_and_all_maps(kind, text_only, bert_tokenizer):
     seen, together, mask = (
         model(batch, attention=maps.append),
         model(batch),
-        model.embeddings(model.text.encoder.embeddings, batch).mask,
+        model.join(model.text.encoder.embeddings, batch).mask,
     )
     assert model.text.encoder.config._attn_implementation == "sdpa"
     close(seen.text[batch.text.attention_mask], together.text[batch.text.attention_mask])
@@ -325,15 +325,16 @@ def test_alone_or_in_a_batch_and_all_maps(kind, text_only, bert_tokenizer):
         close(together.pooler_output[b], alone.pooler_output[0])
 
 
-def places_of(sample, pieces, regions, added):
-    """What the places of a sample's sequence hold, padded to so many pieces and regions."""
+def places_of(sample, tokens, regions, added):
+    """What the places of a sample's sequence hold, padded to so many tokens and regions."""
     text = [
-        PositionKind.SPECIAL if special else PositionKind.PIECE
+        PositionKind.SPECIAL if special else PositionKind.TOKEN
         for special in sample.text.special_tokens_mask
     ]
-    text += [PositionKind.PADDING] * (pieces - len(text))
+    text += [PositionKind.PADDING] * (tokens - len(text))
     seen = [
-        PositionKind.WHOLE_IMAGE if whole else PositionKind.REGION for whole in sample.regions.whole
+        PositionKind.WHOLE_IMAGE if whole else PositionKind.REGION
+        for whole in sample.regions.is_whole_image
     ]
     seen += [PositionKind.PADDING] * (regions - len(seen))
     return text, [*text, *seen, *[PositionKind.ADDED] * added]
@@ -344,29 +345,29 @@ def places_of(sample, pieces, regions, added):
 def test_maps_say_what_their_rows_and_columns_are(kind, text_only, bert_tokenizer):
     model, samples = built(kind, bert_tokenizer), paired(text_only)
     batch = collate(samples)
-    pieces, regions = batch.text.input_ids.shape[1], batch.regions.mask.shape[1]
+    tokens, regions = batch.text.input_ids.shape[1], batch.regions.mask.shape[1]
     added = int(kind == "vlbert")  # its [END]
     maps = []
     model(batch, attention=maps.append)
     for one in maps:
         over_text = kind == "late" and one is not maps[-1]
         assert one.rows is one.columns
-        size = pieces if over_text else pieces + regions + added
+        size = tokens if over_text else tokens + regions + added
         assert one.weights.shape == (4, 2, size, size)
         close(one.weights.sum(-1), torch.ones(4, 2, size))
         for b, sample in enumerate(samples):
-            text, every = places_of(sample, pieces, regions, added)
-            holds = one.columns.holds[b]
+            text, every = places_of(sample, tokens, regions, added)
+            holds = one.columns.kinds[b]
             assert holds.tolist() == (text if over_text else every)
             assert not one.weights[b, :, :, holds == PositionKind.PADDING].any()
-            numbers = [*range(pieces), *range(regions), *range(added)]
-            assert one.columns.number[b].tolist() == numbers[:size]
+            numbers = [*range(tokens), *range(regions), *range(added)]
+            assert one.columns.indices[b].tolist() == numbers[:size]
     alone = []
     model(replace(batch, regions=None), attention=alone.append)
     assert len(alone) == 2
     for one in alone:
-        assert one.weights.shape[-1] == pieces + added
-        assert one.columns.holds[0].tolist()[pieces:] == [PositionKind.ADDED] * added
+        assert one.weights.shape[-1] == tokens + added
+        assert one.columns.kinds[0].tolist()[tokens:] == [PositionKind.ADDED] * added
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -484,7 +485,7 @@ def test_weights_of_the_authors(kind, names, outer, heads, bert_tokenizer, tmp_p
     checkpoint = {name: torch.ones(1) for name in heads}
     for name, value in model.state_dict().items():
         theirs, ours = max(
-            ((t, o) for t, o in names.renamed.items() if name.startswith(o)),
+            ((t, o) for t, o in names.renamed_prefixes.items() if name.startswith(o)),
             key=lambda x: len(x[1]),
         )
         checkpoint[

@@ -232,7 +232,7 @@ def test_every_task_is_answered_and_scored(
     settings: dict[str, Any] = {"model": str(model), "data": str(data), **where}
 
     dev = task.dev[0]
-    told = predict(config_of(**settings, split=dev, best=2), tmp_path / "dev.csv")
+    told = predict(config_of(**settings, split=dev, top_k=2), tmp_path / "dev.csv")
     examples = task.read(data, dev)
     answers = rows(tmp_path / "dev.csv")
     assert told["rows"] == told["answered"] == len(answers) == len(examples) > 0
@@ -292,7 +292,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = make_settings(
         FinetuneConfig,
         model=str(folder / "bert"),
-        join="uniter",
+        architecture="uniter",
         data=str(folder / "train.csv"),
         regions=str(folder / "store"),
         text="question",
@@ -319,7 +319,7 @@ def test_a_run_is_asked_as_it_was_evaluated(own: Path, tmp_path: Path, capsys: A
         again = model.evaluate(own / "train.csv", "dev", regions=store)
         assert {**again, "notes": scored["notes"]} == scored
         out = tmp_path / f"{seed}.jsonl"
-        predict(config_of(**settings, regions=store, best=3), out)
+        predict(config_of(**settings, regions=store, top_k=3), out)
         answers = homes.answers(out)
         assert len(answers) == PHOTOS * len(ASKED)
         form = read_description(own / f"run/seed-{seed}/model").form
@@ -387,7 +387,7 @@ def test_from_an_empty_folder_in_another_process(own: Path, tmp_path: Path, proc
 def test_python_answers_one_and_many(own: Path) -> None:
     model = load(own / "run/seed-1", device="cpu")
     photos = [str(own / f"photos/trip/{n}.png") for n in (3, 0)]
-    first, second = model.predict(["what is it", "is it wet"], image=photos, best=9)
+    first, second = model.predict(["what is it", "is it wet"], image=photos, top_k=9)
     assert first.best[0].answer == first.answer and len(first.best) == 3
     assert sum(one.probability for one in first.best) == pytest.approx(1, abs=1e-5)
     alone = model.predict("is it wet", image=Path(photos[1]))
@@ -422,7 +422,7 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
         ),
         ("question 0: nope.jpg: no such file", lambda ask: ask("is it", image="nope.jpg")),
         ("pass regions=STORE, or image=FILE to detect", lambda ask: ask("is it")),
-        ("best = 0, expected at least 1", lambda ask: ask("is it", image=photo, best=0)),
+        ("top_k = 0, expected at least 1", lambda ask: ask("is it", image=photo, top_k=0)),
         (
             "image of text 0: expected a file path or a PIL image, got None",
             lambda ask: ask(["is it"], image=[None]),
@@ -476,7 +476,7 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
         one = model.predict("what is it", image=str(own / "photos/trip/1.png"))
         assert one.probability == pytest.approx(found[len(found) - 1][2], abs=1e-4)
         with Image.open(own / "photos/trip/1.png") as picture:
-            again = model.predict(["what is it"], image=[picture], best=1)
+            again = model.predict(["what is it"], image=[picture], top_k=1)
         assert again[0].probability == pytest.approx(one.probability, abs=1e-4)
         assert model.encode(["a", "b"], [own / "photos/trip/1.png"] * 2).shape[0] == 2
     assert found[1] == pytest.approx(found[2], abs=1e-4)

@@ -53,10 +53,10 @@ def test_terms_and_weights_of_a_result_add_up_to_its_loss(tmp_path: Path) -> Non
     )
     config = make_settings(
         PretrainConfig,
-        student=str(homes.student(tmp_path / "bert")),
+        architecture=str(homes.student(tmp_path / "bert")),
         regions=str(tmp_path / "store"),
         captions=str(tmp_path / "some.token.txt"),
-        model="uniter",
+        architecture="uniter",
         max_length=24,
     )
     # One task is drawn for each step: so many draw them all.
@@ -68,10 +68,10 @@ def test_terms_and_weights_of_a_result_add_up_to_its_loss(tmp_path: Path) -> Non
 
 
 def test_the_card_of_a_model_names_weights_other_than_one(tmp_path: Path) -> None:
-    student = homes.sentence_encoder(tmp_path / "student")
+    model = homes.sentence_encoder(tmp_path / "student")
     config = make_settings(
         AdaptConfig,
-        student=str(student),
+        model=str(student),
         text=(str(homes.text(tmp_path / "text.txt", 40)),),
         arm="mlm",
         max_length=24,

@@ -120,7 +120,7 @@ def test_bootstrap_equals_a_plain_loop(metric: object) -> None:
     control, other = (
         np.where(rng.random((4, 30)) < share, labels, 1 - labels) for share in (0.6, 0.8)
     )
-    if not metric.classes:  # type: ignore[attr-defined]
+    if not metric.is_classification:  # type: ignore[attr-defined]
         labels, control, other = (
             x + 0.1 * rng.normal(size=x.shape) for x in (labels, control, other)
         )

@@ -80,8 +80,10 @@ def test_strata_of_vqa(tmp_path: Path) -> None:
     assert types == {"0": "is the", "1": "what color", "2": "is the", "3": "what color"}
     answers = strata(task, folder, "answer")
     assert answers == {"0": "yes", "1": "red", "2": "no answer in the map", "3": "yes"}
-    assert draw_partition(answers, per=1, seed=0) == sorted(draw_partition(answers, per=1, seed=0))
-    assert "2" not in draw_partition(answers, per=9, seed=0, allow_fewer=True)
+    assert draw_partition(answers, per_stratum=1, seed=0) == sorted(
+        draw_partition(answers, per_stratum=1, seed=0)
+    )
+    assert "2" not in draw_partition(answers, per_stratum=9, seed=0, allow_fewer=True)
     with pytest.raises(
         InputError, match="--stratify-by category: vqa has no such strata; there are: total"
     ):
@@ -101,7 +103,7 @@ def snli_ve(folder: Path, count: int = 12) -> Path:
 
 def test_strata_of_classes(tmp_path: Path) -> None:
     folder = snli_ve(tmp_path / "ve")
-    content = drawn(tmp_path / "p.json", task="snli-ve", data=str(folder), per=2)
+    content = drawn(tmp_path / "p.json", task="snli-ve", data=str(folder), per_stratum=2)
     assert content["by"] == "label"
     assert content["strata"] == {
         name: {"drawn": 2, "examples": 4} for name in ("entailment", "neutral", "contradiction")
@@ -160,14 +162,14 @@ def test_every_example_is_as_likely(data: Path) -> None:
 
 
 def test_a_short_stratum(data: Path) -> None:
-    told = refusal(task="vcr/answer", data=str(data), per=4)
+    told = refusal(task="vcr/answer", data=str(data), per_stratum=4)
     assert told == (
         "stratum 'activity' has 3 examples, fewer than --per-stratum 4; pass --allow-fewer to take all (7 such)"
     )
     with pytest.raises(InputError, match="none of 1 examples is in a stratum"):
         draw_partition({"train-0": "unmatched"}, 1, seed=0)
     assert (
-        refusal(task="vcr/answer", data=str(data), per=-1)
+        refusal(task="vcr/answer", data=str(data), per_stratum=-1)
         == "--per-stratum = -1, expected at least 0"
     )
     assert refusal(task="vcr/answer", data=str(data)) == "data partition needs --per-stratum"
@@ -190,7 +192,7 @@ def test_the_report(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[st
 def test_finetune_trains_on_the_partition_alone(tmp_path: Path, data: Path) -> None:
     """As on a file that holds nothing else."""
     shots = tmp_path / "shots.json"
-    content = drawn(shots, task="vcr/answer", data=str(data), per=1)
+    content = drawn(shots, task="vcr/answer", data=str(data), per_stratum=1)
     model = str(student(tmp_path / "student"))
     config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32)
     steps = replace(STEPS, batch=4)
@@ -210,7 +212,7 @@ def test_finetune_trains_on_the_partition_alone(tmp_path: Path, data: Path) -> N
 
 def test_damage(tmp_path: Path, data: Path) -> None:
     shots = tmp_path / "shots.json"
-    drawn(shots, task="vcr/answer", data=str(data), per=1)
+    drawn(shots, task="vcr/answer", data=str(data), per_stratum=1)
     text = shots.read_text()
     model = str(student(tmp_path / "student"))
     config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32, partition=str(shots))
@@ -243,11 +245,11 @@ def test_damage(tmp_path: Path, data: Path) -> None:
     ("before", "after"),
     [
         ('"seed": 0', '"seed": 1'),
-        ('"per": 1', '"per": 2'),
+        ('"per_stratum": 1', '"per_stratum": 2'),
         ('"by": "category"', '"by": "total"'),
         ('"examples": 21', '"examples": 22'),
         ('"drawn": 1', '"drawn": 3'),
-        ('"per": 1', '"per": "1"'),
+        ('"per_stratum": 1', '"per_stratum": "1"'),
         ('"by": "category"', '"by": null'),
         ('"split": "train"', '"split": "val"'),
     ],
@@ -258,7 +260,7 @@ def test_numbers_that_do_not_draw_the_ids(
     from groundling.tasks.splits import select_partition
 
     shots = tmp_path / "shots.json"
-    drawn(shots, task="vcr/answer", data=str(data), per=1)
+    drawn(shots, task="vcr/answer", data=str(data), per_stratum=1)
     task = resolve("tasks", Task, "vcr/rationale")
     assert len(select_partition(task.read(data, "train"), shots, task, data)) == 7
     text = shots.read_text()
@@ -274,7 +276,7 @@ def test_ids_that_are_not_there(tmp_path: Path, data: Path) -> None:
     from groundling.tasks.splits import _hash, partition_manifest, select_partition, write_manifest
 
     task = resolve("tasks", Task, "vcr/answer")
-    content = partition_manifest(task, data, per=1, seed=0)
+    content = partition_manifest(task, data, per_stratum=1, seed=0)
     content["ids"] = ["train-0", "train-555"]
     content["sha256"] = _hash(content["ids"])
     write_manifest(tmp_path / "p.json", content)

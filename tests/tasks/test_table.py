@@ -118,7 +118,7 @@ CLASSES = Classification(("0", "1", "2", "3", "4"))
 def test_labels_are_classes_or_numbers(
     labels: list[object], form: str, expected: OutputType, metrics: list[str], tmp_path: Path
 ) -> None:
-    task = own(path := write(tmp_path / "x.csv", *labels), form=form)
+    task = own(path := write(tmp_path / "x.csv", *labels), label_type=form)
     assert (task.form, [m.name for m in task.metrics]) == (expected, metrics)
     assert form_of(dict.fromkeys(map(str, labels), "x"), form) == expected
     for split in ("train", "dev"):
@@ -434,7 +434,7 @@ def test_the_text_only_control_holds_out_the_same_photos(
         label="y",
         max_length=24,
     )
-    seeing = replace_settings(config, regions=str(tmp_path / "store"), join="visualbert")
+    seeing = replace_settings(config, regions=str(tmp_path / "store"), architecture="visualbert")
     without = replace_settings(config, image="")
     held = {}
     for name, settings in (("blind", config), ("seeing", seeing), ("without", without)):

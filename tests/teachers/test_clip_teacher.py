@@ -71,11 +71,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clip = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=SQUARE)
     clip.save_pretrained(homes.teacher(folder / "clip"))
     torch.manual_seed(3)
-    other = toys.clip(homes.pieces())
+    other = toys.clip(homes.tokens())
     for parameter in other.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.2)
-    clip.save_pretrained(homes.home(folder / "other", other, homes.pieces()))
+    clip.save_pretrained(homes.home(folder / "other", other, homes.tokens()))
     words = toys.siglip_words()
     siglip = homes.home(folder / "siglip", toys.siglip(words), words)
     SiglipImageProcessorPil(size=SQUARE).save_pretrained(siglip)
@@ -161,7 +161,7 @@ NOTHING = f"{__name__}:nothing"
 
 
 def plainly(folder: Path, photos: Path, example: Example) -> tuple[torch.Tensor, ...]:
-    """Image, text, scaled cosine, and each piece's projected state with its characters: by transformers alone."""
+    """Image, text, scaled cosine, and each token's projected state with its characters: by transformers alone."""
     model = AutoModel.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     siglip = model.config.model_type == "siglip"
@@ -171,14 +171,14 @@ def plainly(folder: Path, photos: Path, example: Example) -> tuple[torch.Tensor,
         pixels = kind.from_pretrained(folder)(images=turned.convert("RGB"), return_tensors="pt")
     text = example.text if example.text_pair is None else f"{example.text} {example.text_pair}"
     pad = {"padding": "max_length", "max_length": toys.WINDOW} if siglip else {}
-    pieces = tokenizer(text, return_tensors="pt", return_offsets_mapping=True, **pad)
-    offsets = pieces.pop("offset_mapping")[0]
+    tokens = tokenizer(text, return_tensors="pt", return_offsets_mapping=True, **pad)
+    offsets = tokens.pop("offset_mapping")[0]
     if siglip:
-        pieces.pop("attention_mask", None)
+        tokens.pop("attention_mask", None)
     with torch.no_grad():
         of_image = F.normalize(model.get_image_features(**pixels).pooler_output, dim=-1)[0]
-        of_text = F.normalize(model.get_text_features(**pieces).pooler_output, dim=-1)[0]
-        states = model.text_model(**pieces).last_hidden_state[0]
+        of_text = F.normalize(model.get_text_features(**tokens).pooler_output, dim=-1)[0]
+        states = model.text_model(**tokens).last_hidden_state[0]
         project = model.text_model.head if siglip else model.text_projection
         states = F.normalize(project(states), dim=-1)
         scaled = model.logit_scale.exp() * of_image @ of_text
@@ -222,17 +222,17 @@ def test_words_are_numbered_as_the_students(place, tmp_path):
     there = [text[s:e] for s, e in word_spans(text)]
     assert sorted(there[word] for word in chosen) == sorted(
         ["isn", "a", "dog", "girl", "café", "1"]
-    ), "CLIP's piece 's is that of the apostrophe, so that s has none"
+    ), "CLIP's token 's is that of the apostrophe, so that s has none"
     assert (batch.features["clip_word"][0, len(chosen) :] == -1).all()
     assert not batch.features["clip_words"][0, len(chosen) :].any()
     tokenizer = homes.words()
     for word in chosen:
-        pieces = batch.text.input_ids[0, batch.text.word_ids[0] == word]
-        assert tokenizer.decode(pieces).replace(" ", "") == there[word].replace("é", "e")
+        tokens = batch.text.input_ids[0, batch.text.word_ids[0] == word]
+        assert tokenizer.decode(tokens).replace(" ", "") == there[word].replace("é", "e")
 
 
 def test_words_are_selected_among_those_that_the_student_reads(place, tmp_path):
-    # methods A2: a candidate has a piece on both sides after truncation
+    # methods A2: a candidate has a token on both sides after truncation
     def chosen(length: int, folder: Path, limit: float = 1.0, **changes: object) -> Batch:
         short = TextDataset(examples(), TextRowEncoder(homes.words(), length))
         return by_row(
@@ -243,10 +243,10 @@ def test_words_are_selected_among_those_that_the_student_reads(place, tmp_path):
         return set(batch.text.word_ids[row].tolist())
 
     for way in ("top", "random"):
-        whole = chosen(60, tmp_path / way, select=way)
+        whole = chosen(60, tmp_path / way, word_selection=way)
         before = len(ShardStore(of(tmp_path / way, "clip_words")))
-        cut = chosen(9, tmp_path / way, select=way)
-        live = chosen(9, tmp_path / "none", limit=0.0, select=way)
+        cut = chosen(9, tmp_path / way, word_selection=way)
+        live = chosen(9, tmp_path / "none", limit=0.0, word_selection=way)
         assert torch.equal(cut.features["clip_word"], live.features["clip_word"])
         for row in range(6):
             assert {-1} < set(cut.features["clip_word"][row].tolist()) | {-1} <= words(cut, row)
@@ -285,7 +285,7 @@ def test_only_what_is_asked_for_is_loaded_and_computed(place, tmp_path, monkeypa
 
 
 def test_space_before_the_projection(place, tmp_path):
-    wide = teacher(place, space="pre_projection")
+    wide = teacher(place, teacher_space="pre_projection")
     assert (wide.width, wide.image_width) == (32, 32)
     ours, live = kept_and_live(wide, examples(), tmp_path)
     joint, _ = kept_and_live(teacher(place), examples(), tmp_path / "joint")
@@ -315,7 +315,9 @@ def test_words_by_themselves_and_by_chance(place, tmp_path):
         assert (
             batch.features["clip_word"][row].tolist() == select_tokens(scores, is_word, 2).tolist()
         )
-    chance = teacher(place, wants=["clip_words", "clip_word"], select="random", teacher_images="")
+    chance = teacher(
+        place, wants=["clip_words", "clip_word"], word_selection="random", teacher_images=""
+    )
     batch, live = kept_and_live(chance, examples(), tmp_path / "b")
     assert torch.equal(batch.features["clip_word"], live.features["clip_word"])
     assert torch.equal(batch.features["clip_word"][0], batch.features["clip_word"][4])
@@ -417,7 +419,7 @@ def test_towers_of_different_models(place, tmp_path):
     for name in ("clip_similarity", "clip_words"):
         with pytest.raises(InputError, match="share no space; pass --teacher-scorer MODEL"):
             teacher(place, wants=[name], **both)
-    teacher(place, wants=["clip_words"], select="random", **both)
+    teacher(place, wants=["clip_words"], word_selection="random", **both)
 
     scored = teacher(place, teacher_scorer=str(place / "other"), **both)
     batch, live = kept_and_live(scored, examples(), tmp_path / "d")
@@ -459,7 +461,7 @@ class Reads:
             return look(side, pixels)
 
         def was_read(side: ClipTextTower, windows: object) -> tuple[torch.Tensor, torch.Tensor]:
-            self.seen["texts"] += len(windows.ids)
+            self.seen["texts"] += len(windows.input_ids)
             return read(side, windows)
 
         monkeypatch.setattr(ClipImageTower, "forward", looked)
@@ -515,14 +517,14 @@ def test_reading_costs_no_memory_but_for_ids(place, tmp_path):
 
 def test_truncated_texts_are_counted_once_however_they_are_read(place, tmp_path):
     long = [replace(examples()[5], id=f"l{n}", images=(f"some/{n}",)) for n in range(2)]
-    pieces = homes.pieces()(long[0].text, add_special_tokens=False)["input_ids"]
+    tokens = homes.tokens()(long[0].text, add_special_tokens=False)["input_ids"]
     batch, live = kept_and_live(teacher(place), long, tmp_path)
     plain = collate(samples(long).get(range(2))).truncated_tokens
-    assert 2 * (len(pieces) - toys.WINDOW) < batch.truncated_tokens - plain <= 2 * len(pieces)
+    assert 2 * (len(tokens) - toys.WINDOW) < batch.truncated_tokens - plain <= 2 * len(tokens)
     assert batch.truncated_tokens == live.truncated_tokens
     every, _ = kept_and_live(teacher(place, words=99), long, tmp_path / "every")
     there = int((every.features["clip_word"][0] >= 0).sum())
-    offsets = homes.pieces()(long[0].text, return_offsets_mapping=True)["offset_mapping"]
+    offsets = homes.tokens()(long[0].text, return_offsets_mapping=True)["offset_mapping"]
     end = offsets[toys.WINDOW - 2][1]  # the end token takes the last place
     text = long[0].text
     whole = [e <= end and text[s].isalnum() and text[s:e] != "s" for s, e in word_spans(text)]
@@ -656,7 +658,7 @@ def test_other_features_lie_beside_in_one_cache(place, tmp_path, monkeypatch):
         ({"name": other}, [images, words]),
         ({"words": 3}, [words]),
         ({"relevance": "isolated"}, [words]),
-        ({"space": "pre_projection"}, [images, texts, words]),
+        ({"teacher_space": "pre_projection"}, [images, texts, words]),
         ({"keywords": f"{__name__}:important"}, [words]),
     ):
         before = set((tmp_path / "c").iterdir())
@@ -912,7 +914,7 @@ def test_text_and_image_teachers_share_a_run(tune, tmp_path):
     terms = set(homes.log_of(tmp_path / "both/seed-0")[0])
     assert {"task", "follow", "contrastive_sentence", "contrastive_word"} < terms
     with pytest.raises(InputError, match="text features of two widths, 24 and 32"):
-        finetune(replace_settings(config, space="pre_projection"), BRIEF, tmp_path / "wide")
+        finetune(replace_settings(config, teacher_space="pre_projection"), BRIEF, tmp_path / "wide")
 
 
 @pytest.mark.parametrize("seen", [True, False])
@@ -920,15 +922,17 @@ def test_the_papers_terms_and_gate_are_the_same_kept_and_live(seen, tune, place,
     config = replace_settings(tune, objectives=("td_text", "td_words"), td_gate="question")
     if seen:
         store(tmp_path / "store", [f"some/{n}" for n in range(4)])
-        config = replace_settings(config, regions=str(tmp_path / "store"), join="uniter")
-        config = replace_settings(config, objectives=("td_image", *config.extra.objectives))
+        config = replace_settings(config, regions=str(tmp_path / "store"), architecture="uniter")
+        config = replace_settings(
+            config, objectives=("td_image", *config.extra_objectives.objectives)
+        )
     logs = []
     for cache_gb in (1.0, 0.0):
         out = tmp_path / f"{cache_gb}"
         result = finetune(replace_settings(config, cache_gb=cache_gb), BRIEF, out)
         logs.append(homes.log_of(out / "seed-0"))
         assert result["seeds"] == [0]
-    assert {*config.extra.objectives, "td_words_used"} < logs[0][0].keys()
+    assert {*config.extra_objectives.objectives, "td_words_used"} < logs[0][0].keys()
     for one, other in zip(*logs, strict=True):
         assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
 
@@ -941,12 +945,12 @@ def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp
     config = make_settings(
         PretrainConfig,
         model="uniter",
-        student=tune.model,
+        model=tune.model,
         regions=str(tmp_path / "store"),
         captions=str(tmp_path / "captions.tsv"),
         max_length=48,
         objectives=(FOLLOW,),
-        teacher=tune.extra.teacher,
+        teacher=tune.extra_objectives.teacher,
         teacher_images=str(place / "photos"),
         teacher_cache=str(tmp_path / "cache"),
     )
@@ -966,8 +970,8 @@ def test_adapting_on_text_alone_needs_no_images(tune, place, tmp_path):
     homes.text(tmp_path / "text.txt", 12)
     config = make_settings(
         AdaptConfig,
-        student=tune.model,
-        teacher=tune.extra.teacher,
+        model=tune.model,
+        teacher=tune.extra_objectives.teacher,
         text=(str(tmp_path / "text.txt"),),
         arm=f"mlm+{__name__}:FollowText",
     )
@@ -987,15 +991,15 @@ def test_targeted_terms_of_text_alone(tune, tmp_path, capsys):
     homes.text(tmp_path / "text.txt", 12)
     config = make_settings(
         AdaptConfig,
-        student=tune.model,
-        teacher=tune.extra.teacher,
+        model=tune.model,
+        teacher=tune.extra_objectives.teacher,
         text=(str(tmp_path / "text.txt"),),
         arm="mlm+td_text+td_words",
-        select="random",
+        word_selection="random",
     )
     assert {"td_text", "td_words"} < adapt(config, BRIEF, tmp_path / "out")["train_metrics"].keys()
     with pytest.raises(InputError, match="clip_words, clip_word needs --teacher-images FOLDER"):
-        adapt(replace_settings(config, select="top"), BRIEF, tmp_path / "top")
+        adapt(replace_settings(config, word_selection="top"), BRIEF, tmp_path / "top")
     assert main(["adapt", "--help"]) == 0
     told = "".join(letter for letter in capsys.readouterr().out if letter.isascii())
     assert "td_text, td_words (with --word-selection random" in " ".join(told.split())

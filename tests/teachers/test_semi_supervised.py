@@ -82,12 +82,12 @@ def few(place: Path, **changes: Any) -> FinetuneConfig:
     """UNITER on the partition, all the others without labels beside it."""
     settings: dict[str, Any] = {
         "model": str(place / "bert"),
-        "join": "uniter",
+        "architecture": "uniter",
         "task": "vcr/answer",
         "data": str(place / "vcr"),
         "regions": str(place / "store"),
         "partition": str(place / "shots.json"),
-        "unlabelled": 1,
+        "unlabelled_per_labelled": 1,
         "objectives": NAIVE,
         "teacher": str(place / "clip"),
         "teacher_images": str(place / "photos"),
@@ -101,9 +101,9 @@ def few(place: Path, **changes: Any) -> FinetuneConfig:
 
 
 def test_every_step_has_both_and_result_tells_the_ratio(place: Path, tmp_path: Path) -> None:
-    config = few(place, unlabelled=2, seeds=2, td_gate="question")
+    config = few(place, unlabelled_per_labelled=2, seeds=2, td_gate="question")
     result = finetune(config, BRIEF, tmp_path / "out")
-    assert result["unlabelled"] == {"examples": 21 - SHOTS, "beside_each": 2}
+    assert result["unlabelled_per_labelled"] == {"examples": 21 - SHOTS, "beside_each": 2}
     assert result["seeds"] == [0, 1]
     one, other = (log_of(tmp_path / f"out/seed-{seed}") for seed in range(2))
     assert {"task", "td_image", "td_text", "td_text_gate_open"} < one[0].keys()
@@ -164,11 +164,11 @@ def test_pixels_and_flips(place: Path, tmp_path: Path, monkeypatch: pytest.Monke
     """VL-BERT end to end, whose own term beside the task's needs classes of regions, too."""
     config = few(
         place,
-        join="vlbert",
+        architecture="vlbert",
         images=str(place / "photos"),
         backbone=str(place / "resnet"),
-        side=32,
-        beside=False,
+        shortest_edge=32,
+        auxiliary_losses=False,
     )
     source = learned_from(monkeypatch, config, tmp_path / "out")
     assert source.extra_samples is not None
@@ -221,7 +221,7 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
 def adapting(place: Path, model: str, **changes: Any) -> PretrainConfig:
     settings: dict[str, Any] = {
         "model": model,
-        "student": str(place / "bert"),
+        "model": str(place / "bert"),
         "task": "vcr/answer",
         "data": str(place / "vcr"),
         "regions": str(place / "store"),
@@ -261,7 +261,7 @@ def test_each_model_is_adapted_with_its_own_terms_and_clips(
     assert own <= terms and not terms & set(NAIVE)
     distilled = 0.05 * sum(log[0][term] for term in NAIVE)
     assert log[0]["loss"] - alone[0]["loss"] == pytest.approx(distilled, rel=1e-3)
-    tuned = few(place, model=str(tmp_path / "out/model"), join="", unlabelled=0)
+    tuned = few(place, model=str(tmp_path / "out/model"), architecture="", unlabelled=0)
     finetune(tuned, BRIEF, tmp_path / "tuned")
 
 
@@ -345,15 +345,22 @@ def test_a_grid_of_clip_holds_its_last_patch_states_unprojected(place: Path, cel
 @pytest.mark.parametrize("model", ["visualbert", "uniter", "vlbert"])
 def test_a_grid_is_any_models_input(model: str, place: Path, cells: Path, tmp_path: Path) -> None:
     """Of VCR, whose texts name annotated objects that a grid does not hold."""
-    config = few(place, join=model, regions=str(cells), unlabelled=0, beside=False)
+    config = few(
+        place, architecture=model, regions=str(cells), unlabelled=0, auxiliary_losses=False
+    )
     if model == "uniter":  # a tag is a word of its own there, tied to no region
         finetune(config, BRIEF, tmp_path / "tagged")
     else:
         with pytest.raises(InputError, match=r"names objects of .* or pass --no-object-tags"):
             finetune(config, BRIEF, tmp_path / "tagged")
-    finetune(replace_settings(config, tags=False), BRIEF, tmp_path / "out")
+    finetune(replace_settings(config, object_tags=False), BRIEF, tmp_path / "out")
     if model == "uniter":
         stage = adapting(
-            place, model, regions=str(cells), tags=False, region_classes="none", task_answers="any"
+            place,
+            model,
+            regions=str(cells),
+            object_tags=False,
+            region_classes="none",
+            task_answers="any",
         )
         pretrain(stage, BRIEF, tmp_path / "stage")

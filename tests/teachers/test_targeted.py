@@ -152,7 +152,7 @@ def test_the_image_is_its_whole_region_or_the_mean_of_its_first_images() -> None
 
 
 def words_batch() -> tuple[Tensor, Batch]:
-    """Row 0: words 1 (two pieces) and 3; row 1: word 0, and a word of which the student sees nothing; row 2: none."""
+    """Row 0: words 1 (two tokens) and 3; row 1: word 0, and a word of which the student sees nothing; row 2: none."""
     word = torch.tensor([[-1, 1, 1, 3, -1], [-1, 0, 2, 2, -1], [-1, 0, 1, -1, -1]])
     plain = batch_of(3).text
     assert plain is not None
@@ -164,7 +164,7 @@ def words_batch() -> tuple[Tensor, Batch]:
     return torch.arange(30.0).view(3, 5, 2), batch
 
 
-def test_a_word_is_the_mean_of_its_pieces_and_a_row_that_of_its_words() -> None:
+def test_a_word_is_the_mean_of_its_tokens_and_a_row_that_of_its_words() -> None:
     states, batch = words_batch()
     first = states[0, 1:3].mean(0).sum().item(), states[0, 3].sum().item()
     second = states[1, 1].sum().item()
@@ -428,7 +428,7 @@ def shown(examples: list[Example], whole: bool) -> RegionDataset:
 
 def seeing(name: str) -> tuple[SingleStreamModel, type[TaskHead]]:
     torch.manual_seed(4)
-    words = toys.bert_words()
+    num_words = toys.bert_words()
     bert = toys.bert(len(words))
     if name == "vlbert":
         return vlbert(bert, words, width=12).eval(), VLBertChoiceHead
@@ -466,7 +466,7 @@ def loss_of(step: ModelWithObjectives, batch: Batch) -> Tensor:
 
 def restated(step: ModelWithObjectives, batch: Batch, name: str, gate: str) -> Tensor:
     """Eq. 1 to 10, row by row; the same batch, weights and head."""
-    task, image, text, words = step.objectives
+    task, image, text, num_words = step.objectives
     encoded = step.model(batch)
     logits = task.outputs(encoded, batch)  # type: ignore[operator]
     features, labels = batch.features, batch.labels["label"]
@@ -502,9 +502,9 @@ def restated(step: ModelWithObjectives, batch: Batch, name: str, gate: str) -> T
             of_words = []
             for place, number in enumerate(features["clip_word"][row].tolist()):
                 if number >= 0:
-                    pieces = encoded.text[row][batch.text.word_ids[row] == number]
+                    tokens = encoded.text[row][batch.text.word_ids[row] == number]
                     feature = features["clip_words"][row, place]
-                    of_words.append(apart(words, pieces.mean(0), feature))
+                    of_words.append(apart(words, tokens.mean(0), feature))
             if of_words:
                 distance = distance + torch.stack(of_words).mean()
             total = total + 0.05 * distance / 24
@@ -559,13 +559,13 @@ def test_no_gradient_reaches_the_teacher_or_flows_through_the_gate() -> None:
 
 
 def test_settings_reach_the_terms() -> None:
-    step, _ = distilled("uniter", "none", td_weight=0.5, words=1)
-    image, text, words = list(step.objectives)[1:]
+    step, _ = distilled("uniter", "none", td_weight=0.5, num_words=1)
+    image, text, num_words = list(step.objectives)[1:]
     assert [one.weight_at(0) for one in (image, text, words)] == [0.5] * 3
     assert words.weight_of("td_words", 0) == 0.5
     assert [words.weight_of(term, 0) for term in ("td_words_used", "td_words_short")] == [0, 0]
     assert image.weight_of("td_image_mean", 0) == 0
-    assert all(one.saved() == {} for one in (image, text, words))
+    assert all(one.saved_modules() == {} for one in (image, text, words))
     assert (
         TargetedDistillationSettings().td_weight
         == TargetedTextDistillation(OutputSizes(4, teacher=4)).weight
@@ -593,7 +593,7 @@ class Clip(Teacher):
 
     def inputs(self, rows):
         return [
-            Sample(f"{row.example.text}|{row.example.pair}", words=row.words) for row in rows
+            Sample(f"{row.example.text}|{row.example.pair}", num_words=row.words) for row in rows
         ]
 
     def features(self, batch):
@@ -601,7 +601,7 @@ class Clip(Teacher):
         count = len(batch.words)
         text = torch.nn.functional.normalize(torch.randn(count, 24), dim=-1)
         word = torch.tensor([0, 1]).expand(count, 2)
-        words = torch.nn.functional.normalize(torch.randn(count, 2, 24), dim=-1)
+        num_words = torch.nn.functional.normalize(torch.randn(count, 2, 24), dim=-1)
         similarity = 100.0 * torch.arange(count)
         return {
             "clip_text": text,

@@ -55,7 +55,7 @@ def tune(request: pytest.FixtureRequest, place: Path) -> FinetuneConfig:
     """Fine-tuning on a pair of sentences, and on a multiple choice, with a teacher."""
     return make_settings(
         FinetuneConfig,
-        model=str(place / "student"),
+        architecture=str(place / "student"),
         task=request.param,
         data=str(place / request.param.split("/")[0]),
         max_length=64,
@@ -93,8 +93,8 @@ def test_finetuning_with_a_teacher_trains_both_terms(tune: FinetuneConfig, tmp_p
     assert all(first[name] != last[name] for name in first)
 
     # the projection onto the teacher's features is a head: it is kept beside the model, which has none
-    model = AutoModel.from_pretrained(seed / "model")
-    student = AutoModel.from_pretrained(tune.model)
+    architecture = AutoModel.from_pretrained(seed / "model")
+    architecture = AutoModel.from_pretrained(tune.model)
     assert {k: v.shape for k, v in model.state_dict().items()} == {
         k: v.shape for k, v in student.state_dict().items()
     }
@@ -141,13 +141,13 @@ def test_regions_do_not_count_as_the_teachers_words(
     # a thousand characters for each region once made a teacher live that fits the cache many times
     config = make_settings(
         FinetuneConfig,
-        model=str(place / "student"),
+        architecture=str(place / "student"),
         data=str(place / "questions.csv"),
         text="question",
         image="photo",
         label="answer",
         regions=str(place / "store"),
-        join="visualbert",
+        architecture="visualbert",
         objectives=("l1",),
         teacher=str(place / "teacher"),
         cache_gb=1e-4,
@@ -164,7 +164,7 @@ def test_regions_do_not_count_as_the_teachers_words(
 def seeing(place: Path) -> PretrainConfig:
     return make_settings(
         PretrainConfig,
-        student=str(place / "student"),
+        architecture=str(place / "student"),
         regions=str(place / "store"),
         captions=str(place / "some.token.txt"),
         max_length=48,
@@ -183,7 +183,7 @@ def test_pretraining_with_a_teacher_runs_and_resumes(
     monkeypatch.setattr(
         TeacherDataset, "_fill", never
     )  # captions are drawn anew: only a live teacher can know
-    config = replace_settings(seeing, model=model)
+    config = replace_settings(seeing, architecture=model)
     steps = replace(STEPS, batch=4)
     result = pretrain(config, steps, tmp_path / "whole")
     assert "contrastive" in result["objectives"]
@@ -209,7 +209,7 @@ def test_text_without_images_has_no_teacher(
     seeing: PretrainConfig, place: Path, tmp_path: Path
 ) -> None:
     config = replace_settings(
-        seeing, model="vlbert", text=(str(place / "text.txt"),), max_length=24
+        seeing, architecture="vlbert", text=(str(place / "text.txt"),), max_length=24
     )
     pretrain(config, replace(STEPS, steps=8, batch=4), tmp_path)
     taught = [set(line) >= CONTRASTIVE for line in terms(tmp_path)]
@@ -224,7 +224,7 @@ def test_the_teacher_reads_the_caption_that_was_drawn(
     inputs = ClipTextTeacher.inputs
 
     def watched(teacher: ClipTextTeacher, rows: list) -> list:
-        read.extend((row.example.text, row.example.pair) for row in rows)
+        read.extend((row.example.text, row.example.text_pair) for row in rows)
         return inputs(teacher, rows)
 
     monkeypatch.setattr(ClipTextTeacher, "inputs", watched)

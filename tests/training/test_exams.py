@@ -100,7 +100,7 @@ def test_the_best_weights_are_kept_and_a_killed_run_keeps_the_same(
     student: Any, text_only: Any, tmp_path: Path
 ) -> None:
     scores = [0.2, 0.9, 0.4, 0.8]
-    whole = ScriptedRun(student, text_only, tmp_path / "whole", scripted(scores, keep="best"))
+    whole = ScriptedRun(student, text_only, tmp_path / "whole", scripted(scores, keep_best="best"))
     assert whole.has(whole.seen[1]) and not whole.has(whole.seen[3])
     told = whole.result["evaluation"]
     assert (told["kept_step"], told["evaluations"], told["stopped_early"]) == (4, 4, False)
@@ -110,9 +110,9 @@ def test_the_best_weights_are_kept_and_a_killed_run_keeps_the_same(
     # Killed after the best one was set aside, and after the checkpoint behind it.
     out = tmp_path / "killed"
     with pytest.raises(homes.Killed):
-        ScriptedRun(student, text_only, out, scripted(scores, keep="best"), at=6)
+        ScriptedRun(student, text_only, out, scripted(scores, keep_best="best"), at=6)
     assert (out / "checkpoints/best-000000004.safetensors").exists()
-    again = ScriptedRun(student, text_only, out, scripted(scores[2:], keep="best"))
+    again = ScriptedRun(student, text_only, out, scripted(scores[2:], keep_best="best"))
     assert again.has(whole.weights())
     assert again.result["evaluation"] == told
     assert homes.log_of(out) == lines
@@ -122,7 +122,7 @@ def test_weights_that_are_no_numbers_are_neither_examined_nor_kept(
     student: Any, text_only: Any, tmp_path: Path
 ) -> None:
     task = SupervisedObjective(student().sizes, output_type=Classification(("no", "yes")))
-    exam = replace(scripted([], keep="best"), interval_epochs=0.1)
+    exam = replace(scripted([], keep_best=True), interval_epochs=0.1)
     with pytest.raises(InputError, match=r"step 1: weights of .* are NaN or infinite"):
         train(student(), [task], text_only, replace(STEPS, lr=1e39), tmp_path, evaluator=exam)
     assert not list(tmp_path.rglob("*.safetensors"))
@@ -132,7 +132,7 @@ def test_a_kill_before_the_checkpoint_loses_no_best_weights(
     student: Any, text_only: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = ScriptedRun(
-        student, text_only, tmp_path / "whole", scripted([0.5, 0.1, 0.2, 0.3], keep="best")
+        student, text_only, tmp_path / "whole", scripted([0.5, 0.1, 0.2, 0.3], keep_best="best")
     )
     out = tmp_path / "killed"
 
@@ -142,13 +142,13 @@ def test_a_kill_before_the_checkpoint_loses_no_best_weights(
     with monkeypatch.context() as patch:
         # Were the score at step 4 the best, its weights would be there now, beside those of step 2.
         later = iter([0.5, 0.9])
-        exam = replace(scripted([], keep="best"), measure=lambda: {"accuracy": next(later)})
+        exam = replace(scripted([], keep_best="best"), measure=lambda: {"accuracy": next(later)})
         patch.setattr("groundling.training.loop._TrainingLoop._save", _third(killed))
         with pytest.raises(homes.Killed):
             ScriptedRun(student, text_only, out, exam)
     there = sorted(path.name for path in (out / "checkpoints").glob("best-*"))
     assert there == ["best-000000002.safetensors", "best-000000004.safetensors"]
-    again = ScriptedRun(student, text_only, out, scripted([0.1, 0.2, 0.3], keep="best"))
+    again = ScriptedRun(student, text_only, out, scripted([0.1, 0.2, 0.3], keep_best="best"))
     assert again.has(whole.weights()) and again.has(whole.seen[0])
 
 
@@ -181,7 +181,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> FinetuneConfig:
         task="glue/rte",
         data=str(homes.rte(home / "glue")),
         eval_every=0.5,
-        keep="best",
+        keep_best="best",
         patience=2,
     )
 
@@ -227,7 +227,7 @@ def test_the_default_evaluates_at_the_end_alone(settings: FinetuneConfig, tmp_pa
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"keep": "best"}, "--keep-best: needs --eval-every EPOCHS"),
+        ({"keep_best": "best"}, "--keep-best: needs --eval-every EPOCHS"),
         ({"patience": 2}, "--patience 2: needs --eval-every EPOCHS"),
         ({"eval_every": -1.0}, "--eval-every = -1.0, expected at least 0"),
         (
@@ -249,13 +249,15 @@ def test_damaged_best_weights_are_named(
     student: Any, text_only: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(homes.Killed):
-        ScriptedRun(student, text_only, tmp_path, scripted([0.9, 0.1, 0.1, 0.1], keep="best"), at=8)
+        ScriptedRun(
+            student, text_only, tmp_path, scripted([0.9, 0.1, 0.1, 0.1], keep_best="best"), at=8
+        )
     path = tmp_path / "checkpoints/best-000000002.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(
         InputError, match=r"best-000000002.safetensors: the best weights cannot be read"
     ):
-        ScriptedRun(student, text_only, tmp_path, scripted([0.1], keep="best"))
+        ScriptedRun(student, text_only, tmp_path, scripted([0.1], keep_best="best"))
 
 
 def test_evaluating_leaves_no_trace(student: Any, text_only: Any, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_who_always_says_the_same_loses_just_that(make) -> None:
     torch.manual_seed(0)
     objective = make(sizes)
     batch = collate(SampleCorruptor(0)(samples, range(48), 0, [objective]))
-    targets = objective.scored_against(batch)
+    targets = objective.loss_targets(batch)
     (term,) = targets
     found = ConstantBaseline()
     found.add(targets)
@@ -154,7 +154,7 @@ def test_a_pretraining_says_which_parts_still_guess(
     config = make_settings(
         PretrainConfig,
         model="uniter",
-        student=str(tmp_path / "bert"),
+        model=str(tmp_path / "bert"),
         regions=str(tmp_path / "store"),
         captions=str(tmp_path / "my_captions.tsv"),
         max_length=24,

@@ -42,7 +42,7 @@ def test_it_is_the_mean_over_all_samples_and_leaves_no_trace() -> None:
     ]
     samples = toys.both_sides(13)
     config = TrainConfig(batch=8, gradient_accumulation_steps=2, seed=3)  # passes of 4, 4 and 5
-    held = HeldOutLoss("texts", [DataSource(samples)], model, objectives, (), config)
+    eval_text = HeldOutLoss("texts", [DataSource(samples)], model, objectives, (), config)
     state = torch.random.get_rng_state()
     found = held.measure()
     assert torch.equal(state, torch.random.get_rng_state())
@@ -92,10 +92,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapting(place: Path) -> AdaptConfig:
     return make_settings(
         AdaptConfig,
-        student=str(place / "bert"),
+        model=str(place / "bert"),
         teacher=str(place / "clip"),
         text=(str(place / "train.txt"),),
-        held=(str(place / "held.txt"),),
+        eval_text=(str(place / "held.txt"),),
         max_length=24,
     )
 
@@ -104,7 +104,7 @@ def pretraining(place: Path) -> PretrainConfig:
     return make_settings(
         PretrainConfig,
         model="uniter",
-        student=str(place / "bert"),
+        model=str(place / "bert"),
         regions=(str(place / "store"),),
         captions=(str(place / "train.tsv"),),
         eval_captions=(str(place / "held.tsv"),),
@@ -112,13 +112,19 @@ def pretraining(place: Path) -> PretrainConfig:
 
 
 def teaching(place: Path) -> TeachConfig:
-    small = {"size": 16, "patch": 8, "vision_tower": (8, 1), "text_tower": (8, 1), "projection": 8}
+    small = {
+        "size": 16,
+        "patch_size": 8,
+        "vision_tower": (8, 1),
+        "text_tower": (8, 1),
+        "projection_dim": 8,
+    }
     return make_settings(
         TeachConfig,
         captions=str(place / "train.tsv"),
         eval_captions=str(place / "held.tsv"),
         images=str(place / "images"),
-        vocabulary=300,
+        vocab_size=300,
         **small,
     )
 
@@ -142,7 +148,7 @@ def test_a_run_that_is_killed_at_an_exam_keeps_the_same_weights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = replace_settings(settings(place), eval_every=0.25, keep="best")
+    config = replace_settings(settings(place), eval_every=0.25, keep_best="best")
     recipe(config, STEPS, tmp_path / "whole")
     saved = iter([_TrainingLoop._save, None])
 
@@ -211,7 +217,7 @@ def test_what_is_held_out_and_learned_from_is_told(place: Path, tmp_path: Path) 
         (
             adapt,
             adapting,
-            {"held": ()},
+            {"eval_text": ()},
             "--eval-every: there is no held-out data .*; pass --eval-text FILES",
         ),
         (pretrain, pretraining, {"eval_captions": ()}, "pass --eval-captions FILES, "),
@@ -244,6 +250,6 @@ def test_settings_that_do_not_fit(
 
 
 def test_a_file_is_not_held_out_and_learned_from(place: Path, tmp_path: Path) -> None:
-    config = replace_settings(adapting(place), held=(str(place / "train.txt"),))
+    config = replace_settings(adapting(place), eval_text=(str(place / "train.txt"),))
     with pytest.raises(InputError, match=r"--eval-text .*train.txt: also given as --text"):
         adapt(config, STEPS, tmp_path / "out")

@@ -69,7 +69,11 @@ def test_only_a_contrastive_loss_is_another_one_and_the_run_says_so(
             "one of a step's 2 on each process",
         ),
         ([ClipContrastiveLoss(WIDTHS)], {"accumulate": 1}, ""),
-        ([FeatureDistillation(WIDTHS, kind="l1"), MaskedLM(WIDTHS)], {"accumulate": 4}, ""),
+        (
+            [FeatureDistillation(WIDTHS, kind="l1"), MaskedLM(WIDTHS)],
+            {"gradient_accumulation_steps": 4},
+            "",
+        ),
     ],
 )
 def test_what_is_said(objectives: list, settings: dict, told: str) -> None:

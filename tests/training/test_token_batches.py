@@ -266,23 +266,23 @@ def test_a_killed_run_resumes_bit_equal(student: Any, text_only: Any, tmp_path: 
 
 
 def test_the_loss_is_a_mean_over_the_step(student: Any, text_only: Any, tmp_path: Path) -> None:
-    """Micro-batches of a step differ in their samples; every masked piece counts alike all the same."""
+    """Micro-batches of a step differ in their samples; every masked token counts alike all the same."""
     model = student().eval()
     torch.manual_seed(4)
     objective = MaskedLM(model.sizes, mask_id=4)
     config = replace(CONFIG, steps=1, gradient_accumulation_steps=3)
-    sums, pieces, samples = 0.0, 0, []
+    sums, tokens, samples = 0.0, 0, []
     with torch.no_grad():
         for batch in every(feed_of(text_only, [objective], config)):
             sums += float(objective(model(batch), batch)["mlm"])
-            pieces += objective.count(batch)["mlm"]
+            tokens += objective.count(batch)["mlm"]
             samples.append(len(batch))
     assert len(set(samples)) > 1
     for part in model.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
     train(model, [objective], text_only, config, tmp_path)
-    assert log_of(tmp_path)[0]["mlm"] == pytest.approx(sums / pieces, rel=1e-5)
+    assert log_of(tmp_path)[0]["mlm"] == pytest.approx(sums / tokens, rel=1e-5)
 
 
 def test_by_flag(capsys: Any, tmp_path: Path) -> None:

@@ -216,7 +216,13 @@ def test_another_seed_is_another_run(cross, samples, tmp_path):
 
 def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
     """One process, no accumulation: nothing but AdamW on the weighted means, written out by hand."""
-    options = {"lr": 1e-3, "warmup": 0.0, "schedule": "constant", "clip": 1e9, "weight_decay": 0.1}
+    options = {
+        "lr": 1e-3,
+        "warmup_ratio": 0.0,
+        "schedule": "constant",
+        "max_grad_norm": 1e9,
+        "weight_decay": 0.1,
+    }
     ours, theirs = quiet(student()), quiet(student())
     torch.manual_seed(3)
     form = Classification(("no", "yes"))
@@ -242,7 +248,7 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
         encoded, labels = theirs(batch), batch.labels["masked_lm"]
         first = nn.functional.cross_entropy(task2.outputs(encoded, batch), batch.labels["label"])
         logits = masked2.head(encoded.text, encoded.input_embeddings).transpose(1, 2)
-        second = nn.functional.cross_entropy(logits, labels)  # the mean over masked pieces
+        second = nn.functional.cross_entropy(logits, labels)  # the mean over masked tokens
         assert line["task"] == pytest.approx(first.item(), abs=1e-5)
         assert line["mlm"] == pytest.approx(second.item(), abs=1e-5)
         (first + 0.5 * second).backward()
@@ -417,7 +423,9 @@ class Second(Noting):
 def test_sources_by_ratio_with_their_own_objectives(student, text_only, tmp_path):
     other = deepcopy(text_only)
     other.ids = [f"other-{i}" for i in other.ids]
-    other.examples = [type(e)(f"other-{e.id}", e.text, e.pair, e.label) for e in other.examples]
+    other.examples = [
+        type(e)(f"other-{e.id}", e.text, e.text_pair, e.label) for e in other.examples
+    ]
     other.kept = {}
     model = student()
     objectives = [First(model.sizes), Second(model.sizes)]
@@ -530,7 +538,7 @@ def test_log_has_one_line_per_log_step_with_means_between(student, text_only, tm
     assert [line["step"] for line in runs[4]] == [4, 8, 10]
     assert {"step", "loss", "mlm", "lr", "grad_norm", "seconds"} <= set(runs[4][0])
     singles = [line["mlm"] for line in runs[1][:4]]
-    # A mean over masked pieces, not over steps: it lies between the steps' means.
+    # A mean over masked tokens, not over steps: it lies between the steps' means.
     assert min(singles) < runs[4][0]["mlm"] < max(singles)
 
 

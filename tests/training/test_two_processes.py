@@ -54,8 +54,8 @@ def adapt(out: Path) -> None:
         ClipTokenClassification(sizes),
         FeatureDistillation(sizes),
     ]
-    pieces = toys.clip_words()
-    teacher = ClipTextTeacher(make_clip_text_tower(toys.clip(pieces)), pieces, max_windows=1)
+    tokens = toys.clip_words()
+    teacher = ClipTextTeacher(make_clip_text_tower(toys.clip(tokens)), tokens, max_windows=1)
     finish(
         quiet(model),
         objectives,
@@ -69,15 +69,15 @@ def adapt(out: Path) -> None:
 
 def contrast(out: Path) -> None:
     """CLIP, whose negatives come from the other process too."""
-    pieces = toys.clip_words()
-    model = ClipDualEncoder(toys.clip(pieces), pieces)
-    finish(quiet(model), [ClipContrastiveLoss(model.sizes)], toys.Pictures(pieces), out)
+    tokens = toys.clip_words()
+    model = ClipDualEncoder(toys.clip(tokens), tokens)
+    finish(quiet(model), [ClipContrastiveLoss(model.sizes)], toys.Pictures(tokens), out)
 
 
 def keep(out: Path) -> None:
     """A teacher's features of images and texts, in shards of two."""
-    pieces = toys.clip_words()
-    clip = toys.clip(pieces)
+    tokens = toys.clip_words()
+    clip = toys.clip(tokens)
     square = CLIPImageProcessorPil(
         size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
     )
@@ -86,7 +86,7 @@ def keep(out: Path) -> None:
     for number in range(5):
         homes.picture(photos / f"{number}.png", (9 * number, 200, 30))
     options = TargetedDistillationSettings(teacher_images=str(photos))
-    teacher = ClipTeacher(FrozenClip(image, make_clip_text_tower(clip), pieces), KEPT, options)
+    teacher = ClipTeacher(FrozenClip(image, make_clip_text_tower(clip), tokens), KEPT, options)
     texts = [
         Example(f"m{n}", text, images=(f"{n % 5}",)) for n, text in enumerate(toys.sentences()[:13])
     ]
@@ -122,7 +122,7 @@ def finish(
 ) -> None:
     result = train(model, objectives, data, config, out)
     if os.environ.get("RANK", "0") == "0":
-        (out / "dropped").write_text(str(result["dropped_pieces"]))
+        (out / "dropped").write_text(str(result["truncated_tokens"]))
         state = ModelWithObjectives(model, objectives).named_parameters()
         save_file({k: v.detach().contiguous() for k, v in state}, out / "end.safetensors")
 

@@ -114,9 +114,9 @@ def classes(name: str) -> tuple[nn.Module, SupervisedObjective, Any]:
         model = JOINS[name](bert, words, width=12)
         data = toys.seen(24)
     if name == "vlbert":  # its gains start at 0: nothing seen would come through
-        nn.init.normal_(model.embeddings.norm_text.weight)
-        nn.init.normal_(model.embeddings.norm_region.weight)
-        data.seeing = replace(data.seeing, whole=True)
+        nn.init.normal_(model.join.norm_text.weight)
+        nn.init.normal_(model.join.norm_region.weight)
+        data.seeing = replace(data.seeing, whole_image=True)
     return model, SupervisedObjective(model.sizes, output_type=Classification(("no", "yes"))), data
 
 
@@ -215,8 +215,8 @@ class ByHand:
         self.modality, self.norm, self.over = modality, norm, over
 
     def step(self, model: Any, task: SupervisedObjective, batch: Batch) -> None:
-        rows, pieces = batch.text.input_ids.shape
-        text = torch.zeros(rows, pieces, model.sizes.input_embeddings[1])
+        rows, tokens = batch.text.input_ids.shape
+        text = torch.zeros(rows, tokens, model.sizes.input_embeddings[1])
         image = torch.zeros_like(batch.regions.features)
         clean = self.logits(model, task, batch, None, None)
         turns = {
@@ -424,7 +424,7 @@ def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -
         train(model, [task], data, config, out, training_step=made)
         return weights(model, [task])
 
-    whole = resume(tmp_path / "whole", 0)
+    whole_image = resume(tmp_path / "whole", 0)
     with pytest.raises(Killed):
         resume(tmp_path / "killed", 7)  # of VILLA's: in the second step, between two passes
     again = resume(tmp_path / "killed", 0)

@@ -178,7 +178,7 @@ def pretraining() -> dict[str, Any]:
 
 
 def adversarial() -> dict[str, Any]:
-    return {**pretraining(), "inner": VillaStep(AdversarialSettings(adversarial_steps=2))}
+    return {**pretraining(), "training_step": VillaStep(AdversarialSettings(adversarial_steps=2))}
 
 
 def looking() -> dict[str, Any]:

@@ -351,12 +351,12 @@ def settings(place: Path) -> PretrainConfig:
     return make_settings(
         PretrainConfig,
         model="vlbert",
-        student=str(place / "bert"),
+        model=str(place / "bert"),
         regions=str(place / "store"),
         images=str(place / "images"),
         captions=str(place / "some.token.txt"),
         backbone=str(place / "resnet"),
-        side=40,
+        shortest_edge=40,
         max_length=24,
     )
 
@@ -459,14 +459,14 @@ def test_mistakes_are_named(
 ) -> None:
     resnet(tmp_path / "deep", depths=[1, 1, 1, 1, 1], hidden_sizes=[8, 8, 16, 16, 16])
     pictures(tmp_path / "few", ["000"])
-    no_pixels = {"images": "", "backbone": PixelSettings().backbone, "side": 0}
+    no_pixels = {"images": "", "backbone": PixelSettings().backbone, "shortest_edge": 0}
     for change, message in (
         (
             {"model": "uniter"},
             "only VL-BERT and VisualBERT read pixels; pass --architecture vlbert or",
         ),
         (
-            {"student": str(trained), **no_pixels},
+            {"model": str(trained), **no_pixels},
             "model: this model reads pixels",
         ),
         ({"backbone": str(place / "bert")}, "bert: expected a ResNet with four stages"),

@@ -76,7 +76,7 @@ def first_stage(place: Path) -> Path:
     config = make_settings(
         PretrainConfig,
         model="uniter",
-        student=str(place / "bert"),
+        model=str(place / "bert"),
         regions=str(place / "captioned"),
         captions=str(place / "some.token.txt"),
     )
@@ -87,7 +87,7 @@ def first_stage(place: Path) -> Path:
 def second_stage(place: Path, first: Path, **changes: object) -> PretrainConfig:
     settings: dict[str, Any] = {
         "model": "uniter",
-        "student": str(first),
+        "model": str(first),
         "regions": str(place / "store"),
         "task": "vcr",
         "data": str(place / "vcr"),
@@ -125,13 +125,13 @@ def test_parts_segments_and_words_by_hand(place: Path, pretraining: bool) -> Non
     person = [words.convert_tokens_to_ids(word) for word in PERSONS]
     assert person == list(range(len(words) - 81, len(words)))
 
-    def pieces(text: str) -> list[int]:
+    def tokens(text: str) -> list[int]:
         ids: list[int] = words(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    question = [person[2], *pieces("saw a car ?")]
-    answer = [person[0], *pieces("did .")]
-    reason = [*pieces("it is"), person[2], *pieces(".")]
+    question = [person[2], *tokens("saw a car ?")]
+    answer = [person[0], *tokens("did .")]
+    reason = [*tokens("it is"), person[2], *tokens(".")]
     start, end = words.cls_token_id, words.sep_token_id
     expected = [start, *question, end, *answer, end, *reason, end]
     (sample,) = TextDataset([example], text).get([0])
@@ -176,7 +176,7 @@ def test_answers_have_the_answers_segment(place: Path) -> None:
     assert model.join.options["text_types"] == [0, 2, 3]
 
 
-def test_too_long_a_text_loses_pieces_of_its_longest_part(place: Path) -> None:
+def test_too_long_a_text_loses_tokens_of_its_longest_part(place: Path) -> None:
     text, _ = ready().inputs(60)
     example = rationale(place)
     (whole,) = TextDataset([example], text).get([0])
@@ -206,7 +206,7 @@ def test_too_long_a_text_loses_pieces_of_its_longest_part(place: Path) -> None:
     assert row_of_plain.text is not None and not row_of_plain.text.part_index.any()  # type: ignore[union-attr]
 
 
-def test_a_text_cut_to_a_budget_keeps_the_parts_of_its_pieces(place: Path) -> None:
+def test_a_text_cut_to_a_budget_keeps_the_parts_of_its_tokens(place: Path) -> None:
     text, _ = ready().inputs(60)
     (whole,) = TextDataset([rationale(place)], text).get([0])
     cut, regions = truncate_to_budget(whole, toys.regions(0, 10), 20)
@@ -293,7 +293,7 @@ def test_on_vcr_it_has_the_released_size(hidden: int, layers: int, total: int) -
         }
         bert = BertModel(BertConfig(vocab_size=28_996, num_attention_heads=hidden // 64, **sizes))
         model = SingleStreamModel(bert, toys.bert_words(), UniterEmbeddings(bert))
-        # A tokenizer of 28,996 pieces is not at hand: the table grows by what the words add to this one.
+        # A tokenizer of 28,996 tokens is not at hand: the table grows by what the words add to this one.
         prepare_for_vcr(model, [Example("c", "d", object_names=("person",))])
         bert.resize_token_embeddings(28_996 + 81, mean_resizing=False)
         head = UniterChoiceHead(HeadContext(model.sizes, MultipleChoice(tuple("0123"))))
@@ -302,7 +302,7 @@ def test_on_vcr_it_has_the_released_size(hidden: int, layers: int, total: int) -
     assert sum(parameter.numel() for parameter in parts) == total
 
 
-def test_every_part_has_a_masked_piece(place: Path) -> None:
+def test_every_part_has_a_masked_token(place: Path) -> None:
     text, _ = ready().inputs(60)
     (sample,) = TextDataset([rationale(place)], text).get([0])
     row = sample.choices[0]
@@ -406,7 +406,9 @@ def test_every_model_learns_both_and_is_scored_in_one_run(
         max_length=60,
     )
     if kind != "text":
-        config = replace_settings(config, join=kind, regions=str(place / "store"), save_model=True)  # type: ignore[arg-type]
+        config = replace_settings(
+            config, architecture=kind, regions=str(place / "store"), save_model=True
+        )  # type: ignore[arg-type]
     result = finetune(config, replace(STEPS, steps=3, batch=4), tmp_path / "run")
     scores = result["official"]["val"]
     assert set(scores) == {"Q->A", "QA->R", "Q->AR"}
@@ -555,8 +557,8 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
     assert "--caption-splits train: applies only to --captions" in refusal(
         caption_splits=("train",)
     )
-    assert "--image-list list.txt: applies only to --captions" in refusal(listing="list.txt")
-    told = refusal(student=str(place / "bert"), model="visualbert", step_mix=(1.0,))
+    assert "--image-list list.txt: applies only to --captions" in refusal(image_list="list.txt")
+    told = refusal(model=str(place / "bert"), architecture="visualbert", step_mix=(1.0,))
     assert told.endswith("kind of step of visualbert: none, every step trains all objectives")
     captions: dict[str, object] = {
         "task": "",

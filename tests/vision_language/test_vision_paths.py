@@ -89,7 +89,7 @@ def trained(world: Path) -> dict[str, str]:
         config = make_settings(
             PretrainConfig,
             model=kind,
-            student=str(world / "bert"),
+            model=str(world / "bert"),
             regions=str(world / "store"),  # type: ignore[arg-type]
             captions=str(world / "captions_train2014.json"),
         )
@@ -135,7 +135,7 @@ def test_visualberts_phase_on_a_tasks_own_texts(
 ) -> None:
     config = make_settings(
         PretrainConfig,
-        student=trained["visualbert"],
+        model=trained["visualbert"],
         regions=str(world / ("objects" if name.startswith("vcr") else "store")),
         task=name,
         data=str(world / FOLDERS[name]),
@@ -153,7 +153,7 @@ def test_the_control_reads_the_text_alone(
     )
     assert "dev" in finetune(config, BRIEF, tmp_path / "alone")["median"]
     config = replace_settings(
-        config, model=str(world / "bert"), join=kind, regions=str(world / "store")
+        config, model=str(world / "bert"), architecture=kind, regions=str(world / "store")
     )  # type: ignore[arg-type]
     assert "dev" in finetune(config, BRIEF, tmp_path / "new")["median"]
     with pytest.raises(InputError, match=r"needs regions"):
@@ -202,7 +202,7 @@ def test_the_blind_control_sees_boxes_and_no_features(
         task="refcoco+",
         data=str(world / "refcoco+"),
         regions=str(world / "store"),
-        blind=True,
+        zero_region_features=True,
     )
     finetune(config, BRIEF, tmp_path / "one")
     rich = RegionStore(world / "store")
@@ -217,7 +217,11 @@ def test_the_blind_control_sees_boxes_and_no_features(
 
     writer.fill([(name, lambda name=name: empty(name)) for name in rich.ids])  # type: ignore[misc]
     writer.close({"source": "test"}, [])
-    finetune(replace_settings(config, regions=str(poor), blind=False), BRIEF, tmp_path / "other")
+    finetune(
+        replace_settings(config, regions=str(poor), zero_region_features=False),
+        BRIEF,
+        tmp_path / "other",
+    )
     one, other = (
         (tmp_path / run / "seed-0" / "predictions_val.jsonl").read_text()
         for run in ("one", "other")
@@ -305,14 +309,14 @@ def test_what_each_model_sees_of_an_image(
     name = next(name for name in plain.ids if plain.count(name) > 2)
     for kind, folder in trained.items():
         config = make_settings(FinetuneConfig, model=folder, regions=str(whole), max_regions=2)
-        student = load_encoder(folder)
+        model = load_encoder(folder)
         texts = TextDataset([Example("a", "red", images=(name,))], student.inputs(8)[0])
         task = resolve("tasks", Task, "snli-ve")
         inputs = regions_of(
             config.regions,
             task,
             config.train_splits,
-            blind=config.zero_region_features,
+            zero_region_features=config.zero_region_features,
             flip=config.pixels.flip,
         )
         (sample,) = add_regions({"dev": texts}, student, task, inputs)["dev"].get([0], ())
@@ -498,7 +502,7 @@ def test_kinds_of_loss_by_hand() -> None:
 def test_a_second_image_gets_a_segment_of_its_own(world: Path, trained: dict[str, str]) -> None:
     model = load_encoder(trained["uniter"])
     rows = model.text.encoder.embeddings.token_type_embeddings.weight.detach().clone()
-    model.see(2), model.see(2)
+    model.add_images(2), model.add_images(2)
     table = model.text.encoder.embeddings.token_type_embeddings
     assert model.join.image_types == [1, 2] and torch.equal(
         table.weight, torch.stack([*rows, rows[1]])
@@ -536,7 +540,7 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
     seen = make_settings(
         PretrainConfig,
         model="vlbert",
-        student=str(tmp_path / "bert"),
+        model=str(tmp_path / "bert"),
         regions=str(out),
         captions=str(tmp_path / "captions.tsv"),
         region_classes="none",  # a grid's regions have no classes (B10)

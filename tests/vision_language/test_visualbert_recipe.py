@@ -71,7 +71,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def on_captions(place: Path) -> PretrainConfig:
     return make_settings(
         PretrainConfig,
-        student=str(place / "bert"),
+        architecture=str(place / "bert"),
         regions=str(place / "captioned"),
         captions=str(place / "some.token.txt"),
         max_length=24,
@@ -88,7 +88,7 @@ def on_task(place: Path, task: str, **changes: Any) -> PretrainConfig:
     of_vcr = task.startswith("vcr")
     return make_settings(
         PretrainConfig,
-        student=str(place / "bert"),
+        architecture=str(place / "bert"),
         regions=str(place / ("store" if of_vcr else "captioned")),
         task=task,
         data=str(place / task.partition("/")[0]),
@@ -139,19 +139,19 @@ def test_words_keep_their_regions_when_others_are_left_out(whole: bool, place: P
         return sample
 
     def named(row: Sample) -> set[bytes]:
-        """The features of the regions that its pieces name."""
+        """The features of the regions that its tokens name."""
         assert (
             row.text is not None and row.text.region_index is not None and row.regions is not None
         )
         places = sorted(set(row.text.region_index.tolist()) - {-1})
         return {row.regions.features[number].tobytes() for number in places}
 
-    every, some = seen(), seen(mentioned=True)
+    every, some = seen(), seen(only_mentioned=True)
     assert len(every.rows[0].regions or ()) == 4 + whole
     assert len(some.rows[0].regions or ()) == 2 + whole
     for one, other in zip(every.rows, some.rows, strict=True):
         assert named(one) == named(other) != set()
-    fewer = seen(mentioned=True, most=2)
+    fewer = seen(only_mentioned=True, max_regions=2)
     assert [len(row.regions or ()) for row in fewer.rows] == [1 + whole] * 4
     assert named(fewer.rows[0]) < named(every.rows[0]) | {b""}
 
@@ -161,25 +161,25 @@ def test_the_flag_travels_with_the_model_and_is_refused_elsewhere(
 ) -> None:
     config = make_settings(
         FinetuneConfig,
-        model=str(place / "bert"),
-        join="visualbert",
+        architecture=str(place / "bert"),
+        architecture="visualbert",
         task="vcr/answer",
         data=str(place / "vcr"),
         regions=str(place / "store"),
-        mentioned=True,
+        mentioned_objects_only=True,
         object_classes=True,
     )
     finetune(config, BRIEF, tmp_path / "out")
     described = tmp_path / "out/seed-0/model/groundling_task.json"
     assert json.loads(described.read_text())["reads"]["mentioned"] is True
     assert "--no-object-tags removes; leave one of them out" in refusal(
-        replace_settings(config, tags=False), tmp_path / "no"
+        replace_settings(config, object_tags=False), tmp_path / "no"
     )
     other = replace_settings(
         config, task="nlvr2", data=str(place / "nlvr2"), regions=str(place / "captioned")
     )
     assert "texts of nlvr2 name no objects by number" in refusal(other, tmp_path / "no")
-    captions = on_task(place, "vcr", mentioned=True)
+    captions = on_task(place, "vcr", mentioned_objects_only=True)
     captions = replace_settings(captions, task="", data="", captions=str(place / "some.token.txt"))
     assert "--mentioned-objects-only: applies only to --task" in refusal(captions, tmp_path / "no")
 
@@ -191,7 +191,7 @@ def test_the_phase_keeps_what_words_name(place: Path, tmp_path: Path) -> None:
     """B18: with `--no-object-tags`, positions of words no longer reach their regions, and the loss is another one."""
     losses = []
     for tags in (True, False):
-        config = on_task(place, "vcr", tags=tags)
+        config = on_task(place, "vcr", object_tags=tags)
         result = pretrain(config, BRIEF, tmp_path / str(tags))
         assert result["objectives"] == ["masked_lm"]
         losses.append(log_of(tmp_path / str(tags))[0]["mlm"])
@@ -200,7 +200,7 @@ def test_the_phase_keeps_what_words_name(place: Path, tmp_path: Path) -> None:
 
 def test_judged_choices_and_statements(place: Path) -> None:
     folder = place / "vcr"
-    choices = judged_texts(ANSWER, folder, tags=True)
+    choices = judged_texts(ANSWER, folder, object_tags=True)
     statements = judged_texts(NLVR2, place / "nlvr2")
     text = TextRowEncoder(homes.words(), 40)
     rights = 0
@@ -227,7 +227,7 @@ def test_the_codes_phase_goes_on_with_the_head_of_captions(
     task: str, first: Path, place: Path, tmp_path: Path
 ) -> None:
     config = on_task(place, task, task_answers="judged")
-    config = replace_settings(config, student=str(first))
+    config = replace_settings(config, architecture=str(first))
     still = replace(BRIEF, steps=1, lr=1e-30)
     result = pretrain(config, still, tmp_path / "out")
     assert result["objectives"] == ["masked_lm", "sentence_image"]
@@ -240,7 +240,7 @@ def test_the_codes_phase_goes_on_with_the_head_of_captions(
     ("changes", "message"),
     [
         ({"task": "flickr30k"}, "flickr30k has no right and wrong texts"),
-        ({"model": "uniter"}, "only VisualBERT predicts what is right, not uniter"),
+        ({"architecture": "uniter"}, "only VisualBERT predicts what is right, not uniter"),
         ({"task": "", "data": "", "captions": "c.txt"}, "applies only to --task"),
     ],
 )
@@ -285,7 +285,7 @@ def test_captions_alone_see_no_image(
         weights.append(load_encoder(out / "model").state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
     for change, message in (
-        ({"model": "uniter"}, "of uniter needs images"),
+        ({"architecture": "uniter"}, "of uniter needs images"),
         (
             {"captions": (), "task": "nlvr2", "data": str(place / "nlvr2")},
             "applies only to --captions",
@@ -302,7 +302,7 @@ def test_boxes_are_appended_to_features(
     on_captions: PretrainConfig, first: Path, place: Path, tmp_path: Path
 ) -> None:
     result = pretrain(replace_settings(on_captions, region_boxes=True), BRIEF, tmp_path / "out")
-    model = load_encoder(tmp_path / "out/model")
+    architecture = load_encoder(tmp_path / "out/model")
     assert isinstance(model.join, VisualBertEmbeddings) and model.join.boxes
     assert model.join.projection.in_features == 12 + 6
     plain = load_encoder(first)
@@ -310,12 +310,14 @@ def test_boxes_are_appended_to_features(
     count = sum(parameter.numel() for parameter in plain.parameters())
     assert result["parameters"] == count + 6 * width
     for changes, message in (
-        ({"student": str(first)}, "not this visualbert; omit it"),
-        ({"model": "uniter"}, "--region-boxes: is only for a new VisualBERT, not uniter"),
+        ({"model": str(first)}, "not this visualbert; omit it"),
+        ({"architecture": "uniter"}, "--region-boxes: is only for a new VisualBERT, not uniter"),
     ):
         config = replace_settings(on_captions, region_boxes=True, **changes)  # type: ignore[arg-type]
         assert message in refusal(config, tmp_path / "no")
-    tuned = make_settings(FinetuneConfig, model=str(first), task="nlvr2", data=str(place / "nlvr2"))
+    tuned = make_settings(
+        FinetuneConfig, architecture=str(first), task="nlvr2", data=str(place / "nlvr2")
+    )
     tuned = replace_settings(tuned, regions=(str(place / "captioned"),), region_boxes=True)
     assert "pass --architecture visualbert with a BERT" in refusal(tuned, tmp_path / "no")
 
@@ -332,12 +334,12 @@ def test_a_store_without_classes_has_none_to_embed(
 def test_r2cs_regions_in_plain_words() -> None:
     words = toys.bert_words()
     torch.manual_seed(2)
-    model = visualbert(toys.bert(len(words)), words, width=12, classes=5, boxes=True).eval()
+    architecture = visualbert(toys.bert(len(words)), words, width=12, classes=5, boxes=True).eval()
     assert model.reads_whole_image
     (sample,) = TextDataset([Example("a", "a dog")], TextRowEncoder(words, 20)).get([0])
     row = toys.regions(3, 2)
     batch = collate([replace(sample, regions=row)])
-    join, bert = model.embeddings, model.text.encoder
+    join, bert = model.join, model.text.encoder
     assert (
         isinstance(join, VisualBertEmbeddings) and join.r2c is not None and row.classes is not None
     )
@@ -374,8 +376,8 @@ def of_pixels(place: Path, early: bool = True) -> EndToEndModel:
 
 @torch.no_grad()
 def test_segments_are_read_by_the_last_stage(place: Path) -> None:
-    model = of_pixels(place).eval()
-    join = model.embeddings
+    architecture = of_pixels(place).eval()
+    architecture = model.join
     assert isinstance(join, VisualBertEmbeddings) and join.r2c is not None
     assert join.r2c.segments is not None
     cover = torch.zeros(2, 14, 14, dtype=torch.bool)
@@ -386,7 +388,7 @@ def test_segments_are_read_by_the_last_stage(place: Path) -> None:
         lambda _, into, out: inputs.extend([into[0], out])
     )
     batch = collate([seen_in_pixels(cover.numpy())])
-    model.look(batch)
+    model.add_region_features(batch)
     hook.remove()
     assert inputs[0].shape == (2, 16, 7, 7) and inputs[1].shape[2:] == (7, 7)
     added = join.r2c.segments(cover[:, None].float() - 0.5)
@@ -411,20 +413,25 @@ def test_from_bert_to_vcr_through_both_phases(
     early: bool, on_captions: PretrainConfig, place: Path, tmp_path: Path
 ) -> None:
     images = str(place / "images")
-    seeing = {"images": images, "backbone": str(place / "resnet"), "side": 32, "flip": False}
+    seeing = {
+        "images": images,
+        "backbone": str(place / "resnet"),
+        "shortest_edge": 32,
+        "flip": False,
+    }
     config = replace_settings(on_captions, object_classes=True, early_fusion=early, **seeing)  # type: ignore[arg-type]
     pretrain(config, BRIEF, tmp_path / "captions")
-    config = on_task(place, "vcr", mentioned=True, images=images)
-    config = replace_settings(config, student=str(tmp_path / "captions/model"))
+    config = on_task(place, "vcr", only_mentioned=True, images=images)
+    config = replace_settings(config, architecture=str(tmp_path / "captions/model"))
     pretrain(config, BRIEF, tmp_path / "task")
     tuned = make_settings(
         FinetuneConfig,
-        model=str(tmp_path / "task/model"),
+        architecture=str(tmp_path / "task/model"),
         task="vcr/answer",
         data=str(place / "vcr"),
         regions=str(place / "store"),
         images=images,
-        mentioned=True,
+        only_mentioned=True,
     )
     finetune(tuned, BRIEF, tmp_path / "tuned")
     stages = ("captions/model", "task/model", "tuned/seed-0/model")
@@ -445,5 +452,5 @@ def test_from_bert_to_vcr_through_both_phases(
 def test_what_the_files_hold() -> None:
     """The fixtures' texts name objects 0, 1 and 2, and not 3."""
     texts: list[Any] = [VCR_QUESTION, *VCR_ANSWERS, *VCR_REASONS]
-    tags = [token for text in texts for token in text if isinstance(token, list)]
+    object_tags = [token for text in texts for token in text if isinstance(token, list)]
     assert {number for tag in tags for number in tag} == {0, 1, 2}

@@ -116,11 +116,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         images=str(folder / "vcr1images"),
         boxes=str(folder / "vcr1images"),
         backbone=str(folder / "resnet"),
-        side=64,
+        shortest_edge=64,
         cpu=True,
     )
     regions(config, folder / "store")
-    regions(replace_settings(config, whole=True), folder / "whole")
+    regions(replace_settings(config, add_whole_image=True), folder / "whole")
     return folder
 
 
@@ -129,13 +129,13 @@ def settings(place: Path) -> FinetuneConfig:
     return make_settings(
         FinetuneConfig,
         model=str(place / "bert"),
-        join="vlbert",
+        architecture="vlbert",
         task="vcr/answer",
         data=str(place),
         regions=str(place / "store"),
         images=str(place / "vcr1images"),
         backbone=str(place / "resnet"),
-        side=40,
+        shortest_edge=40,
         max_length=24,
     )
 
@@ -174,7 +174,7 @@ def test_cells_survive_packing(tmp_path: Path) -> None:
     RegionWriter(tmp_path).close({})
     kept = RegionStore(tmp_path, features=False)["a"].segmentation
     assert kept is not None and np.array_equal(kept, cover)
-    whole = found.with_whole(np.ones((1, 2))).cover
+    add_whole_image = found.with_whole(np.ones((1, 2))).cover
     assert whole is not None and whole[0].all() and np.array_equal(whole[1:], cover)
 
 
@@ -212,14 +212,18 @@ def test_a_new_end_to_end_model_learns_vcr_as_the_paper_does(
     model = load_encoder(tmp_path / "paper/seed-0/model")
     assert isinstance(model, EndToEndModel) and (model.side, model.longest_edge) == (40, 50)
     assert model.regions_provenance
-    finetune(replace_settings(settings, beside=False), TWO, tmp_path / "alone")
+    finetune(replace_settings(settings, auxiliary_losses=False), TWO, tmp_path / "alone")
     assert log_of(tmp_path / "alone/seed-0")[0].keys().isdisjoint({"region_classes"})
     # A store from before, without segments and without classes.
     plain = store(tmp_path / "plain", [f"film/{n}" for n in range(3)], classes=0, objects=4)
     capsys.readouterr()
     with pytest.raises(InputError, match="region_classes needs the classes of regions"):
         finetune(replace_settings(settings, regions=str(plain)), TWO, tmp_path / "no")
-    finetune(replace_settings(settings, regions=str(plain), beside=False), TWO, tmp_path / "old")
+    finetune(
+        replace_settings(settings, regions=str(plain), auxiliary_losses=False),
+        TWO,
+        tmp_path / "old",
+    )
     assert "plain: no segments of objects, so whole boxes are seen" in capsys.readouterr().err
     assert json.loads((tmp_path / "old/seed-0/result.json").read_text())["notes"]
 
@@ -228,7 +232,9 @@ def test_sides_change_when_a_model_is_fine_tuned(settings: FinetuneConfig, tmp_p
     first = replace_settings(settings, save_model=True)
     finetune(first, TWO, tmp_path / "first")
     model = str(tmp_path / "first/seed-0/model")
-    again = replace_settings(first, model=model, join="", backbone="", side=0, longest_edge=60)
+    again = replace_settings(
+        first, model=model, architecture="", backbone="", shortest_edge=0, longest_edge=60
+    )
     finetune(again, TWO, tmp_path / "again")
     kept = load_encoder(tmp_path / "again/seed-0/model")
     assert isinstance(kept, EndToEndModel) and (kept.side, kept.longest_edge) == (40, 60)
@@ -237,7 +243,7 @@ def test_sides_change_when_a_model_is_fine_tuned(settings: FinetuneConfig, tmp_p
     with pytest.raises(InputError, match="--longest-edge 30: less than the short side of 40"):
         finetune(replace_settings(again, longest_edge=30), TWO, tmp_path / "no")
     with pytest.raises(InputError, match="uniter reads stored features"):
-        finetune(replace_settings(settings, join="uniter"), TWO, tmp_path / "uniter")
+        finetune(replace_settings(settings, architecture="uniter"), TWO, tmp_path / "uniter")
 
 
 # -- the classes of regions --------------------------------------------------------------------------------------------
@@ -250,7 +256,7 @@ def seen_regions() -> Regions:
     classes[1, 1] = torch.tensor([0.1, 0.2, 0.3, 0.4])
     mask = torch.tensor([[True, True, True], [True, True, False]])
     nothing = torch.zeros(2, 3)
-    whole = torch.tensor([[True, False, False]] * 2)
+    add_whole_image = torch.tensor([[True, False, False]] * 2)
     return Regions(
         torch.zeros(2, 3, 1), torch.zeros(2, 3, 4), mask, nothing.long(), whole, nothing, classes
     )
@@ -445,13 +451,13 @@ def test_flips_change_training_and_can_be_left_out(place: Path, tmp_path: Path) 
     config = make_settings(
         FinetuneConfig,
         model=str(place / "bert"),
-        join="vlbert",
+        architecture="vlbert",
         task="vqa",
         data=str(folder),
         regions=str(store(tmp_path / "store", names)),
         images=str(tmp_path / "images"),
         backbone=str(place / "resnet"),
-        side=40,
+        shortest_edge=40,
         max_length=16,
     )
     first = {}
@@ -480,11 +486,11 @@ def test_the_longer_side_is_cut_as_in_the_release() -> None:
     )
     (made,) = long.get([0])
     assert made.text is not None
-    for pieces in (3, 12, 30, 50):
+    for tokens in (3, 12, 30, 50):
         short = replace(
             made.text,
             **{
-                name: made.text.__dict__[name][:pieces]
+                name: made.text.__dict__[name][:tokens]
                 for name in ("input_ids", "special_tokens_mask", "word_ids", "token_type_ids")
             },
         )
@@ -495,9 +501,9 @@ def test_the_longer_side_is_cut_as_in_the_release() -> None:
                 found, kept = truncate_to_budget(sample, row, budget)
                 assert found.text is not None
                 sizes = (len(found.text.input_ids), len(kept))
-                assert sizes == cut_as_released(pieces, count + 1, budget)
+                assert sizes == cut_as_released(tokens, count + 1, budget)
                 assert (
-                    found.truncated_tokens == pieces - sizes[0]
+                    found.truncated_tokens == tokens - sizes[0]
                     and found.truncated_regions == count + 1 - sizes[1]
                 )
                 assert found.text.input_ids[-1] == short.input_ids[-1] and kept.is_whole_image[0]
@@ -532,26 +538,26 @@ def test_a_budget_is_counted_and_checked(place: Path, tmp_path: Path) -> None:
     config = make_settings(
         PretrainConfig,
         model="vlbert",
-        student=str(place / "bert"),
+        model=str(place / "bert"),
         regions=str(store(tmp_path / "store", names)),
         captions=str(put(tmp_path / "some.token.txt", captions + "\n")),
         max_length=24,
-        budget=5,
+        max_total_length=5,
     )
     result = pretrain(config, replace(TWO, steps=1, batch=6), tmp_path / "run")
     kept = RegionStore(tmp_path / "store")
     sizes = [cut_as_released(24, kept.count(name) + 1, 5) for name in names]
-    assert result["dropped_regions"] == sum(
+    assert result["truncated_regions"] == sum(
         kept.count(name) + 1 - boxes for name, (_, boxes) in zip(names, sizes, strict=True)
     )
-    assert result["dropped_regions"] > 0
+    assert result["truncated_regions"] > 0
     caption = Example("a", " ".join(["a dog"] * 12))
     (alone,) = TextDataset([caption], TextRowEncoder(homes.words(), 24)).get([0])
-    assert result["dropped_pieces"] == 6 * alone.truncated_tokens + sum(
+    assert result["truncated_tokens"] == 6 * alone.truncated_tokens + sum(
         24 - text for text, _ in sizes
     )
     with pytest.raises(InputError, match="--max-total-length 2: no room for 2 tokens and a region"):
-        pretrain(replace_settings(config, budget=2), TWO, tmp_path / "no")
+        pretrain(replace_settings(config, max_total_length=2), TWO, tmp_path / "no")
     texts = TextDataset(
         [Example("a", "b", images=("000", "001"))], TextRowEncoder(toys.bert_words(), 9)
     )
@@ -601,7 +607,7 @@ def test_vqa_without_pretraining_reaches_the_saved_head(place: Path, tmp_path: P
     config = make_settings(
         FinetuneConfig,
         model=str(folder),
-        join="vlbert",
+        architecture="vlbert",
         task="vqa",
         data=str(data),
         regions=str(store(tmp_path / "store", names)),
@@ -680,7 +686,9 @@ def test_a_loss_that_a_task_does_not_have_is_named(
     ):
         with pytest.raises(InputError, match=message):
             with_loss(form, kind)
-    finetune(replace_settings(settings, head_loss="ce", beside=False), TWO, tmp_path / "ce")
+    finetune(
+        replace_settings(settings, head_loss="ce", auxiliary_losses=False), TWO, tmp_path / "ce"
+    )
     with pytest.raises(InputError, match="--head-loss kl"):
         finetune(replace_settings(settings, head_loss="kl"), TWO, tmp_path / "kl")
 

@@ -282,7 +282,7 @@ class RetentionEvaluator:
         if text.sentence is not None and text.sentence is not self.sentence:
             report["projected"] = similarity_agreement(text, text.sentence, self.pairs)["spearman"]
         pooling = "+".join(self.sentence.pooling.modes)
-        return {**report, "pooling": pooling, "cut_pieces": self.before["cut"]}
+        return {**report, "pooling": pooling, "cut_tokens": self.before["cut"]}
 
     def line(self, report: Mapping[str, Any]) -> str:
         """The report in one line."""

@@ -200,11 +200,11 @@ def _texts(
     place: Path,
 ) -> tuple[CorpusDataset, CorpusDataset | None]:
     """Training texts, and held-out texts or None; tokenised texts are stored below `place`."""
-    pieces = TextRowEncoder(text.tokenizer, reading.max_length)
+    tokens = TextRowEncoder(text.tokenizer, reading.max_length)
     wanted = CaptionFilter(config.caption_settings.caption_splits, config.caption_settings.columns)
 
     def cut(paths: Sequence[str], limit: int = 0) -> CorpusDataset:
-        return corpus_samples(paths, reading.form, pieces, place, windows, limit, wanted)
+        return corpus_samples(paths, reading.form, tokens, place, windows, limit, wanted)
 
     held = cut(config.eval_text) if config.eval_text else None
     return cut([each.file for each in files], config.limit), held
@@ -484,7 +484,7 @@ A stock `transformers` encoder with {result["parameters"]:,} parameters; load it
 - student: `{config.student}`
 - teacher: `{config.teacher or "none (control)"}`
 - objectives: {", ".join(result["objectives"])}
-- text ({result["texts"]} texts, {result["dropped_pieces"]} truncated tokens):
+- text ({result["texts"]} texts, {result["truncated_tokens"]} truncated tokens):
 {texts}
 - {result["steps"]} steps of {training.batch_size}, learning rate {training.lr}, seed {training.seed}
 - final losses: {terms}

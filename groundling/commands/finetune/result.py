@@ -82,8 +82,8 @@ def summary(
         "median": medians,
         "official": official,
         "collapsed_seeds": collapsed_seeds,
-        "dropped_pieces": sum(run["dropped_pieces"] for run in runs),
-        "dropped_regions": sum(run.get("dropped_regions", 0) for run in runs),
+        "truncated_tokens": sum(run["truncated_tokens"] for run in runs),
+        "truncated_regions": sum(run.get("truncated_regions", 0) for run in runs),
         **({"unlabelled": unlabelled[0]} if unlabelled else {}),
     }
     if runs and "majority" in runs[0]:

@@ -244,7 +244,7 @@ def _numbers(
         result[side] = {
             **told[side],
             "truncated_texts": int((cut > 0).sum()),
-            "dropped_pieces": int(cut.sum()),
+            "truncated_tokens": int(cut.sum()),
             **{way: recall_scores(own) for way, own in one.by_direction().items()},
         }
     images = {TO_IMAGE: image_of_text(gallery.first), TO_TEXT: np.arange(len(gallery.pictures))}
@@ -297,8 +297,8 @@ def format_result(result: dict[str, Any]) -> str:
         )
     for side in sides:
         cut = result[side]["truncated_texts"]
-        pieces = result[side]["dropped_pieces"]
-        lines.append(f"truncated by the {side}: {cut:,} texts, {pieces:,} tokens")
+        tokens = result[side]["truncated_tokens"]
+        lines.append(f"truncated by the {side}: {cut:,} texts, {tokens:,} tokens")
     for way, name in WAYS.items():
         if "student" in sides:
             lines.append(_verdict(name, result["student_less_model"][way]))

@@ -230,10 +230,10 @@ class _SweepFile:
         named = [layer.values["task"] for layer in layers if "task" in layer.values]
         task = str(named[-1]) if named else name
         called = name if task != name else ""
-        base = (replace(tuning[0], task=name, called=called), tuning[1])
+        base = (replace(tuning[0], task=name, display_name=called), tuning[1])
         (config, training), notes = _filled_by(layers, base, notes)
         if config.own.label and "task" not in own.values:  # the user's own file makes the task
-            config = replace(config, task="", called=name)
+            config = replace(config, task="", display_name=name)
         return FineTuningTask(config, training, _seeds(own.values, own.where), notes)
 
     def _table(self, name: str, table: object) -> PaperTable:

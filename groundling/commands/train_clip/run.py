@@ -84,8 +84,8 @@ def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
     # but annotates them as strings.)
     merges: list[Any] = [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
     merged = [left + right for left, right in merges]
-    pieces = dict.fromkeys([*alphabet, *endings, *merged, START, END])
-    ids = {piece: number for number, piece in enumerate(pieces)}
+    tokens = dict.fromkeys([*alphabet, *endings, *merged, START, END])
+    ids = {token: number for number, token in enumerate(tokens)}
     return CLIPTokenizer(vocab=ids, merges=merges)
 
 

@@ -79,20 +79,20 @@ def iterate_texts(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> Itera
     yield from map(CorpusLine, plain_lines(path))
 
 
-def blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:
-    """Texts joined in order and cut between words into strings of at most `pieces` tokens each.
+def blocks(texts: Iterable[str], lexicon: Lexicon, tokens: int) -> Iterator[str]:
+    """Texts joined in order and cut between words into strings of at most `tokens` tokens each.
 
     Only space is lost.
 
     Args:
         texts: lines of the documents, in order.
         lexicon: of the tokenizer.
-        pieces: maximum number of tokens of a block, without special tokens.
+        tokens: maximum number of tokens of a block, without special tokens.
 
     The last block is the shorter rest.
     """
     block: list[str] = []
-    room = pieces
+    room = tokens
     for word, later in _counted_words(texts, lexicon):
         if block and later <= room:
             room -= later
@@ -100,16 +100,16 @@ def blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]
             continue
         if block:
             yield " ".join(block)
-        *whole_blocks, rest = _halves(word, lexicon, pieces)
+        *whole_blocks, rest = _halves(word, lexicon, tokens)
         yield from whole_blocks
-        room = pieces - lexicon.count(rest)
+        room = tokens - lexicon.count(rest)
         block = [rest]
     if block:
         yield " ".join(block)
 
 
-def full_blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:
-    """Texts joined in order and cut into strings of exactly `pieces` tokens,
+def full_blocks(texts: Iterable[str], lexicon: Lexicon, tokens: int) -> Iterator[str]:
+    """Texts joined in order and cut into strings of exactly `tokens` tokens,
     inside a word if necessary.
 
     Therefore blocks cannot be distinguished by their lengths. Arguments and the last block are as
@@ -119,7 +119,7 @@ def full_blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator
     510 and two special tokens.
     """
     block: list[str] = []
-    room = pieces
+    room = tokens
     for word, count in _counted_words(texts, lexicon):
         if not block:
             count = lexicon.count(word)
@@ -129,7 +129,7 @@ def full_blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator
                 head, word = word[:1], word[1:]
             yield " ".join([*block, head] if head else block)
             block = []
-            room = pieces
+            room = tokens
             count = _count(word, lexicon, room)
         if word:
             room -= count
@@ -177,18 +177,18 @@ def _count(word: str, lexicon: Lexicon, most: int) -> int:
     return lexicon.count(word)
 
 
-def _halves(word: str, lexicon: Lexicon, pieces: int) -> list[str]:
+def _halves(word: str, lexicon: Lexicon, tokens: int) -> list[str]:
     """A word longer than a block, halved until every part fits (a single letter is always a part)."""
-    if len(word) < 2 or lexicon.count(word) <= pieces:
+    if len(word) < 2 or lexicon.count(word) <= tokens:
         return [word]
     middle = len(word) // 2
-    return _halves(word[:middle], lexicon, pieces) + _halves(word[middle:], lexicon, pieces)
+    return _halves(word[:middle], lexicon, tokens) + _halves(word[middle:], lexicon, tokens)
 
 
 def split_long_texts(
-    texts: Iterable[str], lexicon: Lexicon, pieces: int
+    texts: Iterable[str], lexicon: Lexicon, tokens: int
 ) -> Iterator[tuple[int, str]]:
-    """Each text by itself; a long one becomes several parts of at most `pieces`
+    """Each text by itself; a long one becomes several parts of at most `tokens`
     tokens, so nothing is lost.
 
     Each part comes with the number of its text. Arguments are as in `blocks`.
@@ -196,7 +196,7 @@ def split_long_texts(
     number = 0
     for some in batched(texts, CHUNK):
         for text, count in zip(some, lexicon.counts_in(some).tolist(), strict=True):
-            for part in [text] if count <= pieces else blocks([text], lexicon, pieces):
+            for part in [text] if count <= tokens else blocks([text], lexicon, tokens):
                 yield number, part
             number += 1
 
@@ -220,10 +220,10 @@ def max_text_tokens(engine: Tokenizer, max_length: int) -> int:
 
     Raises InputError if there is no room for any.
     """
-    pieces = max_length - len(engine.encode("").ids)
-    if pieces < 1:
+    tokens = max_length - len(engine.encode("").ids)
+    if tokens < 1:
         raise InputError(f"--max-length {max_length} leaves no room for text")
-    return pieces
+    return tokens
 
 
 def caption_filters(paths: Sequence[str | Path], wanted: CaptionFilter) -> list[CaptionFilter]:

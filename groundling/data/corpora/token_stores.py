@@ -2,9 +2,9 @@
 
 A store's records are its shards: each holds some thousand texts, concatenated, so the memory for
 its index does not grow with their number. Its arrays are `text` (UTF-8), `words` (a number for each
-raw word), `pieces` (token ids) and `pieces_word` (the raw word of each token), with a CLIP side
+raw word), `tokens` (token ids) and `tokens_word` (the raw word of each token), with a CLIP side
 also `clip` and `clip_word`, `characters` of every text, and `ends` (texts, 3 or 4): the end of each
-text's part of `text`, `words`, `pieces` and `clip`. Texts that are lines have `line`, the line's
+text's part of `text`, `words`, `tokens` and `clip`. Texts that are lines have `line`, the line's
 number in the file, which is the same for all parts of a line; captions have `image` (UTF-8) and
 `image_ends`, the end of each text's part of it.
 
@@ -86,7 +86,7 @@ LARGE = 1 << 26
 """Size in bytes from which a file is tokenised by several processes."""
 WAIT = 0.2
 """Seconds between two checks for the shards of another process."""
-SIDES = ("pieces", "clip")
+SIDES = ("tokens", "clip")
 """Names of the arrays of ids, by tokenizer."""
 FORMAT = 2
 """Version of the arrays; a new version makes all stores again."""
@@ -416,10 +416,10 @@ def _tokenised(texts: Sequence[str], lexicon: Lexicon) -> dict[str, np.ndarray]:
         "characters": np.array([len(text) for text in texts], np.uint32),
     }
     lengths = [np.array([len(one) for one in raw]), read.word_counts]
-    for name, engine, pieces in zip(SIDES, lexicon.engines, read.pieces, strict=False):
-        arrays[name] = pieces.ids.astype(_id_type(engine))
-        arrays[f"{name}_word"] = pieces.word
-        lengths.append(pieces.counts)
+    for name, engine, tokens in zip(SIDES, lexicon.engines, read.tokens, strict=False):
+        arrays[name] = tokens.ids.astype(_id_type(engine))
+        arrays[f"{name}_word"] = tokens.word
+        lengths.append(tokens.counts)
     return {**arrays, "ends": np.stack(lengths, 1).astype(np.int64)}
 
 
@@ -437,7 +437,7 @@ CLOSED_AFTER = 1024
 """Number of samples read before files are unmapped, because each read maps
 some 64 KB of every array.
 """
-PIECES = 2
+TOKENS = 2
 """The column of `ends` for the text's tokens; the others are for bytes, words and the CLIP side."""
 
 
@@ -481,7 +481,7 @@ class CorpusDataset:
     @cached_property
     def lengths(self) -> np.ndarray:
         """(len(self),) number of tokens of every text, without special tokens."""
-        ends = (store.array_views(number)["ends"][:, PIECES] for store, number in self._shards)
+        ends = (store.array_views(number)["ends"][:, TOKENS] for store, number in self._shards)
         lengths = np.concatenate([np.diff(some, prepend=0).astype(np.int32) for some in ends])
         return lengths if self._places is None else lengths[self._places]
 
@@ -538,7 +538,7 @@ class CorpusDataset:
         starts = arrays["ends"][here - 1] if here else np.zeros_like(stops)
         name = self._name(index, arrays, here)
         text = arrays["text"][starts[0] : stops[0]].tobytes().decode()
-        row, dropped = self.text.row_of(_slice_of(arrays, "pieces", starts[PIECES], stops[PIECES]))
+        row, dropped = self.text.row_of(_slice_of(arrays, "tokens", starts[TOKENS], stops[TOKENS]))
         clip = None
         if self.clip is not None:
             clip, left_out = self.clip.row_of(_slice_of(arrays, "clip", starts[3], stops[3]))

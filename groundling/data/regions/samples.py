@@ -43,7 +43,7 @@ class RegionSource(Protocol):
         """
         ...
 
-    def behind(self, image: str) -> int:
+    def appended_detections(self, image: str) -> int:
         """Number of detected regions that follow an image's annotated objects."""
         ...
 
@@ -112,9 +112,9 @@ class RegionDataset:
         self.untie = untie
         self.ids = samples.ids
         self.images = samples.images
-        if 0 < self.seeing.max_sequence < LEAST_PIECES + LEAST_REGIONS:
+        if 0 < self.seeing.max_sequence < LEAST_TOKENS + LEAST_REGIONS:
             raise InputError(
-                f"--max-total-length {self.seeing.max_sequence}: no room for {LEAST_PIECES} tokens and a region; 0 means no limit"
+                f"--max-total-length {self.seeing.max_sequence}: no room for {LEAST_TOKENS} tokens and a region; 0 means no limit"
             )
         for sample, images in zip(samples.ids, samples.images, strict=True):
             if self.seeing.max_sequence and len(images) > 1 and not self.seeing.separate_images:
@@ -224,7 +224,7 @@ class RegionDataset:
         if not objects or self.seeing.phrases or not placed:
             return
         for number, image in enumerate(images):
-            expected = objects + self.store.behind(image)
+            expected = objects + self.store.appended_detections(image)
             if self.seeing.max_regions:
                 expected = min(expected, self.seeing.max_regions)
             here = int((~regions.is_whole_image & (regions.image_index == number)).sum())
@@ -265,7 +265,7 @@ class RegionDataset:
         return replace(row, image_index=np.full(len(row), number, np.int64))
 
 
-LEAST_PIECES = 2
+LEAST_TOKENS = 2
 """A text truncated to a budget keeps its first and its last token."""
 LEAST_REGIONS = 1
 """An image keeps its first region, which is the whole image if the model reads that."""
@@ -280,17 +280,17 @@ def truncate_to_budget(sample: Sample, regions: RegionRow, budget: int) -> tuple
     regions for which the longest choice leaves room.
     """
     rows = [row.text for row in sample.rows if row.text is not None]
-    pieces = longest = max((len(row.input_ids) for row in rows), default=0)
+    tokens = longest = max((len(row.input_ids) for row in rows), default=0)
     kept = len(regions)
     if not budget or longest + kept <= budget:
         return sample, regions
-    while pieces + kept > budget:
-        if kept > pieces or pieces == LEAST_PIECES:
+    while tokens + kept > budget:
+        if kept > tokens or tokens == LEAST_TOKENS:
             kept -= 1
         else:
-            pieces -= 1
-    cut = sample.each_row(lambda row: _shortened(row, pieces))
-    lost = sum(max(0, len(row.input_ids) - pieces) for row in rows)
+            tokens -= 1
+    cut = sample.each_row(lambda row: _shortened(row, tokens))
+    lost = sum(max(0, len(row.input_ids) - tokens) for row in rows)
     out = len(regions) - kept
     return replace(
         cut,
@@ -322,12 +322,12 @@ def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRo
     return sample.each_row(renumbered), regions.take(stays)
 
 
-def _shortened(row: Sample, pieces: int) -> Sample:
-    """A row with its text truncated to `pieces` tokens, the last token included."""
+def _shortened(row: Sample, tokens: int) -> Sample:
+    """A row with its text truncated to `tokens` tokens, the last token included."""
     text = row.text
-    if text is None or len(text.input_ids) <= pieces:
+    if text is None or len(text.input_ids) <= tokens:
         return row
-    places = np.append(np.arange(pieces - 1), len(text.input_ids) - 1)
+    places = np.append(np.arange(tokens - 1), len(text.input_ids) - 1)
     return replace(row, text=text.take(places))
 
 
@@ -424,12 +424,12 @@ class CaptionTextDataset:
             captions = self.captioned[place].captions
             drawn = captions[number : number + 1] if self.every_caption else captions
             versions.append([Example(self.captioned[place].id, caption) for caption in drawn])
-        pieces = longest_versions(versions, self.text)
+        tokens = longest_versions(versions, self.text)
         if (
             self.pairs
         ):  # the second caption is any other one, with the same special tokens around it
-            pieces = np.minimum(pieces + pieces.max(), self.text.max_length)
-        return single_row_sizes(pieces)
+            tokens = np.minimum(tokens + tokens.max(), self.text.max_length)
+        return single_row_sizes(tokens)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each drawn with its own generator."""

@@ -650,6 +650,6 @@ class InMemoryRegions:
         """
         return self.found[image_id].annotated_order
 
-    def behind(self, image_id: str) -> int:
+    def appended_detections(self, image_id: str) -> int:
         """Number of detected regions that follow an image's annotated objects."""
         return self.found[image_id].appended_detections

@@ -83,7 +83,7 @@ class CombinedStore:
         """
         return self.holder(image_id).in_annotated_order(image_id)
 
-    def behind(self, image_id: str) -> int:
+    def appended_detections(self, image_id: str) -> int:
         """Number of detected regions that follow an image's annotated objects."""
         return self.holder(image_id).appended_detections(image_id)
 

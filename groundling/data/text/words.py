@@ -201,7 +201,7 @@ class TokenizedTexts(NamedTuple):
     """(W,) uint32: the number of each raw word, see `words.word_type_ids`."""
     word_counts: np.ndarray
     """(texts,) int64: number of raw words of each text."""
-    pieces: tuple[TokenizedColumn, ...]
+    tokens: tuple[TokenizedColumn, ...]
     """The tokens, one entry per tokenizer."""
 
 
@@ -221,7 +221,7 @@ class Lexicon:
     def _clear(self) -> None:
         self._index = _StringIndex()
         self._words = _RaggedColumns(np.uint32)
-        self._pieces = [_RaggedColumns(np.uint32, np.int32) for _ in self.engines]
+        self._tokens = [_RaggedColumns(np.uint32, np.int32) for _ in self.engines]
         self._characters = 0
 
     def counts(self, entries: Iterable[str]) -> np.ndarray:
@@ -229,7 +229,7 @@ class Lexicon:
         a word; (entries,) int64.
         """
         rows = self._numbers(list(entries))
-        return self._pieces[0].counts.array[rows]
+        return self._tokens[0].counts.array[rows]
 
     def count(self, entry: str) -> int:
         """The same for one entry, which is not cached, because parts of words hardly ever repeat."""
@@ -248,12 +248,12 @@ class Lexicon:
         rows = self._numbers(entries)
         (words,), word_counts = self._words.gather(rows)
         before = _before(word_counts, of_text)
-        pieces = []
-        for table in self._pieces:
+        tokens = []
+        for table in self._tokens:
             (ids, word), counts = table.gather(rows)
             word = np.where(word < 0, -1, word + np.repeat(before, counts)).astype(np.int32)
-            pieces.append(TokenizedColumn(ids, word, _sums(counts, of_text)))
-        return TokenizedTexts(words, _sums(word_counts, of_text), tuple(pieces))
+            tokens.append(TokenizedColumn(ids, word, _sums(counts, of_text)))
+        return TokenizedTexts(words, _sums(word_counts, of_text), tuple(tokens))
 
     def _entries(self, texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
         """The entries of some texts, concatenated, and the number of entries of each text."""
@@ -289,7 +289,7 @@ class Lexicon:
         spans = fast_word_spans(joined)
         first = np.searchsorted(spans[:, 0], starts)
         self._words.add(np.diff(first, append=len(spans)), word_type_ids(joined, spans))
-        for engine, table in zip(self.engines, self._pieces, strict=True):
+        for engine, table in zip(self.engines, self._tokens, strict=True):
             encodings = engine.encode_batch(list(entries), add_special_tokens=False)
             counts = np.array([len(one.ids) for one in encodings], np.int64)
             total = int(counts.sum())

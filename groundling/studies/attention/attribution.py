@@ -353,7 +353,7 @@ MIN_RANKED = 3
 class Attribution:
     """Attributions of one example's answer, for the row that `right_choice_row` selects."""
 
-    pieces: np.ndarray
+    tokens: np.ndarray
     """(T,): of each token; 0 for special tokens, which the baseline has too."""
     regions: np.ndarray
     """(R,): of each region."""
@@ -430,12 +430,12 @@ def _attributed(
             slope += gradient * weight
     shares = [(slope * part).sum(-1) for slope, part in zip(slopes, way, strict=True)]
     rest = change - sum(part.view(len(batch), -1).sum(1) for part in shares)
-    pieces, regions = (part.double().cpu().numpy() for part in shares)
+    tokens, regions = (part.double().cpu().numpy() for part in shares)
     return [
         _one(
             sample,
             number * batch.choices,
-            pieces,
+            tokens,
             regions,
             float(change[number]),
             float(rest[number]),
@@ -445,7 +445,7 @@ def _attributed(
 
 
 def _one(
-    sample: Sample, first: int, pieces: np.ndarray, regions: np.ndarray, change: float, rest: float
+    sample: Sample, first: int, tokens: np.ndarray, regions: np.ndarray, change: float, rest: float
 ) -> Attribution:
     """A sample's attribution without padding; its rows of the batch begin at `first`."""
     number = right_choice_row(sample)
@@ -454,7 +454,7 @@ def _one(
     seen = require(row.regions, "regions", "an attribution")
     place = first + number
     return Attribution(
-        pieces[place, : len(text.input_ids)], regions[place, : len(seen)], change, rest
+        tokens[place, : len(text.input_ids)], regions[place, : len(seen)], change, rest
     )
 
 
@@ -560,7 +560,7 @@ def completeness_notes(found: Mapping[str, Any]) -> list[str]:
 
 def text_share(found: Sequence[Attribution]) -> np.ndarray:
     """The words' share (N,) of the total absolute attribution; NaN where all attributions are 0."""
-    words = np.array([np.abs(one.pieces).sum() for one in found])
+    words = np.array([np.abs(one.tokens).sum() for one in found])
     regions = np.array([np.abs(one.regions).sum() for one in found])
     with np.errstate(invalid="ignore"):
         return np.asarray(words / (words + regions))
@@ -588,11 +588,11 @@ def attribution_agreement(attention: np.ndarray, shares: Attribution, sample: Sa
     """
     row = sample.rows[right_choice_row(sample)]
     word = require(row.text, "text", "an attribution").word_ids
-    pieces = len(word)
-    size_of_words = np.abs(sum_by_word(shares.pieces, word))
+    tokens = len(word)
+    size_of_words = np.abs(sum_by_word(shares.tokens, word))
     size_of_regions = np.abs(shares.regions)
     found = []
     for layer in (*attention, attention.mean(0)):
-        words = rank_correlation(sum_by_word(layer[:pieces], word), size_of_words)
-        found.append([words, rank_correlation(layer[pieces:], size_of_regions)])
+        words = rank_correlation(sum_by_word(layer[:tokens], word), size_of_words)
+        found.append([words, rank_correlation(layer[tokens:], size_of_regions)])
     return np.array(found)

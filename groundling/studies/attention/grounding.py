@@ -99,12 +99,12 @@ def tokens_of_words(
 
     `dropped`: number of tokens truncated from the text's end.
     """
-    pieces = np.flatnonzero((row.word_ids >= words.start) & (row.word_ids < words.stop))
+    tokens = np.flatnonzero((row.word_ids >= words.start) & (row.word_ids < words.stop))
     if dropped and words.stop > row.word_ids.max(initial=-1):
-        return pieces, PhraseStatus.TRUNCATED
-    if not len(pieces) or row.word_ids[pieces[-1]] != words[-1]:
-        return pieces, PhraseStatus.NO_TOKENS
-    return pieces, PhraseStatus.SCORED
+        return tokens, PhraseStatus.TRUNCATED
+    if not len(tokens) or row.word_ids[tokens[-1]] != words[-1]:
+        return tokens, PhraseStatus.NO_TOKENS
+    return tokens, PhraseStatus.SCORED
 
 
 def pointing_game(example: Example, row: RegionRow) -> np.ndarray:
@@ -127,7 +127,7 @@ class _BatchPhrase(NamedTuple):
     state: PhraseStatus
     right: np.ndarray
     has_regions: bool
-    pieces: np.ndarray
+    tokens: np.ndarray
 
 
 class _PhraseBatch(NamedTuple):
@@ -143,10 +143,10 @@ class _PhraseBatch(NamedTuple):
     """(Q, R) bool: the regions that match its gold boxes."""
     has_regions: np.ndarray
     """(Q,) bool: its image has a region."""
-    piece: np.ndarray
+    token: np.ndarray
     """(P,) token indices, phrase by phrase; `FIRST` for a phrase that is not scored."""
     first: np.ndarray
-    """(Q,) index in `piece` of each phrase's first token."""
+    """(Q,) index in `token` of each phrase's first token."""
 
 
 class PhraseBaselines(NamedTuple):
@@ -212,7 +212,7 @@ class HeadGrounding:
         """
         holds = _numpy(one.columns.kinds)
         is_seen = (holds == PositionKind.REGION) | (holds == PositionKind.WHOLE_IMAGE)
-        if not is_seen.any() or not (_numpy(one.rows.kinds) == PositionKind.PIECE).any():
+        if not is_seen.any() or not (_numpy(one.rows.kinds) == PositionKind.TOKEN).any():
             return
         if self._now is None or self._now[0] is not seen:
             self._now = (seen, self._ask(seen))
@@ -255,8 +255,8 @@ class HeadGrounding:
 
     def _rows(self, one: AttentionMap, asked: _PhraseBatch) -> np.ndarray:
         """Attention (Q, H, S) from each phrase, the mean over its query tokens."""
-        owner = np.repeat(asked.row, np.diff([*asked.first, len(asked.piece)]))
-        place = _row_of(one.rows, owner, asked.piece)
+        owner = np.repeat(asked.row, np.diff([*asked.first, len(asked.token)]))
+        place = _row_of(one.rows, owner, asked.token)
         rows = one.weights[owner, :, place].float().cpu().numpy()
         counts = np.diff([*asked.first, len(rows)])
         mean: np.ndarray = np.add.reduceat(rows, asked.first, axis=0) / counts[:, None, None]
@@ -286,35 +286,35 @@ class HeadGrounding:
             self.asked.add(self.half[place], np.array(count))
             asked += own
         most = max(len(one.right) for one in asked)
-        pieces = [len(one.pieces) for one in asked]
+        tokens = [len(one.tokens) for one in asked]
         return _PhraseBatch(
             place=np.array([one.place for one in asked]),
             row=np.array([one.row for one in asked]),
             state=np.array([one.state for one in asked]),
             right=np.stack([np.pad(one.right, (0, most - len(one.right))) for one in asked]),
             has_regions=np.array([one.has_regions for one in asked]),
-            piece=np.concatenate([one.pieces for one in asked]),
-            first=np.cumsum([0, *pieces[:-1]]),
+            token=np.concatenate([one.tokens for one in asked]),
+            first=np.cumsum([0, *tokens[:-1]]),
         )
 
     def _one(
         self, phrase: PhraseSpan, sample: Sample, regions: RegionRow, place: int, row: int
     ) -> _BatchPhrase:
-        pieces, state = self._pieces(phrase, sample)
+        tokens, state = self._tokens(phrase, sample)
         right = self.mark(phrase.example, regions).astype(bool) & ~regions.is_whole_image
-        return _BatchPhrase(place, row, state, right, bool((~regions.is_whole_image).any()), pieces)
+        return _BatchPhrase(place, row, state, right, bool((~regions.is_whole_image).any()), tokens)
 
-    def _pieces(self, phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
+    def _tokens(self, phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
         """A phrase's query tokens; the placeholder if it cannot be scored."""
         with prefix_errors(phrase.example.id):
             words, whole = words_in_span(phrase.example.text, phrase.start, phrase.stop)
         if not whole:
             return FIRST, PhraseStatus.SPLITS_WORD
         text = require(sample.text, "text", "heads")
-        pieces, state = tokens_of_words(text, words, sample.truncated_tokens)
+        tokens, state = tokens_of_words(text, words, sample.truncated_tokens)
         if state != PhraseStatus.SCORED:
             return FIRST, state
-        return pieces[-1:] if self.reading == "last" else pieces, state
+        return tokens[-1:] if self.reading == "last" else tokens, state
 
     def local_result(self) -> dict[str, Any]:
         """Bits, statistics, sums and layer names of this process."""
@@ -383,11 +383,11 @@ def _facts(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
     return float(own.any()), float(own[best]), float(own.mean()), float(ranked), len(candidates)
 
 
-def _row_of(rows: SequencePositions, owner: np.ndarray, piece: np.ndarray) -> np.ndarray:
-    """The row (P,) of a map that belongs to token `piece` (P,) of the batch's row `owner` (P,)."""
+def _row_of(rows: SequencePositions, owner: np.ndarray, token: np.ndarray) -> np.ndarray:
+    """The row (P,) of a map that belongs to token `token` (P,) of the batch's row `owner` (P,)."""
     holds = _numpy(rows.kinds)[owner]
-    is_text = (holds == PositionKind.PIECE) | (holds == PositionKind.SPECIAL)
-    found: np.ndarray = (is_text & (_numpy(rows.indices)[owner] == piece[:, None])).argmax(-1)
+    is_text = (holds == PositionKind.TOKEN) | (holds == PositionKind.SPECIAL)
+    found: np.ndarray = (is_text & (_numpy(rows.indices)[owner] == token[:, None])).argmax(-1)
     return found
 
 

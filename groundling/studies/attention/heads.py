@@ -38,7 +38,7 @@ from groundling.tasks import flickr_entities as entities
 COUNTED = "layers and heads count from 0"
 STATUS_KEYS = {
     PhraseStatus.TRUNCATED: "cut_off",
-    PhraseStatus.NO_TOKENS: "without_pieces",
+    PhraseStatus.NO_TOKENS: "without_tokens",
     PhraseStatus.SPLITS_WORD: "split_a_word",
 }
 """Keys in the result for the reasons why a phrase is not scored."""
@@ -230,7 +230,7 @@ def _grounding(look: AttentionPass) -> HeadGrounding:
 def _notes(counts: dict[str, Any]) -> list[str]:
     told = {
         "cut_off": "left out: truncated with the end of a text (--max-length, or the model's limit)",
-        "without_pieces": "left out: the tokenizer gives them no token",
+        "without_tokens": "left out: the tokenizer gives them no token",
         "split_a_word": "left out: they begin or end within a word",
         "in_images_without_regions": "counted as wrong: in images without a region",
     }

@@ -32,7 +32,7 @@ ATTENTION_TARGETS = ("visual", "textual", "special")
 """Kinds of positions that attention goes to."""
 POSITIONS_OF_MODALITY = (
     (PositionKind.REGION, PositionKind.WHOLE_IMAGE),
-    (PositionKind.PIECE,),
+    (PositionKind.TOKEN,),
     (PositionKind.SPECIAL, PositionKind.ADDED, PositionKind.IMAGE_CLASS),
 )
 """Positions by kind: VL-BERT's whole image is visual; its [END], ViLT's class token special."""

@@ -109,7 +109,7 @@ class RegionModel:
         text, _ = model.inputs(self.config.max_length)
         texts = TextDataset(self.inputs.select_tags(examples), text, keep=0)  # each is read once
         files: dict[str, Picture] = {}
-        if model.reads != "features":
+        if model.region_source != "features":
             files = image_files_by_id(
                 texts, self.config.image_settings.images, "a model that reads pixels"
             )
@@ -180,7 +180,7 @@ class OtherImageStore:
         self.count = store.count
         self.size = store.size
         self.in_annotated_order = store.in_annotated_order
-        self.behind = store.behind
+        self.appended_detections = store.appended_detections
 
     def __contains__(self, image: object) -> bool:
         return image in self.store

@@ -234,8 +234,8 @@ class _ModelAnalysis:
         """A note on truncated tokens, if there are any."""
         if not self.importance_consumer.dropped:
             return []
-        pieces = format_count(self.importance_consumer.dropped, "token")
-        return [f"truncated {pieces} of texts that did not fit (--max-length)"]
+        tokens = format_count(self.importance_consumer.dropped, "token")
+        return [f"truncated {tokens} of texts that did not fit (--max-length)"]
 
     def importance(self, bootstrap: Bootstrap) -> ImportanceEstimate:
         """Its modality importance with resamples; raises InputError if no layer covers regions."""

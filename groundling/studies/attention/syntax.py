@@ -327,7 +327,7 @@ SHOWN = 20
 """Most captions per list in the result."""
 SYNTAX_STATUS_KEYS = {
     PhraseStatus.TRUNCATED: "cut_off",
-    PhraseStatus.NO_TOKENS: "without_pieces",
+    PhraseStatus.NO_TOKENS: "without_tokens",
     PhraseStatus.SPLITS_WORD: "split_a_word",
 }
 """Keys in the result for the reasons why a word is not scored."""
@@ -534,7 +534,7 @@ NOTES_OF_COUNTS = {
         "left out: to another phrase with boxes (--include-other-phrases)",
     ),
     "cut_off": ("word", "left out: truncated with the end of a caption (--max-length)"),
-    "without_pieces": ("word", "left out: no token from the tokenizer"),
+    "without_tokens": ("word", "left out: no token from the tokenizer"),
     "split_a_word": ("word", "left out: begins or ends within another word"),
     "in_images_without_regions": ("arc", "counted as wrong: in images without a region"),
 }

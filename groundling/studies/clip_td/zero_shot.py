@@ -164,7 +164,7 @@ class _ZeroShotModel:
         self.config = config
         self.task = task
         self.fitted: Clusters | None = None
-        self.told: dict[str, Any] = {"notes": [], "dropped_pieces": 0}
+        self.told: dict[str, Any] = {"notes": [], "truncated_tokens": 0}
         self.match: Matcher
         if inputs is not None:
             device = run.state.device
@@ -209,7 +209,7 @@ class _ZeroShotModel:
             found.token_digests[start : start + choices] for start in range(0, len(rows), choices)
         ]
         scores = equalise_identical_texts(found.scores.reshape(-1, choices), read)
-        cut = [int(pieces.sum()) for pieces in found.truncated_tokens.reshape(-1, choices)]
+        cut = [int(tokens.sum()) for tokens in found.truncated_tokens.reshape(-1, choices)]
         alike = sum(len(set(texts)) == 1 for one, texts in zip(cut, read, strict=True) if one)
         self._tell_alike(split, alike, len(examples), "choices")
         return self._scores(examples, scores, choose(scores))
@@ -278,7 +278,7 @@ class _ZeroShotModel:
         """
         asked_so = self.config.prompt.replace("{question}", question)
         rows = match.clip.tokenize([asked_so.replace("{answer}", answer) for answer in answers])
-        self.told["dropped_pieces"] += sum(cut for _, cut in rows)
+        self.told["truncated_tokens"] += sum(cut for _, cut in rows)
         different = {row.input_ids.tobytes(): row for row, _ in rows}
         number = {read: place for place, read in enumerate(different)}
         embedded = match.clip.embed_texts(list(different.values())).cpu().numpy().astype(float)
@@ -286,7 +286,7 @@ class _ZeroShotModel:
 
     def _matched(self, split: str, rows: Sequence[Example]) -> MatchScores:
         found = self.match(rows, split)
-        self.told["dropped_pieces"] += int(found.truncated_tokens.sum())
+        self.told["truncated_tokens"] += int(found.truncated_tokens.sum())
         cut = int((found.truncated_tokens > 0).sum())
         if cut:
             self._note(f"{split}: {cut:,} of {len(rows):,} texts were truncated")

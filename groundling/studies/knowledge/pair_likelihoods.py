@@ -55,7 +55,7 @@ class Likelihoods(NamedTuple):
 
     sums: np.ndarray
     """(N,) float64, natural logarithm, summed over scored tokens; NaN without any."""
-    pieces: np.ndarray
+    tokens: np.ndarray
     """(N,) int64: number of scored tokens; 0 for a text that is too long or has none."""
 
 
@@ -119,7 +119,7 @@ class LanguageModel:
             read = tuple(part.tobytes() for part in (row.input_ids, row.word_ids, scored))
             same[number] = first.setdefault(read, number)
         sums = np.zeros(len(texts))
-        pieces = np.zeros(len(texts), np.int64)
+        tokens = np.zeros(len(texts), np.int64)
         order = sorted(first.values(), key=lambda number: len(rows[number][0].input_ids))
         copies = (
             copy
@@ -129,9 +129,9 @@ class LanguageModel:
         for batch in _filled(copies, MAX_CAUSAL_BATCH_TOKENS if self.causal else MAX_BATCH_TOKENS):
             for copy, found in zip(batch, self._log_probabilities(batch), strict=True):
                 sums[copy.text] += found.sum()
-                pieces[copy.text] += len(found)
-        sums[pieces == 0] = np.nan
-        return Likelihoods(sums[same], pieces[same])
+                tokens[copy.text] += len(found)
+        sums[tokens == 0] = np.nan
+        return Likelihoods(sums[same], tokens[same])
 
     def _rows(self, texts: Sequence[ScoredText]) -> list[tuple[TextRow, np.ndarray]]:
         """Each text's tokens, and which are scored (T,) bool; none of a text that is too long."""
@@ -226,9 +226,9 @@ def _start(tokenizer: Any) -> list[int]:
     ids = tokenizer("a")["input_ids"]
     if ids and ids[0] in tokenizer.all_special_ids:
         return []
-    for piece in (tokenizer.bos_token_id, tokenizer.eos_token_id):
-        if piece is not None:
-            return [int(piece)]
+    for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return [int(token)]
     return []
 
 
@@ -462,9 +462,9 @@ def _scored(
     values = found.sums
     if config.reduction == "mean":
         with np.errstate(invalid="ignore"):
-            values = values / found.pieces
+            values = values / found.tokens
     kind = "causal" if model.causal else "masked"
-    return {"kind": kind, "scored_pieces": int(found.pieces.sum())}, values.reshape(len(items), -1)
+    return {"kind": kind, "scored_tokens": int(found.tokens.sum())}, values.reshape(len(items), -1)
 
 
 def _whole(

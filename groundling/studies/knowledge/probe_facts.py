@@ -276,7 +276,7 @@ def _linear(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScore
         scores, said = compare_states(own, kinds, FOLDS, config.seed)
         relations[relation] = {ALL: scores}
         outputs |= dict(zip(numbers, said[STATE], strict=True))
-    result = {"unknown_pieces": found.unknown, "relations": relations}
+    result = {"unknown_tokens": found.unknown, "relations": relations}
     return ProbeScores(result, [outputs[number] for number in range(len(facts))])
 
 

@@ -37,7 +37,7 @@ OptionScores = list[dict[str, np.ndarray]]
 """By fact and template, a score for each option (options,); the highest is the model's answer."""
 
 ProbeNotes = dict[str, str | list[str]]
-"""Notes on the answers by name: `head`, `several_pieces`, `unknown_pieces` of `fill_mask`."""
+"""Notes on the answers by name: `head`, `several_tokens`, `unknown_tokens` of `fill_mask`."""
 BATCH = 64
 """Texts per batch."""
 T = TypeVar("T")
@@ -133,7 +133,7 @@ class _MaskedPrompt(NamedTuple):
 
     row: TextRow
     """The filled prompt, the option's tokens replaced by masks."""
-    pieces: np.ndarray
+    tokens: np.ndarray
     """(masks,) int64: the option's token ids."""
 
 
@@ -144,8 +144,8 @@ def score_by_fill_mask(
     """Mean log-probability per token of each option, with one mask per token in the prompt.
 
     An option's tokens are those in the filled prompt, so a byte-level tokenizer's leading space is
-    included. Notes give the origin of the `head`, and the options with `several_pieces` or
-    `unknown_pieces`.
+    included. Notes give the origin of the `head`, and the options with `several_tokens` or
+    `unknown_tokens`.
 
     Raises InputError if `source` is not a text encoder with a masked-LM head, or a text has more
     than `max_length` tokens.
@@ -159,10 +159,10 @@ def score_by_fill_mask(
     for numbers, logs in _log_probabilities(text, head, masked):
         for number in numbers:
             question = questions[number]
-            pieces = masked[number].pieces
-            mean = logs[np.arange(len(pieces)), pieces].mean()
+            tokens = masked[number].tokens
+            mean = logs[np.arange(len(tokens)), tokens].mean()
             answers[question.fact][question.template][question.option] = mean
-    return answers, {"head": origin, **_piece_notes(questions, masked, text)}
+    return answers, {"head": origin, **_token_notes(questions, masked, text)}
 
 
 def _with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
@@ -232,18 +232,18 @@ def _sharing(masked: Sequence[_MaskedPrompt]) -> list[list[int]]:
     return list(same.values())
 
 
-def _piece_notes(
+def _token_notes(
     questions: Sequence[_FilledPrompt], masked: Sequence[_MaskedPrompt], text: TextEncoder
 ) -> ProbeNotes:
     several = set()
     unknown = set()
     for question, read in zip(questions, masked, strict=True):
         option = question.filled.words
-        if len(read.pieces) > 1:
+        if len(read.tokens) > 1:
             several.add(option)
-        if text.tokenizer.unk_token_id in read.pieces:
+        if text.tokenizer.unk_token_id in read.tokens:
             unknown.add(option)
-    return {"several_pieces": sorted(several), "unknown_pieces": sorted(unknown)}
+    return {"several_tokens": sorted(several), "unknown_tokens": sorted(unknown)}
 
 
 # -- words and their states --------------------------------------------------------------------------------------------
@@ -372,9 +372,9 @@ def _words(reader: WordStateEncoder, nouns: Sequence[str], frame: str, found: No
     parts = [fill_slot(frame, SLOT, noun) for noun in nouns]
     for noun, part, sample in zip(nouns, parts, reader.samples(parts), strict=True):
         row = reader.row(sample)
-        pieces = row.input_ids[tokens_of_span(part, row)]
-        found.word_embeddings[noun] = reader.table[torch.from_numpy(pieces)].mean(0).numpy()
-        if reader.unknown in pieces:
+        tokens = row.input_ids[tokens_of_span(part, row)]
+        found.word_embeddings[noun] = reader.table[torch.from_numpy(tokens)].mean(0).numpy()
+        if reader.unknown in tokens:
             found.unknown.append(noun)
 
 

@@ -359,10 +359,10 @@ def noun_states(model: Encoder, rows: AttributeRows, max_length: int = 32) -> np
     at_nouns = []
     for number, row in enumerate(rows):
         words = _words_of(row["sentence"], row["noun"])
-        pieces = torch.isin(tokens.word_ids[number], torch.tensor(list(words)))
-        if not pieces.any():
+        is_noun = torch.isin(tokens.word_ids[number], torch.tensor(list(words)))
+        if not is_noun.any():
             raise InputError(
                 f"--max-length {max_length}: truncates {row['noun']!r} in {row['sentence']!r}"
             )
-        at_nouns.append(states[number, pieces].mean(0))
+        at_nouns.append(states[number, is_noun].mean(0))
     return torch.stack(at_nouns).numpy()

@@ -85,11 +85,11 @@ def _vocabulary(text: Path) -> dict[str, int]:
     for line in lines_of(text):
         words.update(line.lower().split())
     letters = sorted(set("".join(words)))
-    pieces = [*SPECIAL, *letters]
-    pieces += [f"##{letter}" for letter in letters]
-    pieces += sorted(words)
+    tokens = [*SPECIAL, *letters]
+    tokens += [f"##{letter}" for letter in letters]
+    tokens += sorted(words)
     # A one-letter word is already a token and keeps its first id.
-    return {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    return {token: number for number, token in enumerate(dict.fromkeys(tokens))}
 
 
 # Results of the quickstart: the printed table, the sentences, and the HTML page with figures.

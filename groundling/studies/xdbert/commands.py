@@ -111,8 +111,8 @@ class GroundedConfig(Settings):
     threshold: Annotated[int, at_least(0)] = 100
     """A word is visually grounded if it occurs more often than this in the captions (the paper: \
 100, in COCO's 414,113)."""
-    variant: Literal["pieces", "inherit", "words"] = "pieces"
-    """Unit that is counted: tokens by themselves (pieces, the paper), tokens that are grounded if \
+    variant: Literal["tokens", "inherit", "words"] = "tokens"
+    """Unit that is counted: tokens by themselves (tokens, the paper), tokens that are grounded if \
 their word is (inherit), or words."""
 
 

@@ -241,7 +241,7 @@ def receive_maps(
     Rows are the text's tokens, with `special` also the encoder's [CLS] and [SEP]; columns are all CLIP tokens. Padding
     is removed.
     """
-    held = (PositionKind.PIECE, PositionKind.SPECIAL) if special else (PositionKind.PIECE,)
+    held = (PositionKind.TOKEN, PositionKind.SPECIAL) if special else (PositionKind.TOKEN,)
 
     # The only function that depends on the model's attention interface.
     def watch(one: AttentionMap) -> None:
@@ -452,7 +452,7 @@ def compare_maps(
     return {
         "texts": len(measurable),
         "left_out": len(texts) - len(measurable),
-        "mean_pieces": of_a.shapes[measurable].mean(0).tolist(),
+        "mean_tokens": of_a.shapes[measurable].mean(0).tolist(),
         "draws": draws,
         "seed": seed,
         "measures": _measure_rows(scores_a, scores_b, uniform, draws, seed),
@@ -575,7 +575,7 @@ def _token_labels(tokenizer: PreTrainedTokenizerBase, ids: np.ndarray) -> list[s
     if len(ids) > LEGIBLE:
         return []
     spelt = []
-    for piece in tokenizer.convert_ids_to_tokens(ids.tolist()):
-        decoded = tokenizer.convert_tokens_to_string([piece])
-        spelt.append(decoded.removesuffix("</w>").strip() or piece)
+    for token in tokenizer.convert_ids_to_tokens(ids.tolist()):
+        decoded = tokenizer.convert_tokens_to_string([token])
+        spelt.append(decoded.removesuffix("</w>").strip() or token)
     return spelt

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # in Appendix D where these are consistent.
 # `count` writes the table of word and token counts in captions, from which `grounded` reads which tokens are grounded.
 
-CountingVariant = Literal["pieces", "inherit", "words"]
+CountingVariant = Literal["tokens", "inherit", "words"]
 """What is counted: tokens (the paper), tokens with the status of their word, or raw words."""
 
 _CORE = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
@@ -75,7 +75,7 @@ def count_captions(config: CountsConfig, work: CommandContext) -> str:
     )
     for file, own in zip(config.captions, wanted, strict=True):
         captions += caption_lines(file, own.splits, own.columns)
-    pieces = count_pieces(captions, tokenizer)
+    tokens = count_tokens(captions, tokenizer)
     words = count_words(captions)
     provenance = {
         "files": {str(file): data_hash(file) for file in config.captions},
@@ -89,8 +89,8 @@ def count_captions(config: CountsConfig, work: CommandContext) -> str:
     check_file(out)
     with disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(out, {"provenance": provenance, "pieces": pieces, "words": words})
-    return f"{out}: {len(pieces):,} tokens and {len(words):,} words of {len(captions):,} captions"
+    write_json(out, {"provenance": provenance, "tokens": tokens, "words": words})
+    return f"{out}: {len(tokens):,} tokens and {len(words):,} words of {len(captions):,} captions"
 
 
 class TextToken(NamedTuple):
@@ -104,13 +104,13 @@ class TextToken(NamedTuple):
     """Number of its raw word in the text; NO_WORD for punctuation."""
 
 
-def count_pieces(captions: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+def count_tokens(captions: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """Token counts in the captions, most frequent first, without punctuation."""
     engine = backend_tokenizer(tokenizer)
     counts = Counter[str]()
     for start in range(0, len(captions), CHUNK):
-        for pieces in _pieces(captions[start : start + CHUNK], engine):
-            counts.update(piece.count_key for piece in pieces if piece.count_key)
+        for tokens in _tokens(captions[start : start + CHUNK], engine):
+            counts.update(token.count_key for token in tokens if token.count_key)
     return _most_frequent_first(counts)
 
 
@@ -124,8 +124,8 @@ def count_words(captions: Sequence[str]) -> dict[str, int]:
 
 def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     """SHA-256 of a tokenizer's sorted vocabulary, which identifies the tokenizer of a count table."""
-    pieces = sorted(tokenizer.get_vocab())
-    return hashlib.sha256("\n".join(pieces).encode()).hexdigest()
+    tokens = sorted(tokenizer.get_vocab())
+    return hashlib.sha256("\n".join(tokens).encode()).hexdigest()
 
 
 class GroundedTokens:
@@ -141,12 +141,12 @@ class GroundedTokens:
         """A token is grounded if it occurs more than `threshold` times.
 
         Args:
-            counts: caption counts of this tokenizer's `pieces` (tokens) and of raw `words`.
+            counts: caption counts of this tokenizer's `tokens` (tokens) and of raw `words`.
             tokenizer: The tokenizer of the counts.
             threshold: The paper's 100 refers to COCO's 414,113 training captions.
             stopwords: Words that are ignored; default: NLTK's.
         """
-        self.pieces = counts["pieces"]
+        self.tokens = counts["tokens"]
         self.words = counts["words"]
         self.threshold = threshold
         self.engine = backend_tokenizer(tokenizer)
@@ -166,12 +166,12 @@ class GroundedTokens:
             counted_with = table["provenance"]["tokenizer"]
             theirs = counted_with["vocabulary_sha256"]
             source = counted_with.get("source")
-            filled = _are_counts(table["pieces"]) and _are_counts(table["words"])
+            filled = _are_counts(table["tokens"]) and _are_counts(table["words"])
         except (KeyError, TypeError, AttributeError):
             filled = False
         if not filled:
             raise InputError(
-                f"{path}: not a count table; expected `provenance` and nonempty `pieces` and `words`"
+                f"{path}: not a count table; expected `provenance` and nonempty `tokens` and `words`"
             )
         if theirs != vocabulary_hash(tokenizer):
             raise InputError(
@@ -179,37 +179,37 @@ class GroundedTokens:
             )
         return cls(table, tokenizer, threshold)
 
-    def grounded(self, piece: str) -> bool:
+    def grounded(self, token: str) -> bool:
         """Whether a token, spelt as in the table, is grounded."""
-        return self._status(piece, self.pieces) is True
+        return self._status(token, self.tokens) is True
 
-    def tokens(
-        self, text: str, variant: CountingVariant = "pieces"
+    def token_statuses(
+        self, text: str, variant: CountingVariant = "tokens"
     ) -> list[tuple[str, bool | None]]:
         """Tokens in order, each grounded (True), not grounded (False), or a stop word or punctuation (None)."""
         if variant == "words":
             shown = [text[start:stop] for start, stop in word_spans(text)]
             return list(zip(shown, self._word_statuses(text), strict=True))
-        pieces = next(_pieces([text], self.engine))
-        if variant == "pieces":
-            return [(piece.text, self._status(piece.count_key, self.pieces)) for piece in pieces]
+        tokens = next(_tokens([text], self.engine))
+        if variant == "tokens":
+            return [(token.text, self._status(token.count_key, self.tokens)) for token in tokens]
         words = self._word_statuses(text)
         inherited = []
-        for piece in pieces:
-            status = None if piece.word_id == NO_WORD else words[piece.word_id]
-            inherited.append((piece.text, status))
+        for token in tokens:
+            status = None if token.word_id == NO_WORD else words[token.word_id]
+            inherited.append((token.text, status))
         return inherited
 
     def shares(
-        self, text: str, pair: str | None = None, variant: CountingVariant = "pieces"
+        self, text: str, pair: str | None = None, variant: CountingVariant = "tokens"
     ) -> tuple[int, int]:
         """Number of grounded and of not grounded tokens in both texts together."""
-        tokens = self.tokens(text, variant) + self.tokens(pair or "", variant)
+        tokens = self.token_statuses(text, variant) + self.token_statuses(pair or "", variant)
         statuses = [status for _, status in tokens]
         return statuses.count(True), statuses.count(False)
 
     def ratio(
-        self, text: str, pair: str | None = None, variant: CountingVariant = "pieces"
+        self, text: str, pair: str | None = None, variant: CountingVariant = "tokens"
     ) -> float:
         """Grounded / (grounded + not grounded) over both texts together; NaN if both are 0."""
         grounded, rest = self.shares(text, pair, variant)
@@ -233,7 +233,7 @@ def _words(text: str) -> list[str]:
     return [text[start:stop].lower() for start, stop in word_spans(text)]
 
 
-def _pieces(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[TextToken]]:
+def _tokens(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[TextToken]]:
     """Tokens of each text, in the same spelling for every tokenizer: "dog", and "##s" inside a word.
 
     The tokenizer's own spelling is ambiguous: byte-level BPE marks neither tokens in a word nor the first word.
@@ -245,17 +245,17 @@ def _pieces(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[TextToken]
 
 def _tokens_of(text: str, encoding: Encoding) -> list[TextToken]:
     word_starts = word_spans(text)[:, 0].tolist()
-    pieces = []
+    tokens = []
     for start, stop in encoding.offsets:
         shown = text[start:stop].strip()
         core = _CORE.search(text, start, stop)
         if core is None:
-            pieces.append(TextToken(shown, "", NO_WORD))
+            tokens.append(TextToken(shown, "", NO_WORD))
             continue
         word = bisect_right(word_starts, core.start()) - 1
         mark = "" if word_starts[word] == core.start() else "##"
-        pieces.append(TextToken(mark + shown, mark + _fold(core.group()), word))
-    return pieces
+        tokens.append(TextToken(mark + shown, mark + _fold(core.group()), word))
+    return tokens
 
 
 @lru_cache(1 << 17)
@@ -579,7 +579,7 @@ def list_extreme_examples(
     base: ArrayLike,
     other: ArrayLike,
     k: int = 3,
-    variant: CountingVariant = "pieces",
+    variant: CountingVariant = "tokens",
     names: tuple[str, str] = ("base", "other"),
 ) -> str:
     """The `k` most extreme examples of each group as Markdown: **grounded** tokens, (stop words and punctuation).
@@ -622,7 +622,7 @@ def _listed(
     if example.text_pair is not None:
         texts.append(example.text_pair)
     for text in texts:
-        tokens = grounding.tokens(text, variant)
+        tokens = grounding.token_statuses(text, variant)
         marked = " ".join(_marked(token, status) for token, status in tokens)
         lines += [marked, ""]
     return lines

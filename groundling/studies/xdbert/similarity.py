@@ -205,14 +205,14 @@ def word_table(
         text = load_text_encoder(source)
         tokenizer = text.tokenizer
         table = text.encoder.get_input_embeddings().weight
-    piece_of = _whole_words(tokenizer)
-    words = sorted(piece_of, key=piece_of.__getitem__)
-    if words and piece_of[words[-1]] >= len(table):
+    token_of = _whole_words(tokenizer)
+    words = sorted(token_of, key=token_of.__getitem__)
+    if words and token_of[words[-1]] >= len(table):
         raise InputError(
-            f"{source}: the tokenizer has token id {piece_of[words[-1]]}, but the model only {len(table)} embeddings"
+            f"{source}: the tokenizer has token id {token_of[words[-1]]}, but the model only {len(table)} embeddings"
         )
-    pieces = [piece_of[word] for word in words]
-    return words, table.detach().numpy()[pieces]
+    tokens = [token_of[word] for word in words]
+    return words, table.detach().numpy()[tokens]
 
 
 def compare_models(
@@ -338,30 +338,30 @@ def _random_table(words: Sequence[str], width: int, seed: int) -> tuple[list[str
 def _whole_words(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """Lower-case words of letters that are single tokens, each with its token id."""
     special = set(tokenizer.all_special_ids)
-    id_of = {piece: i for piece, i in tokenizer.get_vocab().items() if i not in special}
+    id_of = {token: i for token, i in tokenizer.get_vocab().items() if i not in special}
     spellings = []
-    for piece in _whole_pieces(id_of):
+    for token in _whole_tokens(id_of):
         # The tokenizer's decoder undoes byte alphabets: "crÃªpes" has only letters, too, but is no word.
-        decoded = tokenizer.convert_tokens_to_string([piece])
-        spellings.append((decoded.removesuffix("</w>").strip(), id_of[piece]))
+        decoded = tokenizer.convert_tokens_to_string([token])
+        spellings.append((decoded.removesuffix("</w>").strip(), id_of[token]))
     # Lower case first: CLIP has "A</w>" before "a</w>", but lower-cases its text, so "A</w>" is untrained.
     spellings.sort(key=lambda spelling: (spelling[0] != spelling[0].lower(), spelling[1]))
     words: dict[str, int] = {}
-    for word, piece_id in spellings:
+    for word, token_id in spellings:
         if word.isalpha():
-            words.setdefault(word.lower(), piece_id)
+            words.setdefault(word.lower(), token_id)
     return words
 
 
-def _whole_pieces(pieces: Collection[str]) -> list[str]:
+def _whole_tokens(tokens: Collection[str]) -> list[str]:
     """Tokens that are whole words, by the vocabulary's most frequent word-boundary mark; without marks, all tokens."""
     marked = [
-        [piece for piece in pieces if piece.startswith("Ġ")],  # byte-level BPE: start of a word
-        [piece for piece in pieces if piece.startswith("▁")],  # SentencePiece: start of a word
-        [piece for piece in pieces if piece.endswith("</w>")],  # CLIP: end of a word
+        [token for token in tokens if token.startswith("Ġ")],  # byte-level BPE: start of a word
+        [token for token in tokens if token.startswith("▁")],  # SentencePiece: start of a word
+        [token for token in tokens if token.endswith("</w>")],  # CLIP: end of a word
     ]
     most = max(marked, key=len)
     # WordPiece instead marks tokens inside a word.
-    begun = [piece for piece in pieces if not piece.startswith("##")]
-    inside = len(pieces) - len(begun)
+    begun = [token for token in tokens if not token.startswith("##")]
+    inside = len(tokens) - len(begun)
     return begun if inside >= len(most) else most

@@ -133,12 +133,12 @@ def plainly(samples: Any, phrases: Any, reading: str) -> tuple[np.ndarray, np.nd
     hits, shares = [], []
     for index, own in enumerate(phrases):
         (sample,) = samples.get([index], ())
-        pieces = len(sample.text.input_ids)
+        tokens = len(sample.text.input_ids)
         for one in own:
             inner = "".join(" " if c.isspace() else "x" for c in one.example.text)
             first = len(inner[: one.start].split())
             last = first + len(inner[one.start : one.stop].split()) - 1
-            asked = [p for p in range(pieces) if first <= sample.text.word_ids[p] <= last]
+            asked = [p for p in range(tokens) if first <= sample.text.word_ids[p] <= last]
             if reading == "last":
                 asked = asked[-1:]
             hits.append([])
@@ -147,7 +147,7 @@ def plainly(samples: Any, phrases: Any, reading: str) -> tuple[np.ndarray, np.nd
                 for head in range(HEADS):
                     scores = []
                     for region in range(len(sample.regions)):
-                        sent = [held[sample.id, layer][head, p, pieces + region] for p in asked]
+                        sent = [held[sample.id, layer][head, p, tokens + region] for p in asked]
                         scores.append(sum(sent) / len(sent))
                     best = scores.index(max(scores))
                     box = sample.regions.boxes[best] * 100
@@ -289,7 +289,7 @@ def hits(
     boxes = PROTOCOLS["merged-box" if task is MERGED else "any-box"](np.array(gold)).tolist()
     asked = [phrase(example, "dog", *boxes), phrase(example, "a wet", *boxes)]
     samples = samples_of([example], {"i": own}, text, **seeing)
-    grounding = HeadGrounding([asked], task.mark, [0])
+    grounding = HeadGrounding([asked], task.label_regions, [0])
     run_passes_here([AttentionPass(Pointing(1, len(own)), lambda: samples, [grounding])])
     found = grounding.result()
     assert (found.is_right[0] == found.is_right[1]).all()
@@ -346,9 +346,9 @@ def test_where_a_phrase_is_asked(text: TextRowEncoder) -> None:
     assert (list(words), whole) == ([1, 2, 3, 4], True), "a, naïve, clown, ', s, 3, hats"
     assert words_in_span(example.text, 2, 13) == (range(1, 3), True)
     assert words_in_span(example.text, 2, 11) == (range(1, 3), False)
-    pieces, state = tokens_of_words(sample.text, range(1, 3))
-    assert state == PhraseStatus.SCORED and set(sample.text.word_ids[pieces]) == {1, 2}
-    assert pieces[-1] + 1 == np.flatnonzero(sample.text.word_ids == 3)[0]
+    tokens, state = tokens_of_words(sample.text, range(1, 3))
+    assert state == PhraseStatus.SCORED and set(sample.text.word_ids[tokens]) == {1, 2}
+    assert tokens[-1] + 1 == np.flatnonzero(sample.text.word_ids == 3)[0]
     (cut,) = TextDataset([example], TextRowEncoder(toys.bert_words(), 8)).get([0])
     assert cut.truncated_tokens
     last = int(cut.text.word_ids.max())

@@ -188,7 +188,7 @@ def test_what_guests_cannot_be_asked_is_one_line(
 ) -> None:
     captions = [f"{toys.sentences()[n]}\t{NAMES[n % 4]}.jpg" for n in range(8)]
     data = str(put(tmp_path / "captions.tsv", "\n".join(captions) + "\n"))
-    given = {"data": data, "regions": str(regions), "cpu": True, "explained": 0}
+    given = {"data": data, "regions": str(regions), "cpu": True, "ig_examples": 0}
     config = make_settings(ModalityConfig, model=str(lxmert), **given)
     with pytest.raises(InputError, match="two-stream"):
         MODALITY(config, tmp_path / "a")

@@ -115,15 +115,15 @@ def test_vilt_is_transformers_own(place: Path, monkeypatch: Any) -> None:
         )
     encoded, maps = told(model, batch)
     assert len(maps["self"]) == len(expected.attentions) == 2
-    pieces = batch.text.input_ids.shape[1]
+    tokens = batch.text.input_ids.shape[1]
     close(encoded.pooler_output, expected.pooler_output)
     for row, (high, wide) in enumerate(((3, 6), (6, 4))):
-        own = [place for place in range(pieces) if batch.text.attention_mask[row, place]]
-        here = own + [pieces + n for n in range(1 + high * wide)]
+        own = [place for place in range(tokens) if batch.text.attention_mask[row, place]]
+        here = own + [tokens + n for n in range(1 + high * wide)]
         # The index of each of our patches, row by row, in their order.
         order = {(y, x): n for n, (y, x) in enumerate(drawn[0][row].tolist())}
         patches = [order[y, x] for y in range(high) for x in range(wide)]
-        there = own + [pieces] + [pieces + 1 + n for n in patches]
+        there = own + [tokens] + [tokens + 1 + n for n in patches]
         ours = torch.cat([encoded.text, encoded.visual], 1)
         close(ours[row, here], expected.last_hidden_state[row, there])
         for one, other in zip(maps["self"], expected.attentions, strict=True):
@@ -132,8 +132,8 @@ def test_vilt_is_transformers_own(place: Path, monkeypatch: Any) -> None:
             assert (kinds[here] != PositionKind.PADDING).all()
             assert (kinds == PositionKind.PADDING).sum() == len(kinds) - len(here)
             assert (
-                kinds[pieces] == PositionKind.IMAGE_CLASS
-                and kinds[pieces + 1] == PositionKind.REGION
+                kinds[tokens] == PositionKind.IMAGE_CLASS
+                and kinds[tokens + 1] == PositionKind.REGION
             )
     assert not any(part._forward_hooks for part in model.modules())
 
@@ -307,20 +307,20 @@ def test_vilts_words_and_patches_read_each_other(place: Path) -> None:
     model = load_encoder(place / "vilt")
     texts = TextDataset([Example("own", "a red doghouse runs", images=("0",))], model.inputs(40)[0])
     store = PatchStore(model, {"0": place / "photos/0.png"})
-    samples = RegionDataset(texts, store, RegionOptions(model.whole))
+    samples = RegionDataset(texts, store, RegionOptions(model.reads_whole_image))
     _, maps = told(model, collate(samples.get([0], ())))
     weights = maps["self"][1].weights[0].double().numpy()
     word = samples.get([0], ())[0].text.word_ids
     own = np.flatnonzero(word == 2)
-    assert len(own) > 1, "a word of several pieces"
+    assert len(own) > 1, "a word of several tokens"
     layer = view.layers[1]
-    pieces = len(word)
-    np.testing.assert_allclose(layer.blocks["boxes", "boxes"], weights[:, pieces:, pieces:])
+    tokens = len(word)
+    np.testing.assert_allclose(layer.blocks["boxes", "boxes"], weights[:, tokens:, tokens:])
     np.testing.assert_allclose(
-        layer.blocks["words", "boxes"][:, 3], weights[:, own, pieces:].mean(1)
+        layer.blocks["words", "boxes"][:, 3], weights[:, own, tokens:].mean(1)
     )
     np.testing.assert_allclose(
-        layer.blocks["boxes", "words"][..., 3], weights[:, pieces:, own].sum(-1)
+        layer.blocks["boxes", "words"][..., 3], weights[:, tokens:, own].sum(-1)
     )
     packed = view.to_json()
     assert packed["patches"] and packed["whole"] == [0]
@@ -429,7 +429,7 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
         chances.append(right.mean())
         store = PatchStore(model, {"a": referred / f"images/COCO_train2014_{n:012d}.png"})
         texts = TextDataset([Example("a", TEXTS[n], images=("a",))], model.inputs(40)[0])
-        (sample,) = RegionDataset(texts, store, RegionOptions(model.whole)).get([0], ())
+        (sample,) = RegionDataset(texts, store, RegionOptions(model.reads_whole_image)).get([0], ())
         last = len(sample.text.input_ids) - 2
         _, maps = told(model, collate([sample]))
         for one in maps["self"]:
@@ -471,7 +471,7 @@ def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:
         images=str(place / "photos"),
         data=str(data),
         cpu=True,
-        explained=0,
+        ig_examples=0,
     )
     (model,) = MODALITY(config, tmp_path / "out")["models"]
     assert model["kind"] == "vilt" and model["inputs"]["undefined"]
@@ -479,9 +479,9 @@ def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(every, 1, atol=1e-5)
     text = load_encoder(place / "vilt").inputs(40)[0]
     samples = TextDataset([Example("a", one) for one in TEXTS], text).get(range(2))
-    pieces = [int((~one.text.special_tokens_mask).sum()) for one in samples]
+    tokens = [int((~one.text.special_tokens_mask).sum()) for one in samples]
     patches = (18, 24)
-    shares = [n / (n + t + 3) for n, t in zip(patches, pieces, strict=True)]
+    shares = [n / (n + t + 3) for n, t in zip(patches, tokens, strict=True)]
     assert model["uniform"]["visual"]["mean"] == pytest.approx(np.mean(shares), abs=1e-6)
 
 

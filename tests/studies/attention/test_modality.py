@@ -80,7 +80,7 @@ from groundling.vision_language.vlbert import vlbert
 
 P, T, S, R, W, A = (
     PositionKind.PADDING,
-    PositionKind.PIECE,
+    PositionKind.TOKEN,
     PositionKind.SPECIAL,
     PositionKind.REGION,
     PositionKind.WHOLE_IMAGE,
@@ -332,7 +332,7 @@ def test_blank_and_shuffled_texts() -> None:
         assert (
             other.input_ids[other.word_ids == number] == before.input_ids[before.word_ids == number]
         ).all()
-        assert (np.diff(np.flatnonzero(other.word_ids == number)) == 1).all(), "in one piece"
+        assert (np.diff(np.flatnonzero(other.word_ids == number)) == 1).all(), "in one token"
     again = text_of(shuffle_words(kept, 0)(own))
     assert (again.input_ids == other.input_ids).all()
 
@@ -396,12 +396,12 @@ def test_attributions_add_up_to_what_the_answer_loses_on_a_blank_input(seer) -> 
     np.testing.assert_allclose([one.change for one in found], own - none, atol=1e-5)
     for one, sample in zip(found, samples.get(range(3), ()), strict=True):
         assert abs(one.residual) < 0.02 * max(abs(one.change), 0.05)
-        total = one.pieces.sum() + one.regions.sum()
+        total = one.tokens.sum() + one.regions.sum()
         assert total + one.residual == pytest.approx(one.change, abs=1e-5)
-        assert len(one.regions) == len(sample.regions) and len(one.pieces) == len(
+        assert len(one.regions) == len(sample.regions) and len(one.tokens) == len(
             sample.text.input_ids
         )
-        assert not one.pieces[sample.text.special_tokens_mask].any() and one.regions.all()
+        assert not one.tokens[sample.text.special_tokens_mask].any() and one.regions.all()
 
 
 @pytest.mark.parametrize("join", [visualbert, vlbert, uniter])
@@ -410,7 +410,7 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
     words = toys.bert_words()
     model = join(toys.bert(len(words)), words, width=12).eval()
     torch.manual_seed(3)
-    for weights in model.embeddings.parameters():
+    for weights in model.join.parameters():
         torch.nn.init.normal_(weights, std=0.3)
     head = ImageTextMatching(model.sizes).eval()
     texts = TextDataset([Example("a", "a naïve dog", images=("a",))], TextRowEncoder(words, 40))
@@ -440,7 +440,7 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
         a, b = torch.autograd.grad((logits[:, 1] - logits[:, 0]).sum(), [at, looks])
         grad_words, grad_regions = grad_words + a * weight / 2, grad_regions + b * weight / 2
     of_words = (grad_words * (words - start)).sum(-1).numpy()
-    np.testing.assert_allclose(found.pieces, of_words, atol=1e-5)
+    np.testing.assert_allclose(found.tokens, of_words, atol=1e-5)
     np.testing.assert_allclose(found.regions, (grad_regions * features).sum(-1)[0], atol=1e-5)
 
 
@@ -448,8 +448,8 @@ def test_agreement_with_attention() -> None:
     sample = row("red dog waits quietly")
     word = text_of(sample).word_ids
     sample = replace(sample, regions=toys.regions(0, 4))
-    pieces = np.array([{-1: 9.0}.get(w, float(w)) / (word == w).sum() for w in word.tolist()])
-    shares = attribution.Attribution(pieces, np.array([-4.0, 3, 2, 1]), 0, 0)
+    tokens = np.array([{-1: 9.0}.get(w, float(w)) / (word == w).sum() for w in word.tolist()])
+    shares = attribution.Attribution(tokens, np.array([-4.0, 3, 2, 1]), 0, 0)
     of_words = np.array([5.0 if w < 0 else w / 10 / (word == w).sum() for w in word.tolist()])
     rising = np.concatenate([of_words, [4, 3, 2, 1]])
     looks = np.stack([rising, -rising])
@@ -542,9 +542,9 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: 
         other="two",
         teacher="clip",
         teacher_images="images",
-        explained=3,
+        ig_examples=3,
         ig_steps=2,
-        at_once=5,
+        batch=5,
     )
     result = MODALITY(config, tmp_path)
     assert result == json.loads((tmp_path / "result.json").read_text())
@@ -625,7 +625,7 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> None:
-    config = config_of(home, model="tuned", data="questions.csv", explained=2, ig_steps=2)
+    config = config_of(home, model="tuned", data="questions.csv", ig_examples=2, ig_steps=2)
     (model,) = MODALITY(config, tmp_path)["models"]
     assert model["inputs"]["measures"] == ["probability of the right answer", "accuracy"]
     values = {row["given"]: row["values"] for row in model["inputs"]["rows"]}
@@ -640,7 +640,7 @@ def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> Non
 
 
 def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_path: Path) -> None:
-    config = config_of(home, model="headless", explained=0, most_examples=6, query="all")
+    config = config_of(home, model="headless", ig_examples=0, limit=6, query="all")
     result = MODALITY(config, tmp_path)
     (model,) = result["models"]
     assert "masked token" in model["inputs"]["measures"][0] and model["attribution"] is None

@@ -385,9 +385,9 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> Non
     mass: dict[tuple[int, int], list[list[float]]] = {}
     for place, example in enumerate(asked.examples):
         (sample,) = samples.get([place], ())
-        pieces, regions = sample.text, sample.regions
-        assert pieces is not None and regions is not None
-        first = len(pieces.input_ids)
+        tokens, regions = sample.text, sample.regions
+        assert tokens is not None and regions is not None
+        first = len(tokens.input_ids)
         size = first + len(regions)
         words = example.text.replace("ï", "i").split()
         for phrase, relation in zip(asked.phrases[place], asked.relations[place], strict=True):
@@ -400,7 +400,7 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> Non
                 made = model.weights(sample.id, layer, size)
                 for head in range(HEADS):
                     sent = made[head] / made[head].sum(-1, keepdims=True)
-                    mean = sent[np.flatnonzero(pieces.word_ids == word)].mean(0)[first:]
+                    mean = sent[np.flatnonzero(tokens.word_ids == word)].mean(0)[first:]
                     mean[regions.is_whole_image] = 0
                     own_mass.append(float(mean.sum()))
                     box = regions.boxes[int(mean.argmax())] * 100
@@ -410,8 +410,8 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> Non
     for found in (whole.by_relation(), shares[0].by_relation()):
         assert len(found) == len(asked.names) == len(hits)
         for relation, one in enumerate(found):
-            assert (one.hits == np.array(hits[relation])).all()
-            assert (one.facts.status == PhraseStatus.SCORED).all()
+            assert (one.is_right == np.array(hits[relation])).all()
+            assert (one.baselines.status == PhraseStatus.SCORED).all()
             for side in (0, 1):
                 expected = mass.get((relation, side))
                 if expected is None:

@@ -73,7 +73,7 @@ def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def test_words_are_the_sum_and_the_mean_of_their_pieces(place: Path) -> None:
+def test_words_are_the_sum_and_the_mean_of_their_tokens(place: Path) -> None:
     looked = InspectedModel(str(place / "seer"), "cpu", regions=(str(place / "store"),))
     example = Example("own", TEXT, "it waits", images=("one",))
     view = looked.view(example, place / "photos/one.jpg")
@@ -88,24 +88,24 @@ def test_words_are_the_sum_and_the_mean_of_their_pieces(place: Path) -> None:
     told: list[AttentionMap] = []
     model(collate([sample]), attention=told.append)
     # One word has several tokens; otherwise sums and means would be equal.
-    pieces = _pieces_of_words(sample.text)
-    assert max(len(own) for own in pieces) > 1
+    tokens = _tokens_of_words(sample.text)
+    assert max(len(own) for own in tokens) > 1
     count = len(sample.text.input_ids)
     for layer, one in zip(view.layers, told, strict=True):
         weights = one.weights[0].double().detach().numpy()
         for head in range(layer.heads):
-            for i, rows in enumerate(pieces):
+            for i, rows in enumerate(tokens):
                 for r in range(3):
                     mean = sum(weights[head, p, count + r] for p in rows) / len(rows)
                     assert layer.blocks["words", "boxes"][head, i, r] == pytest.approx(mean)
                     total = sum(weights[head, count + r, p] for p in rows)
                     assert layer.blocks["boxes", "words"][head, r, i] == pytest.approx(total)
-                for j, columns in enumerate(pieces):
+                for j, columns in enumerate(tokens):
                     between = sum(weights[head, p, q] for p in rows for q in columns) / len(rows)
                     assert layer.blocks["words", "words"][head, i, j] == pytest.approx(between)
 
 
-def _pieces_of_words(text: Any) -> list[list[int]]:
+def _tokens_of_words(text: Any) -> list[list[int]]:
     groups: list[list[int]] = []
     before = -1
     for place, word in enumerate(text.word_ids.tolist()):
@@ -221,7 +221,7 @@ def test_many_pairs_are_on_pages_with_links(place: Path, tmp_path: Path) -> None
     assert (first.name, second.name) == ("a.html", "a-2.html")
     assert content_of(second.read_text())["page"]["links"] == ["a.html", "a-2.html"]
     assert [pair["text"] for pair in content_of(second.read_text())["pairs"]] == ["two cats wait"]
-    assert len(groundling.visualize(place / "seer", first=1, **settings).entries) == 1
+    assert len(groundling.visualize(place / "seer", limit=1, **settings).entries) == 1
 
 
 def test_answers_that_changed(place: Path, tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ def test_answers_that_changed(place: Path, tmp_path: Path) -> None:
     counts = {"became right": 1, "became wrong": 1, "stayed right": 0, "stayed wrong": 2}
     assert made.counts == counts
     better, worse = (entry["change"] for entry in made.entries)
-    assert better == {"kind": "became right", "first": "no", "second": "yes", "gold": "yes"}
-    assert worse == {"kind": "became wrong", "first": "no", "second": "yes", "gold": "no"}
+    assert better == {"kind": "became right", "limit": "no", "second": "yes", "gold": "yes"}
+    assert worse == {"kind": "became wrong", "limit": "no", "second": "yes", "gold": "no"}
     homes.put(tmp_path / "b.csv", (tmp_path / "b.csv").read_text().replace("two cats", "10 cats"))
     with pytest.raises(InputError, match=r"b\.csv, line 3: text differs from .*a\.csv, line 3"):
         groundling.visualize(place / "seer", predictions=files, **settings)

@@ -103,7 +103,7 @@ def test_a_pre_trained_model_tells_whether_image_and_text_match(place: Path) -> 
         assert load_head(place / "matching", part, name)
     batch = collate(samples)
     with torch.no_grad():
-        share = head.eval().read(student(batch), batch).softmax(-1)[0, 1]
+        share = head.eval().compute_logits(student(batch), batch).softmax(-1)[0, 1]
     assert answer.ranked == [("yes", pytest.approx(float(share)))]
 
 
@@ -118,8 +118,8 @@ def test_a_heat_map_has_a_line_where_even_attention_is(place: Path) -> None:
         place / "seer", place / "photos/one.jpg", TEXT, regions=str(place / "store"), cpu=True
     )
     *_, scale = made.figure(["0-0"]).axes
-    assert made.first is not None
-    even = 100 * made.first.even("0-0")
+    assert made.first_view is not None
+    even = 100 * made.first_view.even("0-0")
     assert any(list(line.get_ydata()) == [even, even] for line in scale.lines)
     assert f"line: even, {even:.1f}" in scale.get_ylabel()
     low, high = scale.get_ylim()
@@ -129,8 +129,8 @@ def test_a_heat_map_has_a_line_where_even_attention_is(place: Path) -> None:
 def test_even_shares_of_all_places_sum_to_one(place: Path) -> None:
     example = Example("own", TEXT, images=("one",))
     view = looked(place, "seer").view(example, place / "photos/one.jpg")
-    places = sum(word.pieces for word in view.words) + len(view.boxes.boxes)
-    assert places > len(view.words) + len(view.boxes.boxes), "no word is of several pieces"
+    places = sum(word.tokens for word in view.words) + len(view.boxes.boxes)
+    assert places > len(view.words) + len(view.boxes.boxes), "no word is of several tokens"
     for layer in view.layers:
         for shares in layer.even.values():
             np.testing.assert_allclose(shares, 1 / places)
@@ -146,7 +146,7 @@ def test_words_that_a_mask_hides_have_no_part_in_even_attention(tmp_path: Path) 
     (view,) = content_of(made.html())["pairs"][0]["views"]
     (text,) = [one for one in view["layers"] if (one["name"], one["number"]) == ("text", 0)]
     # A causal tower: words attend to themselves and to earlier words.
-    assert [pieces for *_, pieces in view["words"]] == [1] * len(view["words"])
+    assert [tokens for *_, tokens in view["words"]] == [1] * len(view["words"])
     assert text["even"]["words"] == pytest.approx(
         [1 / (1 + place) for place in range(len(view["words"]))], abs=1e-6
     )

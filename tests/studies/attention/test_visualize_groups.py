@@ -84,7 +84,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(place: Path, **more: Any) -> dict[str, Any]:
     given = {"task": "flickr30k", "data": place / "data", "images": place / "photos"}
-    return given | {"regions": place / "store", "split": "val", "only": "7#1", "cpu": True} | more
+    return (
+        given | {"regions": place / "store", "split": "val", "example": "7#1", "cpu": True} | more
+    )
 
 
 def iou(a: Any, b: Any) -> float:
@@ -99,7 +101,7 @@ def iou(a: Any, b: Any) -> float:
 def test_maps_equal_plain_loops_over_the_files(place: Path) -> None:
     made = groundling.visualize(place / "model", heads=place / "found", **settings(place))
     figure = made.figure(["best"])
-    view = made.first
+    view = made.first_view
     assert view is not None
     assert [entry["phrase"] for entry in made.entries] == [
         "wet dog",
@@ -217,7 +219,7 @@ def test_the_command_draws_a_caption(place: Path, tmp_path: Path, capsys: Any) -
 
 def test_heads_are_those_of_the_model_wherever_it_lies(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "model", tmp_path / "moved")
-    own = settings(place, heads=place / "found", first=1)
+    own = settings(place, heads=place / "found", limit=1)
     assert groundling.visualize(tmp_path / "moved", **own).ranks[0] == RankedHeads.read(
         place / "found"
     )

@@ -40,7 +40,7 @@ WORDS = [
 """The first box is the whole image."""
 EVEN = 1 / 8
 """Even share with five words and three boxes."""
-PIECES = [WordView("[CLS]"), WordView("the"), *WORDS[1:4]]
+TOKENS = [WordView("[CLS]"), WordView("the"), *WORDS[1:4]]
 """The same words for another model with other tokens."""
 
 
@@ -98,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     both = AttentionPage("Two", [("a", []), ("b", [])], ranks=[ranks, None], counts=counts)
     for kind in counts:
         change = AnswerChange(kind, "no", "<i>yes</i>", "yes")
-        both.add(ImageTextPair(example, photo, change=change), [view(WORDS), view(PIECES, 3)])
+        both.add(ImageTextPair(example, photo, change=change), [view(WORDS), view(TOKENS, 3)])
     both.save(folder / "both.html")
     made = groundling.visualize(
         [homes.vilt(folder / "vilt"), homes.seeing_clip(folder / "clip")],

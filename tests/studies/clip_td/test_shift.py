@@ -526,7 +526,7 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
         [json.dumps({"id": "val-0", "prediction": 0, "outputs": [1]})]
     )
     assert told([kept[0], kept[0]]) == f"{path}, line 2: repeated id val-0"
-    assert "--confidence-threshold 0" in told(kept, confident=0.0)
+    assert "--confidence-threshold 0" in told(kept, confidence_threshold=0.0)
     assert refusal(config, tmp_path / "a") == "data shift --protocol im needs --predictions"
     settings = text_run / "config.json"
     before = settings.read_text()
@@ -554,7 +554,7 @@ def every_kind(data: Path, tmp_path: Path) -> dict[str, ShiftConfig]:
         "plural": replace_settings(plain, protocol="plural", legacy=True),
         "advtop": replace_settings(plain, protocol="advtop", losses=losses),
         "keeptop": replace_settings(plain, protocol="keeptop", losses=losses, keep_top=3),
-        "em": replace_settings(plain, protocol="em", wordnet=words, least=1),
+        "em": replace_settings(plain, protocol="em", wordnet=words, min_count=1),
         "im": replace_settings(plain, protocol="im", predictions=said),
     }
 
@@ -619,7 +619,7 @@ def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_pa
     config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32)
     plain = finetune(config, STEPS, tmp_path / "plain")
     both = finetune(
-        replace_settings(config, also=(f"sm={tmp_path / 'sm'}",)), STEPS, tmp_path / "both"
+        replace_settings(config, extra_eval=(f"sm={tmp_path / 'sm'}",)), STEPS, tmp_path / "both"
     )
     assert set(both["median"]) == {"val", "sm"}
     assert both["median"]["val"] == plain["median"]["val"]
@@ -632,7 +632,7 @@ def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_pa
         ("val=" + str(data), "has a split 'val' already"),
     ):
         with pytest.raises(InputError, match=told):
-            finetune(replace_settings(config, also=(other,)), STEPS, tmp_path / "bad")
+            finetune(replace_settings(config, extra_eval=(other,)), STEPS, tmp_path / "bad")
 
 
 def test_refusals(data: Path, tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_answers_and_rationales_are_runs_that_others_read(place: Path, tmp_path:
 
 @pytest.mark.parametrize("fit", ["split", "train"])
 def test_snli_ve_by_hand(place: Path, tmp_path: Path, fit: Any) -> None:
-    result = zero_shot(settings(place, "snli-ve", fit=fit), tmp_path)
+    result = zero_shot(settings(place, "snli-ve", fit_split=fit), tmp_path)
     of_split = {}
     for split, count in (("train", 9), ("dev", 9), ("test", 8)):
         names = [str(number % 3) for number in range(count)]
@@ -302,7 +302,7 @@ def test_texts_cut_alike_are_a_tie_of_which_the_first_is_taken(
     config = settings(place, "vcr/answer", data=str(tmp_path / "vcr"))
     result = zero_shot(config, tmp_path / "out")
     assert result["cut_alike"] == {"val": 2}
-    assert result["dropped_pieces"] > 0
+    assert result["truncated_tokens"] > 0
     assert chosen(tmp_path / "out", "val")[1:3] == [0, 0]
     assert len(np.unique(outputs(tmp_path / "out", "val")[1])) == 1
     assert "in 2 of 4 examples all choices are equal after truncation" in capsys.readouterr().err
@@ -310,7 +310,7 @@ def test_texts_cut_alike_are_a_tie_of_which_the_first_is_taken(
         replace(config, protocol="ia", extra_eval=(f"few={few}",)), tmp_path / "alone"
     )
     assert whole["cut_alike"] == {"val": 0, "few": 0}
-    assert (whole["dropped_pieces"], whole["notes"]) == (0, [])
+    assert (whole["truncated_tokens"], whole["notes"]) == (0, [])
     assert chosen(tmp_path / "alone", "few") == chosen(tmp_path / "alone", "val")
     asked_long = shutil.copytree(place / "vqa", tmp_path / "vqa")
     for path in asked_long.glob("*val2014_questions.json"):
@@ -331,7 +331,7 @@ def test_what_a_clip_cannot_answer(place: Path, tmp_path: Path) -> None:
     assert "--protocol: snli-ve does not use it, only tasks with choices do" in told(
         "snli-ve", protocol="ia"
     )
-    assert "does not use it, only tasks with classes" in told("vqa", fit="train")
+    assert "does not use it, only tasks with classes" in told("vqa", fit_split="train")
     assert "does not use it, only tasks with answers" in told("vcr", prompt="{answer}")
     assert "expected {answer} in it" in told("vqa", prompt="what ?")
     assert "CLIP-like image tower" in told("vcr", model=str(homes.student(tmp_path / "bert")))
@@ -360,7 +360,7 @@ def seen(place: Path) -> Path:
     config = make_settings(
         PretrainConfig,
         model="uniter",
-        student=str(homes.student(place / "bert")),
+        model=str(homes.student(place / "bert")),
         regions=(str(regions),),
         captions=str(put(place / "captions.tsv", captions)),
     )
@@ -370,7 +370,7 @@ def seen(place: Path) -> Path:
 
 def heads(model: Path, regions: Path, examples: list[Example]) -> np.ndarray:
     """Log-odds of a match, row by row."""
-    student = load_encoder(model).eval()
+    model = load_encoder(model).eval()
     head = ImageTextMatching(student.sizes).eval()
     assert load_head(model, head, "sentence_image")
     text, _ = student.inputs(128)
@@ -410,7 +410,7 @@ def test_a_match_head_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
 def test_splits_may_have_region_stores_of_their_own(
     place: Path, seen: Path, tmp_path: Path
 ) -> None:
-    given = {"model": str(seen), "images": "", "also": (f"again={place / 'vcr'}",)}
+    given = {"model": str(seen), "images": "", "extra_eval": (f"again={place / 'vcr'}",)}
     whole = str(place / "regions")
     zero_shot(settings(place, "vcr/answer", regions=(whole,), **given), tmp_path / "one")
     other = str(store(tmp_path / "other", [f"movie/{n}" for n in (2, 1, 0)], objects=5))
@@ -433,11 +433,11 @@ def test_a_match_head_over_pixels(place: Path, tmp_path: Path) -> None:
         PretrainConfig,
         model="vlbert",
         related=True,
-        student=str(homes.student(tmp_path / "bert")),
+        model=str(homes.student(tmp_path / "bert")),
         regions=(str(regions),),
         images=str(place / "images"),
         backbone=str(resnet(tmp_path / "resnet")),
-        side=32,
+        shortest_edge=32,
         captions=str(put(tmp_path / "captions.tsv", captions)),
     )
     pretrain(config, replace(STEPS, steps=1, batch=2), tmp_path / "vlbert")

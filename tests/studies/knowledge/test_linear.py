@@ -152,7 +152,7 @@ def test_few_nouns_are_a_fold_each_and_too_few_one_line() -> None:
 # -- states ----------------------------------------------------------------------------------------------------------
 
 
-def test_states_are_means_of_the_noun_s_pieces_over_frames(bert: Path) -> None:
+def test_states_are_means_of_the_noun_s_tokens_over_frames(bert: Path) -> None:
     frames = ("{}", "there is a {} .")
     model = load_text_encoder(bert).eval()
     layers = []
@@ -161,7 +161,7 @@ def test_states_are_means_of_the_noun_s_pieces_over_frames(bert: Path) -> None:
         (sample,) = TextDataset([example], TextRowEncoder(model.tokenizer, 40)).get([0])
         count = len(model.tokenizer.tokenize("snowboard"))
         assert count > 1
-        outs = model.layers(collate([sample]))
+        outs = model.hidden_states(collate([sample]))
         starts = len(model.tokenizer.tokenize(frame.partition("{}")[0])) + 1
         assert len(outs) == 3
         layers.append([out[0, starts : starts + count].mean(0).detach().numpy() for out in outs])
@@ -171,13 +171,13 @@ def test_states_are_means_of_the_noun_s_pieces_over_frames(bert: Path) -> None:
         assert found.states["snowboard"] == pytest.approx(wanted, abs=1e-5)
     ids = model.tokenizer("snowboard", add_special_tokens=False)["input_ids"]
     table = model.word_embeddings().weight.detach().numpy()
-    assert found.words["snowboard"] == pytest.approx(table[ids].mean(0), abs=1e-6)
+    assert found.word_embeddings["snowboard"] == pytest.approx(table[ids].mean(0), abs=1e-6)
 
 
 def test_a_tower_is_read_at_its_end(tmp_path: Path) -> None:
     folder = homes.teacher(tmp_path / "clip")
     found = noun_states(folder, ["dog"], ("a {}",))
-    assert found.states["dog"].shape == (24,) and found.words["dog"].shape == (32,)
+    assert found.states["dog"].shape == (24,) and found.word_embeddings["dog"].shape == (32,)
     with pytest.raises(InputError, match=r"--layer 0: .* is a CLIP-like tower"):
         noun_states(folder, ["dog"], ("a {}",), layer=0)
 

@@ -164,14 +164,14 @@ def test_what_is_masked_within_a_word(places: Callable[[str], Path]) -> None:
     model.logits = seen
     model.score([ScoredText("a clown")])
     tokenizer = hf.AutoTokenizer.from_pretrained(folder)
-    pieces = tokenizer.tokenize("clown")
-    assert len(pieces) > 2
-    expected = [["[CLS]", "[MASK]", *pieces, "[SEP]"]]
-    for seen_pieces in range(len(pieces)):
-        masks = ["[MASK]"] * (len(pieces) - seen_pieces)
-        expected.append(["[CLS]", "a", *pieces[:seen_pieces], *masks, "[SEP]"])
+    tokens = tokenizer.tokenize("clown")
+    assert len(tokens) > 2
+    expected = [["[CLS]", "[MASK]", *tokens, "[SEP]"]]
+    for seen_tokens in range(len(tokens)):
+        masks = ["[MASK]"] * (len(tokens) - seen_tokens)
+        expected.append(["[CLS]", "a", *tokens[:seen_tokens], *masks, "[SEP]"])
     assert [tokenizer.convert_ids_to_tokens(ids) for ids, _ in read] == expected
-    assert [at for _, at in read] == list(range(1, len(pieces) + 2))
+    assert [at for _, at in read] == list(range(1, len(tokens) + 2))
 
 
 def test_a_model_computed_by_hand(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_model_computed_by_hand(tmp_path: Path) -> None:
     log = np.log
     by_hand = [log(0.3) + log(0.15), 2 * log(0.3) + log(0.15) + log(0.05), log(0.15) + log(0.3)]
     assert found.sums == pytest.approx(by_hand, abs=1e-5)
-    assert found.pieces.tolist() == [2, 4, 2]
+    assert found.tokens.tolist() == [2, 4, 2]
 
 
 @torch.no_grad()
@@ -204,8 +204,8 @@ def test_log_likelihood_of_a_causal_model(causal: Path) -> None:
         ids = [tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]
         logs = whole(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
         first = 1 + len(tokenizer(text[: max(0, start - 1)])["input_ids"])
-        by_piece = [float(logs[place - 1, ids[place]]) for place in range(first, len(ids))]
-        assert sums == pytest.approx(sum(by_piece), abs=1e-4)
+        by_token = [float(logs[place - 1, ids[place]]) for place in range(first, len(ids))]
+        assert sums == pytest.approx(sum(by_token), abs=1e-4)
 
 
 def test_only_the_target_is_scored_after_its_context(places: Callable[[str], Path]) -> None:
@@ -214,8 +214,8 @@ def test_only_the_target_is_scored_after_its_context(places: Callable[[str], Pat
     found = LanguageModel(folder, CPU).score([ScoredText(text, text.index("the"))])
     expected = plain(folder, text, "within-word", text.index("the"))
     assert found.sums == pytest.approx([expected], abs=1e-4)
-    pieces = hf.AutoTokenizer.from_pretrained(folder).tokenize("the clown runs")
-    assert found.pieces.tolist() == [len(pieces)]
+    tokens = hf.AutoTokenizer.from_pretrained(folder).tokenize("the clown runs")
+    assert found.tokens.tolist() == [len(tokens)]
 
 
 def test_the_head_of_an_earlier_run(places: Callable[[str], Path], tmp_path: Path) -> None:
@@ -486,14 +486,14 @@ def test_verdict_finds_the_runs(places: Callable[[str], Path], tmp_path: Path) -
 def test_ewok_by_the_command(places: Callable[[str], Path], tmp_path: Path) -> None:
     rows = [{**EWOK_ROW, "Context1": f"a {word} dog ."} for word in ("red", "blue", "tiny")]
     data = lines(tmp_path / "ewok/animals.jsonl", *rows, {**EWOK_ROW, "Context1": "a wet dog ."})
-    result = pairs(settings(places("bert"), data.parent, reduce="mean"), tmp_path / "out")
+    result = pairs(settings(places("bert"), data.parent, reduction="mean"), tmp_path / "out")
     assert result["chance"] == {"accuracy": 0.5, "both": 0.25, "targets": 0.5}
     assert result["ties"] == 2
     scored = items(tmp_path / "out")
     assert scored[3]["model"]["accuracy"] == 0.5
     text = "a red dog . the dog waits"
-    pieces = len(hf.AutoTokenizer.from_pretrained(places("bert")).tokenize("the dog waits"))
-    expected = plain(places("bert"), text, "within-word", text.index("the")) / pieces
+    tokens = len(hf.AutoTokenizer.from_pretrained(places("bert")).tokenize("the dog waits"))
+    expected = plain(places("bert"), text, "within-word", text.index("the")) / tokens
     assert scored[0]["model"]["scores"][2] == pytest.approx(expected, abs=1e-4)
 
 
@@ -508,7 +508,7 @@ def test_few_pairs_and_long_ones(
     result = pairs(settings(model, data, skip_long=True), tmp_path / "out")
     assert (result["items"], result["left_out"]) == (2, 1)
     assert "left out 1 pairs" in capsys.readouterr().err
-    few = pairs(settings(model, data, most_pairs=1), tmp_path / "few")
+    few = pairs(settings(model, data, limit=1), tmp_path / "few")
     assert few["items"] == 1
     with pytest.raises(InputError, match="no pair is left"):
         pairs(settings(model, data, max_length=3, skip_long=True), tmp_path / "none")

@@ -228,26 +228,26 @@ def test_fill_mask_says_what_hf_says(bert: Path) -> None:
         assert answers[0][name] == pytest.approx(
             logs[tokenizer.convert_tokens_to_ids(list(COLOURS))].numpy(), abs=1e-5
         )
-    assert notes == {"head": "the checkpoint's", "several_pieces": [], "unknown_pieces": []}
+    assert notes == {"head": "the checkpoint's", "several_tokens": [], "unknown_tokens": []}
 
 
-def test_an_option_of_two_pieces_has_two_masks(bert: Path) -> None:
+def test_an_option_of_two_tokens_has_two_masks(bert: Path) -> None:
     tokenizer, model = (
         BertTokenizer.from_pretrained(bert),
         BertForMaskedLM.from_pretrained(bert).eval(),
     )
     one = fact("zib", [1, 0, 0], {"p": "the zib is [MASK] ."}, ("purish", "red", "mauve"))
     answers, notes = score_by_fill_mask(bert, [one])
-    assert notes["several_pieces"] == ["purish"] and notes["unknown_pieces"] == ["mauve"]
+    assert notes["several_tokens"] == ["purish"] and notes["unknown_tokens"] == ["mauve"]
     with torch.no_grad():
         logs = (
             model(**tokenizer("the zib is [MASK] [MASK] .", return_tensors="pt"))
             .logits[0]
             .log_softmax(-1)
         )
-    pieces = tokenizer.convert_tokens_to_ids(["pur", "##ish"])
+    tokens = tokenizer.convert_tokens_to_ids(["pur", "##ish"])
     assert answers[0]["p"][0] == pytest.approx(
-        float(logs[4, pieces[0]] + logs[5, pieces[1]]) / 2, abs=1e-5
+        float(logs[4, tokens[0]] + logs[5, tokens[1]]) / 2, abs=1e-5
     )
 
 
@@ -278,7 +278,7 @@ def test_the_space_before_a_byte_level_option_counts(tmp_path: Path) -> None:
         logs = model(**given).logits[given.input_ids == tokenizer.mask_token_id][0].log_softmax(-1)
     wanted = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(f" {o}"))[0] for o in options]
     assert answers[0]["p"] == pytest.approx(logs[wanted].numpy(), abs=1e-5)
-    assert notes["several_pieces"] == []
+    assert notes["several_tokens"] == []
 
 
 def test_without_a_head_the_other_modes_are_named(tmp_path: Path) -> None:
@@ -332,13 +332,13 @@ def test_embeddings_are_of_the_word_alone_and_a_tower_s_of_the_text(
     for key, mean in ((part, states[4:6].mean(0)), (whole, states[1:-1].mean(0))):
         assert found[key] == pytest.approx((mean / mean.norm()).numpy(), abs=1e-5)
     folder = homes.teacher(tmp_path / "clip")
-    at, tower, pieces = (
+    at, tower, tokens = (
         make_embedder(folder)([TextSpan("a dog", 0, 5)]),
-        toys.clip(homes.pieces()).eval(),
-        homes.pieces(),
+        toys.clip(homes.tokens()).eval(),
+        homes.tokens(),
     )
     with torch.no_grad():
-        feature = tower.get_text_features(**pieces("a dog", return_tensors="pt")).pooler_output[0]
+        feature = tower.get_text_features(**tokens("a dog", return_tensors="pt")).pooler_output[0]
     assert at[TextSpan("a dog", 0, 5)] == pytest.approx(
         (feature / feature.norm()).numpy(), abs=1e-5
     )

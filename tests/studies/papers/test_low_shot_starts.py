@@ -26,11 +26,11 @@ get = "https://visualcommonsense.com"
 
 [data.few]
 path = "few.json"
-partition = { task = "vcr/answer", data = "data:vcr", per = 100 }
+partition = { task = "vcr/answer", data = "data:vcr", per_stratum = 100 }
 
 [data.others]
 path = "others.json"
-partition = { task = "vcr/answer", data = "data:vcr", per = 7 }
+partition = { task = "vcr/answer", data = "data:vcr", per_stratum = 7 }
 
 [data.tuned]
 path = "tuned"

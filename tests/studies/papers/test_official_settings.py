@@ -1,7 +1,7 @@
 """Settings that a plan marks as equal are equal to the authors' files, in these files' units.
 
 Below stand raw facts of each file, as it states them: a GPU's share of a batch, a rate per sample,
-texts without their special pieces. The expected settings of a run are computed from them, never
+texts without their special tokens. The expected settings of a run are computed from them, never
 copied from a sweep.
 """
 

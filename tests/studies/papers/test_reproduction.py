@@ -58,7 +58,7 @@ regions = { images = "data:images", backbone = "weights:clip" }
 [data.few]
 path = "parts/few.json"
 examples = 700
-partition = { task = "vcr/answer", data = "data:vcr", per = 100 }
+partition = { task = "vcr/answer", data = "data:vcr", per_stratum = 100 }
 
 [data.text-only]
 path = "text-only"

@@ -169,9 +169,9 @@ def test_a_noun_of_several_words_is_read_at_all_of_them(encoder: str, world: Pat
     states = noun_states(model, rows)
     lone = {**rows[2], "noun": "red"}, {**rows[2], "noun": "ball"}
     red, ball = noun_states(model, list(lone))
-    pieces = [len(model.tokenizer.tokenize(word)) for word in ("red", "ball")]
+    tokens = [len(model.tokenizer.tokenize(word)) for word in ("red", "ball")]
     np.testing.assert_allclose(
-        states[2], np.average([red, ball], axis=0, weights=pieces), atol=1e-5
+        states[2], np.average([red, ball], axis=0, weights=tokens), atol=1e-5
     )
     with pytest.raises(InputError, match=r"--max-length 3: truncates 'red ball'"):
         noun_states(model, [{**rows[2], "sentence": "see the dog and the red ball"}], 3)

@@ -246,7 +246,7 @@ def test_vqa(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
             len(told[q.text]) in {"yes/no": [2], "number": [3], "other": [6, 2, 3]}[q.types[0]]
             for q in asked
         )
-        classes = [task.form.place[answer] for answer in gold]
+        classes = [task.form.class_index[answer] for answer in gold]
         assert (
             task.official(folder / "vqa", split, [e.official_id for e in examples], classes)[
                 "official"
@@ -354,7 +354,7 @@ def test_a_shortcut_tells_vcrs_answers_as_often_as_asked(tmp_path: Path) -> None
         write_tasks(WORLD, tmp_path, 4, 4, shortcut=2)
 
 
-def _stills(folder: Path) -> list[vcr.Item]:
+def _stills(folder: Path) -> list[vcr.VcrItem]:
     return [item for split in ("train", "val") for item in vcr.read_items(folder / "vcr", split)]
 
 

@@ -146,7 +146,7 @@ def test_attention_of_two_whole_models(place: Path, capsys: pytest.CaptureFixtur
     for name in ("a", "b"):
         text = TextEncoder(toys.bert(len(homes.words())), homes.words())
         CrossModalEncoder(
-            text, make_clip_text_tower(toys.clip(homes.pieces())), 2, homes.pieces()
+            text, make_clip_text_tower(toys.clip(homes.tokens())), 2, homes.tokens()
         ).export(place / name)
     homes.text(place / "text.txt", 205)
     assert main(["info", "a", "--json"]) == 0

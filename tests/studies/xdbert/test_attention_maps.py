@@ -204,8 +204,8 @@ def test_report_of_two_folders(whole, flat, tmp_path):
     assert (tmp_path / "out" / "attention.svg").read_text().startswith("<svg")
 
 
-def test_a_picture_may_have_rows_of_special_pieces(whole, flat, tmp_path, monkeypatch):
-    """A11: Table 9's maps have a row of [CLS]; the numbers are of the text's own pieces all the same."""
+def test_a_picture_may_have_rows_of_special_tokens(whole, flat, tmp_path, monkeypatch):
+    """A11: Table 9's maps have a row of [CLS]; the numbers are of the text's own tokens all the same."""
     kept = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: kept.append(self))
     plain, all_rows = (

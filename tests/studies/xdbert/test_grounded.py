@@ -23,7 +23,7 @@ from groundling.studies.xdbert.grounded import (
     GroundedTokens,
     ImprovementGroups,
     compare_groups,
-    count_pieces,
+    count_tokens,
     draw_ratio_boxes,
     group_by_improvement,
     list_extreme_examples,
@@ -50,11 +50,11 @@ SPLIT_UP |= {"unwarranted": "un ##war ##rant ##ed", "verdes": "verde ##s", "dogs
 
 
 @cache
-def pieces() -> BertTokenizer:
+def tokens() -> BertTokenizer:
     """The paper's WordPieces of its examples, and a few more words."""
     text = " ".join(PRINTED.values()) + " a dogs and cat cafe near s don ' t it red"
     single = "".join(c if c.isalnum() else f" {c} " for c in text.lower()).split()
-    vocabulary = {piece for word in single for piece in SPLIT_UP.get(word, word).split()}
+    vocabulary = {token for word in single for token in SPLIT_UP.get(word, word).split()}
     return BertTokenizer(
         vocab={p: i for i, p in enumerate([*toys.BERT_SPECIAL, *sorted(vocabulary)])}
     )
@@ -72,7 +72,7 @@ def grounding(threshold: int = 100) -> GroundedTokens:
         "cafe": 200,
     }
     raw = {"dogs": 90, "cat": 400, "café": 200, "the": 9999}
-    return GroundedTokens({"pieces": counts, "words": raw}, pieces(), threshold)
+    return GroundedTokens({"tokens": counts, "words": raw}, tokens(), threshold)
 
 
 def test_stop_words_are_nltks() -> None:
@@ -109,8 +109,8 @@ def test_printed_totals_of_the_paper(total: int) -> None:
     assert sum(grounding().shares(PRINTED[total])) == total
 
 
-def test_pieces_are_counted_as_spelt() -> None:
-    counts = count_pieces(["A dog, dogs.", "Cafés: the café"], pieces())
+def test_tokens_are_counted_as_spelt() -> None:
+    counts = count_tokens(["A dog, dogs.", "Cafés: the café"], tokens())
     assert list(counts.items()) == [("##s", 2), ("cafe", 2), ("dog", 2), ("a", 1), ("the", 1)]
 
 
@@ -119,11 +119,11 @@ def test_pieces_are_counted_as_spelt() -> None:
 )
 def test_every_tokenizer_spells_alike(make: object) -> None:
     tokenizer = make()  # type: ignore[operator]
-    found = count_pieces(["The dog isn't here", "a red dog's 🐶", "café"], tokenizer)
+    found = count_tokens(["The dog isn't here", "a red dog's 🐶", "café"], tokenizer)
     assert all(
         key.removeprefix("##").isalnum() and key.isascii() for key in found
     )  # no Ġ, no </w>, no é
-    ground = GroundedTokens({"pieces": found, "words": {"dog": 1, "red": 1}}, tokenizer, 0)
+    ground = GroundedTokens({"tokens": found, "words": {"dog": 1, "red": 1}}, tokenizer, 0)
     assert ground.ratio("a red dog!") == ground.ratio("the dog", variant="inherit") == 1
     assert ground.ratio("a red car", variant="words") == 0.5
     assert math.isnan(ground.ratio("the, it's 🐶", variant="inherit"))
@@ -135,16 +135,16 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
         [(1, "a.jpg"), (2, "b.jpg")],
         [(1, "A dog."), (2, "Dogs: a cat"), (1, " ")],
     )
-    tokenizer = str(home(tmp_path / "tokenizer", None, pieces()))
+    tokenizer = str(home(tmp_path / "tokenizer", None, tokens()))
     config = CountsConfig((str(file),), tokenizer=tokenizer)
     assert "4 tokens and 6 words of 2 captions" in count(config, tmp_path / "counts.json")
     table = json.loads((tmp_path / "counts.json").read_text())
-    assert table["pieces"] == {"a": 2, "dog": 2, "##s": 1, "cat": 1}
+    assert table["tokens"] == {"a": 2, "dog": 2, "##s": 1, "cat": 1}
     assert table["words"] == {"a": 2, ".": 1, ":": 1, "cat": 1, "dog": 1, "dogs": 1}
     assert (
         table["provenance"]["captions"] == 2 and len(table["provenance"]["files"][str(file)]) == 64
     )
-    assert GroundedTokens.read(tmp_path / "counts.json", pieces(), 1).ratio(
+    assert GroundedTokens.read(tmp_path / "counts.json", tokens(), 1).ratio(
         "a dog, cat dogs"
     ) == pytest.approx(2 / 4)
     with pytest.raises(InputError, match=r"counts.json: counted with another tokenizer"):
@@ -153,14 +153,14 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
         (
             "{}",
             "[]",
-            json.dumps({**table, "pieces": {}}),
-            json.dumps({**table, "pieces": ["a"]}),
+            json.dumps({**table, "tokens": {}}),
+            json.dumps({**table, "tokens": ["a"]}),
             json.dumps({**table, "words": {"a": "often"}}),
             '{"provenance": {}}',
         )
     ):
         with pytest.raises(InputError, match=r"not a count table; expected"):
-            GroundedTokens.read(put(tmp_path / f"{number}.json", content), pieces())
+            GroundedTokens.read(put(tmp_path / f"{number}.json", content), tokens())
 
 
 def parts(found: ImprovementGroups) -> list[list[int]]:

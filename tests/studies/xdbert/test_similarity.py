@@ -225,9 +225,9 @@ def test_words_are_what_a_tokenizer_keeps_whole_with_their_own_embedding(folders
 
 
 def test_marks_of_words(monkeypatch):
-    """Word pieces, byte-level, CLIP's, SentencePiece, and a vocabulary without marks."""
+    """Word tokens, byte-level, CLIP's, SentencePiece, and a vocabulary without marks."""
     monkeypatch.setattr(module, "load_config", lambda _: SimpleNamespace(model_type="any"))
-    for pieces, expected, decoder in [
+    for tokens, expected, decoder in [
         ("[UNK] unk ##cat ##dog dog the 7 7th ! Dog [unused1] café", "unk dog the café", None),
         (
             "[UNK] Ġ7 cat ĠThe ĠDog Ġthe ĠcafÃ© ## Ġ! Ġ dog Ã© Ġdog ĠÃ",
@@ -242,7 +242,7 @@ def test_marks_of_words(monkeypatch):
         ("[UNK] cat ▁ ▁▁ ▁Café ▁dog ▁dogs!", "café dog", decoders.Metaspace()),
         ("[UNK] don't Cat dog", "cat dog", None),
     ]:
-        vocabulary = {piece: i for i, piece in enumerate(pieces.split())}
+        vocabulary = {token: i for i, token in enumerate(tokens.split())}
         inner = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
         inner.decoder = decoder
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")

@@ -130,7 +130,7 @@ class PatchStore:
         """False: patches are not annotated objects."""
         return False
 
-    def behind(self, image: str) -> int:
+    def appended_detections(self, image: str) -> int:
         """0: there are no annotated objects."""
         return 0
 

@@ -91,10 +91,10 @@ class Vilt(PatchReader, TransformersRegionReader):
                 image_embeds=self._embedded(features, regions.is_whole_image, places),
                 pixel_mask=regions.mask.long(),
             )
-        states, pieces = out.last_hidden_state, tokens.input_ids.shape[1]
+        states, length = out.last_hidden_state, tokens.input_ids.shape[1]
         return EncoderOutput(
-            text=states[:, :pieces],
-            visual=states[:, pieces:],
+            text=states[:, :length],
+            visual=states[:, length:],
             pooler_output=out.pooler_output,
             input_embeddings=self.word_embeddings().weight,
         )

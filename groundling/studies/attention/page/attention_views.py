@@ -54,7 +54,7 @@ class WordView:
     """The word as written."""
     raw: int = -1
     """Its index among the text's words, for any tokenizer; -1: not a word of the text."""
-    pieces: int = 1
+    tokens: int = 1
     """Number of its positions in the sequence."""
 
 
@@ -137,7 +137,7 @@ class AttentionView:
     def to_json(self) -> dict[str, Any]:
         """The JSON object of the page."""
         return {
-            "words": [[word.text, word.raw, word.pieces] for word in self.words],
+            "words": [[word.text, word.raw, word.tokens] for word in self.words],
             "boxes": np.round(self.boxes.boxes, 4).tolist(),
             "whole": np.flatnonzero(self.boxes.whole).tolist(),
             "names": list(self.boxes.names),
@@ -230,7 +230,7 @@ class _MapCollector:
             if place == len(self.words):
                 self.words.append(word)
             else:
-                self.words[place] = replace(word, pieces=self.words[place].pieces + 1)
+                self.words[place] = replace(word, tokens=self.words[place].tokens + 1)
             self.word_of.append(place)
         self.boxes = boxes
         self.blocks = OF_PATCHES if boxes.are_patches else BLOCKS
@@ -348,8 +348,8 @@ def _words(sample: Sample, student: Encoder) -> Iterator[tuple[int, WordView]]:
         if not is_raw or word != before:
             place = next(next_place)
         before = word if is_raw else -1
-        piece = text.engine.id_to_token(int(number)) or "?"
-        yield place, WordView(raw[word], int(word)) if is_raw else WordView(piece)
+        token = text.engine.id_to_token(int(number)) or "?"
+        yield place, WordView(raw[word], int(word)) if is_raw else WordView(token)
 
 
 # Heat maps of heads: words by boxes, or by the text's entities (VisualBERT, Figures 1 and 5).
