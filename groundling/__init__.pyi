@@ -130,7 +130,7 @@ def attention(
     max_length: int = 128,
     out: Text = "runs/attention",
 ) -> dict[str, Any]:
-    """How diverse the attention of two cross-modal models is."""
+    """Attention diversity of two cross-modal models."""
 
 def compare(
     *,
@@ -153,7 +153,7 @@ def compare(
     tune: Mapping[str, Any] = {},
     out: Text = "runs/compare",
 ) -> dict[str, Any]:
-    """Adapt and fine-tune several arms beside the control, and judge them."""
+    """Adapt and fine-tune several arms and the control, and report verdicts."""
 
 def data_captions(
     *,
@@ -162,7 +162,7 @@ def data_captions(
     include_unrelated_captions: bool = True,
     out: Text = "captions.txt",
 ) -> str:
-    """The captions that `syntax` reads, one a line, for a parser of your own."""
+    """Write the captions that `syntax` reads, one per line, for a parser of your own."""
 
 def data_check(
     *,
@@ -176,7 +176,7 @@ def data_check(
     dev: Text = "",
     group: Text = "",
 ) -> int:
-    """What is wrong with a folder of data, before any training."""
+    """Check a folder of data before training."""
 
 def data_counts(
     *,
@@ -187,7 +187,7 @@ def data_counts(
     tokenizer: Text = "",
     out: Text = "runs/data-counts",
 ) -> str:
-    """How often captions have each word, for `grounded`."""
+    """Count the words of captions, for `grounded`."""
 
 def data_make_tasks(
     *,
@@ -197,7 +197,7 @@ def data_make_tasks(
     world: Mapping[str, Any] = {},
     out: Text = "runs/data-make-tasks",
 ) -> dict[str, int]:
-    """A rendered world as six vision-and-language data sets, with captions and boxes."""
+    """Make six vision-and-language data sets of a rendered world, with captions and boxes."""
 
 def data_make_world(
     *,
@@ -214,7 +214,7 @@ def data_make_world(
     control_images: bool = True,
     out: Text = "runs/data-make-world",
 ) -> dict[str, Any]:
-    """Render a world whose nouns have looks that only images show."""
+    """Render a world whose nouns have visual attributes that only images show."""
 
 def data_partition(
     *,
@@ -226,7 +226,7 @@ def data_partition(
     allow_fewer: bool = False,
     out: Text = "runs/data-partition",
 ) -> str:
-    """A few training examples of every stratum, as a hashed list that others reproduce."""
+    """Draw a few training examples per stratum, as a reproducible list with a hash."""
 
 def data_shift(
     *,
@@ -247,7 +247,7 @@ def data_shift(
     cpu: bool = False,
     out: Text = "runs/data-shift",
 ) -> dict[str, Any]:
-    """VCR's files without the text's shortcuts: SM, EM and IM, with overlap statistics."""
+    """Make VCR files without text shortcuts (SM, EM, IM), with overlap statistics."""
 
 def data_show(
     *,
@@ -256,7 +256,7 @@ def data_show(
     images: Text = "",
     out: Text = "regions.png",
 ) -> dict[str, Any]:
-    """A photo with the boxes that a region store has of it."""
+    """Draw the boxes of a region store on a photo."""
 
 def ensemble(
     *,
@@ -265,7 +265,7 @@ def ensemble(
     data: Text = "",
     out: Text = "runs/ensemble",
 ) -> dict[str, Any]:
-    """Several finished runs' probabilities, averaged and scored as one."""
+    """Average the probabilities of finished runs and score the ensemble."""
 
 def evaluate(
     *,
@@ -286,7 +286,7 @@ def evaluate(
     choices: Text = "",
     label: Text = "",
 ) -> dict[str, Any]:
-    """Score a fine-tuned model on labelled data, without any training."""
+    """Score a fine-tuned model on labelled data, without training."""
 
 def figures(
     *,
@@ -294,7 +294,7 @@ def figures(
     formats: Texts = ("svg", "pdf", "png"),
     out: Text = "runs/figures",
 ) -> dict[str, Any]:
-    """Figures for papers from what `heads`, `syntax` and `modality` wrote."""
+    """Draw figures for papers from runs of `heads`, `syntax` and `modality`."""
 
 def finetune(
     *,
@@ -432,7 +432,7 @@ def grounded(
     variant: Literal["tokens", "inherit", "words"] = "tokens",
     out: Text = "runs/grounded",
 ) -> dict[str, Any]:
-    """Do gains go with the share of visually grounded words?."""
+    """Do gains grow with the share of visually grounded words?."""
 
 def heads(
     *,
@@ -459,7 +459,7 @@ def heads(
     processes: int = 1,
     out: Text = "runs/heads",
 ) -> dict[str, Any]:
-    """Which attention heads look where a phrase's own thing is: every head as a classifier."""
+    """Which attention heads ground phrases: every head as a phrase-grounding classifier."""
 
 def info(
     *,
@@ -507,7 +507,7 @@ def modality(
     processes: int = 1,
     out: Text = "runs/modality",
 ) -> dict[str, Any]:
-    """How much a model looks at, and depends on, text and image; before and after distillation."""
+    """How much a model attends to and depends on text and image, e.g. before and after distillation."""
 
 def pairs(
     *,
@@ -523,7 +523,7 @@ def pairs(
     cpu: bool = False,
     out: Text = "runs/pairs",
 ) -> dict[str, Any]:
-    """Which sentence of minimal pairs a language model finds likelier: BLiMP, EWoK, your own."""
+    """Minimal-pair accuracy of a language model: BLiMP, EWoK, or your own pairs."""
 
 def predict(
     *,
@@ -546,7 +546,7 @@ def predict(
     skip_bad: bool = False,
     out: Text = "answers.csv",
 ) -> dict[str, Any]:
-    """What a fine-tuned model answers to new data: your own file with its answers, best first."""
+    """Predict with a fine-tuned model: writes your file with the answers added."""
 
 def pretrain(
     *,
@@ -707,7 +707,7 @@ def probe(
     cpu: bool = False,
     out: Text = "runs/probe",
 ) -> dict[str, Any]:
-    """Ask an encoder what it knows of a rendered world's nouns."""
+    """Probe an encoder's knowledge of a rendered world's nouns."""
 
 def probe_facts(
     *,
@@ -720,7 +720,7 @@ def probe_facts(
     max_length: int = 64,
     out: Text = "runs/probe-facts",
 ) -> dict[str, Any]:
-    """Ask an encoder what things look like: Memory Colors, CoDa, ViComTe."""
+    """Probe an encoder for visual facts: Memory Colors, CoDa, ViComTe."""
 
 def push(
     *,
@@ -729,7 +729,7 @@ def push(
     model_seed: int = -1,
     private: bool = False,
 ) -> dict[str, Any]:
-    """Put what a run saved on Hugging Face's hub, with a card of how it was made."""
+    """Upload a run's model to the Hugging Face hub, with a model card."""
 
 def quickstart(
     *,
@@ -739,7 +739,7 @@ def quickstart(
     scale: float = 1.0,
     out: Text = "runs/quickstart",
 ) -> dict[str, Any]:
-    """The whole path on a rendered world, offline, in minutes."""
+    """The whole pipeline on a rendered world, offline, in minutes."""
 
 def regions(
     *,
@@ -765,7 +765,7 @@ def regions(
     processes: int = 1,
     out: Text = "runs/regions",
 ) -> dict[str, Any]:
-    """Regions of your own images, or of others' region files, as a store."""
+    """Make a region store of your own images, or of existing region files."""
 
 def retrieve(
     *,
@@ -787,7 +787,7 @@ def retrieve(
     cpu: bool = False,
     out: Text = "runs/retrieve",
 ) -> dict[str, Any]:
-    """Image-text retrieval of a CLIP, and of a text encoder that speaks its space."""
+    """Image-text retrieval of a CLIP, and of a text encoder aligned with its space."""
 
 def similarity(
     *,
@@ -798,7 +798,7 @@ def similarity(
     seed: int = 0,
     out: Text = "runs/similarity",
 ) -> dict[str, Any]:
-    """CCA, SVCCA and PWCCA of two encoders' word embeddings."""
+    """CCA, SVCCA and PWCCA similarity of two encoders' word embeddings."""
 
 def sweep(
     *,
@@ -812,7 +812,7 @@ def sweep(
     miniature: bool = False,
     out: Text = "runs/sweep",
 ) -> dict[str, Any]:
-    """A list of runs over variants, tasks and seeds; does what is missing."""
+    """Run variants on tasks over seeds, from a TOML file; finished runs are not repeated."""
 
 def syntax(
     *,
@@ -841,7 +841,7 @@ def syntax(
     processes: int = 1,
     out: Text = "runs/syntax",
 ) -> dict[str, Any]:
-    """Which attention heads look from a word to the thing of its syntactic neighbour."""
+    """Which attention heads attend from a word to the region of its syntactic neighbour."""
 
 def train_clip(
     *,
@@ -904,7 +904,7 @@ def train_clip(
     private: bool = False,
     out: Text = "runs/train-clip",
 ) -> dict[str, Any]:
-    """Train a small CLIP teacher on captioned images."""
+    """Train a small CLIP on captioned images, e.g. as a teacher."""
 
 def vcr(
     *,
@@ -915,7 +915,7 @@ def vcr(
     both: Text = "",
     out: Text = "runs/vcr",
 ) -> dict[str, Any]:
-    """VCR's joint score and server file, from runs on its answers and on its rationales."""
+    """VCR's joint Q->AR score and server file, from runs on answers and on rationales."""
 
 def verdict(
     *,
@@ -924,7 +924,7 @@ def verdict(
     trust: Texts = (),
     out: Text = "runs/verdict",
 ) -> dict[str, Any]:
-    """Judge runs against a control's: intervals, permutation, one plain sentence each."""
+    """Compare runs with a control: intervals, permutation test, one sentence each."""
 
 def winoground(
     *,
@@ -939,7 +939,7 @@ def winoground(
     cpu: bool = False,
     out: Text = "runs/winoground",
 ) -> dict[str, Any]:
-    """Does a model tell images and captions of the same words apart?."""
+    """Winoground: match images with captions that contain the same words."""
 
 def zero_shot(
     *,
@@ -962,4 +962,4 @@ def zero_shot(
     cpu: bool = False,
     out: Text = "runs/zero-shot",
 ) -> dict[str, Any]:
-    """What a CLIP, or a pre-trained model's match head, answers without training on a task."""
+    """Zero-shot evaluation of a CLIP, or of a pre-trained model's match head, on a task."""

@@ -97,7 +97,7 @@ def test_each_model_has_its_own_objectives(
         assert all(len(some - {"word_region"}) == 1 for some in alone)
     else:
         assert all(terms <= set(line) for line in lines)
-    architecture = load_encoder(out / "model")
+    model = load_encoder(out / "model")
     assert model.join.kind == kind
     assert sum(p.numel() for p in model.parameters()) == result["parameters"]
     assert json.loads((out / "result.json").read_text())["architecture"] == kind
@@ -211,7 +211,7 @@ def test_regions_are_classified_by_their_best_class(
     assert "hard_regions" in result["objectives"]
     assert "masked_regions" not in result["objectives"]
     assert any("hard_regions" in line for line in log_of(tmp_path))
-    architecture = load_encoder(tmp_path / "model")
+    model = load_encoder(tmp_path / "model")
     head = registered("vision_language", Architecture)[kind].heads["refcoco+"](
         HeadContext(model.sizes, RegionSelection())
     )

@@ -276,7 +276,7 @@ def test_a_part_has_its_own_weight(tmp_path: Path) -> None:
 
 
 def test_an_objective_as_an_object(mine: Any, student: Any, text_only: Any, tmp_path: Path) -> None:
-    model = student()
+    student = student()
     objective = mine("shorter").Shorter(model.sizes)
     train(model, [objective], text_only, replace(STEPS, steps=8, lr=3e-3), tmp_path)
     lines = log_of(tmp_path)

@@ -68,7 +68,7 @@ def test_terms_and_weights_of_a_result_add_up_to_its_loss(tmp_path: Path) -> Non
 
 
 def test_the_card_of_a_model_names_weights_other_than_one(tmp_path: Path) -> None:
-    model = homes.sentence_encoder(tmp_path / "student")
+    student = homes.sentence_encoder(tmp_path / "student")
     config = make_settings(
         AdaptConfig,
         model=str(student),

@@ -944,7 +944,7 @@ def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp
     put(tmp_path / "captions.tsv", "\n".join(captions) + "\n")
     config = make_settings(
         PretrainConfig,
-        model="uniter",
+        architecture="uniter",
         model=tune.model,
         regions=str(tmp_path / "store"),
         captions=str(tmp_path / "captions.tsv"),

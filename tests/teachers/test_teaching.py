@@ -93,8 +93,8 @@ def test_finetuning_with_a_teacher_trains_both_terms(tune: FinetuneConfig, tmp_p
     assert all(first[name] != last[name] for name in first)
 
     # the projection onto the teacher's features is a head: it is kept beside the model, which has none
-    architecture = AutoModel.from_pretrained(seed / "model")
-    architecture = AutoModel.from_pretrained(tune.model)
+    student = AutoModel.from_pretrained(seed / "model")
+    model = AutoModel.from_pretrained(tune.model)
     assert {k: v.shape for k, v in model.state_dict().items()} == {
         k: v.shape for k, v in student.state_dict().items()
     }

@@ -153,7 +153,7 @@ def test_a_pretraining_says_which_parts_still_guess(
     standins.store(tmp_path / "store", standins.PHOTOS)
     config = make_settings(
         PretrainConfig,
-        model="uniter",
+        architecture="uniter",
         model=str(tmp_path / "bert"),
         regions=str(tmp_path / "store"),
         captions=str(tmp_path / "my_captions.tsv"),

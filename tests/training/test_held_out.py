@@ -42,7 +42,7 @@ def test_it_is_the_mean_over_all_samples_and_leaves_no_trace() -> None:
     ]
     samples = toys.both_sides(13)
     config = TrainConfig(batch=8, gradient_accumulation_steps=2, seed=3)  # passes of 4, 4 and 5
-    eval_text = HeldOutLoss("texts", [DataSource(samples)], model, objectives, (), config)
+    held = HeldOutLoss("texts", [DataSource(samples)], model, objectives, (), config)
     state = torch.random.get_rng_state()
     found = held.measure()
     assert torch.equal(state, torch.random.get_rng_state())
@@ -103,7 +103,7 @@ def adapting(place: Path) -> AdaptConfig:
 def pretraining(place: Path) -> PretrainConfig:
     return make_settings(
         PretrainConfig,
-        model="uniter",
+        architecture="uniter",
         model=str(place / "bert"),
         regions=(str(place / "store"),),
         captions=(str(place / "train.tsv"),),

@@ -424,7 +424,7 @@ def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -
         train(model, [task], data, config, out, training_step=made)
         return weights(model, [task])
 
-    whole_image = resume(tmp_path / "whole", 0)
+    whole = resume(tmp_path / "whole", 0)
     with pytest.raises(Killed):
         resume(tmp_path / "killed", 7)  # of VILLA's: in the second step, between two passes
     again = resume(tmp_path / "killed", 0)

@@ -350,7 +350,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(place: Path) -> PretrainConfig:
     return make_settings(
         PretrainConfig,
-        model="vlbert",
+        architecture="vlbert",
         model=str(place / "bert"),
         regions=str(place / "store"),
         images=str(place / "images"),

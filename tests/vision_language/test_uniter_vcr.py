@@ -75,7 +75,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def first_stage(place: Path) -> Path:
     config = make_settings(
         PretrainConfig,
-        model="uniter",
+        architecture="uniter",
         model=str(place / "bert"),
         regions=str(place / "captioned"),
         captions=str(place / "some.token.txt"),

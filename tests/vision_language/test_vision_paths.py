@@ -309,7 +309,7 @@ def test_what_each_model_sees_of_an_image(
     name = next(name for name in plain.ids if plain.count(name) > 2)
     for kind, folder in trained.items():
         config = make_settings(FinetuneConfig, model=folder, regions=str(whole), max_regions=2)
-        model = load_encoder(folder)
+        student = load_encoder(folder)
         texts = TextDataset([Example("a", "red", images=(name,))], student.inputs(8)[0])
         task = resolve("tasks", Task, "snli-ve")
         inputs = regions_of(
@@ -539,7 +539,7 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
     assert made["images"] == 12 and made["regions"] == 48
     seen = make_settings(
         PretrainConfig,
-        model="vlbert",
+        architecture="vlbert",
         model=str(tmp_path / "bert"),
         regions=str(out),
         captions=str(tmp_path / "captions.tsv"),

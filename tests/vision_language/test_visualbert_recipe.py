@@ -302,7 +302,7 @@ def test_boxes_are_appended_to_features(
     on_captions: PretrainConfig, first: Path, place: Path, tmp_path: Path
 ) -> None:
     result = pretrain(replace_settings(on_captions, region_boxes=True), BRIEF, tmp_path / "out")
-    architecture = load_encoder(tmp_path / "out/model")
+    model = load_encoder(tmp_path / "out/model")
     assert isinstance(model.join, VisualBertEmbeddings) and model.join.boxes
     assert model.join.projection.in_features == 12 + 6
     plain = load_encoder(first)
@@ -334,7 +334,7 @@ def test_a_store_without_classes_has_none_to_embed(
 def test_r2cs_regions_in_plain_words() -> None:
     words = toys.bert_words()
     torch.manual_seed(2)
-    architecture = visualbert(toys.bert(len(words)), words, width=12, classes=5, boxes=True).eval()
+    model = visualbert(toys.bert(len(words)), words, width=12, classes=5, boxes=True).eval()
     assert model.reads_whole_image
     (sample,) = TextDataset([Example("a", "a dog")], TextRowEncoder(words, 20)).get([0])
     row = toys.regions(3, 2)
@@ -376,8 +376,8 @@ def of_pixels(place: Path, early: bool = True) -> EndToEndModel:
 
 @torch.no_grad()
 def test_segments_are_read_by_the_last_stage(place: Path) -> None:
-    architecture = of_pixels(place).eval()
-    architecture = model.join
+    model = of_pixels(place).eval()
+    join = model.join
     assert isinstance(join, VisualBertEmbeddings) and join.r2c is not None
     assert join.r2c.segments is not None
     cover = torch.zeros(2, 14, 14, dtype=torch.bool)
@@ -452,5 +452,5 @@ def test_from_bert_to_vcr_through_both_phases(
 def test_what_the_files_hold() -> None:
     """The fixtures' texts name objects 0, 1 and 2, and not 3."""
     texts: list[Any] = [VCR_QUESTION, *VCR_ANSWERS, *VCR_REASONS]
-    object_tags = [token for text in texts for token in text if isinstance(token, list)]
+    tags = [token for text in texts for token in text if isinstance(token, list)]
     assert {number for tag in tags for number in tag} == {0, 1, 2}

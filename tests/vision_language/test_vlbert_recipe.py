@@ -174,7 +174,7 @@ def test_cells_survive_packing(tmp_path: Path) -> None:
     RegionWriter(tmp_path).close({})
     kept = RegionStore(tmp_path, features=False)["a"].segmentation
     assert kept is not None and np.array_equal(kept, cover)
-    add_whole_image = found.with_whole(np.ones((1, 2))).cover
+    whole = found.with_whole(np.ones((1, 2))).cover
     assert whole is not None and whole[0].all() and np.array_equal(whole[1:], cover)
 
 
@@ -256,7 +256,7 @@ def seen_regions() -> Regions:
     classes[1, 1] = torch.tensor([0.1, 0.2, 0.3, 0.4])
     mask = torch.tensor([[True, True, True], [True, True, False]])
     nothing = torch.zeros(2, 3)
-    add_whole_image = torch.tensor([[True, False, False]] * 2)
+    whole = torch.tensor([[True, False, False]] * 2)
     return Regions(
         torch.zeros(2, 3, 1), torch.zeros(2, 3, 4), mask, nothing.long(), whole, nothing, classes
     )
@@ -537,7 +537,7 @@ def test_a_budget_is_counted_and_checked(place: Path, tmp_path: Path) -> None:
     captions = "\n".join(f"{n}.jpg#0\t{' '.join(['a dog'] * 12)}" for n in names)
     config = make_settings(
         PretrainConfig,
-        model="vlbert",
+        architecture="vlbert",
         model=str(place / "bert"),
         regions=str(store(tmp_path / "store", names)),
         captions=str(put(tmp_path / "some.token.txt", captions + "\n")),

@@ -359,7 +359,7 @@ def seen(place: Path) -> Path:
     captions = "".join(f"a dog {number}\t{number}.jpg\n" for number in range(3))
     config = make_settings(
         PretrainConfig,
-        model="uniter",
+        architecture="uniter",
         model=str(homes.student(place / "bert")),
         regions=(str(regions),),
         captions=str(put(place / "captions.tsv", captions)),
@@ -370,7 +370,7 @@ def seen(place: Path) -> Path:
 
 def heads(model: Path, regions: Path, examples: list[Example]) -> np.ndarray:
     """Log-odds of a match, row by row."""
-    model = load_encoder(model).eval()
+    student = load_encoder(model).eval()
     head = ImageTextMatching(student.sizes).eval()
     assert load_head(model, head, "sentence_image")
     text, _ = student.inputs(128)
@@ -431,7 +431,7 @@ def test_a_match_head_over_pixels(place: Path, tmp_path: Path) -> None:
     captions = "".join(f"a dog {number}\t{number}.jpg\n" for number in range(3))
     config = make_settings(
         PretrainConfig,
-        model="vlbert",
+        architecture="vlbert",
         related=True,
         model=str(homes.student(tmp_path / "bert")),
         regions=(str(regions),),
