@@ -3,7 +3,8 @@
 Three ways over the same samples, weights, optimizer and corruption alternate, each in its own process:
 - fixed: `VisualBertForPreTraining`, text padded to 128 and regions to 100, as in VisualBERT's code;
 - need: the same, but each batch is padded only to its longest text and its most regions, without bucketing;
-- here: as in `train`: bucketing by `FixedSizeBatchPlan`, padding to each batch's need, fused attention, logits only at masked
+- here: as in `train`: bucketing by `FixedSizeBatchPlan`, padding to each batch's need, fused
+attention, logits only at masked
   tokens.
 First the losses and gradients of the two models on one batch, without dropout, must agree. Making batches is not timed.
 

@@ -673,7 +673,7 @@ def probe(
     questions: Texts = (),
     columns: Texts = (),
     max_length: int = 32,
-    kind: Text = "",
+    model_format: Text = "",
     steps: int = 1000,
     epochs: float = 1.0,
     batch: int = 32,

@@ -128,7 +128,10 @@ COMMAND = Command(
     example="groundling compare --arms xdbert contrastive --tasks glue/rte glue/cola --data glue_data "
     "--adapt.student bert-base-uncased --adapt.teacher openai/clip-vit-base-patch32 "
     "--adapt.text my_text.txt --out runs/compare",
-    common_flags="arms tasks data text label seeds adapt.student adapt.teacher adapt.text train.steps tune.epochs processes",
+    common_flags=(
+        "arms tasks data text label seeds adapt.student adapt.teacher adapt.text train.steps tune.epochs "
+        "processes"
+    ),
     prints_output=True,
     validate=check,
     output=RunCollection(),

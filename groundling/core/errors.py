@@ -42,7 +42,7 @@ def rename_flags_to_keywords(
     An OSError, such as for an invalid file name, also becomes an InputError.
 
     `settings` are the names of all keywords, `switches` those that are True or False: `--batch 8`
-    becomes `batch=8`, `--no-object-tags` becomes `tags=False`, and `--train.batch 8` becomes
+    becomes `batch=8`, `--no-object-tags` becomes `object_tags=False`, and `--train.batch 8` becomes
     `train['batch']=8`. Other flags and quoted commands stay unchanged. `given` holds the keywords'
     values, which distinguish a value from the next word of the sentence.
     """

@@ -363,8 +363,9 @@ def with_loss(form: AnyOutputType, kind: str) -> AnyOutputType:
     """
     kinds = [one for one in get_args(get_type_hints(type(form)).get("kind")) if one != "each"]
     if kind not in kinds:
+        expected = f"expected {' or '.join(kinds)} for this task"
         raise InputError(
-            f"--head-loss {kind}: expected {' or '.join(kinds) or 'no such flag'} for this task"
+            f"--head-loss {kind}: {expected if kinds else 'this task has only one loss; leave it out'}"
         )
     changed: AnyOutputType = replace(form, kind=kind)  # type: ignore[type-var]
     if changed.head_width != form.head_width:

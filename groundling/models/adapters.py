@@ -58,7 +58,8 @@ def load_adapter_base(source: str) -> AdapterBase:
     text, tokenizer = load_clip_text_tower(source)
     if image.embed_dim != text.embed_dim:
         raise InputError(
-            f"{source}: image embeddings have width {image.embed_dim}, text embeddings {text.embed_dim}, so they share no "
+            f"{source}: image embeddings have width {image.embed_dim}, text embeddings "
+            f"{text.embed_dim}, so they share no "
             "space; expected a CLIP-like model with both projections"
         )
     for side in (image, text):

@@ -108,17 +108,17 @@ class MultimodalEmbeddings(nn.Module):
         )
 
     def _parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The result of `parts`; raises InputError unless it is a pair of tensors of the expected shapes."""
+        """The result of `embed_parts`; raises InputError unless it is a pair of tensors of the expected shapes."""
         found: object = self.embed_parts(embeddings, words, batch)
         least = 0 if batch.regions is None else batch.regions.mask.shape[1]
         what = f"expected text {tuple(words.shape[:2])} x H and regions {len(words)} x R x H with R >= {least}"
         if not isinstance(found, tuple) or len(found) != 2:
-            raise InputError(f"{self.kind}: `parts` returns no pair of tensors; {what}")
+            raise InputError(f"{self.kind}: `embed_parts` returns no pair of tensors; {what}")
         text, rest = found
         fits = text.ndim == rest.ndim == 3 and text.shape[:2] == words.shape[:2]
         if not (fits and len(rest) == len(words) and rest.shape[1] >= least):
             shapes = f"{tuple(text.shape)} and {tuple(rest.shape)}"
-            raise InputError(f"{self.kind}: `parts` returns {shapes}; {what}")
+            raise InputError(f"{self.kind}: `embed_parts` returns {shapes}; {what}")
         return text, rest
 
     def prepare_last_stage(self, states: Tensor, cover: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ class Objective(nn.Module):
     def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor | None:
         """Outputs of the head, such as logits (B, outputs); the loop stores them in `encoded.heads[self.name]`.
 
-        The loop calls `read` of all active objectives before any `forward`, so that a gate or a
+        The loop calls `compute_logits` of all active objectives before any `forward`, so that a gate or a
         divergence can use the task's logits.
         """
         return None
@@ -203,7 +203,7 @@ class ObjectiveSpec:
 def find_objective(name: str) -> ObjectiveSpec:
     """The objective called `name`: one of the package's, or `MODULE:NAME` of your own `ObjectiveSpec` or `Objective`.
 
-    An objective class is called with the sizes alone, and gets a teacher if its `needs` include features.
+    An objective class is called with the sizes alone, and gets a teacher if its `required_fields` include features.
     Raises InputError if there is no such objective.
     """
     if not is_import_path(name):
@@ -247,7 +247,7 @@ def check_saved_modules(objective: Objective) -> None:
         isinstance(name, str) and isinstance(head, nn.Module) for name, head in saved.items()
     )
     if not sound:
-        raise InputError(f"{objective.name}: `saved` must return a dict from names to modules")
+        raise InputError(f"{objective.name}: `saved_modules` must return a dict from names to modules")
 
 
 def save_objective_heads(folder: Path, objectives: Sequence[Objective]) -> None:
@@ -258,7 +258,7 @@ def save_objective_heads(folder: Path, objectives: Sequence[Objective]) -> None:
 
 def required_features(names: Sequence[str], context: ObjectiveContext) -> frozenset[str]:
     """Names of the teacher features that objectives read."""
-    # `needs` may depend on the settings, so the objectives are made, with any width.
+    # `required_fields` may depend on the settings, so the objectives are made, with any width.
     sizes = context.sizes._replace(teacher=1, teacher_image=1)
     taught = [name for name in names if find_objective(name).needs_teacher]
     made = make_objectives(taught, replace(context, sizes=sizes), seed=0)
@@ -275,7 +275,8 @@ def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConf
     if training.batch_tokens:
         size = f"one of a step's {training.gradient_accumulation_steps} on each process"
     return [
-        f"--gradient-accumulation-steps {training.gradient_accumulation_steps}: {', '.join(names)} takes its negatives from one micro-batch ({size}), so "
+        f"--gradient-accumulation-steps {training.gradient_accumulation_steps}: "
+        f"{', '.join(names)} takes its negatives from one micro-batch ({size}), so "
         "the loss differs from that of the whole batch"
     ]
 

@@ -30,7 +30,7 @@ class SupervisedObjective(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`form` defines the loss; `loss` overrides the kind that the head's paper uses.
+        """`output_type` defines the loss; `loss` overrides the kind that the head's paper uses.
 
         Raises InputError if the output type has no such loss.
         """
@@ -56,7 +56,8 @@ class SupervisedObjective(Objective):
             and outputs.numel() != rows * self.output_type.head_width
         ):
             raise InputError(
-                f"{type(self.head).__name__}: this head returns {tuple(outputs.shape)}, expected {self.output_type.head_width} "
+                f"{type(self.head).__name__}: this head returns {tuple(outputs.shape)}, "
+                f"expected {self.output_type.head_width} "
                 f"outputs for each of {rows} rows"
             )
         return outputs.float().view(len(batch), -1)

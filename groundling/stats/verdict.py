@@ -413,7 +413,9 @@ def simulate(
     shared: float = 0.8,
     own: float = 0.0,
 ) -> tuple[SeedRuns, SeedRuns]:
-    """Simulate a control and a model whose expected accuracy is higher by `gain`; settings as in `SimulationSettings`."""
+    """Simulate a control and a model whose expected accuracy is higher by `gain`; settings as in
+    `SimulationSettings`.
+    """
     difficulty = rng.standard_normal(examples)
     control = _simulated(rng, "control", accuracy, difficulty, seeds, seed_sd, shared, own)
     other = _simulated(rng, "other", accuracy + gain, difficulty, seeds, seed_sd, shared, own)

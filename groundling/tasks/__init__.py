@@ -69,7 +69,7 @@ class Task:
     file: Callable[[Path, str], Path] = _itself
     """(folder, split) to the split's file."""
     read_form: Callable[[Path], OutputType] | None = None
-    """Reads the output type from a data folder that lists the answers; `at` replaces `form` with it."""
+    """Reads the output type from a data folder that lists the answers; `with_answers_of` replaces `form` with it."""
     label_regions: Callable[[Example, RegionRow], np.ndarray] | None = None
     """For region selection: whether each of an example's R regions is right, (R,) of 1 or 0."""
     label_train_regions: Callable[[Example, RegionRow], np.ndarray] | None = None
@@ -146,7 +146,7 @@ class Task:
             if not official:
                 raise InputError(
                     f"{self.name}: example {number} of {split!r} has no official id, which the server's file "
-                    "needs; set Example.official in the task's reader"
+                    "needs; set Example.official_id in the task's reader"
                 )
         if callable(self.submission_format):
             return self.submission_format(officials, answers)

@@ -149,10 +149,12 @@ def draw_partition(
             members.setdefault(stratum, []).append(name)
     if not members:
         raise InputError(
-            f"none of {len(stratum_of):,} examples is in a stratum that can be drawn; --stratify-by total uses one stratum"
+            f"none of {len(stratum_of):,} examples is in a stratum that can be drawn; "
+            "--stratify-by total uses one stratum"
         )
     short = [
-        f"stratum {stratum!r} has {len(names):,} examples, fewer than --per-stratum {per:,}; pass --allow-fewer to take all"
+        f"stratum {stratum!r} has {len(names):,} examples, fewer than --per-stratum "
+        f"{per:,}; pass --allow-fewer to take all"
         for stratum, names in sorted(members.items())
         if len(names) < per
     ]

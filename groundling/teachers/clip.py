@@ -56,15 +56,15 @@ class ClipTeacher(CombinedClipTeacher):
         confidence: AnswerConfidence | ClusterConfidence | None = None,
         images: Mapping[str, Picture] | None = None,
     ) -> None:
-        """A teacher of the features `wants`, some of `FEATURES`.
+        """A teacher of the named `features`, some of `FEATURES`.
 
         Args:
             clip: the model that computes the features.
-            wants: names of the requested features.
+            features: names of the requested features.
             options: the image folder, the features' space, and how words are selected.
             scorer: another CLIP-like model that compares image and text; by default `clip`.
             keywords: extracts the keywords of a text; by default the built-in extractor.
-            sure_of: the answers that `clip_confidence` refers to.
+            confidence: the answers that `clip_confidence` refers to.
             images: the images by id; by default those in the image folder.
 
         Raises InputError if models or settings are missing for a requested feature.

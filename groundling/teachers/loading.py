@@ -116,7 +116,9 @@ def load_clip_teacher(
     options: TargetedDistillationSettings,
     form: OutputType | None,
 ) -> ClipTeacher:
-    """Load a CLIP-like model as a teacher, with the towers that the features `needs` require; see `TargetedDistillationSettings`."""
+    """Load a CLIP-like model as a teacher, with the towers that the features `needs` require; see
+    `TargetedDistillationSettings`.
+    """
     by_chance = {"clip_words", "clip_word"} if options.word_selection == "random" else set()
     sees = not set(needs) <= {"clip_text"} | by_chance
     reads = bool(set(needs) - {"clip_image"})

@@ -53,7 +53,8 @@ class DataSource:
             self.extra_per_sample < 1 or not len(self.extra_samples)
         ):
             raise InputError(
-                f"{self.name}: {self.extra_per_sample} extra samples for each of its own, drawn from {len(self.extra_samples)}; expected "
+                f"{self.name}: {self.extra_per_sample} extra samples for each of its own, "
+                f"drawn from {len(self.extra_samples)}; expected "
                 "at least 1, drawn from at least 1"
             )
 
@@ -263,7 +264,8 @@ class TokenBudgetEpochs:
             rows, text_tokens, others = sizes[largest].tolist()
             raise InputError(
                 f"--batch-tokens = {tokens}: {source.name}: the sample {source.samples.ids[largest]!r} alone has "
-                f"{alone[largest]} (rows x (tokens + regions or CLIP tokens) = {rows} x ({tokens} + {others})); raise "
+                f"{alone[largest]} (rows x (tokens + regions or CLIP tokens) = {rows} x "
+                f"({text_tokens} + {others})); raise "
                 "it, or lower --max-length or --max-regions"
             )
         self._kept: dict[int, list[np.ndarray]] = {}

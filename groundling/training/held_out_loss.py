@@ -163,7 +163,8 @@ def selection_bias_note(trained: Mapping[str, Any]) -> list[str]:
     if evaluation is None or not evaluation["keep_best"] or evaluation["evaluations"] < 2:
         return []
     return [
-        f"the weights of step {evaluation['kept_step']} were kept, the best of {evaluation['evaluations']} evaluations on "
+        f"the weights of step {evaluation['kept_step']} were kept, the best of "
+        f"{evaluation['evaluations']} evaluations on "
         f"{evaluation['split']}: scores on {evaluation['split']} are too high (selection bias)"
     ]
 
@@ -210,7 +211,8 @@ class HeldOutLoss:
         for source in self.sources:
             if len(source.samples) < world:
                 raise InputError(
-                    f"{source.name}: {len(source.samples)} held-out {self.sample_noun}, expected at least one for each of "
+                    f"{source.name}: {len(source.samples)} held-out {self.sample_noun}, "
+                    "expected at least one for each of "
                     f"{world} processes"
                 )
 

@@ -84,7 +84,7 @@ class ModelWithObjectives(nn.Module):
                 heads[objective.name] = answer
             elif answer is not None:
                 raise InputError(
-                    f"{objective.name}: `read` returned {describe_value(answer)}, expected a tensor or None"
+                    f"{objective.name}: `compute_logits` returned {describe_value(answer)}, expected a tensor or None"
                 )
         encoded = replace(encoded, heads=heads)
         terms: dict[str, Tensor] = {}
@@ -131,7 +131,7 @@ def train(
             the last checkpoint, with bit-identical results on one type of machine.
         teachers: teachers without a cache, whose inputs the samples carry (`TeacherDataset`); they are neither
             trained nor saved.
-        inner: runs the passes of each micro-batch, e.g. for adversarial training; by default one.
+        training_step: runs the passes of each micro-batch, e.g. for adversarial training; by default one.
         evaluator: the evaluator that runs during training; it may stop the run early, or choose the step whose
             weights the model has afterwards.
 
@@ -469,7 +469,8 @@ def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
     processes = accelerator.num_processes
     if not config.batch_tokens and config.batch % (config.gradient_accumulation_steps * processes):
         raise InputError(
-            f"batch={config.batch} cannot be split evenly into {config.gradient_accumulation_steps} micro-batches on {processes} "
+            f"batch={config.batch} cannot be split evenly into "
+            f"{config.gradient_accumulation_steps} micro-batches on {processes} "
             "processes"
         )
     return accelerator

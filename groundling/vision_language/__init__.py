@@ -68,5 +68,6 @@ class Architecture:
     def __post_init__(self) -> None:
         if self.name != self.embeddings.kind:
             raise InputError(
-                f"the architecture {self.name!r} has a `join` with kind = {self.embeddings.kind!r}; expected the same name"
+                f"the architecture {self.name!r} has `embeddings` with kind = "
+                f"{self.embeddings.kind!r}; expected the same name"
             )

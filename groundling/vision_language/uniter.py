@@ -61,7 +61,8 @@ class UniterEmbeddings(MultimodalEmbeddings):
 
     The box is x1, y1, x2, y2, width, height and area. With regions, tokens of text `i` have segment
     `text_types[i]`, and regions of image `j` segment `image_types[j]`, both of BERT's own table (release;
-    VCR: text types (0, 2, 3), see `add_vcr_inputs`; NLVR2: image types (1, 2), with rows appended by `add_token_types`).
+    VCR: text types (0, 2, 3), see `add_vcr_inputs`; NLVR2: image types (1, 2), with rows appended
+    by `add_token_types`).
     Without regions, segments are BERT's, except VCR's. A masked region's features are a learned vector.
     """
 
@@ -146,7 +147,9 @@ def uniter(
     text_types: Sequence[int] = (0, 0),
     image_types: Sequence[int] = (1,),
 ) -> SingleStreamModel:
-    """Make a UNITER from a cased BERT; for NLVR2 call `add_token_types(bert, [1])` before, for VCR `add_vcr_inputs` afterwards."""
+    """Make a UNITER from a cased BERT; for NLVR2 call `add_token_types(bert, [1])` before, for VCR
+    `add_vcr_inputs` afterwards.
+    """
     return SingleStreamModel(
         bert, tokenizer, UniterEmbeddings(bert, width, text_types, image_types)
     )

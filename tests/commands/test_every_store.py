@@ -193,10 +193,10 @@ def test_stored_features(
     told = str(place / "told.csv")
     start = ("--model", str(place / "bert"), "--captions", told, *BRIEF)
     assert not asks("pretrain", "--architecture", "visualbert", *start, out="pre")
-    tuning = ("--architecture", pre, *vcr, *BRIEF, *ONE)
-    zero = ("--architecture", pre, *vcr, *FEW)
+    tuning = ("--model", pre, *vcr, *BRIEF, *ONE)
+    zero = ("--model", pre, *vcr, *FEW)
     shown = ("--no-perturbed-inputs", "--ig-examples", "0", "--limit", "4")
-    weigh = ("--architecture", pre, *vcr, *shown)
+    weigh = ("--model", pre, *vcr, *shown)
     untied: tuple[str, ...] = ()
     if (
         kind != "boxes"
@@ -276,7 +276,7 @@ def test_pixels_within_stored_boxes(
     new = ("--backbone", str(place / "cnn"), "--shortest-edge", "32", "--skip-missing", "--related")
     start = ("--model", str(place / "bert"), "--captions", str(place / "told.csv"), *BRIEF)
     assert not asks("pretrain", "--architecture", "vlbert", *start, *new, *photos, out="pre")
-    tuning = ("--architecture", pre, *vcr, *BRIEF, *ONE)
+    tuning = ("--model", pre, *vcr, *BRIEF, *ONE)
     asked = {
         "finetune": tuning,
         "zero-shot": ("--model", pre, *vcr, *FEW),

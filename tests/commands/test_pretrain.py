@@ -62,7 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(place: Path) -> PretrainConfig:
     return make_settings(
         PretrainConfig,
-        architecture=str(place / "bert"),
+        model=str(place / "bert"),
         regions=str(place / "store"),
         captions=str(place / "some.token.txt"),
         max_length=48,
@@ -100,7 +100,7 @@ def test_each_model_has_its_own_objectives(
     model = load_encoder(out / "model")
     assert model.join.kind == kind
     assert sum(p.numel() for p in model.parameters()) == result["parameters"]
-    assert json.loads((out / "result.json").read_text())["architecture"] == kind
+    assert json.loads((out / "result.json").read_text())["model"] == kind
 
 
 def test_text_without_images_is_mixed_in(
@@ -246,7 +246,7 @@ def test_regions_of_another_backbone_are_refused(
     assert json.loads((out / "model" / "join.json").read_text())["regions_from"] == made
     config = make_settings(
         FinetuneConfig,
-        architecture=str(out / "model"),
+        model=str(out / "model"),
         task="vqa",
         data=str(folder),
         regions=stores["vit"],
@@ -257,7 +257,7 @@ def test_regions_of_another_backbone_are_refused(
         finetune(config, brief, tmp_path / "other")
     assert "\n" not in str(told.value) and "--allow-region-mismatch" in str(told.value)
     second = replace_settings(
-        settings, architecture="uniter", architecture=str(out / "model"), regions=stores["vit"]
+        settings, architecture="uniter", model=str(out / "model"), regions=stores["vit"]
     )
     with pytest.raises(InputError, match=message):
         pretrain(second, brief, tmp_path / "second")
@@ -266,7 +266,7 @@ def test_regions_of_another_backbone_are_refused(
     tuned = tmp_path / "same" / "seed-0" / "model"
     assert json.loads((tuned / "join.json").read_text())["regions_from"] == made
     new = replace_settings(
-        config, architecture=str(place / "bert"), architecture="uniter", regions=stores["resnet"]
+        config, model=str(place / "bert"), architecture="uniter", regions=stores["resnet"]
     )
     finetune(new, brief, tmp_path / "new")
     tuned = tmp_path / "new" / "seed-0" / "model"
@@ -283,7 +283,7 @@ def test_a_tasks_own_texts_are_a_phase(
     own = store(tmp_path / "images", names)
     config = replace_settings(
         settings,
-        architecture=str(trained["visualbert"][0] / "model"),
+        model=str(trained["visualbert"][0] / "model"),
         captions="",
         task="vqa",
         data=str(folder),
@@ -308,7 +308,7 @@ def test_a_phase_on_the_texts_of_two_splits(
     assert drawn[-1][0].text_pair is None
     config = replace_settings(
         settings,
-        architecture=str(trained["visualbert"][0] / "model"),
+        model=str(trained["visualbert"][0] / "model"),
         captions="",
         task="vqa",
         data=str(folder),
@@ -339,7 +339,7 @@ def test_a_model_that_is_joined_already_is_not_joined_again(
 ) -> None:
     config = make_settings(
         FinetuneConfig,
-        architecture=str(trained["visualbert"][0] / "model"),
+        model=str(trained["visualbert"][0] / "model"),
         task="vqa",
         data=str(vqa(tmp_path / "vqa")),
         architecture=join,
@@ -358,7 +358,7 @@ def test_pixels_reach_the_score(
     )
     config = make_settings(
         FinetuneConfig,
-        architecture=str(trained[kind][0] / "model"),
+        model=str(trained[kind][0] / "model"),
         task="vqa",
         data=str(folder),
         max_length=32,
@@ -385,7 +385,7 @@ def test_pixels_reach_the_score(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architecture": ""}, "needs --model"),
+        ({"model": ""}, "needs --model"),
         ({"regions": ""}, "needs --regions"),
         ({"captions": ""}, "needs --captions FILE, or --task"),
         ({"task": "vqa"}, "needs --captions FILE, or --task"),

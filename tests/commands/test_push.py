@@ -65,7 +65,7 @@ def test_a_finished_run_is_pushed_with_a_card(place: Path, hub: hubs.Hub, capsys
     assert "- started from: student" in body and "- text:0: words.txt" in body
     wanted = "groundling adapt --student student --text words.txt --arm mlm --mask-rate 0.3"
     assert f"\n{wanted} --steps 1 --batch 4 --cpu\n" in body
-    assert "| last: mlm | " in body
+    assert "| train_metrics: mlm | " in body
     assert f"groundling {groundling.__version__}" in body
     assert str(place) not in card  # no folder of this machine
 
@@ -205,7 +205,7 @@ def test_what_cannot_be_pushed_is_named(place: Path, tmp_path: Path, hub: hubs.H
     (tmp_path / "other/config.json").write_text(settings.replace('"adapt"', '"regions"'))
     for name, message in (
         ("half", r"the run has not finished \(no result.json\)"),
-        ("other", "expected the run folder of adapt, finetune, pretrain, teach"),
+        ("other", "expected the run folder of adapt, finetune, pretrain, train-clip"),
         ("nowhere", "no such folder"),
     ):
         with pytest.raises(InputError, match=message):
@@ -215,7 +215,7 @@ def test_what_cannot_be_pushed_is_named(place: Path, tmp_path: Path, hub: hubs.H
 
 def test_a_card_tells_no_folder_of_this_machine_whose_name_has_an_equals_sign() -> None:
     texts = ["/home/me/lr=1/t.txt=2", "/home/me/u.txt", "data/v.txt=3"]
-    given = {"text": texts, "held": ["~/a=b/held.txt"], "student": "me/bert", "train": {}}
+    given = {"text": texts, "eval_text": ["~/a=b/held.txt"], "student": "me/bert", "train": {}}
     told = command({"kind": "adapt", "config": given}, {"data/v.txt"}, (AdaptConfig(), ADAPTING))
     assert (
         told

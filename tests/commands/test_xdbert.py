@@ -236,7 +236,7 @@ def test_an_adaptation_reports_its_parts_and_its_form(
     )
     result = adapt(config, TWO, tmp_path / "out")
     assert (result["form"], result["max_length"], result["max_windows"]) == ("blocks", 24, WINDOWS)
-    assert result["learned"]["eval_text"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
+    assert result["learned"]["held"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
     assert 0.2 < result["match_by_length"] < 0.8
     said = capsys.readouterr().err
     assert "blocks of 24 tokens" in said and "objectives on" in said and "held-out texts" in said
@@ -246,11 +246,11 @@ def test_an_adaptation_reports_its_parts_and_its_form(
         TWO,
         tmp_path / "2",
     )
-    assert lines["learned"]["eval_text"] is False and lines["learned"]["clip_tokens_loss"] is None
+    assert lines["learned"]["held"] is False and lines["learned"]["clip_tokens_loss"] is None
     control = adapt(
         replace_settings(config, arm="mlm"), TWO, tmp_path / "3"
     )  # shares a sweep's settings
-    assert "learned" not in control and control["text_layout"] == "lines"
+    assert "learned" not in control and control["form"] == "lines"
 
 
 # -- the released code, and what a column means ------------------------------------------------------------------------

@@ -50,8 +50,8 @@ KINDS = {
     and cls.__module__ == module.__name__
     and not inspect.isabstract(cls)
 }
-OPTIONS = {"Supervised": {"form": Classification(("no", "yes"))}}
-BATCHWISE = {"Contrast", "Distill"}
+OPTIONS = {"SupervisedObjective": {"output_type": Classification(("no", "yes"))}}
+BATCHWISE = {"ClipContrastiveLoss", "FeatureDistillation"}
 """Objectives that compare a batch's samples with each other, as they stand."""
 
 
@@ -62,11 +62,11 @@ SIZES = {"teacher": 24, "teacher_image": 20, "classes": 5}
 def test_the_objectives_are_found():
     assert {
         "MaskedLM",
-        "Match",
+        "SameSentencePrediction",
         "ClipTokenClassification",
-        "Distill",
-        "Contrast",
-        "Supervised",
+        "FeatureDistillation",
+        "ClipContrastiveLoss",
+        "SupervisedObjective",
     } <= set(KINDS)
     names = [cls.name for cls in KINDS.values()]
     assert len(set(names)) == len(names), "the name is the key of the random stream and of the log"
@@ -113,7 +113,7 @@ def case(request, taught, pictures):
         beside = toys.Clip if clip else (lambda samples: samples)
         if "regions" in KINDS[name].required_fields:
             return Case(KINDS[name], toys.seer(), beside(toys.seen()))
-        if name == "Retain":
+        if name == "EmbeddingRetention":
             return Case(KINDS[name], *moved(request.getfixturevalue("student")()))
         pixels = "pixels" in KINDS[name].required_fields
         model = request.getfixturevalue("towers" if pixels else "cross")
@@ -169,13 +169,13 @@ def test_counts_add_up(name, case):
 
 @every
 def test_what_a_head_reads_is_counted_and_scored(name, case):
-    """An inner step divides by `answered`; what was read before the losses is what they score."""
+    """An inner step divides by `count_logits`; what was read before the losses is what they score."""
     c = case(name)
     batch = c.batch(*LENGTHS)
     encoded = c.model(batch)
     answer = c.objective.compute_logits(encoded, batch)
     if answer is None:
-        assert name not in {"MaskedLM", "ImageTextMatching", "MaskedRegionModeling", "Supervised"}
+        assert name not in {"MaskedLM", "ImageTextMatching", "MaskedRegionModeling", "SupervisedObjective"}
         return
     logits = c.objective.comparison_logits(answer)
     assert logits.ndim == 2 and len(logits) == c.objective.count_logits(batch) > 0
@@ -240,8 +240,8 @@ def widen(batch: Batch, by: int = 5) -> Batch:
             "features": 9,
             "boxes": 1,
             "mask": 0,
-            "image": 0,
-            "whole": 0,
+            "image_index": 0,
+            "is_whole_image": 0,
             "confidence": 1,
             "classes": 1,
             "masked": 1,
@@ -362,7 +362,7 @@ def test_unscored_positions_contribute_nothing(name, case):
                 assert gradient[scored].abs().sum(-1).all(), f"{state}: a labelled position is not"
     assert touched or any(
         leaves[k].grad is not None
-        for k in ("pooler_output", "sentence", "text_embeds")
+        for k in ("pooler_output", "sentence_embedding", "text_embeds")
         if k in leaves
     )
 
@@ -404,7 +404,7 @@ def test_swaps_come_before_masks(cross):
 
 
 def test_labels_describe_the_swapped_side(cross, taught):
-    """ClipTokenClassification' labels are the tokens of the text that Match swapped in, in whatever order they are given."""
+    """Labels of `clip_tokens` are the tokens of the text that `match` swapped in, in whatever order they are given."""
     objectives = [
         ClipTokenClassification(cross.sizes, rate=0.5),
         MaskedLM(cross.sizes, mask_id=4),
@@ -858,7 +858,7 @@ def test_the_scale_is_bounded(towers, pictures):
 def by_hand(
     objective: FeatureDistillation, encoded: EncoderOutput, batch: Batch
 ) -> dict[str, float]:
-    """Distill's terms with loops, from its description alone."""
+    """The terms of FeatureDistillation with loops, from its description alone."""
     items: dict[str, list] = {"sentence": [], "word": []}
     for b in range(len(batch)):
         tokens = batch.text.word_ids[b].tolist()

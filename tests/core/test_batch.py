@@ -149,7 +149,7 @@ def test_require_names_the_field_and_who_asks(batch, need):
 
 def test_require_is_content_with_what_is_there(batch):
     batch.require(
-        ["text", "clip", "words", "labels.one", "labels.each", "features.words"], "anyone"
+        ["text", "clip", "word_type_ids", "labels.one", "labels.each", "features.words"], "anyone"
     )
 
 

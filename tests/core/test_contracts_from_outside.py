@@ -92,7 +92,7 @@ OBJECTIVES = [
     ),
     ("count", lambda b: {"length": 0.5}, "`count` returned a float as 'length'"),
     ("count", lambda b: {"length": -1}, "`count` returned -1 as 'length'"),
-    ("read", lambda e, b: {"logits": e.text}, "`read` returned a dict"),
+    ("compute_logits", lambda e, b: {"logits": e.text}, "`compute_logits` returned a dict"),
     ("corrupt", lambda sample, rng, other: sample.text, "`corrupt` returned a TextRow"),
     ("corrupt", lambda sample, rng, other: None, "`corrupt` returned a NoneType"),
 ]
@@ -113,7 +113,7 @@ def test_the_sound_ones_are_taken(student: Any, text_only: Any, tmp_path: Path) 
     trained(student, live, tmp_path / "live", Hears, teachers=[Says()])
 
 
-@pytest.mark.parametrize("field", ["needs", "watched"])
+@pytest.mark.parametrize("field", ["required_fields", "monitored_terms"])
 def test_a_lone_text_in_place_of_several_is_refused(
     field: str, student: Any, text_only: Any, tmp_path: Path
 ) -> None:
@@ -125,16 +125,17 @@ def test_a_lone_text_in_place_of_several_is_refused(
 def test_what_could_not_be_saved_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {
         "list": ObjectiveSpec(
-            "list", lambda given: with_method(Length, "saved", list)(given.sizes)
+            "list", lambda given: with_method(Length, "saved_modules", list)(given.sizes)
         ),
         "text": ObjectiveSpec(
-            "text", lambda given: with_method(Length, "saved", lambda: {"a": 1})(OutputSizes())
+            "text",
+            lambda given: with_method(Length, "saved_modules", lambda: {"a": 1})(OutputSizes()),
         ),
         "none": ObjectiveSpec("none", lambda given: None),
     }
     monkeypatch.setattr(making, "find_objective", parts.__getitem__)
     for name in ("list", "text"):
-        with pytest.raises(InputError, match="length: `saved` must return a dict"):
+        with pytest.raises(InputError, match="length: `saved_modules` must return a dict"):
             make_objectives([name], ObjectiveContext(OutputSizes()), 0)
     with pytest.raises(InputError, match="none: makes a NoneType, expected an Objective"):
         make_objectives(["none"], ObjectiveContext(OutputSizes()), 0)
@@ -256,12 +257,12 @@ def test_a_joins_fault_is_told_by_its_name(parts: Any, told: str, student: Any) 
     class Broken(MultimodalEmbeddings):
         kind = "broken"
 
-        def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> Any:
+        def embed_parts(self, embeddings: Any, words: Tensor, batch: Batch) -> Any:
             return parts(words)
 
     model = student()
     examples = TextDataset(toys.examples(4), TextRowEncoder(model.tokenizer, 40))
     batch = collate(examples.get(range(4)))
-    with pytest.raises(InputError, match=r"^broken: `parts` returns") as fault:
+    with pytest.raises(InputError, match=r"^broken: `embed_parts` returns") as fault:
         Broken(8)(model.encoder.embeddings, batch)
     assert told in str(fault.value)

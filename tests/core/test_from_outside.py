@@ -276,7 +276,7 @@ def test_a_part_has_its_own_weight(tmp_path: Path) -> None:
 
 
 def test_an_objective_as_an_object(mine: Any, student: Any, text_only: Any, tmp_path: Path) -> None:
-    student = student()
+    model = student()
     objective = mine("shorter").Shorter(model.sizes)
     train(model, [objective], text_only, replace(STEPS, steps=8, lr=3e-3), tmp_path)
     lines = log_of(tmp_path)
@@ -420,7 +420,7 @@ def test_a_sweep_runs_outside_tasks_and_objectives(tmp_path: Path) -> None:
     sweep = """
 seeds = 2
 [adapt]
-model = "bert-base-uncased"
+student = "bert-base-uncased"
 text = ["my_text.txt"]
 steps = 1
 batch = 4
@@ -458,7 +458,7 @@ def plain(shared: Path) -> Path:
     out = shared / "runs/plain"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(shared)
-        run(*PRETRAIN, "--model", "mine.plain:DESIGN", "--out", str(out))
+        run(*PRETRAIN, "--architecture", "mine.plain:DESIGN", "--out", str(out))
     return out
 
 
@@ -481,7 +481,7 @@ def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(
     again = load_encoder(tmp_path / "seed-0/model", architecture="mine.plain:DESIGN")
     assert isinstance(again, SingleStreamModel) and again.join.kind == "plain"
     # A next phase resumes from it, too.
-    flags = ["--student", str(tmp_path / "seed-0/model"), "--model", "mine.plain:DESIGN"]
+    flags = ["--model", str(tmp_path / "seed-0/model"), "--architecture", "mine.plain:DESIGN"]
     run("pretrain", *PRETRAIN[3:], *flags, "--out", str(tmp_path / "more"))
 
 
@@ -522,7 +522,7 @@ def test_a_design_as_objects(mine: Any, tmp_path: Path) -> None:
     model.export(tmp_path / "model")
     config = make_settings(
         PretrainConfig,
-        model="mine.plain:DESIGN",
+        architecture="mine.plain:DESIGN",
         model="bert-base-uncased",
         regions="runs/store",
         captions="my_captions.tsv",
@@ -593,7 +593,11 @@ def test_a_kind_is_probed(average: Path, tmp_path: Path) -> None:
     run("probe", *words, "--seeds", "1", "--out", str(tmp_path / "asked"))
     asked = result(tmp_path / "asked")
     assert {"linear/colour", "world/truth"} <= set(asked)
-    settings = {"model": str(average), "data": str(tmp_path / "world"), "kind": "mine.average:KIND"}
+    settings = {
+        "model": str(average),
+        "data": str(tmp_path / "world"),
+        "model_format": "mine.average:KIND",
+    }
     config = make_settings(ProbeConfig, **settings, questions=("odd",), seeds=1)
     assert probe(config, TINY, tmp_path / "object")["linear/colour"] == asked["linear/colour"]
 
@@ -659,10 +663,10 @@ def test_villa_without_a_step_is_the_ordinary_step(
     villa = mine("villa").Villa(passes=1, size=0.0, divergence=0.0)
     config = replace(STEPS, gradient_accumulation_steps=accumulate)
     found = []
-    for inner in (PlainTrainingStep(), villa):
+    for training_step in (PlainTrainingStep(), villa):
         model, task, data = tuned(name)
-        out = tmp_path / type(inner).__name__
-        train(model, [task], data, config, out, training_step=inner)
+        out = tmp_path / type(training_step).__name__
+        train(model, [task], data, config, out, training_step=training_step)
         found.append((weights(model, task), log_of(out)))
     (ordinary, log), (adversarial, other_log) = found
     different = [k for k in ordinary if not torch.equal(ordinary[k], adversarial[k])]
@@ -800,13 +804,13 @@ def test_a_killed_villa_resumes_bit_equal(name: str, mine: Any, tuned: Any, tmp_
     villa = mine("villa").Villa(passes=2, size=0.1)
     config = replace(STEPS, steps=5, gradient_accumulation_steps=2, save_every=2)
 
-    def resume(out: Path, inner: TrainingStep) -> dict[str, torch.Tensor]:
+    def resume(out: Path, training_step: TrainingStep) -> dict[str, torch.Tensor]:
         model, task, data = tuned(name)
         # With dropout, whose masks must come back too.
         for part in model.modules():
             if isinstance(part, nn.Dropout):
                 part.p = 0.1
-        train(model, [task], data, config, out, training_step=inner)
+        train(model, [task], data, config, out, training_step=training_step)
         return weights(model, task)
 
     whole = resume(tmp_path / "whole", villa)
@@ -834,7 +838,9 @@ def villa_and_gate(folder: str) -> None:
         beside = [gated.Doubt(model.sizes, threshold=0.53)] if name == "gate" else []
         config = replace(STEPS, steps=4, lr=1e-4)
         training_step = villa if name == "villa" else None
-        train(model, [task, *beside], toys.seen(24), config, out / name, training_step=inner)
+        train(
+            model, [task, *beside], toys.seen(24), config, out / name, training_step=training_step
+        )
         if os.environ["RANK"] == "0":
             save_file(weights(model, task), out / f"{name}.safetensors")
 
@@ -1001,7 +1007,7 @@ FLAGS = {
     "--architecture": [*RTE, "--regions", "runs/store"],
     "--model-format": RTE,
     "--arm": ADAPT,
-    "--model": [*PRETRAIN],
+    "pretrain --architecture": [*PRETRAIN],
 }
 
 
@@ -1009,7 +1015,9 @@ FLAGS = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_module_is_one_line(name: str, flag: str, capsys: Any, tmp_path: Path) -> None:
     value, expected = WRONG[name]
-    complaint = refused(capsys, *FLAGS[flag], flag, value, "--out", str(tmp_path / "out"))
+    complaint = refused(
+        capsys, *FLAGS[flag], flag.split()[-1], value, "--out", str(tmp_path / "out")
+    )
     assert value in complaint and expected in complaint
 
 
@@ -1033,17 +1041,17 @@ TYPES = [
     ),
     ("--teacher", "mine.wrong:NUMBER", "expected a Teacher"),
     ("--teacher", "mine.shorter:ObjectiveSpec", "cannot be called without arguments"),
-    ("--training-step", "mine.wrong:NUMBER", "expected an TrainingStep, found an int"),
+    ("--training-step", "mine.wrong:NUMBER", "expected a TrainingStep, found an int"),
     ("--training-step", "mine.wrong:Needs", "cannot be called without arguments"),
     ("--training-step", "mine.wrong:needs_one", "cannot be called without arguments"),
-    ("--training-step", "mine.bag:Bag", "expected an TrainingStep, found a Bag"),
+    ("--training-step", "mine.bag:Bag", "expected a TrainingStep, found a Bag"),
     (
         "--architecture",
         "mine.plain:PlainEmbeddings",
         "expected an Architecture, found the class PlainEmbeddings",
     ),
     ("--model-format", "mine.average:Average", "expected a ModelFormat, found the class Average"),
-    ("--model", "mine.plain:build", "expected an Architecture, found a function"),
+    ("pretrain --architecture", "mine.plain:build", "expected an Architecture, found a function"),
 ]
 
 
@@ -1051,7 +1059,9 @@ TYPES = [
 def test_a_wrong_type_is_one_line(
     flag: str, value: str, expected: str, capsys: Any, tmp_path: Path
 ) -> None:
-    complaint = refused(capsys, *FLAGS[flag], flag, value, "--out", str(tmp_path / "out"))
+    complaint = refused(
+        capsys, *FLAGS[flag], flag.split()[-1], value, "--out", str(tmp_path / "out")
+    )
     assert value in complaint and expected in complaint
 
 
@@ -1081,7 +1091,7 @@ def test_an_edited_module_makes_another_run(
 def test_adapting_as_a_function(tmp_path: Path) -> None:
     config = make_settings(
         AdaptConfig,
-        model="bert-base-uncased",
+        student="bert-base-uncased",
         text=("my_text.txt",),
         arm="mlm+mine.bag:Follow",
         teacher="mine.bag:Bag",

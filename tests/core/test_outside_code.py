@@ -243,10 +243,10 @@ def test_a_metric_of_ones_own_under_a_known_name_is_told(place: Path) -> None:
     """Its task is not imported, and the score beside the predictions is another than the known metric's."""
     result = place / "downloaded/seed-0/result.json"
     edited(result, task="downloaded.evil:TASK", scores={"dev": {"accuracy": 0.123}})
-    with pytest.raises(InputError, match=r"says 0.123.*--trust downloaded.evil:TASK"):
+    with pytest.raises(InputError, match=r"has 0.123.*--trust downloaded.evil:TASK"):
         collect_runs("a", place / "downloaded")
     edited(result, task="glue/rte")
-    with pytest.raises(InputError, match=r"predictions_dev.jsonl: its accuracy is .* says 0.123"):
+    with pytest.raises(InputError, match=r"predictions_dev.jsonl: its accuracy is .* has 0.123"):
         collect_runs("a", place / "downloaded")
 
 
@@ -316,10 +316,10 @@ def test_an_edited_module_that_another_imports_makes_another_run(
     place: Path, tuned: Path, capsys: Any
 ) -> None:
     code = "from groundling.objectives import Objective, ObjectiveSpec\nfrom mine.weights import WEIGHT\n\n\n"
-    code += "class Short(Objective):\n    name = 'short'\n    needs = ('text',)\n\n"
-    code += "    def count(self, batch):\n        return {'length': int(batch.text.mask.sum())}\n\n"
+    code += "class Short(Objective):\n    name = 'short'\n    required_fields = ('text',)\n\n"
+    code += "    def count(self, batch):\n        return {'length': int(batch.text.attention_mask.sum())}\n\n"
     code += "    def forward(self, encoded, batch):\n"
-    code += "        return {'length': encoded.text[batch.text.mask].norm(dim=-1).sum() * WEIGHT}\n"
+    code += "        return {'length': encoded.text[batch.text.attention_mask].norm(dim=-1).sum() * WEIGHT}\n"
     homes.put(place / "mine/short.py", code)
     homes.put(place / "mine/weights.py", "WEIGHT = 1.0\n")
     words = ["finetune", "--model", str(tuned / "bert"), "--task", "glue/rte", "--data", "glue"]
@@ -366,7 +366,7 @@ def read(file, split):
     rows = list(csv.DictReader(open(file)))
     chosen = [row for number, row in enumerate(rows) if (number % 3 == 0) == (split == "dev")]
     labelled = [(str(n), row["q"], float(row["y"] == "yes")) for n, row in enumerate(chosen)]
-    return [Example(f"{split}-{n}", text, label=y, official=n) for n, text, y in labelled]
+    return [Example(f"{split}-{n}", text, label=y, official_id=n) for n, text, y in labelled]
 
 TASK = replace(RTE, name="mine", read=read, file=lambda file, split: file, test={})
 """

@@ -134,7 +134,7 @@ def test_karpathys_lists_name_files_by_path_or_name(tmp_path: Path) -> None:
     flat = CaptionedImage("11169", "COCO_val2014_000000011169.jpg", ("a",))
     nested = CaptionedImage("42", "val2014/COCO_val2014_000000000042.jpg", ("a",))
     other = CaptionedImage("43", "COCO_val2014_000000000043.jpg", ("a",))
-    assert keep_listed([flat, nested, other], listing) == [flat, nested]
+    assert keep_listed([flat, nested, other], image_list) == [flat, nested]
     spaced = put(tmp_path / "spaced.txt", "my photo 3.jpg\n")
     named = CaptionedImage("x", "my photo 3.jpg", ("a",))
     assert keep_listed([named, other], spaced) == [named]
@@ -193,7 +193,7 @@ def config(place: Path, monkeypatch: pytest.MonkeyPatch) -> PretrainConfig:
     return make_settings(
         PretrainConfig,
         architecture="uniter",
-        architecture="bert",
+        model="bert",
         regions=("coco", "cc"),
         captions=("coco.json", "cc.tsv"),
         max_length=24,

@@ -93,7 +93,7 @@ def test_where_the_tokenizer_is_fed_by_the_thousand_does_not_matter(
     assert {way: list(way(LONG, lexicon, 30)) for way in (split_long_texts, blocks)} == whole
 
 
-@pytest.mark.parametrize("form", ["corpus_lines", "blocks"])
+@pytest.mark.parametrize("form", ["lines", "blocks"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_encoder_cuts_nothing_off_a_corpus(
     kind: str, form: str, tokenizers: dict, tmp_path: Path

@@ -191,7 +191,7 @@ def test_a_second_run_reads_nothing_anew(
     path = write(tmp_path / "t.txt", NASTY)
     first = everything(read(path, tmp_path / "texts", bert_tokenizer))
     written = counted(monkeypatch)
-    monkeypatch.setattr(token_stores, "texts_in", None)
+    monkeypatch.setattr(token_stores, "iterate_texts", None)
     assert everything(read(path, tmp_path / "texts", bert_tokenizer)) == first
     shutil.copy(path, tmp_path / "other.txt")  # content counts, not the name
     assert len(read(tmp_path / "other.txt", tmp_path / "texts", bert_tokenizer)) == len(first)

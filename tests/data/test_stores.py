@@ -313,7 +313,7 @@ def test_soft_targets_of_two_splits_get_one_width(config: FinetuneConfig) -> Non
     [
         (("train", "test"), "vqa has no labelled split 'test'; there are: train, val"),
         (("train", "vall"), "no labelled split 'vall'"),
-        (("val", "val"), "val is there twice"),
+        (("val", "val"), "val is given twice"),
     ],
 )
 def test_splits_that_cannot_be_learned_from(

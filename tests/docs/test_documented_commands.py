@@ -58,7 +58,7 @@ def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypat
             text = re.sub(r"\bper = \d+", "per = 4", text)
         standins.put(tmp_path / "sweeps" / path.name, text)
     hubs.put_up(monkeypatch)
-    few = partial(attention_report, draws=50, least=standins.SENTENCES)
+    few = partial(attention_report, draws=50, min_texts=standins.SENTENCES)
     monkeypatch.setattr("groundling.studies.xdbert.diversity.attention_report", few)
     monkeypatch.setattr("groundling.studies.attention.figures.DPI", 60)
     monkeypatch.chdir(tmp_path)

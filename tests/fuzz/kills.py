@@ -61,7 +61,7 @@ def commands(shelf: Path) -> dict[str, list[str]]:
     lines = {
         "adapt, the control": f"adapt {student} --arm mlm {text} {TRAINED}",
         "adapt": f"adapt {student} --teacher {clip} {text} {TRAINED}",
-        "pretrain": f"pretrain --architecture visualbert {student} --regions {shelf}/store {captions} {TRAINED}",
+        "pretrain": f"pretrain --architecture visualbert --model {shelf}/bert-base-uncased --regions {shelf}/store {captions} {TRAINED}",
         "finetune": f"finetune --model {shelf}/bert-base-uncased {rte} --seeds 2 --save-model {TRAINED}",
         "train-clip": f"train-clip {captions} --images {shelf}/my_photos {small} {TRAINED}",
         "regions": f"regions {shelf}/my_photos --grid 2 --shard-size 2 --cpu --backbone {shelf}/microsoft/resnet-50",

@@ -128,9 +128,9 @@ TASK_SPLITS = {
 }
 """By task: its folder of a rendered world's, and splits."""
 WORLD_FLAGS = [
-    "--train",
+    "--limit-train",
     "24",
-    "--eval-text",
+    "--limit-dev",
     "24",
     "--world.scenes",
     "0",

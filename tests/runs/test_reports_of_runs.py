@@ -53,7 +53,7 @@ def test_terms_and_weights_of_a_result_add_up_to_its_loss(tmp_path: Path) -> Non
     )
     config = make_settings(
         PretrainConfig,
-        architecture=str(homes.student(tmp_path / "bert")),
+        model=str(homes.student(tmp_path / "bert")),
         regions=str(tmp_path / "store"),
         captions=str(tmp_path / "some.token.txt"),
         architecture="uniter",
@@ -71,7 +71,7 @@ def test_the_card_of_a_model_names_weights_other_than_one(tmp_path: Path) -> Non
     student = homes.sentence_encoder(tmp_path / "student")
     config = make_settings(
         AdaptConfig,
-        model=str(student),
+        student=str(student),
         text=(str(homes.text(tmp_path / "text.txt", 40)),),
         arm="mlm",
         max_length=24,
@@ -80,9 +80,9 @@ def test_the_card_of_a_model_names_weights_other_than_one(tmp_path: Path) -> Non
     adds_up(result)
     assert result["loss_weights"] == {"mlm": 1.0, "retain": 10.0}
     card = (tmp_path / "out/model/README.md").read_text()
-    assert f"retain {result['last']['retain']:.3f} (times 10)" in card
+    assert f"retain {result['train_metrics']['retain']:.3f} (times 10)" in card
     assert (
-        f"mlm {result['last']['mlm']:.3f}\n" in card or f"mlm {result['last']['mlm']:.3f}," in card
+        f"mlm {result['train_metrics']['mlm']:.3f}\n" in card or f"mlm {result['train_metrics']['mlm']:.3f}," in card
     )
 
 

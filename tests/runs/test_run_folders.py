@@ -100,7 +100,7 @@ def test_a_command_that_was_refused_before_its_first_step_leaves_its_folder_to_o
         raise InputError("refused by the test")
 
     homes.import_recipes()
-    monkeypatch.setattr(groundling.training.loop, "planned", refuse)
+    monkeypatch.setattr(groundling.training.loop, "plan_batches", refuse)
     monkeypatch.setenv("GROUNDLING_CACHE", "")  # tokenised texts stay in the folder
     assert main([*commands(shelf)[name], "--out", str(tmp_path / "out")]) == 2
     opened = [path.parent for path in (tmp_path / "out").rglob("config.json")]
@@ -385,7 +385,7 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
     with pytest.raises(InputError, match=r"result.json: expected a whole number in 'seed'"):
         _files(str(out), task, "val")
     with pytest.raises(
-        InputError, match=r"result.json: damaged or changed since the run .KeyError: 'last'"
+        InputError, match=r"result.json: damaged or changed since the run .KeyError: 'train_metrics'"
     ):
         finished_result(out / "seed-0", lambda done: done["train_metrics"]["loss"])
     put(out / "seed-0/result.json", json.dumps({"trained_on": 1}))
@@ -461,11 +461,11 @@ def test_a_folder_of_something_else_is_not_written_to(
     ]
 
 
-@pytest.mark.parametrize("name", ["world", "tasks"])
+@pytest.mark.parametrize("name", ["make-world", "make-tasks"])
 def test_a_killed_rendering_is_done_again_and_a_whole_one_stays(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = {"world": standins.WORLD, "tasks": standins.TASKS}[name]
+    flags = {"make-world": standins.WORLD, "make-tasks": standins.TASKS}[name]
     line = ["data", name, *flags, "--out", str(tmp_path / "out")]
     with monkeypatch.context() as patch:
         patch.setattr("PIL.Image.fromarray", lambda _: 1 / 0)

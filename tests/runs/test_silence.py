@@ -34,7 +34,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_silent_command_says_how_long_it_has_been_at_work() -> None:
     out = io.StringIO()
     with report_silence("probe-facts", out):
-        wait_for(out, "ask: running for 0:00:00\n")
+        wait_for(out, "probe-facts: running for 0:00:00\n")
         shown = Progress("reading", 3, "image", stream=io.StringIO(), clock=lambda: 0.0)
         inner = Progress("training", 9, "step", stream=io.StringIO(), clock=lambda: 0.0)
         inner.step()
@@ -43,7 +43,7 @@ def test_a_silent_command_says_how_long_it_has_been_at_work() -> None:
         wait_for(out, "reading: image 0 of 3, 0:00:00 left\n")
         shown.close()
         said = len(out.getvalue())
-        wait_for(out, "0:00:00 left\nask: running")
+        wait_for(out, "0:00:00 left\nprobe-facts: running")
     assert len(out.getvalue()) > said
     time.sleep(0.1)
     last = out.getvalue()
@@ -75,7 +75,7 @@ def test_every_command_is_heard(monkeypatch: pytest.MonkeyPatch, capsys: Any) ->
     monkeypatch.setattr(Command, "check", lambda *_: None)
     monkeypatch.setattr(Command, "call", lambda *_: time.sleep(0.5))
     assert main(["probe-facts"]) == 0
-    assert "ask: running for " in capsys.readouterr().err
+    assert "probe-facts: running for " in capsys.readouterr().err
 
 
 def test_jobs_are_named_as_they_begin_and_while_they_run(

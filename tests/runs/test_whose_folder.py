@@ -97,8 +97,8 @@ def test_a_folder_that_another_run_took_gets_no_result(tmp_path: Path) -> None:
 HOLDS = """
 import os, sys
 from pathlib import Path
-from groundling.runs.folder import hold
-held = hold(Path(sys.argv[1]))
+from groundling.runs.folder import lock_folder
+held = lock_folder(Path(sys.argv[1]))
 os.write(1, b"held\\n" if os.fork() else b"forked\\n")
 sys.stdin.read()  # the fork, like a data loader's worker, outlives its parent
 """

@@ -71,13 +71,13 @@ WRONG = [
     ("rate", float("inf"), "--rate = inf, expected more than 0, and a finite number"),
     ("betas", (0.9,), "--betas = 0.9, expected two numbers"),
     ("betas", 0.9, "--betas = 0.9, expected two numbers"),
-    ("kind", "c", "--model-format = c, expected one of a, b"),
+    ("kind", "c", "--kind = c, expected one of a, b"),
     ("file", None, "--file = None, expected a text"),
     ("full", 1, "--full = 1, expected true or false"),
     ("files", ("a", 1), "--files = ['a', 1], expected a list of texts"),
     ("share", 1.1, "--share = 1.1, expected 0 to 1"),
     ("names", ("a", "b", "a"), "--names: a is given twice; remove one"),
-    ("inner", 3, "--training-step = 3, expected"),
+    ("inner", 3, "--inner = 3, expected"),
 ]
 
 

@@ -99,7 +99,7 @@ NUMBERS = {
     "distill_weight": (nan, -1.0),
     "sentence_weight": (inf,),
     "word_weight": (-0.5,),
-    "words": (0,),
+    "num_words": (0,),
     "max_windows": (-1,),
     "cache_gb": (nan, -1.0),
     "mask_rate": (1.5, nan),

@@ -467,12 +467,12 @@ def test_runs_of_a_task_at_two_sizes_are_never_pooled(tmp_path: Path) -> None:
         folder = write_runs(tmp_path / "a" / name, both(0.0)[0])
         for path in folder.rglob("result.json"):
             result = json.loads(path.read_text())
-            path.write_text(json.dumps(result | {"called": f"RTE {name}"}))
+            path.write_text(json.dumps(result | {"display_name": f"RTE {name}"}))
     collected = collect_runs("a", tmp_path / "a")
     assert list(collected) == ["RTE few", "RTE full"]
     assert {metric.name for _, metric in collected.values()} == {"accuracy"}
-    path.write_text(json.dumps(result | {"called": 3}))
-    with pytest.raises(InputError, match="'called' is 3, expected a text"):
+    path.write_text(json.dumps(result | {"display_name": 3}))
+    with pytest.raises(InputError, match="'display_name' is 3, expected a text"):
         collect_runs("a", tmp_path / "a")
 
 

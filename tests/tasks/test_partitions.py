@@ -80,10 +80,10 @@ def test_strata_of_vqa(tmp_path: Path) -> None:
     assert types == {"0": "is the", "1": "what color", "2": "is the", "3": "what color"}
     answers = strata(task, folder, "answer")
     assert answers == {"0": "yes", "1": "red", "2": "no answer in the map", "3": "yes"}
-    assert draw_partition(answers, per_stratum=1, seed=0) == sorted(
-        draw_partition(answers, per_stratum=1, seed=0)
+    assert draw_partition(answers, per=1, seed=0) == sorted(
+        draw_partition(answers, per=1, seed=0)
     )
-    assert "2" not in draw_partition(answers, per_stratum=9, seed=0, allow_fewer=True)
+    assert "2" not in draw_partition(answers, per=9, seed=0, allow_fewer=True)
     with pytest.raises(
         InputError, match="--stratify-by category: vqa has no such strata; there are: total"
     ):
@@ -245,11 +245,11 @@ def test_damage(tmp_path: Path, data: Path) -> None:
     ("before", "after"),
     [
         ('"seed": 0', '"seed": 1'),
-        ('"per_stratum": 1', '"per_stratum": 2'),
+        ('"per": 1', '"per": 2'),
         ('"by": "category"', '"by": "total"'),
         ('"examples": 21', '"examples": 22'),
         ('"drawn": 1', '"drawn": 3'),
-        ('"per_stratum": 1', '"per_stratum": "1"'),
+        ('"per": 1', '"per": "1"'),
         ('"by": "category"', '"by": null'),
         ('"split": "train"', '"split": "val"'),
     ],
@@ -276,7 +276,7 @@ def test_ids_that_are_not_there(tmp_path: Path, data: Path) -> None:
     from groundling.tasks.splits import _hash, partition_manifest, select_partition, write_manifest
 
     task = resolve("tasks", Task, "vcr/answer")
-    content = partition_manifest(task, data, per_stratum=1, seed=0)
+    content = partition_manifest(task, data, per=1, seed=0)
     content["ids"] = ["train-0", "train-555"]
     content["sha256"] = _hash(content["ids"])
     write_manifest(tmp_path / "p.json", content)

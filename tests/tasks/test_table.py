@@ -444,7 +444,7 @@ def test_the_text_only_control_holds_out_the_same_photos(
         # five texts for all rows say nothing unless their photos are known
         notes = result.get("notes", [])
         of_data = [
-            note for note in notes if not note.startswith(("dev: ", "seed 0: dev: ", "every seed "))
+            note for note in notes if not note.startswith(("dev: ", "seed 0: dev: ", "all seeds "))
         ]
         assert bool(of_data) == (name == "without")
         assert all(f"note: {note.removeprefix('seed 0: ')}\n" in told for note in notes)
@@ -501,7 +501,7 @@ def own_of(path: Path, labels: list[str]) -> Any:
 def test_classes_that_are_spelt_alike_are_told(tmp_path: Path) -> None:
     def told(labels: list[str]) -> list[str]:
         task = own_of(tmp_path / "own.csv", labels * 8)
-        return [note for note in table_notes(task.compute_logits) if "but are separate" in note]
+        return [note for note in table_notes(task.read) if "but are separate" in note]
 
     assert told(["yes", "no"]) == []
     (capitals,) = told(["Yes", "yes", "no"])

@@ -719,7 +719,7 @@ def test_a_task_may_stand_anywhere() -> None:
     assert own.official(Path(), "test", officials, [0, 1, 2]) == {}
     assert refusal(own.submission, "test", ["x", "", ""], [0, 1, 2]) == (
         "mine: example 1 of 'test' has no official id, which the server's file needs; "
-        "set Example.official in the task's reader"
+        "set Example.official_id in the task's reader"
     )
 
 

@@ -970,7 +970,7 @@ def test_adapting_on_text_alone_needs_no_images(tune, place, tmp_path):
     homes.text(tmp_path / "text.txt", 12)
     config = make_settings(
         AdaptConfig,
-        model=tune.model,
+        student=tune.model,
         teacher=tune.extra_objectives.teacher,
         text=(str(tmp_path / "text.txt"),),
         arm=f"mlm+{__name__}:FollowText",
@@ -991,7 +991,7 @@ def test_targeted_terms_of_text_alone(tune, tmp_path, capsys):
     homes.text(tmp_path / "text.txt", 12)
     config = make_settings(
         AdaptConfig,
-        model=tune.model,
+        student=tune.model,
         teacher=tune.extra_objectives.teacher,
         text=(str(tmp_path / "text.txt"),),
         arm="mlm+td_text+td_words",

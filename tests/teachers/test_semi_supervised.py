@@ -103,7 +103,7 @@ def few(place: Path, **changes: Any) -> FinetuneConfig:
 def test_every_step_has_both_and_result_tells_the_ratio(place: Path, tmp_path: Path) -> None:
     config = few(place, unlabelled_per_labelled=2, seeds=2, td_gate="question")
     result = finetune(config, BRIEF, tmp_path / "out")
-    assert result["unlabelled_per_labelled"] == {"examples": 21 - SHOTS, "beside_each": 2}
+    assert result["unlabelled"] == {"examples": 21 - SHOTS, "beside_each": 2}
     assert result["seeds"] == [0, 1]
     one, other = (log_of(tmp_path / f"out/seed-{seed}") for seed in range(2))
     assert {"task", "td_image", "td_text", "td_text_gate_open"} < one[0].keys()
@@ -127,7 +127,7 @@ def test_nothing_depends_on_labels_outside_the_partition(place: Path, tmp_path: 
     models = [digests(tmp_path / name / "seed-0/model") for name in ("one", "other")]
     assert models[0] == models[1]
     # and without the unlabelled ones they are others
-    finetune(few(place, unlabelled=0), BRIEF, tmp_path / "none")
+    finetune(few(place, unlabelled_per_labelled=0), BRIEF, tmp_path / "none")
     assert digests(tmp_path / "none/seed-0/model") != models[0]
 
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
         return str(told.value)
 
     assert "outside a partition; also pass --partition FILE" in refusal(partition="")
-    assert re.match(r"--unlabelled-per-labelled\W+-1\b", refusal(unlabelled=-1))
+    assert re.match(r"--unlabelled-per-labelled\W+-1\b", refusal(unlabelled_per_labelled=-1))
     told = refusal(objectives=(), teacher="", teacher_images="")
     assert told.startswith(
         "--unlabelled-per-labelled 1: no objective uses unlabelled examples; name one"
@@ -220,7 +220,7 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
 
 def adapting(place: Path, model: str, **changes: Any) -> PretrainConfig:
     settings: dict[str, Any] = {
-        "model": model,
+        "architecture": model,
         "model": str(place / "bert"),
         "task": "vcr/answer",
         "data": str(place / "vcr"),
@@ -261,7 +261,7 @@ def test_each_model_is_adapted_with_its_own_terms_and_clips(
     assert own <= terms and not terms & set(NAIVE)
     distilled = 0.05 * sum(log[0][term] for term in NAIVE)
     assert log[0]["loss"] - alone[0]["loss"] == pytest.approx(distilled, rel=1e-3)
-    tuned = few(place, model=str(tmp_path / "out/model"), architecture="", unlabelled=0)
+    tuned = few(place, model=str(tmp_path / "out/model"), architecture="", unlabelled_per_labelled=0)
     finetune(tuned, BRIEF, tmp_path / "tuned")
 
 
@@ -346,7 +346,7 @@ def test_a_grid_of_clip_holds_its_last_patch_states_unprojected(place: Path, cel
 def test_a_grid_is_any_models_input(model: str, place: Path, cells: Path, tmp_path: Path) -> None:
     """Of VCR, whose texts name annotated objects that a grid does not hold."""
     config = few(
-        place, architecture=model, regions=str(cells), unlabelled=0, auxiliary_losses=False
+        place, architecture=model, regions=str(cells), unlabelled_per_labelled=0, auxiliary_losses=False
     )
     if model == "uniter":  # a tag is a word of its own there, tied to no region
         finetune(config, BRIEF, tmp_path / "tagged")

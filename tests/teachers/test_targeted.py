@@ -428,7 +428,7 @@ def shown(examples: list[Example], whole: bool) -> RegionDataset:
 
 def seeing(name: str) -> tuple[SingleStreamModel, type[TaskHead]]:
     torch.manual_seed(4)
-    num_words = toys.bert_words()
+    words = toys.bert_words()
     bert = toys.bert(len(words))
     if name == "vlbert":
         return vlbert(bert, words, width=12).eval(), VLBertChoiceHead
@@ -466,7 +466,7 @@ def loss_of(step: ModelWithObjectives, batch: Batch) -> Tensor:
 
 def restated(step: ModelWithObjectives, batch: Batch, name: str, gate: str) -> Tensor:
     """Eq. 1 to 10, row by row; the same batch, weights and head."""
-    task, image, text, num_words = step.objectives
+    task, image, text, words = step.objectives
     encoded = step.model(batch)
     logits = task.outputs(encoded, batch)  # type: ignore[operator]
     features, labels = batch.features, batch.labels["label"]
@@ -560,7 +560,7 @@ def test_no_gradient_reaches_the_teacher_or_flows_through_the_gate() -> None:
 
 def test_settings_reach_the_terms() -> None:
     step, _ = distilled("uniter", "none", td_weight=0.5, num_words=1)
-    image, text, num_words = list(step.objectives)[1:]
+    image, text, words = list(step.objectives)[1:]
     assert [one.weight_at(0) for one in (image, text, words)] == [0.5] * 3
     assert words.weight_of("td_words", 0) == 0.5
     assert [words.weight_of(term, 0) for term in ("td_words_used", "td_words_short")] == [0, 0]
@@ -593,15 +593,18 @@ class Clip(Teacher):
 
     def inputs(self, rows):
         return [
-            Sample(f"{row.example.text}|{row.example.pair}", num_words=row.words) for row in rows
+            Sample(
+                f"{row.example.text}|{row.example.text_pair}", word_type_ids=row.word_type_ids
+            )
+            for row in rows
         ]
 
     def features(self, batch):
         torch.manual_seed(len(batch))
-        count = len(batch.words)
+        count = len(batch.word_type_ids)
         text = torch.nn.functional.normalize(torch.randn(count, 24), dim=-1)
         word = torch.tensor([0, 1]).expand(count, 2)
-        num_words = torch.nn.functional.normalize(torch.randn(count, 2, 24), dim=-1)
+        words = torch.nn.functional.normalize(torch.randn(count, 2, 24), dim=-1)
         similarity = 100.0 * torch.arange(count)
         return {
             "clip_text": text,

@@ -55,7 +55,7 @@ def tune(request: pytest.FixtureRequest, place: Path) -> FinetuneConfig:
     """Fine-tuning on a pair of sentences, and on a multiple choice, with a teacher."""
     return make_settings(
         FinetuneConfig,
-        architecture=str(place / "student"),
+        model=str(place / "student"),
         task=request.param,
         data=str(place / request.param.split("/")[0]),
         max_length=64,
@@ -93,8 +93,8 @@ def test_finetuning_with_a_teacher_trains_both_terms(tune: FinetuneConfig, tmp_p
     assert all(first[name] != last[name] for name in first)
 
     # the projection onto the teacher's features is a head: it is kept beside the model, which has none
-    student = AutoModel.from_pretrained(seed / "model")
-    model = AutoModel.from_pretrained(tune.model)
+    model = AutoModel.from_pretrained(seed / "model")
+    student = AutoModel.from_pretrained(tune.model)
     assert {k: v.shape for k, v in model.state_dict().items()} == {
         k: v.shape for k, v in student.state_dict().items()
     }
@@ -141,7 +141,7 @@ def test_regions_do_not_count_as_the_teachers_words(
     # a thousand characters for each region once made a teacher live that fits the cache many times
     config = make_settings(
         FinetuneConfig,
-        architecture=str(place / "student"),
+        model=str(place / "student"),
         data=str(place / "questions.csv"),
         text="question",
         image="photo",
@@ -164,7 +164,7 @@ def test_regions_do_not_count_as_the_teachers_words(
 def seeing(place: Path) -> PretrainConfig:
     return make_settings(
         PretrainConfig,
-        architecture=str(place / "student"),
+        model=str(place / "student"),
         regions=str(place / "store"),
         captions=str(place / "some.token.txt"),
         max_length=48,

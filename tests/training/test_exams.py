@@ -100,7 +100,7 @@ def test_the_best_weights_are_kept_and_a_killed_run_keeps_the_same(
     student: Any, text_only: Any, tmp_path: Path
 ) -> None:
     scores = [0.2, 0.9, 0.4, 0.8]
-    whole = ScriptedRun(student, text_only, tmp_path / "whole", scripted(scores, keep_best="best"))
+    whole = ScriptedRun(student, text_only, tmp_path / "whole", scripted(scores, keep_best=True))
     assert whole.has(whole.seen[1]) and not whole.has(whole.seen[3])
     told = whole.result["evaluation"]
     assert (told["kept_step"], told["evaluations"], told["stopped_early"]) == (4, 4, False)
@@ -110,9 +110,9 @@ def test_the_best_weights_are_kept_and_a_killed_run_keeps_the_same(
     # Killed after the best one was set aside, and after the checkpoint behind it.
     out = tmp_path / "killed"
     with pytest.raises(homes.Killed):
-        ScriptedRun(student, text_only, out, scripted(scores, keep_best="best"), at=6)
+        ScriptedRun(student, text_only, out, scripted(scores, keep_best=True), at=6)
     assert (out / "checkpoints/best-000000004.safetensors").exists()
-    again = ScriptedRun(student, text_only, out, scripted(scores[2:], keep_best="best"))
+    again = ScriptedRun(student, text_only, out, scripted(scores[2:], keep_best=True))
     assert again.has(whole.weights())
     assert again.result["evaluation"] == told
     assert homes.log_of(out) == lines
@@ -132,7 +132,7 @@ def test_a_kill_before_the_checkpoint_loses_no_best_weights(
     student: Any, text_only: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = ScriptedRun(
-        student, text_only, tmp_path / "whole", scripted([0.5, 0.1, 0.2, 0.3], keep_best="best")
+        student, text_only, tmp_path / "whole", scripted([0.5, 0.1, 0.2, 0.3], keep_best=True)
     )
     out = tmp_path / "killed"
 
@@ -142,18 +142,18 @@ def test_a_kill_before_the_checkpoint_loses_no_best_weights(
     with monkeypatch.context() as patch:
         # Were the score at step 4 the best, its weights would be there now, beside those of step 2.
         later = iter([0.5, 0.9])
-        exam = replace(scripted([], keep_best="best"), measure=lambda: {"accuracy": next(later)})
+        exam = replace(scripted([], keep_best=True), measure=lambda: {"accuracy": next(later)})
         patch.setattr("groundling.training.loop._TrainingLoop._save", _third(killed))
         with pytest.raises(homes.Killed):
             ScriptedRun(student, text_only, out, exam)
     there = sorted(path.name for path in (out / "checkpoints").glob("best-*"))
     assert there == ["best-000000002.safetensors", "best-000000004.safetensors"]
-    again = ScriptedRun(student, text_only, out, scripted([0.1, 0.2, 0.3], keep_best="best"))
+    again = ScriptedRun(student, text_only, out, scripted([0.1, 0.2, 0.3], keep_best=True))
     assert again.has(whole.weights()) and again.has(whole.seen[0])
 
 
 def _third(killed: Any) -> Any:
-    """`_Training._save` that is a kill where it is called for the third time, which is after step 4."""
+    """`_TrainingLoop._save` that is a kill where it is called for the third time, which is after step 4."""
     save = _TrainingLoop._save
     calls = iter([save, save, killed])
     return lambda training: next(calls)(training)
@@ -181,7 +181,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> FinetuneConfig:
         task="glue/rte",
         data=str(homes.rte(home / "glue")),
         eval_every=0.5,
-        keep_best="best",
+        keep_best=True,
         patience=2,
     )
 
@@ -215,7 +215,7 @@ def test_the_default_evaluates_at_the_end_alone(settings: FinetuneConfig, tmp_pa
     plain = replace(settings, examining=EvaluationSettings())
     finetune(plain, replace(STEPS, batch=4), tmp_path / "out")
     told = result_of(tmp_path / "out")
-    assert "exam" not in told
+    assert "evaluation" not in told
     assert not any("selection bias" in note for note in told.get("notes", []))
     watched = replace(settings, examining=EvaluationSettings(eval_every=1))
     finetune(watched, replace(STEPS, batch=4), tmp_path / "watched")
@@ -227,7 +227,7 @@ def test_the_default_evaluates_at_the_end_alone(settings: FinetuneConfig, tmp_pa
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"keep_best": "best"}, "--keep-best: needs --eval-every EPOCHS"),
+        ({"keep_best": True}, "--keep-best: needs --eval-every EPOCHS"),
         ({"patience": 2}, "--patience 2: needs --eval-every EPOCHS"),
         ({"eval_every": -1.0}, "--eval-every = -1.0, expected at least 0"),
         (
@@ -250,14 +250,14 @@ def test_damaged_best_weights_are_named(
 ) -> None:
     with pytest.raises(homes.Killed):
         ScriptedRun(
-            student, text_only, tmp_path, scripted([0.9, 0.1, 0.1, 0.1], keep_best="best"), at=8
+            student, text_only, tmp_path, scripted([0.9, 0.1, 0.1, 0.1], keep_best=True), at=8
         )
     path = tmp_path / "checkpoints/best-000000002.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(
         InputError, match=r"best-000000002.safetensors: the best weights cannot be read"
     ):
-        ScriptedRun(student, text_only, tmp_path, scripted([0.1], keep_best="best"))
+        ScriptedRun(student, text_only, tmp_path, scripted([0.1], keep_best=True))
 
 
 def test_evaluating_leaves_no_trace(student: Any, text_only: Any, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_of_many_rare_classes_a_sample_tells_too_little_and_that_is_mended() -> 
     ],
 )
 def test_who_always_says_the_same_loses_just_that(make) -> None:
-    """The loss itself, of a head that is made to say the best constant answer, is what `levels` says."""
+    """The loss itself, of a head that is made to say the best constant answer, is what `losses` says."""
     model, samples = toys.seer(), toys.seen()
     sizes = model.sizes._replace(classes=5)
     torch.manual_seed(0)
@@ -105,7 +105,7 @@ def test_who_always_says_the_same_loses_just_that(make) -> None:
 
 
 def test_every_objective_of_ours_scores_what_it_says() -> None:
-    """Terms that `scored_against` names are terms that `count` knows, so that both are of the same loss."""
+    """Terms that `loss_targets` names are terms that `count` knows, so that both are of the same loss."""
     samples = toys.seen()
     model = toys.seer()
     for part in registered("objectives", ObjectiveSpec).values():
@@ -121,7 +121,7 @@ class LossBesideGuess:
     """What a model loses, and what guessing does."""
 
     def __init__(self, losses: dict, levels: dict) -> None:
-        self.measure, self.guessing = lambda: losses, lambda: levels
+        self.measure, self.baseline_losses = lambda: losses, lambda: levels
 
 
 def test_who_has_not_left_guessing_is_told() -> None:

@@ -92,7 +92,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapting(place: Path) -> AdaptConfig:
     return make_settings(
         AdaptConfig,
-        model=str(place / "bert"),
+        student=str(place / "bert"),
         teacher=str(place / "clip"),
         text=(str(place / "train.txt"),),
         eval_text=(str(place / "held.txt"),),
@@ -148,7 +148,7 @@ def test_a_run_that_is_killed_at_an_exam_keeps_the_same_weights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = replace_settings(settings(place), eval_every=0.25, keep_best="best")
+    config = replace_settings(settings(place), eval_every=0.25, keep_best=True)
     recipe(config, STEPS, tmp_path / "whole")
     saved = iter([_TrainingLoop._save, None])
 
@@ -194,7 +194,7 @@ def test_exams_change_nothing_of_a_training(
         replace_settings(settings(place), eval_every=0.25), STEPS, tmp_path / "watched"
     )
     assert homes.digests(tmp_path / "plain/model") == homes.digests(tmp_path / "watched/model")
-    assert "exam" not in plain
+    assert "evaluation" not in plain
     report = "retrieval" if recipe is teach else "held"
     assert plain[report] == watched[report]
     assert plain[report]["images" if recipe is teach else "texts"] == (13 if recipe is adapt else 4)

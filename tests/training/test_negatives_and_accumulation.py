@@ -60,15 +60,15 @@ def test_only_a_contrastive_loss_is_another_one_and_the_run_says_so(
     [
         (
             [ClipContrastiveLoss(WIDTHS)],
-            {"accumulate": 4, "batch": 64},
+            {"gradient_accumulation_steps": 4, "batch": 64},
             "16 of a step's 64 samples",
         ),
         (
             [ClipContrastiveLoss(WIDTHS), FeatureDistillation(WIDTHS)],
-            {"accumulate": 2, "batch_tokens": 100},
+            {"gradient_accumulation_steps": 2, "batch_tokens": 100},
             "one of a step's 2 on each process",
         ),
-        ([ClipContrastiveLoss(WIDTHS)], {"accumulate": 1}, ""),
+        ([ClipContrastiveLoss(WIDTHS)], {"gradient_accumulation_steps": 1}, ""),
         (
             [FeatureDistillation(WIDTHS, kind="l1"), MaskedLM(WIDTHS)],
             {"gradient_accumulation_steps": 4},

@@ -277,15 +277,15 @@ def test_bertadam_moves_many_at_once_as_one_by_one() -> None:
 
 NAN = float("nan")
 WRONG: list[tuple[str, Any, str]] = [
-    ("clip", -1.0, "--max-grad-norm = -1.0, expected at least 0"),
-    ("clip", NAN, "--max-grad-norm = nan, expected at least 0"),
+    ("max_grad_norm", -1.0, "--max-grad-norm = -1.0, expected at least 0"),
+    ("max_grad_norm", NAN, "--max-grad-norm = nan, expected at least 0"),
     ("lr", NAN, "--lr = nan, expected at least 0"),
     ("epsilon", 0.0, "--epsilon = 0.0, expected more than 0"),
     ("betas", (0.9, 1.0), "--betas = 0.9 1.0, expected at least 0 and below 1"),
     ("betas", (0.9,), "--betas = 0.9"),
     ("milestones", ("a",), "--milestones = ['a'], expected a list of numbers"),
     ("momentum", -0.1, "--momentum = -0.1"),
-    ("warmup", 1.5, "--warmup-ratio = 1.5, expected 0 to 1"),
+    ("warmup_ratio", 1.5, "--warmup-ratio = 1.5, expected 0 to 1"),
     ("warmup_steps", -1, "--warmup-steps = -1"),
     ("weight_decay", NAN, "--weight-decay = nan"),
     ("batch_tokens", -1, "--batch-tokens = -1"),

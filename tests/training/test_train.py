@@ -675,7 +675,7 @@ def test_an_uncounted_term_of_two_owners_is_refused(student, text_only, tmp_path
         train(model, [task, Clash(model.sizes)], text_only, config, tmp_path)
 
 
-@pytest.mark.parametrize(("name", "value"), [("batch", 0), ("accumulate", 0), ("lr", -1.0)])
+@pytest.mark.parametrize(("name", "value"), [("batch", 0), ("gradient_accumulation_steps", 0), ("lr", -1.0)])
 def test_amounts_that_cannot_be(name, value):
     with pytest.raises(InputError, match=f"{name} = {value}"):
         TrainConfig(**{"steps": 1, "batch": 4, **CPU, name: value})
@@ -713,7 +713,7 @@ def test_e3_weights_that_are_no_numbers_are_not_exported(
 ) -> None:
     """The update of the last step overflows, which no loss is there to tell; a second try says the same."""
     changes: dict[str, object] = {"arm": "mlm"} if command is adapting_with else {}
-    arguments = command(given, tmp_path / "out", steps=1, lr=1e38, warmup=0, **changes)
+    arguments = command(given, tmp_path / "out", steps=1, lr=1e38, warmup_ratio=0, **changes)
     for _ in range(2):
         line = refusal(*arguments)
         assert "step 1: weights of model." in line

@@ -163,7 +163,7 @@ class WatchedSteps(TrainingStep):
 @pytest.mark.parametrize("modality", ["both", "text", "image", "alternate"])
 def test_without_step_and_divergence_it_is_the_ordinary_step(modality: str, tmp_path: Path) -> None:
     found = []
-    for inner in (PlainTrainingStep(), villa(modality=modality, size=0.0, kl=0.0)):
+    for inner in (PlainTrainingStep(), villa(modality=modality, lr=0.0, kl_weight=0.0)):
         model, task, data = vcr()
         still(model), still(task)
         train(
@@ -189,7 +189,7 @@ def _listed(
 
 def test_without_a_divergence_adamw_ends_where_it_would(tmp_path: Path) -> None:
     found = []
-    for inner in (PlainTrainingStep(), villa(size=0.0, kl=0.0)):
+    for inner in (PlainTrainingStep(), villa(lr=0.0, kl_weight=0.0)):
         model, task, data = vcr()
         still(model), still(task)
         out = tmp_path / type(inner).__name__
@@ -285,8 +285,14 @@ def test_it_is_what_a_plain_restatement_does(settings: dict[str, Any], tmp_path:
     steps = 2
     model, task, data = vcr()
     still(model), still(task)
-    options = {**settings, "kl_over": settings["over"]}
-    options.pop("over")
+    options = {
+        "modality": settings["modality"],
+        "steps": settings["passes"],
+        "lr": settings["size"],
+        "norm": settings["norm"],
+        "kl_weight": settings["kl"],
+        "kl_reduction": settings["over"],
+    }
     train(model, [task], data, replace(SGD, steps=steps), tmp_path, training_step=villa(**options))
     plain, head, _ = vcr()
     still(plain).train(), still(head).train()
@@ -310,7 +316,7 @@ def test_settings_change_what_is_learnt(tmp_path: Path) -> None:
     for number, settings in enumerate(SETTINGS[:4]):
         model, task, data = vcr()
         still(model), still(task)
-        inner = villa(size=settings["size"], modality=settings["modality"])
+        inner = villa(lr=settings["size"], modality=settings["modality"])
         train(model, [task], data, SGD, tmp_path / str(number), training_step=inner)
         ends.append(model.word_embeddings().weight.detach().clone())
     for number, end in enumerate(ends):
@@ -320,7 +326,7 @@ def test_settings_change_what_is_learnt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_every_row_climbs_by_a_step_of_its_own(norm: str, tmp_path: Path) -> None:
     """The choices of a question are rows, and the words and the regions of a row have a step each."""
-    watching = WatchedSteps(villa(size=0.25, norm=norm))
+    watching = WatchedSteps(villa(lr=0.25, norm=norm))
     model, task, data = vcr()
     train(
         still(model), [still(task)], data, replace(SGD, steps=1), tmp_path, training_step=watching
@@ -342,7 +348,7 @@ def test_every_row_climbs_by_a_step_of_its_own(norm: str, tmp_path: Path) -> Non
 
 
 def test_one_modality_after_the_other(tmp_path: Path) -> None:
-    watching = WatchedSteps(villa(modality="alternate", passes=2))
+    watching = WatchedSteps(villa(modality="alternate", steps=2))
     model, task, data = vcr()
     train(model, [task], data, replace(SGD, steps=1), tmp_path, training_step=watching)
     seen = [
@@ -355,12 +361,12 @@ def test_one_modality_after_the_other(tmp_path: Path) -> None:
 
 def test_no_two_passes_share_a_dropout_mask(tmp_path: Path) -> None:
     """With nothing added the passes differ by dropout alone, and so do their answers."""
-    watching = WatchedSteps(villa(size=0.0))
+    watching = WatchedSteps(villa(lr=0.0))
     model, task, data = vcr()
     train(model, [task], data, replace(SGD, steps=1), tmp_path, training_step=watching)
     assert len({round(loss, 5) for loss in watching.losses}) == 4
     assert log_of(tmp_path)[0]["divergence"] > 0
-    watching = WatchedSteps(villa(size=0.0))
+    watching = WatchedSteps(villa(lr=0.0))
     model, task, data = vcr()
     train(
         still(model),
@@ -437,7 +443,7 @@ def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("modality", ["both", "text", "alternate"])
 def test_a_model_of_text_alone_has_its_words_perturbed(modality: str, tmp_path: Path) -> None:
-    watching = WatchedSteps(villa(modality=modality, passes=2))
+    watching = WatchedSteps(villa(modality=modality, steps=2))
     model, task, data = classes("bert")
     train(model, [task], data, replace(SGD, steps=1), tmp_path, training_step=watching)
     assert len(watching.changes) == 3
@@ -474,7 +480,7 @@ def test_pretraining_compares_every_heads_answers(tmp_path: Path, capsys: Any) -
     for name in ("masked_lm", "sentence_image", "masked_regions"):
         source = DataSource(data, objectives=(name,))
         train(
-            model, [objectives[name]], [source], SGD, tmp_path / name, training_step=villa(size=0.5)
+            model, [objectives[name]], [source], SGD, tmp_path / name, training_step=villa(lr=0.5)
         )
         assert all(line["divergence"] > 0 for line in log_of(tmp_path / name))
     assert "note" not in capsys.readouterr().err
@@ -497,7 +503,7 @@ def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
         source = DataSource(data, extra_samples=others, extra_per_sample=2)
         out = tmp_path / str(accumulate)
         config = replace(SGD, gradient_accumulation_steps=accumulate)
-        train(still(model), [still(task)], [source], config, out, training_step=villa(size=0.5))
+        train(still(model), [still(task)], [source], config, out, training_step=villa(lr=0.5))
         found.append(log_of(out))
     for one, other in zip(*found, strict=True):
         assert one["divergence"] > 0
@@ -511,7 +517,7 @@ def test_regions_that_are_not_there_do_not_diverge(tmp_path: Path) -> None:
     data.seeing = replace(
         data.seeing, mark=lambda example, row: (row.boxes[:, 0] > 0.25).astype(int)
     )
-    train(still(model), [still(task)], data, SGD, tmp_path, training_step=villa(size=0.5))
+    train(still(model), [still(task)], data, SGD, tmp_path, training_step=villa(lr=0.5))
     divergences = [line["divergence"] for line in log_of(tmp_path)]
     assert all(0 < value < 10 for value in divergences)
 
@@ -538,7 +544,7 @@ def test_villa_by_flag(rte: list[str], tmp_path: Path) -> None:
 REFUSED = {
     "an unknown name": (
         ["--training-step", "vila"],
-        "no inner step is called 'vila'; there are: villa",
+        "no training step is called 'vila'; there are: villa",
     ),
     "settings without it": (["--adversarial-steps", "2"], "settings need --training-step villa"),
     "no pass": (

@@ -439,7 +439,7 @@ def test_a_blind_model_sees_no_pixels(trained: Path, tmp_path: Path) -> None:
     for blind in (False, True):
         for images in ("images", "others"):
             out = tmp_path / f"{images}-{blind}"
-            finetune(replace_settings(config, blind=blind, images=str(tmp_path / images)), TWO, out)
+            finetune(replace_settings(config, zero_region_features=blind, images=str(tmp_path / images)), TWO, out)
             answers[images, blind] = homes.answers(out / "seed-0" / "predictions_val.jsonl")
     assert answers["images", False] != answers["others", False]
     assert answers["images", False] != answers["images", True]

@@ -86,7 +86,7 @@ def first_stage(place: Path) -> Path:
 
 def second_stage(place: Path, first: Path, **changes: object) -> PretrainConfig:
     settings: dict[str, Any] = {
-        "model": "uniter",
+        "architecture": "uniter",
         "model": str(first),
         "regions": str(place / "store"),
         "task": "vcr",
@@ -218,8 +218,8 @@ def test_a_text_cut_to_a_budget_keeps_the_parts_of_its_tokens(place: Path) -> No
             "special_tokens_mask",
             "word_ids",
             "token_type_ids",
-            "region",
-            "part",
+            "region_index",
+            "part_index",
         ):
             expected = vars(long.text)[field][kept]
             assert np.array_equal(vars(short.text)[field], expected), field

@@ -88,7 +88,7 @@ def trained(world: Path) -> dict[str, str]:
     for kind in DESIGNS:
         config = make_settings(
             PretrainConfig,
-            model=kind,
+            architecture=kind,
             model=str(world / "bert"),
             regions=str(world / "store"),  # type: ignore[arg-type]
             captions=str(world / "captions_train2014.json"),
@@ -316,7 +316,7 @@ def test_what_each_model_sees_of_an_image(
             config.regions,
             task,
             config.train_splits,
-            zero_region_features=config.zero_region_features,
+            blind=config.zero_region_features,
             flip=config.pixels.flip,
         )
         (sample,) = add_regions({"dev": texts}, student, task, inputs)["dev"].get([0], ())
@@ -391,7 +391,7 @@ def test_regression_is_tied_to_what_embeds_the_features() -> None:
     assert loss.item() == pytest.approx(
         (found - targets)[chosen == 1].pow(2).sum().item(), rel=1e-5
     )
-    with pytest.raises(InputError, match="needs `region_table`"):
+    with pytest.raises(InputError, match="needs `region_embedding_weight`"):
         objective(EncoderOutput(visual=states), batch)
 
 

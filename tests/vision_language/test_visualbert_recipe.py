@@ -71,7 +71,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def on_captions(place: Path) -> PretrainConfig:
     return make_settings(
         PretrainConfig,
-        architecture=str(place / "bert"),
+        model=str(place / "bert"),
         regions=str(place / "captioned"),
         captions=str(place / "some.token.txt"),
         max_length=24,
@@ -88,7 +88,7 @@ def on_task(place: Path, task: str, **changes: Any) -> PretrainConfig:
     of_vcr = task.startswith("vcr")
     return make_settings(
         PretrainConfig,
-        architecture=str(place / "bert"),
+        model=str(place / "bert"),
         regions=str(place / ("store" if of_vcr else "captioned")),
         task=task,
         data=str(place / task.partition("/")[0]),
@@ -161,7 +161,7 @@ def test_the_flag_travels_with_the_model_and_is_refused_elsewhere(
 ) -> None:
     config = make_settings(
         FinetuneConfig,
-        architecture=str(place / "bert"),
+        model=str(place / "bert"),
         architecture="visualbert",
         task="vcr/answer",
         data=str(place / "vcr"),
@@ -200,7 +200,7 @@ def test_the_phase_keeps_what_words_name(place: Path, tmp_path: Path) -> None:
 
 def test_judged_choices_and_statements(place: Path) -> None:
     folder = place / "vcr"
-    choices = judged_texts(ANSWER, folder, object_tags=True)
+    choices = judged_texts(ANSWER, folder, tags=True)
     statements = judged_texts(NLVR2, place / "nlvr2")
     text = TextRowEncoder(homes.words(), 40)
     rights = 0
@@ -227,7 +227,7 @@ def test_the_codes_phase_goes_on_with_the_head_of_captions(
     task: str, first: Path, place: Path, tmp_path: Path
 ) -> None:
     config = on_task(place, task, task_answers="judged")
-    config = replace_settings(config, architecture=str(first))
+    config = replace_settings(config, model=str(first))
     still = replace(BRIEF, steps=1, lr=1e-30)
     result = pretrain(config, still, tmp_path / "out")
     assert result["objectives"] == ["masked_lm", "sentence_image"]
@@ -316,7 +316,7 @@ def test_boxes_are_appended_to_features(
         config = replace_settings(on_captions, region_boxes=True, **changes)  # type: ignore[arg-type]
         assert message in refusal(config, tmp_path / "no")
     tuned = make_settings(
-        FinetuneConfig, architecture=str(first), task="nlvr2", data=str(place / "nlvr2")
+        FinetuneConfig, model=str(first), task="nlvr2", data=str(place / "nlvr2")
     )
     tuned = replace_settings(tuned, regions=(str(place / "captioned"),), region_boxes=True)
     assert "pass --architecture visualbert with a BERT" in refusal(tuned, tmp_path / "no")
@@ -421,17 +421,17 @@ def test_from_bert_to_vcr_through_both_phases(
     }
     config = replace_settings(on_captions, object_classes=True, early_fusion=early, **seeing)  # type: ignore[arg-type]
     pretrain(config, BRIEF, tmp_path / "captions")
-    config = on_task(place, "vcr", only_mentioned=True, images=images)
-    config = replace_settings(config, architecture=str(tmp_path / "captions/model"))
+    config = on_task(place, "vcr", mentioned_objects_only=True, images=images)
+    config = replace_settings(config, model=str(tmp_path / "captions/model"))
     pretrain(config, BRIEF, tmp_path / "task")
     tuned = make_settings(
         FinetuneConfig,
-        architecture=str(tmp_path / "task/model"),
+        model=str(tmp_path / "task/model"),
         task="vcr/answer",
         data=str(place / "vcr"),
         regions=str(place / "store"),
         images=images,
-        only_mentioned=True,
+        mentioned_objects_only=True,
     )
     finetune(tuned, BRIEF, tmp_path / "tuned")
     stages = ("captions/model", "task/model", "tuned/seed-0/model")

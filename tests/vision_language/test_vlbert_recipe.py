@@ -677,7 +677,7 @@ def test_a_loss_that_a_task_does_not_have_is_named(
             "kl",
             "--head-loss kl: expected ce or bce for this task",
         ),
-        (Regression(), "ce", "--head-loss ce: expected no such flag for this task"),
+        (Regression(), "ce", "--head-loss ce: this task has only one loss; leave it out"),
         (
             MultipleChoice(("0", "1"), "each"),
             "ce",

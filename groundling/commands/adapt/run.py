@@ -92,7 +92,8 @@ of every block."""
         """Note on the layout of a cross-modal arm that reads at most `windows` CLIP windows."""
         if self.form == "lines":
             return (
-                f"--text-layout lines: {arm} reads lines of at most {self.max_length} tokens; the paper reads blocks of "
+                f"--text-layout lines: {arm} reads lines of at most {self.max_length} "
+                "tokens; the paper reads blocks of "
                 f"{BLOCK} (--text-layout blocks)"
             )
         paper = "" if self.max_length == BLOCK else f"; the paper's have {BLOCK}"
@@ -373,7 +374,8 @@ def _notes(
         )
     if arm.joint and pace != _pace(PUBLISHED):
         notes.append(
-            f"XDBERT's paper trains with {_pace(PUBLISHED)} (--lr 1e-4 --freeze-encoder-ratio 0 --head-lr 1); used: {pace}"
+            f"XDBERT's paper trains with {_pace(PUBLISHED)} (--lr 1e-4 "
+            f"--freeze-encoder-ratio 0 --head-lr 1); used: {pace}"
         )
     return notes
 

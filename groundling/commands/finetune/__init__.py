@@ -154,12 +154,14 @@ def _check_baselines(config: FinetuneConfig) -> None:
         return
     if config.adapter_settings.adapter != "none" or is_adapter(config.model):
         raise InputError(
-            "--text-only-baseline is for models that read regions; the baseline of an adapter is the same command without "
+            "--text-only-baseline is for models that read regions; the baseline of an "
+            "adapter is the same command without "
             "--adapter, its settings and --teacher-images, which reads only the texts"
         )
     if not config.regions.regions or config.zero_region_features:
         raise InputError(
-            "--text-only-baseline trains the same model without images, but this model reads none; pass --regions STORE, or "
+            "--text-only-baseline trains the same model without images, but this model "
+            "reads none; pass --regions STORE, or "
             "leave it out"
         )
 

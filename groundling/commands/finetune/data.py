@@ -89,7 +89,8 @@ def read_splits(
         rest = _unlabelled(examples, few, task, folder)
         if not rest:
             raise InputError(
-                f"--unlabelled-per-labelled {unlabelled}: {partition} takes all {len(examples)} training examples of {task.name}, "
+                f"--unlabelled-per-labelled {unlabelled}: {partition} takes all "
+                f"{len(examples)} training examples of {task.name}, "
                 "so no unlabelled example is left"
             )
         parts[task.train] += rest
@@ -169,7 +170,8 @@ def check_regions_read(student: Encoder, task: Task, inputs: RegionInputs, sourc
         return
     if not isinstance(student, SingleStreamModel):
         raise InputError(
-            f"--regions {' '.join(inputs.settings.regions)}: this model reads no regions; --architecture uniter makes a "
+            f"--regions {' '.join(inputs.settings.regions)}: this model reads no regions; "
+            "--architecture uniter makes a "
             "BERT read them, and a CLIP reads whole photos with --adapter mlp --teacher-images FOLDER"
         )
     inputs.check_pixels(student, source)

@@ -133,7 +133,8 @@ def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -
             or resolve("vision_language", Architecture, config.architecture).name != kind
         ):
             raise InputError(
-                f"--architecture {config.architecture}: {config.model} is already a {kind} model; leave --architecture out"
+                f"--architecture {config.architecture}: {config.model} is already a {kind} "
+                "model; leave --architecture out"
             )
         return student
     torch.manual_seed(derive_seed(seed, "init", "join"))
@@ -146,7 +147,8 @@ def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -
         model = prepare_end_to_end_model(student, config.pixels, config.architecture, options)
     else:
         raise InputError(
-            f"--images {config.regions.images}: {config.architecture} reads stored features, not pixels; leave --images out"
+            f"--images {config.regions.images}: {config.architecture} reads stored "
+            "features, not pixels; leave --images out"
         )
     model.regions_provenance = store.facts
     return model

@@ -234,7 +234,8 @@ def _started(config: PretrainConfig, store: CombinedStore, seed: int) -> SingleS
         return prepare_end_to_end_model(start, config.pixels, config.architecture, options)
     if images:
         raise InputError(
-            f"--images {images}: only VL-BERT and VisualBERT read pixels; pass --architecture vlbert or visualbert with "
+            f"--images {images}: only VL-BERT and VisualBERT read pixels; pass "
+            "--architecture vlbert or visualbert with "
             "a BERT, or an end-to-end model as --model, or leave --images out"
         )
     return make_vision_language_model(start, config.architecture, store.width, **options)

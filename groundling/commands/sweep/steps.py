@@ -239,7 +239,8 @@ def check_notes(steps: Sequence[SweepStep], what: Sweep) -> None:
                 )
             if not note.reason and not agrees(note.printed, values[name], titles):
                 raise InputError(
-                    f"{note.where}: deviation without reason: {name} = {format_setting(values[name], titles)} for {step.name}, "
+                    f"{note.where}: deviation without reason: {name} = "
+                    f"{format_setting(values[name], titles)} for {step.name}, "
                     f"the paper has {note.printed} ({note.source}); use it, or add the reason as a third text"
                 )
 

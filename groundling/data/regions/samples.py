@@ -114,12 +114,14 @@ class RegionDataset:
         self.images = samples.images
         if 0 < self.seeing.max_sequence < LEAST_TOKENS + LEAST_REGIONS:
             raise InputError(
-                f"--max-total-length {self.seeing.max_sequence}: no room for {LEAST_TOKENS} tokens and a region; 0 means no limit"
+                f"--max-total-length {self.seeing.max_sequence}: no room for {LEAST_TOKENS} "
+                "tokens and a region; 0 means no limit"
             )
         for sample, images in zip(samples.ids, samples.images, strict=True):
             if self.seeing.max_sequence and len(images) > 1 and not self.seeing.separate_images:
                 raise InputError(
-                    f"--max-total-length {self.seeing.max_sequence}: {sample} has {len(images)} images, and only the last would lose "
+                    f"--max-total-length {self.seeing.max_sequence}: {sample} has "
+                    f"{len(images)} images, and only the last would lose "
                     "regions; use --max-regions, which limits each"
                 )
             if not images:
@@ -475,7 +477,8 @@ def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:
     """
     if not tags:
         raise InputError(
-            "--mentioned-objects-only needs texts that name objects, which --no-object-tags removes; leave one of them out"
+            "--mentioned-objects-only needs texts that name objects, which "
+            "--no-object-tags removes; leave one of them out"
         )
     if not any(example.mentioned_objects for example in examples):
         raise InputError(

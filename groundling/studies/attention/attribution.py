@@ -552,7 +552,8 @@ def completeness_notes(found: Mapping[str, Any]) -> list[str]:
     if found["complete"] >= MIN_COMPLETE_SHARE:
         return []
     return [
-        f"integrated gradients miss more than {COMPLETE_RELATIVE:.0%} of the change, and more than {COMPLETE_ABSOLUTE}, in "
+        f"integrated gradients miss more than {COMPLETE_RELATIVE:.0%} of the change, and "
+        f"more than {COMPLETE_ABSOLUTE}, in "
         f"{1 - found['complete']:.0%} of examples; double --ig-steps ({found['ig_steps']}) until `complete` no "
         "longer rises"
     ]

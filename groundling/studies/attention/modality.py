@@ -395,7 +395,8 @@ def _of_attribution(found: JsonObject) -> str:
     return "\n".join(
         [
             f"{title} of the {found['explains']}, {found['examples']:,} examples, {found['ig_steps']} points",
-            f"  complete within {100 * COMPLETE_RELATIVE:.0f} % or {COMPLETE_ABSOLUTE}: {100 * found['complete']:.1f} % of examples",
+            f"  complete within {100 * COMPLETE_RELATIVE:.0f} % or {COMPLETE_ABSOLUTE}: "
+            f"{100 * found['complete']:.1f} % of examples",
             f"  the words' share of all attributions: {_percent(found['text_share'])} %",
             f"  rank correlation with [CLS]'s attention, words: {_cell(words)}, regions: {_cell(regions)}",
         ]

@@ -554,7 +554,8 @@ def _notes(
     ]
     if matched.unaligned:
         notes.append(
-            f"{format_count(len(matched.unaligned), 'sentence')} left out: other words than the caption they name; first "
+            f"{format_count(len(matched.unaligned), 'sentence')} left out: other words than "
+            "the caption they name; first "
             f"{matched.unaligned[0]}"
         )
     if all(one["confidence"] is None for one in relations):

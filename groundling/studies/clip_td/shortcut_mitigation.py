@@ -242,7 +242,8 @@ def mask_by_losses(
                 of_choice = of_choices[number]
                 if len(of_choice) != count_positions(choice):
                     raise InputError(
-                        f"{line.item.id}, {part} {number}: {len(of_choice)} losses for {count_positions(choice)} positions"
+                        f"{line.item.id}, {part} {number}: {len(of_choice)} losses for "
+                        f"{count_positions(choice)} positions"
                     )
                 choices.append(mask_positions(choice, positions_to_mask(of_choice, keep)))
             new = new.with_choices(part, choices)

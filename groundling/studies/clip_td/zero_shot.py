@@ -117,7 +117,8 @@ def _check(config: ZeroShotConfig, task: Task, kind: ZeroShotKind) -> None:
             refuse_settings(other, f"{task.name} does not use it, only tasks with {reader} do")
     if kind == "answers" and config.shown.regions:
         raise InputError(
-            f"zero-shot: {task.name} has {task.form.head_width:,} answers, and a match head needs a forward pass for each "
+            f"zero-shot: {task.name} has {task.form.head_width:,} answers, and a match head "
+            "needs a forward pass for each "
             "of them; pass a CLIP and --images, without --regions"
         )
     if config.shown.regions:

@@ -283,7 +283,8 @@ def tokenize_spans(
     for sample in samples:
         if sample.truncated_tokens:
             raise InputError(
-                f"{sample.id!r} is {sample.truncated_tokens} tokens too long; raise --max-length, up to the model's limit"
+                f"{sample.id!r} is {sample.truncated_tokens} tokens too long; raise "
+                "--max-length, up to the model's limit"
             )
     return samples
 

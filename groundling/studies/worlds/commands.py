@@ -125,7 +125,7 @@ order."""
     """Columns of attribute.tsv that linear probes predict; empty: all."""
     max_length: Annotated[int, at_least(0)] = 32
     """Maximum tokens per sentence."""
-    kind: str = ""
+    model_format: str = ""
     """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
 
 

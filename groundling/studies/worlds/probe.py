@@ -93,7 +93,7 @@ def _run_linear_probes(
     config: ProbeConfig, rows: list[dict[str, str]], odd: ExamplesBySplit | None, world: Path
 ) -> dict[str, Any]:
     """Results of the probes of frozen states: one per attribute, and the readout of all visual attributes."""
-    states = noun_states(load_encoder(config.model, config.kind), rows, config.max_length)
+    states = noun_states(load_encoder(config.model, config.model_format), rows, config.max_length)
     probes = attributes_of(rows)
     result: dict[str, Any] = {one.name: one.score(states, rows) for one in probes}
     looks = [one for one in probes if one.column != TEXTUAL]
@@ -118,7 +118,7 @@ def _run_fine_tuned_probes(
         data=config.data,
         max_length=config.max_length,
         freeze_word_embeddings=True,
-        model_format=config.kind,
+        model_format=config.model_format,
         save_model=False,
     )
     runs = []
@@ -127,7 +127,7 @@ def _run_fine_tuned_probes(
         place = f"{task.name.removeprefix('world/')}/seed-{seed}"
 
         def one_seed(part: RunPart, seed: int = seed) -> dict[str, Any]:
-            student = load_encoder(config.model, config.kind)
+            student = load_encoder(config.model, config.model_format)
             return one_run(student, task, splits, replace(training, seed=seed), part, tuning)
 
         runs.append(run.part(place, one_seed, lambda done: _summary([done], splits)))

@@ -174,7 +174,7 @@ class _StandInCache:
                 images=str(self.world / DATA["images"]),
                 boxes=(str(self.world / "instances.json"),),
                 backbone=str(self.clip()),
-                whole=True,
+                add_whole_image=True,
                 cpu=True,
             )
             REGIONS(settings, out)

@@ -423,7 +423,7 @@ def compare_maps(
         examples: Texts or pairs; duplicates count once.
         draws: Paired bootstrap samples over texts: the interval covers these two trainings, not other seeds.
         seed: Seed of the bootstrap samples.
-        least: Minimum number of distinct texts with at least two tokens.
+        min_texts: Minimum number of distinct texts with at least two tokens.
         max_length: Maximum number of tokens per text.
 
     Raises InputError if the models are not comparable, or there are too few texts or draws.
@@ -444,7 +444,8 @@ def compare_maps(
     min_texts = max(min_texts, 2)
     if len(measurable) < min_texts or draws < 2:
         raise InputError(
-            f"{len(measurable)} distinct texts of two or more tokens and {draws} draws; expected at least {min_texts} and 2"
+            f"{len(measurable)} distinct texts of two or more tokens and {draws} draws; "
+            f"expected at least {min_texts} and 2"
         )
     scores_a = of_a.scores[measurable]
     scores_b = of_b.scores[measurable]

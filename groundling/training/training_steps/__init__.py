@@ -104,4 +104,4 @@ def load_training_step(name: str, options: AdversarialSettings) -> TrainingStep 
         return resolve("training.training_steps", TrainingStepSpec, name).make(options)
     if not name:
         return None
-    return instantiate(name, is_training_step, "an TrainingStep")
+    return instantiate(name, is_training_step, "a TrainingStep")

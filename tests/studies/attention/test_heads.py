@@ -314,11 +314,11 @@ def test_any_box_and_merged_box(text: TextRowEncoder) -> None:
 def test_the_whole_image_is_no_answer_and_of_equals_the_first_counts(text: TextRowEncoder) -> None:
     own = row([[0, 0, 100, 100], LEFT, FAR, RIGHT], whole=True)
     gold = ([0, 0, 100, 100], LEFT)
-    right, facts = hits(text, own, gold=gold, whole=True)
+    right, facts = hits(text, own, gold=gold, whole_image=True)
     # The head that attends to the whole image predicts the first of the other regions, which are equal.
     assert right == [True, True, False, False]
     assert facts.chance[0] == pytest.approx(1 / 3) and facts.region_count.tolist() == [3, 3]
-    right, facts = hits(text, row([[0, 0, 100, 100]], whole=True), gold=gold, whole=True)
+    right, facts = hits(text, row([[0, 0, 100, 100]], whole=True), gold=gold, whole_image=True)
     assert (
         right == [False]
         and facts.region_count.tolist() == [0, 0]
@@ -333,7 +333,7 @@ def test_the_rule_takes_the_most_confident_region(text: TextRowEncoder) -> None:
     assert not facts.confident_is_right.any() and not facts.has_confidence.any(), (
         "no detector told them apart"
     )
-    _, facts = hits(text, row([FAR, LEFT, RIGHT], True, [0.2, 0.1, 0.3]), whole=True)
+    _, facts = hits(text, row([FAR, LEFT, RIGHT], True, [0.2, 0.1, 0.3]), whole_image=True)
     assert facts.confident_is_right.all() and facts.has_confidence.all(), (
         "the whole image is no candidate"
     )

@@ -133,15 +133,13 @@ def test_lxmert_is_transformers_own(lxmert: Path) -> None:
         for one, other in zip(maps[name], theirs_of_name, strict=False):
             close(one.weights, other)
     for name, some in maps.items():
-        rows, columns = ({"text": text, "regions": regions}[side] for side in name.split(" over "))
+        sides = {"text": text.attention_mask, "regions": regions.mask}
+        masks = [sides[side] for side in name.split(" over ")]
         for one in some:
-            assert one.weights.shape[2:] == (
-                rows.attention_mask.shape[1],
-                columns.attention_mask.shape[1],
-            )
-            assert ((one.columns.kinds == PositionKind.PADDING) == ~columns.attention_mask).all()
+            assert one.weights.shape[2:] == (masks[0].shape[1], masks[1].shape[1])
+            assert ((one.columns.kinds == PositionKind.PADDING) == ~masks[1]).all()
             close(one.weights.sum(-1), torch.ones(one.weights.shape[:-1]))
-            assert not one.weights.transpose(1, 3)[~columns.attention_mask].any()
+            assert not one.weights.transpose(1, 3)[~masks[1]].any()
     # Afterwards the hooks are gone, and no weights are requested.
     assert not any(part._forward_hooks for part in model.modules())
 

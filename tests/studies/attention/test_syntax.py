@@ -367,7 +367,7 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> Non
         row.boxes[::2] = [0, 0, 0.5, 0.5]
         row.boxes[1::3] = [0.5, 0.5, 1, 1]
     half = rng.integers(2, size=len(asked.examples)).tolist()
-    samples = samples_of(asked.examples, store, text, whole="first")
+    samples = samples_of(asked.examples, store, text, whole_image="first")
     model = Told()
 
     def consumer() -> ArcGrounding:
@@ -708,7 +708,7 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
         asked.append(parser)
         return [parse_of(words[text]) for text in texts]
 
-    monkeypatch.setattr("groundling.studies.attention.syntax.parses_by", parses)
+    monkeypatch.setattr("groundling.studies.attention.syntax.parse_texts", parses)
     few = ["--min-arcs", "1", "--no-shuffled-images-control"]
     assert run(place, tmp_path / "out", *few, parses="spacy:mine") == 0
     assert asked == ["spacy:mine"]

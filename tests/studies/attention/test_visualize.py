@@ -236,8 +236,8 @@ def test_answers_that_changed(place: Path, tmp_path: Path) -> None:
     counts = {"became right": 1, "became wrong": 1, "stayed right": 0, "stayed wrong": 2}
     assert made.counts == counts
     better, worse = (entry["change"] for entry in made.entries)
-    assert better == {"kind": "became right", "limit": "no", "second": "yes", "gold": "yes"}
-    assert worse == {"kind": "became wrong", "limit": "no", "second": "yes", "gold": "no"}
+    assert better == {"kind": "became right", "first": "no", "second": "yes", "gold": "yes"}
+    assert worse == {"kind": "became wrong", "first": "no", "second": "yes", "gold": "no"}
     homes.put(tmp_path / "b.csv", (tmp_path / "b.csv").read_text().replace("two cats", "10 cats"))
     with pytest.raises(InputError, match=r"b\.csv, line 3: text differs from .*a\.csv, line 3"):
         groundling.visualize(place / "seer", predictions=files, **settings)
@@ -286,8 +286,8 @@ OWN = {"text": "", "image": ""}
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"model": ""}, "look needs --model"),
-        ({"text": ""}, "look needs --text"),
+        ({"model": ""}, "visualize needs --model"),
+        ({"text": ""}, "visualize needs --text"),
         ({"model": "nowhere"}, "nowhere: "),
         ({"image": "none.jpg"}, "--image none.jpg: no such file"),
         ({"image": "pairs.csv"}, "pairs.csv: does not decode"),
@@ -297,14 +297,14 @@ OWN = {"text": "", "image": ""}
         ),
         (
             {"regions": "", "grid": "2"},
-            "does not record the image encoder of its training regions; pass --other",
+            "does not record the image encoder of its training regions; pass --backbone",
         ),
         ({"heat-maps": "0-0|1-9"}, "--heat-maps 1-9: no such head"),
         ({"layers": "7"}, "--layers 7: the model has 2 layers"),
         ({"data": "pairs.csv"}, ": is for a single pair; leave it out"),
-        ({**OWN, "data": "pairs.csv"}, "look needs --images"),
+        ({**OWN, "data": "pairs.csv"}, "visualize needs the folder of the photos; pass --images"),
         (
-            {**OWN, "data": "pairs.csv", "images": "photos", "most": "1"},
+            {**OWN, "data": "pairs.csv", "images": "photos", "max-pairs": "1"},
             "2 pairs, and --max-pairs is 1:",
         ),
         ({**OWN, "data": "pairs.csv", "images": "photos", "text-column": "x"}, "no column 'x'"),
@@ -320,7 +320,7 @@ OWN = {"text": "", "image": ""}
         ({"text": "  "}, "--text: contains only spaces; expected words"),
         ({"text": "a \ud83d"}, "--text or --pair: '\\ud83d' is half a character"),
         ({"split": "val"}, "--split val: needs --task"),
-        ({"only": "7"}, "--example 7: needs --task"),
+        ({"example": "7"}, "--example 7: needs --task"),
         (
             {"grid": "17"},
             "--grid = 17, expected 0 to 16",
@@ -334,7 +334,7 @@ OWN = {"text": "", "image": ""}
         ({"out": "look.txt"}, "--out look.txt: expected a file name ending in .html"),
         (
             {"out": "mine.html"},
-            "mine.html: exists already, and is no page of `groundling visualize`",
+            "mine.html: exists, and is not a page of `groundling visualize`",
         ),
     ],
 )
@@ -372,7 +372,7 @@ def test_damaged_heads_are_refused(
 
 
 def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
-    monkeypatch.setattr("groundling.studies.attention.page.HEAVY", 1000)
+    monkeypatch.setattr("groundling.studies.attention.page.MAX_PAGE_CHARACTERS", 1000)
     assert MAX_PAGE_CHARACTERS > 2**24
     made = AttentionPage("title", [("m", [])])
     made.add(

@@ -44,24 +44,24 @@ path = "second"
 answers = "data:vcr"
 
 [pretrain.stage]
-student = "weights:bert"
+model = "weights:bert"
 task = "vcr"
 data = "data:vcr"
 
 [pretrain.needed-by-none]
-student = "weights:bert"
+model = "weights:bert"
 task = "vcr"
 data = "data:vcr"
 partition = "data:few"
 
 [pretrain.needed-by-none-either]
-student = "weights:bert"
+model = "weights:bert"
 task = "vcr"
 data = "data:vcr"
 partition = "data:others"
 
 [pretrain.later]
-student = "pretrain of stage"
+model = "pretrain of stage"
 task = "vcr"
 data = "data:vcr"
 task_answers = "any"

@@ -269,10 +269,10 @@ def of_tokens(file: str, raw: dict[str, str]) -> Settings:
         "betas": numbers(raw["betas"]),
         "epsilon": ADAMW_EPS,
         "weight_decay": float(raw["weight_decay"]),
-        "clip": max(0.0, float(raw["grad_norm"])),
+        "max_grad_norm": max(0.0, float(raw["grad_norm"])),
         "optimizer": raw["optim"],
         "schedule": {"warmup_linear": "linear"}[SCHEDULE],
-        "accumulate": int(raw["gradient_accumulation_steps"]) * gpus(file),
+        "gradient_accumulation_steps": int(raw["gradient_accumulation_steps"]) * gpus(file),
     }
     if "refcoco" in file:
         settings["batch"] = int(raw["train_batch_size"])
@@ -337,7 +337,7 @@ def villa(step: SweepStep) -> Settings:
     assert raw["adv_lr_txt"] == raw["adv_lr_img"]
     over = KL[f"train_{short(step.task)}_adv.py"]
     return of_tokens(file, raw) | {
-        "inner": "villa",  # adv_training
+        "training_step": "villa",  # adv_training
         "adversarial_steps": int(raw["adv_steps"]),
         "adversarial_norm": raw["norm_type"],
         "adversarial_modality": raw["adv_modality"].replace("image,text", "both"),
@@ -381,7 +381,7 @@ def vlbert_pretrained(step: SweepStep) -> Settings:
         relation = NETWORK["pretrain"]["WITH_REL_LOSS"]
     if len(numbers(VLBERT[file]["BATCH_IMAGES"])) == 2:
         settings["text"] = " ".join(CORPUS[Path(one).name] for one in CORPORA.split("+"))
-    settings |= {"budget": SEQ_LEN["pretrain/data"], "region_classes": labels, "related": relation}
+    settings |= {"max_total_length": SEQ_LEN["pretrain/data"], "region_classes": labels, "related": relation}
     return settings | of_yaml(file)
 
 
@@ -398,7 +398,7 @@ def of_yaml(file: str) -> Settings:
         "optimizer": raw["OPTIMIZER"],
         "weight_decay": float(raw["WD"]),
         "decay_bias_and_norm": VLBERT_CODE["groups"] == 1,
-        "clip": float(raw["CLIP_GRAD_NORM"]),
+        "max_grad_norm": float(raw["CLIP_GRAD_NORM"]),
         "warmup_steps": int(raw["WARMUP_STEPS"]),
         "schedule": {"triangle": "linear", "step": "steps"}[str(schedule)],
     }
@@ -431,7 +431,7 @@ def vlbert_tuned_by_code(step: SweepStep) -> Settings:
             settings["milestones"] = tuple(each * share for each in settings["milestones"])
     if "vcr" in file:
         settings["longest_edge"] = numbers(VLBERT[file]["SCALES"])[1]
-        settings["beside"] = NETWORK["vcr"]["ENABLE_CNN_REG_LOSS"]
+        settings["auxiliary_losses"] = NETWORK["vcr"]["ENABLE_CNN_REG_LOSS"]
         settings["max_length"] = SEQ_LEN["vcr/data/datasets/vcr.py"] + 3
         settings["regions"] = {"ground-truth annotations in the dataset": "VCR's annotated boxes"}[
             str(PAPER_VCR["RoIs"])
@@ -455,7 +455,7 @@ def vlbert_tuned_by_paper(step: SweepStep) -> Settings:
         more = {
             **{"optimizer": "sgd", "momentum": paper["momentum"], "schedule": "steps"},
             **{"milestones": paper["at epochs"], "milestone_factor": paper["decayed by"]},
-            "beside": paper["masked RoI classification too"],
+            "auxiliary_losses": paper["masked RoI classification too"],
             "regions": {"ground-truth annotations in the dataset": "VCR's annotated boxes"}[
                 paper["RoIs"]
             ],
@@ -490,7 +490,7 @@ def vlbert_tuned_by_paper(step: SweepStep) -> Settings:
 def visualbert(step: SweepStep) -> Settings:
     paper = VISUAL_PAPER
     settings: Settings = {
-        **{"optimizer": "bertadam", "epsilon": BERT_ADAM["e"], "clip": BERT_ADAM["max_grad_norm"]},
+        **{"optimizer": "bertadam", "epsilon": BERT_ADAM["e"], "max_grad_norm": BERT_ADAM["max_grad_norm"]},
         "clip_per_tensor": BERT_ADAM["clip_grad_norm_"] == "each parameter",
         "weight_decay": BERT_ADAM["weight_decay"],
         "schedule": {"warmup_linear": "linear"}[str(BERT_ADAM["schedule"])],
@@ -511,7 +511,7 @@ def visualbert(step: SweepStep) -> Settings:
     assert int(raw["max_seq_length"]) == paper["longest"]
     settings |= {
         "max_length": int(raw["max_seq_length"]),
-        "warmup": float(raw["warmup_proportion"]),
+        "warmup_ratio": float(raw["warmup_proportion"]),
         "lr": float(raw["learning_rate"]),
     }
     settings.setdefault("batch", int(raw["train_batch_size"]))
@@ -523,7 +523,7 @@ def visualbert(step: SweepStep) -> Settings:
         assert cap == paper["proposals"]
         settings["max_regions"] = paper["proposals in App. C"] if ablated else cap
     if "add_all_features" in raw:
-        settings |= {"mentioned": True, "tags": paper["alignments used"]}
+        settings |= {"mentioned_objects_only": True, "object_tags": paper["alignments used"]}
     if step.command == "finetune":
         settings |= visualbert_regions(step, folder)
     return settings
@@ -539,7 +539,7 @@ def visualbert_on_coco(step: SweepStep, file: str) -> Settings:
     if "Code" in step.name:
         reads = f"COCO, {EXPAND_COCO}"
     settings: Settings = {
-        **{"student": paper["initialised from"], "captions": reads, "epoch_unit": "captions"},
+        **{"model": paper["initialised from"], "captions": reads, "epoch_unit": "captions"},
         "sentence_image": paper["sentence-image prediction"] and TWO_SENTENCE,
     }
     kind = VISUALBERT[file]["image_feature_type"]
@@ -581,7 +581,7 @@ def visualbert_on_the_task(step: SweepStep, file: str) -> Settings:
         if folder != "VQA":
             settings["regions"] = paper[folder]
     if "alone" in step.name:
-        settings["student"] = paper["initialised from"]
+        settings["model"] = paper["initialised from"]
     return settings | visualbert_pixels(step)
 
 
@@ -594,7 +594,7 @@ def visualbert_pixels(step: SweepStep) -> Settings:
 
 def sides() -> Settings:
     return {
-        **{"side": RESIZE["desired_height"], "longest_edge": RESIZE["desired_width"]},
+        **{"shortest_edge": RESIZE["desired_height"], "longest_edge": RESIZE["desired_width"]},
         "flip": False,
     }
 
@@ -687,7 +687,7 @@ def test_the_optimizer_of_every_run_by_the_code_is_worked_out_whole() -> None:
         "lr",
         "optimizer",
         "weight_decay",
-        "clip",
+        "max_grad_norm",
         "warmup_steps",
         "schedule",
         "epsilon",

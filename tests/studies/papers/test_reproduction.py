@@ -83,8 +83,8 @@ lr = 5e-5
 paper = { lr = ["5.0e - 5", "Sec. 3"] }
 
 [pretrain.captions]
-model = "visualbert"
-student = "weights:bert"
+architecture = "visualbert"
+model = "weights:bert"
 regions = ["data:regions"]
 captions = ["data:coco"]
 epochs = 10
@@ -92,7 +92,7 @@ batch = 64
 paper = { epochs = ["10", "code"], batch = ["48", "code", "rounder"] }
 
 [pretrain.task]
-student = "pretrain of captions"
+model = "pretrain of captions"
 regions = ["data:regions"]
 task = "vcr/answer"
 data = "data:vcr"
@@ -109,7 +109,7 @@ batch = ["64", "Sec. 4"]
 task = "vcr/answer"
 data = "data:vcr"
 partition = "data:few"
-also = ["IM=data:shifted"]
+extra_eval = ["IM=data:shifted"]
 epochs = 10
 lr = 2e-5
 seeds = 3
@@ -121,13 +121,13 @@ data = "data:vcr"
 
 [variants.plain]
 model = "weights:bert"
-tune = { join = "visualbert" }
+tune = { architecture = "visualbert" }
 scores = { "few" = 60.0, "few (IM)" = 50.0, "full" = 70.1 }
 
 [variants.pretrained]
 model = "pretrain of task"
 with = ["slow"]
-tune = { warmup = 0.2, paper = { warmup = ["10 %", "code", "as others do"] } }
+tune = { warmup_ratio = 0.2, paper = { warmup_ratio = ["10 %", "code", "as others do"] } }
 
 [tables."Table 1"]
 rows = ["plain", "pretrained"]
@@ -166,12 +166,12 @@ def test_settings_that_several_tables_share_come_before_their_own(place: Path) -
     plain, pretrained = what.variants
     base = make_settings(FinetuneConfig, task="vcr/answer", data="data:vcr", max_length=40)
     base = replace_settings(base, regions=full.finetune.regions.regions, save_model=False)
-    assert full.of(plain)[0] == replace_settings(base, join="visualbert", called="full")
+    assert full.of(plain)[0] == replace_settings(base, architecture="visualbert", display_name="full")
     assert few.of(plain)[1].lr == 2e-5
     # A variant's settings, and those of its `with`, override a task's.
     assert few.of(pretrained)[1].lr == 5e-5
     assert full.of(plain)[1] == replace_settings(TUNING, batch=64)
-    assert full.of(pretrained)[1] == replace_settings(TUNING, batch=64, lr=5e-5, warmup=0.2)
+    assert full.of(pretrained)[1] == replace_settings(TUNING, batch=64, lr=5e-5, warmup_ratio=0.2)
     assert what.pretrainings[1].settings[1].lr == 5e-5
     assert (what.seeds_of(few), what.seeds_of(full)) == (3, 2)
     assert few.notes_of(pretrained)["lr"].printed == "5.0e - 5"
@@ -181,7 +181,7 @@ def test_settings_that_several_tables_share_come_before_their_own(place: Path) -
 def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -> None:
     steps = {step.name: step for step in steps_of(read_sweep("s.toml"), Path("out"))}
     assert steps["pretrain task"].after == ("pretrain captions", "data:regions: make")
-    assert steps["pretrain task"].values["student"] == "out/pretrain/captions/model"
+    assert steps["pretrain task"].values["model"] == "out/pretrain/captions/model"
     tuned = steps["pretrained: few"]
     assert tuned.after == (
         "pretrain task",
@@ -207,7 +207,7 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
         (("[data.coco]", '[data."co co"]'), r"\[data.co co\], expected letters"),
         (('captions = ["data:coco"]', 'captions = ["data:cocoa"]'), r"refers to \[data.cocoa\]"),
         (('captions = ["data:coco"]', 'captions = ["c.json"]'), "no setting refers to data:coco"),
-        (("per = 100", "pre = 100"), r"\[data.few\].partition: unknown key 'pre'"),
+        (("per_stratum = 100", "pre = 100"), r"\[data.few\].partition: unknown key 'pre'"),
         (('["slow"]\ntune', '["slew"]\ntune'), r"tune: with: no \[with.slew\] table; there are: s"),
         (
             ('["slow"]\ntune', '[["slow"]]\ntune'),
@@ -218,9 +218,9 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
         (('model = "pretrain of task"', 'model = ["x"]'), r"model = \['x'\], expected a text"),
         (('"few" = 60.0', '"few" = nan'), "number for each task"),
         (("[with.slow]", "[with.fast]\nlr = 1e-3\n[with.slow]"), r"\[with.fast\]\]?: not used by"),
-        (("tune = { warmup", 'tune = { with = ["slow"], warmup'), "`with` belongs beside `tune`"),
+        (("tune = { warmup_ratio", 'tune = { with = ["slow"], warmup_ratio'), "`with` belongs beside `tune`"),
         (('"pretrain of task"', '"pretrain of tusk"'), r'no \[pretrain."tusk"\]; there are: cap'),
-        (('student = "weights:bert"', 'student = "pretrain of task"'), "is circular"),
+        (('\nmodel = "weights:bert"\nregions', '\nmodel = "pretrain of task"\nregions'), "is circular"),
         (('columns = ["full"]', 'columns = ["fool"]'), r'columns: no \[tasks."fool"\]; there are'),
         (('rows = ["pretrained"]', "rows = []"), r"rows = \[\], expected"),
         (('rows = ["pretrained"]', 'row = ["x"]'), "unknown key 'row'; there are: rows, columns"),
@@ -368,7 +368,7 @@ def test_a_plan_tells_steps_settings_and_what_is_missing(
     assert settings["lr"] == {"here": "2e-5", "paper": "2e-5", "where": "Sec. 4", "mark": "same"}
     assert settings["partition"]["mark"] == "input"
     settings = found["pretrained: full"]["settings"]
-    assert settings["warmup"]["mark"] == "differs: as others do"
+    assert settings["warmup_ratio"]["mark"] == "differs: as others do"
     assert settings["schedule"]["mark"] == "ours"
     # Six operations per weight and token: 4 choices of 80 tokens, 64 questions, at the printed speed.
     hours = found["plain: full"]["gpu_hours"]
@@ -439,7 +439,7 @@ def test_a_miniature_runs_every_job(place: Path, capsys: pytest.CaptureFixture[s
         "pretrained"
     ]
     result = json.loads((place / "mini/plain/few/seed-0/result.json").read_text())
-    assert (result["task"], result["called"], result["steps"]) == ("vcr/answer", "few", 2)
+    assert (result["task"], result["display_name"], result["steps"]) == ("vcr/answer", "few", 2)
     assert json.loads((place / "mini/stand-ins/made/few.json").read_text())["per"] == 4
     page = (place / "mini/tables/Table-1/verdict.html").read_text()
     assert "published" in page and "50.0" in page
@@ -518,10 +518,10 @@ def test_uniters_plan_has_the_releases_numbers(tmp_path: Path) -> None:
         if tokens is None:
             assert told(job, "batch") == ["128"]
         else:
-            batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
-            assert batch * accumulate == tokens
+            batch, accumulation = map(int, told(job, "batch_tokens", "gradient_accumulation_steps"))
+            assert batch * accumulation == tokens
         clip = CLIPPED["VCR" if name.startswith("pretrain VCR") else job["command"]]
-        assert told(job, "betas", "weight_decay", "clip") == ["0.9 0.98", "0.01", clip]
+        assert told(job, "betas", "weight_decay", "max_grad_norm") == ["0.9 0.98", "0.01", clip]
     shares = {"all data": "2 3 3 2", "in-domain": "1 1"}
     mixes = {"all data": "3 4 2 2", "in-domain": "2 2 1 1", "VCR, base": "2 1 1"}
     mixes["VCR, large"] = "10 1 1"
@@ -557,9 +557,9 @@ def test_villas_plan_has_the_releases_numbers(tmp_path: Path) -> None:
         for start in ("UNITER", "VILLA"):
             job = plan[f"{name.replace(', ', '--')}--{start}: {task}"]
             assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
-            assert told(job, "inner", "warmup_steps") == ["villa", str(steps // 10)]
-            batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
-            assert batch * accumulate == tokens
+            assert told(job, "training_step", "warmup_steps") == ["villa", str(steps // 10)]
+            batch, accumulation = map(int, told(job, "batch_tokens", "gradient_accumulation_steps"))
+            assert batch * accumulation == tokens
             modality, *numbers = told(
                 job, "adversarial_modality", "adversarial_lr", "adversarial_kl_weight"
             )
@@ -611,7 +611,7 @@ def test_vlberts_plan_has_the_papers_and_the_releases_numbers(tmp_path: Path) ->
         assert float(*told(job, "weight_decay")) == 1e-4  # B16
     first, code = plan["pretrain first, pixels"], plan["pretrain base, pixels"]
     assert told(first, "related", "region_classes", "max_regions") == ["yes", "hard", "100"]
-    assert told(code, "region_classes", "budget", "decay_bias_and_norm", "clip") == [
+    assert told(code, "region_classes", "max_total_length", "decay_bias_and_norm", "max_grad_norm") == [
         *("soft", "64", "yes", "10")
     ]
     assert "related" not in code["settings"] and "text" not in first["settings"]
@@ -747,20 +747,20 @@ def test_clip_tds_plan_has_the_papers_numbers(tmp_path: Path) -> None:
             assert told(job, "optimizer", "lr", "warmup_steps") == [optimizer, rate, warmup]
             assert "teacher" not in job["settings"]
             if "batch_tokens" in job["settings"]:
-                tokens, times = map(int, told(job, "batch_tokens", "accumulate"))
+                tokens, times = map(int, told(job, "batch_tokens", "gradient_accumulation_steps"))
                 assert tokens * times == 80_000
     assert told(plan["VL-BERT: VCR full"], "epochs", "milestones", "batch") == [
         *("30", "14 18 26", "128")
     ]
-    assert told(plan["VILLA: VCR full"], "inner", "adversarial_lr") == ["villa", "0.1"]
+    assert told(plan["VILLA: VCR full"], "training_step", "adversarial_lr") == ["villa", "0.1"]
     for row, expected in ROWS.items():
         settings = plan[f"{row}: VCR full"]["settings"]
-        names = ("teacher", "objectives", "td_weight", "words", "td_gate", "td_choices")
+        names = ("teacher", "objectives", "td_weight", "num_words", "td_gate", "td_choices")
         found = [settings[name]["here"] if name in settings else "" for name in names]
         assert (*found, "pretrain" in settings["model"]["here"]) == expected, row
-    assert told(plan["VL-BERT--RTS: VCR 700"], "select") == ["random"]
+    assert told(plan["VL-BERT--RTS: VCR 700"], "word_selection") == ["random"]
     for name, job in plan.items():
-        assert ("(S)" in job["name"] or "-S" in name) == ("unlabelled" in job["settings"])
+        assert ("(S)" in job["name"] or "-S" in name) == ("unlabelled_per_labelled" in job["settings"])
     assert told(plan["VL-BERT--TS: VCR 700"], "also") == [
         "SM=VCR, shortcuts mitigated EM=VCR, explicit mitigation IM=VCR, implicit mitigation"
     ]
@@ -824,17 +824,17 @@ def test_visualberts_plan_has_the_papers_and_the_codes_numbers(tmp_path: Path) -
     for task, phases in PHASES.items():
         for phase, (batch, rate, warmup, steps) in zip(("COCO", "task"), phases, strict=True):
             job = plan[f"pretrain {task}, {phase}"]
-            assert told(job, "batch", "lr", "warmup") == [str(batch), rate, warmup]
+            assert told(job, "batch", "lr", "warmup_ratio") == [str(batch), rate, warmup]
             assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
         for kind in ("task", "task, late", "task alone"):
             settings = plan[f"pretrain {task}, {kind}"]["settings"]
-            assert ("student" in settings) and settings["task_answers"]["here"] == "right"
+            assert ("model" in settings) and settings["task_answers"]["here"] == "right"
     for name, (batch, steps, most) in TUNED.items():
         job = plan[name]
         assert (told(job, "batch", "lr"), job["optimizer_steps"]) == ([batch, "2e-5"], steps)
         assert job["settings"].get("max_regions", {"here": ""})["here"] == most
     for job in plan.values():
-        names = ("max_length", "optimizer", "epsilon", "weight_decay", "clip", "clip_per_tensor")
+        names = ("max_length", "optimizer", "epsilon", "weight_decay", "max_grad_norm", "clip_per_tensor")
         assert told(job, *names) == ["128", "bertadam", "1e-6", "0.01", "1", "yes"]
     for name in plan:
         pixels = "images" in plan[name]["settings"]
@@ -844,7 +844,7 @@ def test_visualberts_plan_has_the_papers_and_the_codes_numbers(tmp_path: Path) -
     judged = {name for name, row in answers.items() if row.get("here") == "judged"}
     assert judged == {"pretrain Code, VCR, task", "pretrain Code, NLVR2, task"}
     assert told(plan["pretrain Flickr30k, COCO"], "region_boxes") == ["yes"]
-    assert told(plan["VCR--VisualBERT: VCR Q-A"], "mentioned", "tags") == ["yes", "yes"]
+    assert told(plan["VCR--VisualBERT: VCR Q-A"], "mentioned_objects_only", "object_tags") == ["yes", "yes"]
 
 
 def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
@@ -855,7 +855,7 @@ def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
 
     def here(name: str) -> dict[str, str]:
         rows = plan[name]["settings"]
-        return {key: row["here"] for key, row in rows.items() if key not in ("model", "student")}
+        return {key: row["here"] for key, row in rows.items() if key not in ("architecture", "model")}
 
     full = here("pretrain C, COCO")
     for name, setting in ABLATIONS.items():
@@ -900,13 +900,13 @@ RATES = {
 
 
 def test_xdberts_plan_has_the_papers_numbers(tmp_path: Path) -> None:
-    """A4: blocks of 512, 9 windows, 40 epochs' schedule_steps, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE."""
+    """A4: blocks of 512, 9 windows, a schedule of 40 epochs, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE."""
     plan = plan_of("xdbert.toml", tmp_path)
     for name, (epochs, steps, layers, text, rate) in XDBERT.items():
         job = plan[name]
         assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
-        assert told(job, "cross_layers", "text", "lr", "warmup") == [layers, text, rate, "0.05"]
-        assert told(job, "max_length", "max_windows", "form") == ["512", "9", "blocks"]
+        assert told(job, "cross_layers", "text", "lr", "warmup_ratio") == [layers, text, rate, "0.05"]
+        assert told(job, "max_length", "max_windows", "text_layout") == ["512", "9", "blocks"]
         assert "epochs" not in job["settings"] or told(job, "epochs") == [epochs]
     batch, schedule_steps = map(int, told(plan["XDBERT-b: adapt"], "batch", "schedule_steps"))
     assert batch == pytest.approx(225_000 * 20 / 16_000, abs=2)

@@ -287,7 +287,7 @@ def test_the_corpus_has_every_probe_and_caption_word_and_every_fact_of_kind(
     frames = json.loads((folder / "world.json").read_text())["categories"]
     verbs = {verb: category for category, (words, _) in frames.items() for verb in words}
     kinds = {noun.name: noun.category for noun in world.nouns}
-    stated_rate = Counter(words[3] for words in map(str.split, lines) if words[1] in verbs)
+    stated = Counter(words[3] for words in map(str.split, lines) if words[1] in verbs)
     assert stated.keys() == kinds.keys()
     assert all(
         kinds[words[3]] == verbs[words[1]] for words in map(str.split, lines) if words[1] in verbs

@@ -273,7 +273,8 @@ class _MapCollector:
         some = f"pass --layers with at most {fit} of them" if fit else "a single layer is too large"
         told = f"{len(self.boxes.boxes)} {'patches' if self.boxes.are_patches else 'boxes'}"
         raise InputError(
-            f"attention among {told} in these layers would make a page of more than {MAX_PAGE_CHARACTERS >> 20} MB; {some}"
+            f"attention among {told} in these layers would make a page of more than "
+            f"{MAX_PAGE_CHARACTERS >> 20} MB; {some}"
         )
 
     def _layer(self, name: str, number: int, heads: int) -> LayerView:

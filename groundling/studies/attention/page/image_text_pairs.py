@@ -101,7 +101,8 @@ def select_pairs(config: VisualizeConfig) -> PairSelection:
         found = found[: config.limit]
     if len(found) > config.max_pairs:
         raise InputError(
-            f"{len(found):,} pairs, and --max-pairs is {config.max_pairs:,}: pass --limit N for the first N, or a larger --max-pairs "
+            f"{len(found):,} pairs, and --max-pairs is {config.max_pairs:,}: pass --limit N "
+            "for the first N, or a larger --max-pairs "
             f"for more pages (of {config.per_page} pairs each, --per-page)"
         )
     return PairSelection(found, counts)
@@ -126,7 +127,7 @@ def _photos(images: str) -> Callable[[str, str], Path]:
     photo, or several.
     """
     if not images:
-        raise InputError("look needs the folder of the photos; pass --images FOLDER")
+        raise InputError("visualize needs the folder of the photos; pass --images FOLDER")
     files = files_below(Path(images))
 
     def find(name: str, where: str) -> Path:
