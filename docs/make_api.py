@@ -39,7 +39,8 @@ command prints (for a run, the contents of `result.json`), and raises `InputErro
 SECTIONS: dict[str, dict[str, str]] = {
     "Batch: the input of a model": {
         "groundling.core.batch": (
-            "Batch Tokens Regions ClipWindows TeacherInput Perturbation Sample TextRow RegionRow Example GoldBoxes collate"
+            "Batch Tokens Regions ClipWindows TeacherInput Perturbation Sample TextRow "
+            "RegionRow Example GoldBoxes collate"
         ),
     },
     "EncoderOutput: the output of a model": {

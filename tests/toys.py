@@ -396,7 +396,7 @@ def regions(seed: int, count: int, width: int = 12, classes: int = 5) -> RegionR
     )
 
 
-class Shelf(dict[str, RegionRow]):
+class RegionDict(dict[str, RegionRow]):
     """A region store in memory."""
 
     def count(self, image: str) -> int:
@@ -414,7 +414,7 @@ class Shelf(dict[str, RegionRow]):
 
 def seen(count: int = 48) -> RegionDataset:
     """Texts, each with an image of 2 to 7 regions."""
-    store = Shelf({f"image{i}": regions(i, 2 + i % 6) for i in range(count)})
+    store = RegionDict({f"image{i}": regions(i, 2 + i % 6) for i in range(count)})
     texts = [replace(e, images=(f"image{i}",)) for i, e in enumerate(examples(count))]
     return RegionDataset(TextDataset(texts, TextRowEncoder(bert_words(), 40)), store)
 

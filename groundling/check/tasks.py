@@ -322,14 +322,16 @@ def _all(place: CheckedFolder) -> dict[Path, list[str]]:
 # -- vision and language -----------------------------------------------------------------------------------------------
 
 
-Wanted = dict[Path, list[str]]
+RequiredImages = dict[Path, list[str]]
 """Files of a layout, each with the ids of its images."""
 
 LISTS = ("minival.json", "nominival.json")
 """File names that only LXMERT's VQA lists have."""
 
 
-def _matched(place: CheckedFolder, wanted: Wanted, report: CheckReport) -> LayoutMatch | None:
+def _matched(
+    place: CheckedFolder, wanted: RequiredImages, report: CheckReport
+) -> LayoutMatch | None:
     """A match if there are files of the layout, after a check of their images."""
     if not wanted:
         return None
@@ -351,7 +353,7 @@ def vqa_v2(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     splits += [path.stem for path in lists]
     if not splits:
         return None
-    wanted: Wanted = {}
+    wanted: RequiredImages = {}
     for pattern in ("*ans2label.json", "*label2ans.json"):
         wanted.update((path, []) for path in folder.glob(pattern))
     for split in splits:
@@ -374,7 +376,7 @@ def vcr_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     for path in place.heads:  # the fields of a damaged file are not recognised
         if path.name in {"train.jsonl", "val.jsonl", "test.jsonl"} and path not in files:
             files.append(path)
-    wanted: Wanted = {}
+    wanted: RequiredImages = {}
     for file in files:
         examples = examples_of(vcr.ANSWER, place.folder, file.stem, report)
         wanted[file] = _first_images(examples)
@@ -396,7 +398,7 @@ def _vcr_metadata(
 
 def nlvr2_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """NLVR2's json files, and its lists of subsets."""
-    wanted: Wanted = {}
+    wanted: RequiredImages = {}
     files = place.with_fields(".json", "identifier", "sentence")
     if files:  # the other splits belong to NLVR2, whatever their first bytes
         splits = (nlvr2.NLVR2.train, *nlvr2.NLVR2.dev)
@@ -414,7 +416,7 @@ def nlvr2_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None
 
 def snli_ve_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """SNLI-VE's jsonl files."""
-    wanted: Wanted = {}
+    wanted: RequiredImages = {}
     for file in place.heads:
         if not file.match("snli_ve_*.jsonl"):
             continue
@@ -430,7 +432,7 @@ def refcoco_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | No
     detections = place.with_fields(".json", "image_id", "box", "score")
     if not files and not detections:
         return None
-    wanted: Wanted = {file: [] for file in (*files, *detections)}
+    wanted: RequiredImages = {file: [] for file in (*files, *detections)}
     objects: refcoco.InstanceTables | None = None
     if files or (place.folder / "instances.json").is_file():
         (objects,) = report.readable([partial(refcoco.read_instance_tables, place.folder)]) or (
@@ -494,7 +496,7 @@ def flickr30k_entities(place: CheckedFolder, report: CheckReport) -> LayoutMatch
     if not any((folder / name).is_dir() for name in ("Sentences", "Annotations")):
         return None
     report.mark_seen(folder / "Sentences", folder / "Annotations")
-    wanted: Wanted = {}
+    wanted: RequiredImages = {}
     for split in ("train", "val", "test"):
         file = folder / f"{split}.txt"
         if file.is_file():

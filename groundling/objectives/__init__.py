@@ -77,11 +77,11 @@ class Objective(nn.Module):
         return self.weight * min(1.0, (step + 1) / self.warmup)
 
     def weight_of(self, term: str, step: int) -> float:
-        """Weight of one of its terms at an optimizer step (0-based); 0 for a `watched` term."""
+        """Weight of one of its terms at an optimizer step (0-based); 0 for one of `monitored_terms`."""
         return 0.0 if term in self.monitored_terms else self.weight_at(step)
 
     def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
-        """Notes on its `watched` terms after a run, one line each.
+        """Notes on its `monitored_terms` after a run, one line each.
 
         `means`: mean of every watched term in each epoch; terms that were never logged are missing.
         """
@@ -247,7 +247,9 @@ def check_saved_modules(objective: Objective) -> None:
         isinstance(name, str) and isinstance(head, nn.Module) for name, head in saved.items()
     )
     if not sound:
-        raise InputError(f"{objective.name}: `saved_modules` must return a dict from names to modules")
+        raise InputError(
+            f"{objective.name}: `saved_modules` must return a dict from names to modules"
+        )
 
 
 def save_objective_heads(folder: Path, objectives: Sequence[Objective]) -> None:

@@ -105,14 +105,14 @@ class ClipModels(NamedTuple):
     model: FrozenClip
     """The model that computes the teacher's features."""
     scorer: FrozenClip
-    """The model that compares image and text: `own`, or another one if given."""
+    """The model that compares image and text: that of the features, or another one if given."""
     in_joint_space: bool
     """Whether features are in the joint space; otherwise they are taken before the projections."""
     photos: TeacherImages
 
     @property
     def has_scorer(self) -> bool:
-        """Whether `scorer` is another model than `own`."""
+        """Whether `scorer` is another model than `model`."""
         return self.scorer is not self.model
 
     @property
@@ -126,13 +126,13 @@ class ClipModels(NamedTuple):
         return "clip_text" if self.in_joint_space and not self.has_scorer else SCORED_TEXT
 
     def normalize_text(self, states: Tensor) -> Tensor:
-        """Unit-length features (..., E) from states (..., D) of the text tower of `own`."""
+        """Unit-length features (..., E) from states (..., D) of the text tower of `model`."""
         return F.normalize(
             _projected(self.model, states) if self.in_joint_space else states, dim=-1
         )
 
     def with_own_text(self, inputs: list[Sample], texts: Sequence[str]) -> list[Sample]:
-        """Inputs with their texts, tokenized for `own`."""
+        """Inputs with their texts, tokenized for `model`."""
         if inputs[0].clip is not None:
             return inputs
         rows = self.model.tokenize(texts)
@@ -160,7 +160,7 @@ class ClipBatch:
 
     @cached_property
     def model_text(self) -> tuple[Tensor, Tensor]:
-        """Token states (U, V, D) of each text in `own`, and the state (U, D) at its end."""
+        """Token states (U, V, D) of each text in `model`, and the state (U, D) at its end."""
         return self.models.model.encode_texts(self.batch)
 
     @cached_property

@@ -37,7 +37,8 @@ from groundling.vision_language.single_stream import (
 def load_encoder(source: str | Path, model_format: str = "", architecture: str = "") -> Encoder:
     """Load the model of a hub id or folder, in a `ModelFormat` of this package or as a transformers encoder.
 
-    `kind` (MODULE:NAME): your own `ModelFormat` that loads it. `design` (MODULE:NAME): the `Architecture` of
+    `model_format` (MODULE:NAME): your own `ModelFormat` that loads it. `architecture`
+    (MODULE:NAME): the `Architecture` of
     a single-stream model that is not from this package. Raises InputError if there is no model, or if it
     needs one of these.
     """
@@ -68,7 +69,7 @@ def is_single_stream(source: str | Path) -> bool:
 
 
 def _join_of(source: str | Path, design: str) -> type[MultimodalEmbeddings]:
-    """The `MultimodalEmbeddings` of a folder's model; those of other packages only if `design` names them."""
+    """The `MultimodalEmbeddings` of a folder's model; those of other packages only if `architecture` names them."""
     kind = str(read_join_description(source)["kind"])
     if is_import_path(design):
         named_by_user = import_object(design, Architecture)
@@ -103,7 +104,7 @@ def make_task_head(
 ) -> TaskHead:
     """Make a head for an output type: `plain`, `raw`, `adapter`, or the paper's head for the task `name`.
 
-    `design` (MODULE:NAME): your own architecture. Raises InputError if the paper has no head for this task,
+    `architecture` (MODULE:NAME): your own architecture. Raises InputError if the paper has no head for this task,
     or for `raw` with a model that is no text encoder.
     """
     if name == ADAPTER:

@@ -25,7 +25,7 @@ from groundling.models.attention import (
 LAYERS, HEADS = 3, 5
 
 
-class Told(nn.Module):
+class StubAttention(nn.Module):
     """Gives maps of its own making, in place of a model's; counts how often it is run."""
 
     def __init__(self, layers: int = LAYERS, heads: int = HEADS) -> None:
@@ -61,7 +61,9 @@ class Told(nn.Module):
 def samples_of(
     examples: list[Example], store: dict[str, RegionRow], text: TextRowEncoder, **seeing: Any
 ) -> SampleDataset:
-    return RegionDataset(TextDataset(examples, text), toys.Shelf(store), RegionOptions(**seeing))
+    return RegionDataset(
+        TextDataset(examples, text), toys.RegionDict(store), RegionOptions(**seeing)
+    )
 
 
 TEXT = "a red doghouse runs"

@@ -307,7 +307,7 @@ def test_pixels_within_stored_boxes(
             assert not reason
     saved = ("--model", run, "--data", str(place / "vcr"), "--split", "val")
     for command, out in (("evaluate", "none"), ("predict", "answers.csv")):
-        assert "photos themselves" in asks(command, *saved, out=out)
+        assert "reads pixels; pass --images" in asks(command, *saved, out=out)
         assert not asks(command, *saved, *photos, out=out)
     assert not asks(
         "visualize", "--model", pre, run, *vcr, *photos, "--limit", "1", out="look.html"

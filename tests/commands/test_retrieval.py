@@ -264,7 +264,7 @@ def test_long_texts_are_cut_by_the_model_and_not_by_the_student(
 ) -> None:
     config = config_of(place, student=str(place / "student"), captions_per_text=2, max_length=64)
     result = retrieve(config, tmp_path / "out")
-    assert (result["texts"], result["join_captions"]) == (7, 2)
+    assert (result["texts"], result["captions_per_text"]) == (7, 2)
     cut = result["model"]["truncated_texts"]
     assert cut > 3
     assert result["model"]["truncated_tokens"] > cut

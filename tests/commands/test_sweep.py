@@ -127,7 +127,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
     [
         (
             ('arm = "mlm"', "arms = 3"),
-            r'\[variants\."control"\]: unknown key \'arms\'; there are: acc',
+            r'\[variants\."control"\]: unknown key \'arms\'; there are: adversarial_kl',
         ),
         (("batch = 8", 'batch = "8"'), r"\[adapt\]: batch = '8', expected a whole number"),
         (("steps = 2", "steps = true"), r"\[adapt\]: steps = True, expected a whole number"),
@@ -138,7 +138,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         (("seeds = 2", "seed = 2"), "unknown key 'seed'; there are: adapt"),
         (
             ("limit_train = 12", "arm = 3"),
-            r'\[variants\."tower"\]\.tune: unknown key \'arm\'; there are: acc',
+            r'\[variants\."tower"\]\.tune: unknown key \'arm\'; there are: adapter',
         ),
         (("tune = { limit_train = 12, batch = 4 }", "tune = 3"), r"tune: 3, expected a table"),
         (("seeds = 2", "seeds ="), r"not valid TOML, .*line 2"),

@@ -175,7 +175,12 @@ def test_what_a_head_reads_is_counted_and_scored(name, case):
     encoded = c.model(batch)
     answer = c.objective.compute_logits(encoded, batch)
     if answer is None:
-        assert name not in {"MaskedLM", "ImageTextMatching", "MaskedRegionModeling", "SupervisedObjective"}
+        assert name not in {
+            "MaskedLM",
+            "ImageTextMatching",
+            "MaskedRegionModeling",
+            "SupervisedObjective",
+        }
         return
     logits = c.objective.comparison_logits(answer)
     assert logits.ndim == 2 and len(logits) == c.objective.count_logits(batch) > 0

@@ -294,7 +294,7 @@ def test_a_gate_on_the_tasks_logits_may_leave_its_term_out(
     task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     gated = mine("gated")
     # About half of the micro-batches have a sample of which the task is sure.
-    doubt = gated.Doubt(model.sizes, threshold=0.56, weight=0.5)
+    doubt = gated.AnswerEntropy(model.sizes, threshold=0.56, weight=0.5)
     never = gated.Never(model.sizes)
     config = replace(STEPS, steps=24, batch=4, gradient_accumulation_steps=accumulate, lr=1e-4)
     train(model, [task, doubt, never], text_only, config, tmp_path)
@@ -316,7 +316,7 @@ def test_a_term_without_a_count_is_logged_as_its_mean_over_steps(
         model = student()
         torch.manual_seed(5)
         task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
-        doubt = mine("gated").Doubt(model.sizes, threshold=0.0)
+        doubt = mine("gated").AnswerEntropy(model.sizes, threshold=0.0)
         config = replace(STEPS, steps=4, log_every=every, save_every=9)
         train(model, [task, doubt], text_only, config, tmp_path / str(every))
         logs[every] = log_of(tmp_path / str(every))
@@ -835,7 +835,7 @@ def villa_and_gate(folder: str) -> None:
         task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
         still(task)
         # The task is as sure as this of one sample in six, so many micro-batches have none.
-        beside = [gated.Doubt(model.sizes, threshold=0.53)] if name == "gate" else []
+        beside = [gated.AnswerEntropy(model.sizes, threshold=0.53)] if name == "gate" else []
         config = replace(STEPS, steps=4, lr=1e-4)
         training_step = villa if name == "villa" else None
         train(

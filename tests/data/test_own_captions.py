@@ -20,7 +20,7 @@ from groundling.check import check
 from groundling.check.checked_folder import CheckReport, ColumnFlags
 from groundling.commands.data import CHECK as data_check
 from groundling.commands.data import CheckConfig
-from groundling.commands.train_clip import COMMAND as teach
+from groundling.commands.train_clip import COMMAND as train_clip
 from groundling.commands.train_clip import TeachConfig
 from groundling.core.errors import InputError
 from groundling.data import images
@@ -99,7 +99,7 @@ class Fixture:
     def told(self, out: Path) -> str:
         """What the command refuses it with; empty if it reads it."""
         try:
-            teach(self.config(), TrainConfig(cpu=True), out)
+            train_clip(self.config(), TrainConfig(cpu=True), out)
         except InputError as error:
             return str(error)
         return ""
@@ -220,7 +220,7 @@ def test_every_layout_is_read_by_the_command_and_found_by_the_check(
     assert len(counted) == 1
     if make is not coco_tree:
         assert "; 0 have no caption" in counted[0]
-    result = teach(fixture.config(), TrainConfig(cpu=True), tmp_path / "out")
+    result = train_clip(fixture.config(), TrainConfig(cpu=True), tmp_path / "out")
     config = fixture.config()
     splits = config.reading.caption_splits
     images = read_captions(fixture.captions, splits, config.reading.columns).images

@@ -243,7 +243,9 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
     assert {"preprocessing_sha256", "coordinates", "order", "background"} <= set(manifest)
     assert not store.background  # a detector's "nothing" is left out
     other = replace_settings(config, shortest_edge=24)
-    with pytest.raises(InputError, match=r"holds another run \(config.shortest_edge: 0 there, 24 now\)"):
+    with pytest.raises(
+        InputError, match=r"holds another run \(config.shortest_edge: 0 there, 24 now\)"
+    ):
         regions(other, tmp_path / "store")
     regions(other, tmp_path / "other")
     assert (

@@ -29,7 +29,7 @@ from groundling.training.loop import ModelWithObjectives
 
 COUNT = 6
 CHOICES = 3
-STORE = toys.Shelf({f"image{n}": toys.regions(n, 2 + n) for n in range(COUNT)})
+STORE = toys.RegionDict({f"image{n}": toys.regions(n, 2 + n) for n in range(COUNT)})
 
 
 class Letters(Teacher):

@@ -101,7 +101,7 @@ CASES = [
     ("modality --model model --data gone", "--data gone: no such file"),
     ("syntax --model model --data gone --parses gold", "--data gone: no such folder"),
     ("figures gone", "--results gone: no such folder"),
-    ("look model --image gone.jpg --text words", "--image gone.jpg: no such file"),
+    ("visualize model --image gone.jpg --text words", "--image gone.jpg: no such file"),
     ("info", "info needs --name"),
     ("data check gone", "--folder gone: no such folder"),
     ("data show gone 1", "--store gone: no such folder"),

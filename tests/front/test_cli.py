@@ -120,7 +120,7 @@ def test_commands_of_one_family_are_listed_together(
 ) -> None:
     assert "--json" in help_of("info")
     assert main(["data", "--help"]) == 0
-    listed = re.findall(r"^  (data \w+) ", capsys.readouterr().out, re.MULTILINE)
+    listed = re.findall(r"^  (data [\w-]+) ", capsys.readouterr().out, re.MULTILINE)
     assert listed == [name for name in COMMANDS if name.startswith("data ")]
     assert "--folder" in help_of("data check")  # a bare FOLDER means the same
 
@@ -268,11 +268,10 @@ def test_flags_fill_the_settings(called: list[tuple], capsys: pytest.CaptureFixt
 
 def test_flags_may_be_spelt_with_underscores_and_equals_signs(called: list[tuple]) -> None:
     assert (
-        main(["adapt", "--max_texts=3", "--no_masked_lm", "--text=a_b.txt", "--cpu", "--no-cpu"])
-        == 0
+        main(["adapt", "--limit=3", "--no_masked_lm", "--text=a_b.txt", "--cpu", "--no-cpu"]) == 0
     )
     config, training, _ = called[0]
-    assert config == make_settings(AdaptConfig, max_texts=3, masked_lm=False, text="a_b.txt")
+    assert config == make_settings(AdaptConfig, limit=3, masked_lm=False, text="a_b.txt")
     assert training == ADAPTING
 
 
@@ -290,7 +289,7 @@ def test_commands_have_their_own_defaults(called: list[tuple]) -> None:
     assert tuning == TrainConfig(epochs=3, lr=2e-5, warmup_ratio=0.1, weight_decay=0.0) != TUNING
     assert probing == PROBING
     assert (taught.size, teaching.schedule, teaching.epochs) == (32, "cosine", 20)
-    assert (first, last) == ("runs/finetune", "runs/teach")
+    assert (first, last) == ("runs/finetune", "runs/train-clip")
 
 
 def test_compare_tells_its_four_settings_apart(called: list[tuple]) -> None:
@@ -390,7 +389,7 @@ def test_data_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
                 "data",
                 "make-world",
                 *flags,
-                "--no-zero-region-features",
+                "--no-control-images",
                 "--out",
                 str(tmp_path / "w"),
             ]
@@ -399,7 +398,7 @@ def test_data_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert f"groundling data check {tmp_path / 'w'}" in capsys.readouterr().out
     about = json.loads((tmp_path / "w" / "world.json").read_text())
-    assert about["config"] == {**WorldConfig().__dict__, **numbers, "blind": False}
+    assert about["config"] == {**WorldConfig().__dict__, **numbers, "control_images": False}
     assert len((tmp_path / "w" / "corpus" / "train.txt").read_text().splitlines()) == 30
     assert len(list((tmp_path / "w" / "images").iterdir())) == 6
     assert main(["data", "check", str(tmp_path / "w")]) == 0

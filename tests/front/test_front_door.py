@@ -248,7 +248,7 @@ def test_help_shows_shapes() -> None:
     text = pydoc.render_doc(Batch, renderer=pydoc.plaintext)
     assert "(N, K) long: equal numbers for equal raw words" in text
     assert "(N, T) long." in pydoc.render_doc(Tokens, renderer=pydoc.plaintext)
-    assert "Prefix of the terms in the log" in inspect.getdoc(Objective)
+    assert "Prefix of its terms in the log" in inspect.getdoc(Objective)
     # Every module's own words come first, and nothing else is lost.
     assert inspect.getdoc(Batch).startswith(f"{summary_of(Batch)}\n\nFields:\n    ids: ")
     assert Batch(()).__doc__ == Batch.__doc__

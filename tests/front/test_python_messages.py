@@ -23,8 +23,8 @@ from groundling.core.output_types import (
 )
 from groundling.prediction.fine_tuned import describe_answers
 
-KEYWORDS = ("batch", "regions", "model", "images", "tags", "skip_bad", "lr")
-SWITCHES = ("tags", "skip_bad")
+KEYWORDS = ("batch", "regions", "model", "images", "object_tags", "skip_bad", "lr")
+SWITCHES = ("object_tags", "skip_bad")
 
 
 def told(message: str) -> str:
@@ -42,7 +42,7 @@ def told(message: str) -> str:
         ("--model runs/x: no such folder", "model=runs/x: no such folder"),
         (
             "--no-object-tags is not for it; --skip-bad is",
-            "tags=False is not for it; skip_bad=True is",
+            "object_tags=False is not for it; skip_bad=True is",
         ),
         ("pass --skip-bad to leave it empty", "pass skip_bad=True to leave it empty"),
         ("--batch and --lr go together", "batch= and lr= go together"),

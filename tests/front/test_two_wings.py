@@ -23,10 +23,10 @@ def loaded():
 for one in pkgutil.walk_packages(groundling.commands.__path__, "groundling.commands."):
     importlib.import_module(one.name)
     assert not loaded(), one.name
-names = [name for name in groundling.FUNCTIONS if COMMANDS.of_core(name.replace("_", " "))]
+names = [name for name in groundling.FUNCTIONS if COMMANDS.core_command(name.replace("_", " "))]
 asked = dict.fromkeys(names, {}) | {
     "adapt": {"student": "none/there", "arm": "mlm+xdbert", "teacher": "none/there", "text": sys.argv[1]},
-    "pretrain": {"student": "none/there", "model": "uniter", "regions": ".", "captions": sys.argv[1]},
+    "pretrain": {"model": "none/there", "architecture": "uniter", "regions": ".", "captions": sys.argv[1]},
     "finetune": {"model": "none/there", "task": "glue/rte", "data": "."},
     "verdict": {"runs": (".", "a=.")},
     "regions": {"images": ".", "backbone": "none/there"},
@@ -67,7 +67,7 @@ MINE = Command(
     {"_own": MineConfig()},
     title="Mine: a study of one's own",
     example="groundling mine",
-    leaves=NoOutput(),
+    output=NoOutput(),
 )
 COMMANDS = (MINE,)
 ''',
@@ -80,9 +80,9 @@ from groundling.tasks import Task
 TASK = Task("mine", Classification(("no", "yes")), lambda folder, split: [], metrics=(ACCURACY,), source="here")
 """,
     "layouts.py": """
-from groundling.check.checked_folder import Layout
+from groundling.check.checked_folder import DataLayout
 
-LAYOUT = Layout("mine", "mine.txt", lambda place, report: None)
+LAYOUT = DataLayout("mine", "mine.txt", lambda place, report: None)
 """,
     "published.py": """
 from groundling.command_line.registered_names import PublishedScores
@@ -95,14 +95,14 @@ REPORTED = PublishedScores("MINE-b", {"glue/rte": 70.0})
 FOUND = """
 from groundling import cli
 from groundling.check import known
-from groundling.core.registry import named
-from groundling.command_line.registered_names import published
+from groundling.core.registry import resolve
+from groundling.command_line.registered_names import published_scores
 from groundling.tasks import Task
 
-assert named("tasks", Task, "mine").name == "mine"
+assert resolve("tasks", Task, "mine").name == "mine"
 assert "mine (mine.txt)" in known()
-assert published()["MINE-b"] == {"glue/rte": 70.0} and published()["XDBERT-b"]
-assert cli.main(["mine", "--word-weight", "Hello"]) == 0
+assert published_scores()["MINE-b"] == {"glue/rte": 70.0} and published_scores()["XDBERT-b"]
+assert cli.main(["mine", "--word", "Hello"]) == 0
 cli.main(["--help"])
 """
 

@@ -61,7 +61,8 @@ def commands(shelf: Path) -> dict[str, list[str]]:
     lines = {
         "adapt, the control": f"adapt {student} --arm mlm {text} {TRAINED}",
         "adapt": f"adapt {student} --teacher {clip} {text} {TRAINED}",
-        "pretrain": f"pretrain --architecture visualbert --model {shelf}/bert-base-uncased --regions {shelf}/store {captions} {TRAINED}",
+        "pretrain": f"pretrain --architecture visualbert --model {shelf}/bert-base-uncased "
+        f"--regions {shelf}/store {captions} {TRAINED}",
         "finetune": f"finetune --model {shelf}/bert-base-uncased {rte} --seeds 2 --save-model {TRAINED}",
         "train-clip": f"train-clip {captions} --images {shelf}/my_photos {small} {TRAINED}",
         "regions": f"regions {shelf}/my_photos --grid 2 --shard-size 2 --cpu --backbone {shelf}/microsoft/resnet-50",
@@ -102,7 +103,8 @@ def _looking(shelf: Path) -> dict[str, str]:
         "retrieve": f"retrieve --model {clip} {photos} --cpu",
         "winoground": f"winoground --model {clip} --data {shelf}/winoground --cpu",
         "pairs": f"pairs --model {shelf}/control/model --data {shelf}/my_pairs.csv --cpu",
-        "probe-facts": f"probe-facts --model {shelf}/bert-base-uncased --data {shelf}/coda/annotations.jsonl --modes linear",
+        "probe-facts": f"probe-facts --model {shelf}/bert-base-uncased --modes linear "
+        f"--data {shelf}/coda/annotations.jsonl",
         "similarity": f"similarity --model {shelf}/bert-base-uncased --other {shelf}/control/model",
         "grounded": f"grounded --base {shelf}/learned --other {shelf}/others {rte} {counted}",
         "ensemble": f"ensemble {shelf}/learned {shelf}/others {rte}",

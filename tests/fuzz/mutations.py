@@ -23,7 +23,7 @@ LINES = {".tsv", ".csv", ".jsonl"}
 """Endings of files with a record in every line."""
 
 
-class Kind(StrEnum):
+class Effect(StrEnum):
     SAME = "same"
     DAMAGE = "damage"
     LIE = "lie"
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 class Mutation(NamedTuple):
     name: str
-    kind: Kind
+    kind: Effect
     content: bytes | None
     """None: the file is gone."""
 
@@ -109,7 +109,7 @@ def swap_halves(content: bytes, rng: Random) -> bytes:
     return content[middle:] + content[:middle]
 
 
-ANY: dict[Change, Kind] = dict.fromkeys(
+ANY: dict[Change, Effect] = dict.fromkeys(
     (
         flip_a_bit,
         flip_bits,
@@ -126,7 +126,7 @@ ANY: dict[Change, Kind] = dict.fromkeys(
         append_noise,
         swap_halves,
     ),
-    Kind.EDIT,
+    Effect.EDIT,
 )
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -272,22 +272,22 @@ PATHS = (
     b"a/../b.jpg",
 )
 
-AS_TEXT: dict[Change, Kind] = {
-    byte_order_mark: Kind.SAME,
-    windows_lines: Kind.SAME,
-    old_mac_lines: Kind.SAME,
-    utf_16: Kind.SAME,
-    no_last_newline: Kind.SAME,
-    zeros_behind: Kind.DAMAGE,
-    latin_1: Kind.DAMAGE,
-    half_a_character: Kind.DAMAGE,
-    a_line_less: Kind.EDIT,
-    a_line_twice: Kind.EDIT,
-    two_lines_joined: Kind.EDIT,
-    lines_in_disorder: Kind.EDIT,
-    an_odd_character: Kind.EDIT,
-    another_number: Kind.EDIT,
-    another_path: Kind.EDIT,
+AS_TEXT: dict[Change, Effect] = {
+    byte_order_mark: Effect.SAME,
+    windows_lines: Effect.SAME,
+    old_mac_lines: Effect.SAME,
+    utf_16: Effect.SAME,
+    no_last_newline: Effect.SAME,
+    zeros_behind: Effect.DAMAGE,
+    latin_1: Effect.DAMAGE,
+    half_a_character: Effect.DAMAGE,
+    a_line_less: Effect.EDIT,
+    a_line_twice: Effect.EDIT,
+    two_lines_joined: Effect.EDIT,
+    lines_in_disorder: Effect.EDIT,
+    an_odd_character: Effect.EDIT,
+    another_number: Effect.EDIT,
+    another_path: Effect.EDIT,
 }
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -328,8 +328,8 @@ def cells_in_disorder(cells: list[bytes], rng: Random) -> None:
     rng.shuffle(cells)
 
 
-AS_TABLE: dict[Change, Kind] = dict.fromkeys(
-    (a_cell_less, a_cell_twice, an_empty_cell, cells_in_disorder), Kind.EDIT
+AS_TABLE: dict[Change, Effect] = dict.fromkeys(
+    (a_cell_less, a_cell_twice, an_empty_cell, cells_in_disorder), Effect.EDIT
 )
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -444,7 +444,7 @@ def another_whole(content: bytes, rng: Random) -> bytes:
     return json.dumps(rng.choice(VALUES[:-1])).encode()
 
 
-AS_JSON: dict[Change, Kind] = dict.fromkeys(
+AS_JSON: dict[Change, Effect] = dict.fromkeys(
     (
         another_value,
         a_value_less,
@@ -455,7 +455,7 @@ AS_JSON: dict[Change, Kind] = dict.fromkeys(
         all_of_it_wrapped,
         another_whole,
     ),
-    Kind.EDIT,
+    Effect.EDIT,
 )
 
 
@@ -516,9 +516,9 @@ def a_foreign_key(box: Any, key: Any, rng: Random) -> None:
         box[added] = auto | {"AutoTokenizer": [name, name]} if added == "auto_map" else name
 
 
-AS_JSON |= {spelt_otherwise: Kind.SAME, with_a_nan: Kind.DAMAGE}
-FOREIGNERS: dict[Change, Kind] = dict.fromkeys(
-    (a_foreign_name, a_foreign_text, a_foreign_key), Kind.EDIT
+AS_JSON |= {spelt_otherwise: Effect.SAME, with_a_nan: Effect.DAMAGE}
+FOREIGNERS: dict[Change, Effect] = dict.fromkeys(
+    (a_foreign_name, a_foreign_text, a_foreign_key), Effect.EDIT
 )
 
 
@@ -545,13 +545,15 @@ def another_output(content: bytes, rng: Random) -> bytes:
     return b"\n".join(lines)
 
 
-AS_PREDICTIONS: dict[Change, Kind] = dict.fromkeys((another_prediction, another_output), Kind.LIE)
+AS_PREDICTIONS: dict[Change, Effect] = dict.fromkeys(
+    (another_prediction, another_output), Effect.LIE
+)
 
 
 def mutated(path: Path, content: bytes, rng: Random) -> Mutation:
     """One of the ways that fit a file."""
     if rng.random() < 0.02:
-        return Mutation("gone", Kind.EDIT, None)
+        return Mutation("gone", Effect.EDIT, None)
     offered = [ANY]
     is_text = path.suffix in TEXT or _is_text(content)
     if is_text:
@@ -571,9 +573,9 @@ def mutated(path: Path, content: bytes, rng: Random) -> Mutation:
     except (ValueError, IndexError):  # the file is not of its ending's kind
         change = flip_a_bit
         made = change(content, rng)
-    kind = ANY.get(change) or ways.get(change, Kind.EDIT)
+    kind = ANY.get(change) or ways.get(change, Effect.EDIT)
     if change in (truncate, cut_the_end) and not is_text:
-        kind = Kind.DAMAGE
+        kind = Effect.DAMAGE
     return Mutation(change.__name__, kind, made)
 
 

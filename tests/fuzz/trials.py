@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mutations import FOREIGN, Kind, Mutation, mutated
+from mutations import FOREIGN, Effect, Mutation, mutated
 from readers import LazyFixture, Reader, readers, told
 
 from groundling.check import check
@@ -143,12 +143,12 @@ class Bench:
         report = check(self.place, self.reader.flags)
         return [*report.problems, report.layout]
 
-    def _may_differ(self, kind: Kind, path: Path) -> bool:
+    def _may_differ(self, kind: Effect, path: Path) -> bool:
         """Whether another reading may go unsaid: nobody can know of an edit, nor of damage in a layout of no rules."""
         is_sealed = self.reader.sealed and path.name not in self.reader.unsealed
-        if is_sealed or kind in (Kind.SAME, Kind.LIE):
+        if is_sealed or kind in (Effect.SAME, Effect.LIE):
             return False
-        return kind == Kind.EDIT or not self.reader.checked
+        return kind == Effect.EDIT or not self.reader.checked
 
 
 def forgotten() -> bool:

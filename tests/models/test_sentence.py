@@ -315,11 +315,11 @@ def test_what_is_pooled_is_what_is_taught(settings: AdaptConfig, given: Path) ->
     batch = collate(TextDataset([Example("a", "a red dog")], *text.inputs(24)).get([0]))
     encoded = text(batch)
     sizes = text.sizes._replace(teacher=8)
-    own = FeatureDistillation(sizes, pooling="own")._sentences(encoded, batch)
+    own = FeatureDistillation(sizes, pool="own")._sentences(encoded, batch)
     torch.testing.assert_close(own[0], encoded.text[0].mean(0))
-    inner = FeatureDistillation(sizes, pooling="mean")._sentences(encoded, batch)
+    inner = FeatureDistillation(sizes, pool="mean")._sentences(encoded, batch)
     torch.testing.assert_close(inner[0], encoded.text[0, 1:-1].mean(0))
-    plain = FeatureDistillation(sizes._replace(sentence_weight=0), pooling="own")._sentences(
+    plain = FeatureDistillation(sizes._replace(sentence_embedding=0), pool="own")._sentences(
         encoded, batch
     )
     torch.testing.assert_close(plain[0], encoded.text[0, 0])
@@ -518,7 +518,7 @@ def test_published_sweeps_do_not_follow_the_defaults() -> None:
         pinned = replace(ADAPTING, **{k: content[k] for k in ("lr", "head_lr")})
         assert (pinned.lr, pinned.head_lr) == (lr, 1.0)
         assert content.get("freeze_encoder_steps") or content["freeze_encoder_ratio"] == 0
-    assert tomllib.loads((ROOT / "sweeps/real.toml").read_text())["adapt"]["pool"] == "cls"
+    assert tomllib.loads((ROOT / "sweeps/real.toml").read_text())["adapt"]["pooling"] == "cls"
 
 
 # -- sentence-transformers itself --------------------------------------------------------------------------------------

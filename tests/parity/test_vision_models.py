@@ -207,7 +207,7 @@ def restated_vlbert(join, table, text, regions):
         names.append((join.mask_word if masked else join.image_word)[0])
     end = len(text.input_ids)
     sees = torch.stack(
-        [looks[max(0, r)] for r in text.region.tolist()]
+        [looks[max(0, r)] for r in text.region_index.tolist()]
     )  # the whole image is region 0
     words = (
         table.word_embeddings(text.input_ids)
@@ -250,7 +250,7 @@ def test_join_is_its_plain_restatement(kind, restated, text_only, bert_tokenizer
         text, regions = (
             SimpleNamespace(
                 **{
-                    name: x[b, part.attention_mask[b]]
+                    name: x[b, (part.mask if hasattr(part, "mask") else part.attention_mask)[b]]
                     for name, x in vars(part).items()
                     if x is not None
                 }

@@ -623,7 +623,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"data": "folder"}, "trained on a table file; pass a file"),
         ({"data": "none.csv"}, "none.csv: no such file or folder"),
         ({"split": "dev"}, "is a file, and has no splits"),
-        ({"out": "answers.txt"}, "ends in .csv, .tsv, .jsonl"),
+        ({"out": "answers.txt"}, "ending in .csv, .tsv, .jsonl"),
         ({"out": "few.csv"}, "exists already; choose another --out"),
         ({"out": "nowhere/a.csv"}, "no folder .*nowhere; create it, or choose another --out"),
         ({"model": "bert"}, f"{FILE} is missing"),

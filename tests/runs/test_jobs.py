@@ -41,7 +41,7 @@ from groundling.runs import jobs
 
 jobs._set_up_process = abs  # of a number, which loads no torch
 assert jobs.run_jobs([jobs.Job("one", len, ("a",))], 1, print) == {"one": 1}
-assert list(jobs.side_by_side(len, [("bc",), ("bc",)], 2)) == [2, 2]
+assert list(jobs.run_parallel(len, [("bc",), ("bc",)], 2)) == [2, 2]
 """
 """Without `if __name__ == "__main__":`, which processes would need that begin with the script."""
 

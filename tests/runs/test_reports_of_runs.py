@@ -82,7 +82,8 @@ def test_the_card_of_a_model_names_weights_other_than_one(tmp_path: Path) -> Non
     card = (tmp_path / "out/model/README.md").read_text()
     assert f"retain {result['train_metrics']['retain']:.3f} (times 10)" in card
     assert (
-        f"mlm {result['train_metrics']['mlm']:.3f}\n" in card or f"mlm {result['train_metrics']['mlm']:.3f}," in card
+        f"mlm {result['train_metrics']['mlm']:.3f}\n" in card
+        or f"mlm {result['train_metrics']['mlm']:.3f}," in card
     )
 
 

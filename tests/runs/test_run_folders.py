@@ -385,7 +385,8 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
     with pytest.raises(InputError, match=r"result.json: expected a whole number in 'seed'"):
         _files(str(out), task, "val")
     with pytest.raises(
-        InputError, match=r"result.json: damaged or changed since the run .KeyError: 'train_metrics'"
+        InputError,
+        match=r"result.json: damaged or changed since the run .KeyError: 'train_metrics'",
     ):
         finished_result(out / "seed-0", lambda done: done["train_metrics"]["loss"])
     put(out / "seed-0/result.json", json.dumps({"trained_on": 1}))

@@ -80,9 +80,7 @@ def test_strata_of_vqa(tmp_path: Path) -> None:
     assert types == {"0": "is the", "1": "what color", "2": "is the", "3": "what color"}
     answers = strata(task, folder, "answer")
     assert answers == {"0": "yes", "1": "red", "2": "no answer in the map", "3": "yes"}
-    assert draw_partition(answers, per=1, seed=0) == sorted(
-        draw_partition(answers, per=1, seed=0)
-    )
+    assert draw_partition(answers, per=1, seed=0) == sorted(draw_partition(answers, per=1, seed=0))
     assert "2" not in draw_partition(answers, per=9, seed=0, allow_fewer=True)
     with pytest.raises(
         InputError, match="--stratify-by category: vqa has no such strata; there are: total"

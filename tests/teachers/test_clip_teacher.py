@@ -188,7 +188,7 @@ def plainly(folder: Path, photos: Path, example: Example) -> tuple[torch.Tensor,
 @pytest.mark.parametrize("name", ["clip", "siglip"])
 def test_features_are_transformers_own(name, place, tmp_path):
     some = [*examples()[:5], Example("p", "two dogs", "in a park !", images=("some/1",), label=0)]
-    batch = wrapped(teacher(place, name, keywords=NOTHING), some, tmp_path)
+    batch = wrapped(teacher(place, name, keyword_extractor=NOTHING), some, tmp_path)
     assert {key: value.shape[1:] for key, value in batch.features.items()} == {
         "clip_image": (32 if name == "siglip" else 24,),
         "clip_text": (32 if name == "siglip" else 24,),
@@ -216,7 +216,7 @@ def test_features_are_transformers_own(name, place, tmp_path):
 
 def test_words_are_numbered_as_the_students(place, tmp_path):
     some = [Example("p", "isn't a dog", "girl's café, 1", images=("some/0",))]
-    batch, _ = kept_and_live(teacher(place, words=20), some, tmp_path)
+    batch, _ = kept_and_live(teacher(place, num_words=20), some, tmp_path)
     chosen = [word for word in batch.features["clip_word"][0].tolist() if word >= 0]
     text = text_for_clip(some[0])
     there = [text[s:e] for s, e in word_spans(text)]
@@ -301,7 +301,7 @@ def test_space_before_the_projection(place, tmp_path):
 
 
 def test_words_by_themselves_and_by_chance(place, tmp_path):
-    lonely = teacher(place, relevance="isolated", keywords=NOTHING)
+    lonely = teacher(place, relevance="isolated", keyword_extractor=NOTHING)
     batch = wrapped(lonely, examples()[:3], tmp_path / "a")
     one = teacher(place, wants=["clip_text", "clip_image"])
     for row, example in enumerate(examples()[:3]):
@@ -337,14 +337,18 @@ def important(text: str) -> list[Keyword]:
 
 def test_keywords_count_as_much_as_relevance(place, tmp_path):
     name = f"{__name__}:important"
-    batch, _ = kept_and_live(teacher(place, keywords=name, words=1), examples()[:3], tmp_path)
+    batch, _ = kept_and_live(
+        teacher(place, keyword_extractor=name, num_words=1), examples()[:3], tmp_path
+    )
     assert batch.features["clip_word"].tolist()[0] == [5]
     assert (
         "important"
-        in teacher(place, keywords=name).key()["clip_words"]["selection"]["keywords"]["name"]
+        in teacher(place, keyword_extractor=name).key()["clip_words"]["selection"]["keywords"][
+            "name"
+        ]
     )
     with pytest.raises(InputError, match=r"keywords:nothing: .* cannot be imported"):
-        teacher(place, keywords="keywords:nothing")
+        teacher(place, keyword_extractor="keywords:nothing")
 
 
 def test_the_worked_selection():
@@ -522,7 +526,7 @@ def test_truncated_texts_are_counted_once_however_they_are_read(place, tmp_path)
     plain = collate(samples(long).get(range(2))).truncated_tokens
     assert 2 * (len(tokens) - toys.WINDOW) < batch.truncated_tokens - plain <= 2 * len(tokens)
     assert batch.truncated_tokens == live.truncated_tokens
-    every, _ = kept_and_live(teacher(place, words=99), long, tmp_path / "every")
+    every, _ = kept_and_live(teacher(place, num_words=99), long, tmp_path / "every")
     there = int((every.features["clip_word"][0] >= 0).sum())
     offsets = homes.tokens()(long[0].text, return_offsets_mapping=True)["offset_mapping"]
     end = offsets[toys.WINDOW - 2][1]  # the end token takes the last place
@@ -656,10 +660,10 @@ def test_other_features_lie_beside_in_one_cache(place, tmp_path, monkeypatch):
         ({"teacher_images": str(place / "photos" / ".." / "photos")}, []),
         ({"name": "other"}, [images, texts, words]),
         ({"name": other}, [images, words]),
-        ({"words": 3}, [words]),
+        ({"num_words": 3}, [words]),
         ({"relevance": "isolated"}, [words]),
         ({"teacher_space": "pre_projection"}, [images, texts, words]),
-        ({"keywords": f"{__name__}:important"}, [words]),
+        ({"keyword_extractor": f"{__name__}:important"}, [words]),
     ):
         before = set((tmp_path / "c").iterdir())
         wrap(**changes)
@@ -726,7 +730,7 @@ def test_kept_features_are_hashed_once_a_run(place, tmp_path, monkeypatch):
     hashed: list[Path] = []
     told = cache.changed_files
     monkeypatch.setattr(
-        cache, "changed", lambda folder, *more: hashed.append(folder) or told(folder, *more)
+        cache, "changed_files", lambda folder, *more: hashed.append(folder) or told(folder, *more)
     )
     for _ in range(3):  # as of several splits and seeds
         wrapped(one, examples(), tmp_path)

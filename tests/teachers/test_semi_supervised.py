@@ -178,7 +178,7 @@ def test_pixels_and_flips(place: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_killed_run_ends_with_the_same_weights(place: Path, tmp_path: Path) -> None:
-    config = few(place, unlabelled=2)
+    config = few(place, unlabelled_per_labelled=2)
     whole, killed = whole_and_resumed(finetune, config, BRIEF, tmp_path, "seed-0/model")
     assert whole == killed and len(whole) > 3
 
@@ -261,7 +261,9 @@ def test_each_model_is_adapted_with_its_own_terms_and_clips(
     assert own <= terms and not terms & set(NAIVE)
     distilled = 0.05 * sum(log[0][term] for term in NAIVE)
     assert log[0]["loss"] - alone[0]["loss"] == pytest.approx(distilled, rel=1e-3)
-    tuned = few(place, model=str(tmp_path / "out/model"), architecture="", unlabelled_per_labelled=0)
+    tuned = few(
+        place, model=str(tmp_path / "out/model"), architecture="", unlabelled_per_labelled=0
+    )
     finetune(tuned, BRIEF, tmp_path / "tuned")
 
 
@@ -346,7 +348,11 @@ def test_a_grid_of_clip_holds_its_last_patch_states_unprojected(place: Path, cel
 def test_a_grid_is_any_models_input(model: str, place: Path, cells: Path, tmp_path: Path) -> None:
     """Of VCR, whose texts name annotated objects that a grid does not hold."""
     config = few(
-        place, architecture=model, regions=str(cells), unlabelled_per_labelled=0, auxiliary_losses=False
+        place,
+        architecture=model,
+        regions=str(cells),
+        unlabelled_per_labelled=0,
+        auxiliary_losses=False,
     )
     if model == "uniter":  # a tag is a word of its own there, tied to no region
         finetune(config, BRIEF, tmp_path / "tagged")

@@ -421,7 +421,7 @@ def questions(count: int = 12) -> list[Example]:
 
 
 def shown(examples: list[Example], whole: bool) -> RegionDataset:
-    store = toys.Shelf({f"image{i}": toys.regions(i, 2 + i % 4) for i in range(len(examples))})
+    store = toys.RegionDict({f"image{i}": toys.regions(i, 2 + i % 4) for i in range(len(examples))})
     texts = TextDataset(examples, TextRowEncoder(toys.bert_words(), 60))
     return RegionDataset(texts, store, RegionOptions(whole_image=whole))
 
@@ -670,7 +670,7 @@ def test_a_gate_of_pairs_that_is_never_open_is_in_the_result(
     result = finetune(pairs, replace(STEPS, steps=2, batch=8), tmp_path / "out")
     done = json.loads((tmp_path / "out/seed-0/result.json").read_text())
     assert done["watched"]["td_text_gate_open"] == [0.0]
-    of_answers = ("val: ", "every seed ")
+    of_answers = ("val: ", "all seeds ")
     notes = [one for one in result["notes"] if not one.startswith(of_answers)]
     (note,) = [one for one in notes if ": val: " not in one]
     assert "0% of all cases in epoch 1: nothing" in note
@@ -742,7 +742,7 @@ def mixed(each: int = 2) -> DataSource:
     """Eight labelled questions, and twelve others beside them, whose labels nobody sees."""
     every = questions(20)
     labelled = toys.Clip(shown(every[:8], False))
-    store = toys.Shelf({f"image{i}": toys.regions(i, 2 + i % 4) for i in range(20)})
+    store = toys.RegionDict({f"image{i}": toys.regions(i, 2 + i % 4) for i in range(20)})
     others = TextDataset(every[8:], TextRowEncoder(toys.bert_words(), 60))
     rest = toys.Clip(RegionDataset(others, store))
     return DataSource(

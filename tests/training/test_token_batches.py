@@ -71,7 +71,7 @@ def every(feed: MicroBatchDataset) -> list[Batch]:
 def choices(count: int = 24) -> RegionDataset:
     """Three choices each, of different lengths, with 2 to 7 regions."""
     made = toys.sentences()
-    store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(count)})
+    store = toys.RegionDict({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(count)})
     examples = [
         Example(f"s{n}", made[n], label=0, choices=tuple(made[n : n + 3]), images=(f"image{n}",))
         for n in range(count)
@@ -82,7 +82,7 @@ def choices(count: int = 24) -> RegionDataset:
 def pairs_of_images(count: int = 24) -> RegionDataset:
     """Two images each, read apart."""
     made = toys.sentences()
-    store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(2 * count)})
+    store = toys.RegionDict({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(2 * count)})
     examples = [
         Example(f"s{n}", made[n], label=0, images=(f"image{2 * n}", f"image{2 * n + 1}"))
         for n in range(count)
@@ -95,7 +95,7 @@ def captions(pairs: bool, whole: bool = False) -> RegionDataset:
     """Images of one to three captions, one (or a pair) of which is drawn in each epoch."""
     made = toys.sentences()
     images = [CaptionedImage(f"image{n}", "", tuple(made[n : n + 1 + n % 3])) for n in range(24)]
-    store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
+    store = toys.RegionDict({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
     texts = CaptionTextDataset(images, TextRowEncoder(toys.bert_words(), 40), pairs)
     return RegionDataset(texts, store, RegionOptions(whole_image=whole, max_regions=4))
 
@@ -109,7 +109,7 @@ def drawn() -> RegionDataset:
         example = Example(f"s{n}", made[n], images=(f"image{n}",))
         plain = [replace(example, text=made[n + k]) for k in range(1 + n % 3)]
         versions.append([replace(example, choices=options)] if n % 4 == 3 else plain)
-    store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
+    store = toys.RegionDict({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
     return RegionDataset(SampledTextDataset(versions, TextRowEncoder(toys.bert_words(), 60)), store)
 
 

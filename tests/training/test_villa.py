@@ -78,7 +78,7 @@ def still(module: Any) -> Any:
 def choices(count: int = 24) -> RegionDataset:
     """Three choices each, with 2 to 7 regions."""
     made = toys.sentences()
-    store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(count)})
+    store = toys.RegionDict({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(count)})
     examples = [
         Example(
             f"s{n}",

@@ -439,7 +439,11 @@ def test_a_blind_model_sees_no_pixels(trained: Path, tmp_path: Path) -> None:
     for blind in (False, True):
         for images in ("images", "others"):
             out = tmp_path / f"{images}-{blind}"
-            finetune(replace_settings(config, zero_region_features=blind, images=str(tmp_path / images)), TWO, out)
+            finetune(
+                replace_settings(config, zero_region_features=blind, images=str(tmp_path / images)),
+                TWO,
+                out,
+            )
             answers[images, blind] = homes.answers(out / "seed-0" / "predictions_val.jsonl")
     assert answers["images", False] != answers["others", False]
     assert answers["images", False] != answers["images", True]
@@ -462,7 +466,7 @@ def test_mistakes_are_named(
     no_pixels = {"images": "", "backbone": PixelSettings().backbone, "shortest_edge": 0}
     for change, message in (
         (
-            {"model": "uniter"},
+            {"architecture": "uniter"},
             "only VL-BERT and VisualBERT read pixels; pass --architecture vlbert or",
         ),
         (
@@ -487,7 +491,7 @@ def test_mistakes_are_named(
         images=str(place / "images"),
     )
     assert stored["model"] == "vlbert"
-    with pytest.raises(InputError, match="not pixels; leave"):
+    with pytest.raises(InputError, match="no pixels; leave out"):
         finetune(config, TWO, tmp_path / "tuned")
 
 

@@ -309,7 +309,7 @@ def test_alignment_is_drawn_down_for_pairs_and_up_for_strangers(samples: TextDat
 # -- samples ---------------------------------------------------------------------------------------------------------
 
 
-STORE = toys.Shelf({f"i{n}": row(n, 3 + n, whole=False) for n in range(6)})
+STORE = toys.RegionDict({f"i{n}": row(n, 3 + n, whole=False) for n in range(6)})
 
 
 def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
@@ -340,7 +340,7 @@ def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # 
         )
 
 
-class Sized(toys.Shelf):
+class Sized(toys.RegionDict):
     """A store that knows the size of its images."""
 
     def size(self, image: str) -> tuple[int, int]:
@@ -364,16 +364,16 @@ def test_boxes_end_at_the_last_pixel_where_a_model_wants_it(bert_tokenizer) -> N
         seen(RegionOptions(whole_image=True, last_pixel=True)), expected, rtol=0, atol=1e-7
     )
     assert np.array_equal(seen(RegionOptions(whole_image=True))[1:], boxes)
-    unknown = RegionDataset(texts, toys.Shelf(store), RegionOptions(last_pixel=True)).get([0], ())[
-        0
-    ]
+    unknown = RegionDataset(texts, toys.RegionDict(store), RegionOptions(last_pixel=True)).get(
+        [0], ()
+    )[0]
     assert np.array_equal(unknown.regions.boxes, boxes), "nobody knows the size"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_a_stores_whole_image_is_for_models_that_read_it(most: int, bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
     """B19: it does not count among the most regions, for no model."""
-    bare, with_whole = STORE["i2"], toys.Shelf({"i2": add_whole_image(STORE["i2"])})
+    bare, with_whole = STORE["i2"], toys.RegionDict({"i2": add_whole_image(STORE["i2"])})
     texts = TextDataset([Example("a", "a dog", images=("i2",))], TextRowEncoder(bert_tokenizer, 8))
     kept = bare.take(slice(most or len(bare)))
     for whole in (False, True):
@@ -390,7 +390,7 @@ def test_tags_name_the_same_objects_with_and_without_the_whole_image(bert_tokeni
     """B7, B19: an object's number is its place among the annotated ones, behind the whole image."""
     example = Example("a", "a dog", images=("i2",), region_tags=((2, 5, 1),), object_count=5)
     texts = TextDataset([example], TextRowEncoder(bert_tokenizer, 8))
-    for store in (STORE, toys.Shelf({"i2": add_whole_image(STORE["i2"])})):
+    for store in (STORE, toys.RegionDict({"i2": add_whole_image(STORE["i2"])})):
         for whole in (False, True):
             for most in (0, 2):
                 seeing = RegionOptions(whole_image=whole, max_regions=most)

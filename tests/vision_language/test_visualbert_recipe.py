@@ -266,7 +266,10 @@ def test_a_caption_of_several_phrases_is_one_text(tmp_path: Path) -> None:
     put(tmp_path / "train.txt", "7\n")
     assert len(FLICKR30K.read(tmp_path, "train")) == 3
     texts = task_texts(FLICKR30K, tmp_path)
-    assert [(text.text, text.region_tags) for text in texts] == [("A man sees a dog", ()), ("A dog runs", ())]  # fmt: skip
+    assert [(text.text, text.region_tags) for text in texts] == [
+        ("A man sees a dog", ()),
+        ("A dog runs", ()),
+    ]
 
 
 # -- captions alone (C1) -----------------------------------------------------------------------------------------------
@@ -315,9 +318,7 @@ def test_boxes_are_appended_to_features(
     ):
         config = replace_settings(on_captions, region_boxes=True, **changes)  # type: ignore[arg-type]
         assert message in refusal(config, tmp_path / "no")
-    tuned = make_settings(
-        FinetuneConfig, model=str(first), task="nlvr2", data=str(place / "nlvr2")
-    )
+    tuned = make_settings(FinetuneConfig, model=str(first), task="nlvr2", data=str(place / "nlvr2"))
     tuned = replace_settings(tuned, regions=(str(place / "captioned"),), region_boxes=True)
     assert "pass --architecture visualbert with a BERT" in refusal(tuned, tmp_path / "no")
 

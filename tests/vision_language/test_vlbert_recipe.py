@@ -224,7 +224,7 @@ def test_a_new_end_to_end_model_learns_vcr_as_the_paper_does(
         TWO,
         tmp_path / "old",
     )
-    assert "plain: no segments of objects, so whole boxes are seen" in capsys.readouterr().err
+    assert "plain: no segments of objects, so whole boxes are used" in capsys.readouterr().err
     assert json.loads((tmp_path / "old/seed-0/result.json").read_text())["notes"]
 
 
@@ -514,7 +514,7 @@ def test_the_longer_side_is_cut_as_in_the_release() -> None:
 def test_choices_share_the_regions_that_the_longest_leaves_room_for() -> None:
     example = Example("a", "a dog", choices=("cat", " ".join(toys.sentences()[:4])), images=("i",))
     texts = TextDataset([example], TextRowEncoder(toys.bert_words(), 40))
-    shelf = toys.Shelf({"i": toys.regions(0, 30)})
+    shelf = toys.RegionDict({"i": toys.regions(0, 30)})
     (found,) = RegionDataset(texts, shelf, RegionOptions(max_sequence=24)).get([0], ())
     (plain,) = texts.get([0])
     longest = max(len(choice.text.input_ids) for choice in plain.choices)  # type: ignore[union-attr]
@@ -697,7 +697,7 @@ def test_long_sides(models_folder: Path, tmp_path: Path) -> None:
     words = toys.bert_words()
     homes.picture(tmp_path / "wide.png", size=(300, 100))
     texts = TextDataset([Example("t", "a", images=("wide",))], TextRowEncoder(words, 8))
-    seen = RegionDataset(texts, toys.Shelf({"wide": toys.regions(0, 2)}))
+    seen = RegionDataset(texts, toys.RegionDict({"wide": toys.regions(0, 2)}))
     model = make_end_to_end_model(toys.bert(len(words)), words, models_folder, 60, 120)
     for longest_edge, expected in ((0, (33, 100)), (120, (40, 120)), (1000, (60, 180))):
         (one,) = ImageDataset(seen, tmp_path, model.side, longest_edge).get([0], ())

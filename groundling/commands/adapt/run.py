@@ -301,7 +301,7 @@ def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
         )
     settings = config.objective_settings
     if config.retention_pairs:  # uses --pooling
-        settings = replace_settings(settings, pool=DistillationSettings().pooling)
+        settings = replace_settings(settings, pooling=DistillationSettings().pooling)
     return notes + unused_settings_note(
         arm.names, settings, config.training_step.training_step, config.cross_modal
     )

@@ -34,7 +34,7 @@ from groundling.prediction.similarity import (
 from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
-from groundling.settings.fields import refuse_settings
+from groundling.settings.fields import flag_name, refuse_settings
 from groundling.settings.input_settings import RegionSettings
 from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
@@ -49,7 +49,7 @@ RISING = ("contradiction", "neutral", "entailment")
 SEED = "seed-0"
 """Folder of the predictions: a run with one seed, since nothing is random; `vcr`, `ensemble` and `verdict` read it."""
 ZeroShotKind = Literal["choices", "classes", "answers"]
-USES: dict[str, ZeroShotKind] = {"protocol": "choices", "fit": "classes", "prompt": "answers"}
+USES: dict[str, ZeroShotKind] = {"protocol": "choices", "fit_split": "classes", "prompt": "answers"}
 """Settings that only one kind of task uses."""
 
 
@@ -113,7 +113,7 @@ def _check(config: ZeroShotConfig, task: Task, kind: ZeroShotKind) -> None:
     unset = asdict(ZeroShotConfig())
     for name, reader in USES.items():
         if reader != kind:
-            other = {f"--{name}": given[name] != unset[name]}
+            other = {f"--{flag_name(name)}": given[name] != unset[name]}
             refuse_settings(other, f"{task.name} does not use it, only tasks with {reader} do")
     if kind == "answers" and config.shown.regions:
         raise InputError(

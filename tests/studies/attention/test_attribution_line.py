@@ -50,7 +50,7 @@ def missing(model: SingleStreamModel, steps: int) -> np.ndarray:
             weights.mul_(20)
     texts = toys.sentences()
     examples = [Example(f"s{n}", texts[n], images=(f"i{n}",)) for n in range(EXAMPLES)]
-    store = toys.Shelf({f"i{n}": toys.regions(n, 2 + n) for n in range(EXAMPLES)})
+    store = toys.RegionDict({f"i{n}": toys.regions(n, 2 + n) for n in range(EXAMPLES)})
     seeing = RegionOptions(
         model.reads_whole_image, model.has_inclusive_boxes, width=model.sizes.regions
     )

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import toys
-from builders.attention import HEADS, LAYERS, Told, samples_of
+from builders.attention import HEADS, LAYERS, StubAttention, samples_of
 from homes import put
 from torch import Tensor
 
@@ -63,7 +63,7 @@ from groundling.vision_language.visualbert import visualbert
 TEXTS = ("a wet dog near 3 trees", "two cats wait", "the café owner throws a ball to a naïve clown")
 
 
-class Pointing(Told):
+class Pointing(StubAttention):
     """Head h always attends most to region h."""
 
     def weights(self, name: str, layer: int, size: int) -> np.ndarray:
@@ -123,7 +123,7 @@ def many(
 def plainly(samples: Any, phrases: Any, reading: str) -> tuple[np.ndarray, np.ndarray]:
     """Hits (Q, layers x heads) and mean region shares from stored maps, one number at a time."""
     held: dict[tuple[str, int], np.ndarray] = {}
-    model = Told()
+    model = StubAttention()
     for name, index in ((name, n) for n, name in enumerate(samples.ids)):
         (sample,) = samples.get([index], ())
         size = len(sample.text.input_ids) + len(sample.regions)
@@ -173,7 +173,7 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, many: Any) 
         for s in samples.get([0, 2], ())
     )
     grounding = HeadGrounding(phrases, FLICKR30K.label_regions, [n % 2 for n in range(14)], reading)
-    run_passes_here([AttentionPass(Told(), lambda: samples, [grounding], 4)])
+    run_passes_here([AttentionPass(StubAttention(), lambda: samples, [grounding], 4)])
     found = grounding.result()
     hits, shares = plainly(samples, phrases, reading)
     assert 0.2 < hits.mean() < 0.9 and len(set(hits.mean(0))) > 3
@@ -192,11 +192,11 @@ def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
         return HeadGrounding(phrases, FLICKR30K.label_regions, [n % 2 for n in range(14)])
 
     whole = asked()
-    run_passes_here([AttentionPass(Told(), lambda: samples, [whole], 3)])
+    run_passes_here([AttentionPass(StubAttention(), lambda: samples, [whole], 3)])
     for world in (2, 3, 8):  # of 8 processes, three have no sample
         parts = [asked() for _ in range(world)]
         for rank, part in enumerate(parts):
-            AttentionPass(Told(), lambda: samples, [part], 3).run(ProcessRank(rank, world))
+            AttentionPass(StubAttention(), lambda: samples, [part], 3).run(ProcessRank(rank, world))
         # As they are sent between processes.
         kept = [pickle.loads(pickle.dumps(part.local_result())) for part in parts]
         parts[-1].merge(kept)
@@ -231,7 +231,7 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(
     kept = []
     for examples, asked in ((ten[:14], phrases), (ten, phrases * 10)):
         forgets = ForgetfulGrounding(asked, FLICKR30K.label_regions, [0] * len(examples))
-        model = Told()
+        model = StubAttention()
         run_passes_here(
             [AttentionPass(model, partial(samples_of, examples, store, text), [forgets], 7)]
         )
@@ -399,13 +399,13 @@ def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
 
 
 def test_regions_without_attention_are_refused(text: TextRowEncoder) -> None:
-    class Blind(Told):
+    class Blind(StubAttention):
         def weights(self, name: str, layer: int, size: int) -> np.ndarray:
             made = np.zeros((self.heads, size, size), np.float32)
             made[:, :, 0] = 1
             return made
 
-    class Deaf(Told):
+    class Deaf(StubAttention):
         def forward(self, batch: Batch, attention: Any) -> EncoderOutput:
             return EncoderOutput()
 
@@ -425,7 +425,7 @@ def test_regions_without_attention_are_refused(text: TextRowEncoder) -> None:
     with pytest.raises(InputError, match="no attention from text to regions"):
         grounding.result()
     with pytest.raises(InputError, match="no samples to analyse"):
-        run_passes_here([AttentionPass(Told(), lambda: samples_of([], {}, text), [])])
+        run_passes_here([AttentionPass(StubAttention(), lambda: samples_of([], {}, text), [])])
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
     with pytest.raises(InputError, match="1 image, and the control with other images"):
         shuffle_images(["a", "a"], 0)
     three, two = row([BOTH, LEFT, FAR, RIGHT], whole=True), row([FAR, LEFT])
-    store = OtherImageStore(toys.Shelf({"a": three, "b": two}), {"a": "b", "b": "a"})
+    store = OtherImageStore(toys.RegionDict({"a": three, "b": two}), {"a": "b", "b": "a"})
     seen = store["a"]
     assert (seen.boxes == three.boxes).all() and (seen.is_whole_image == three.is_whole_image).all()
     assert seen.features[1:].argmax(1).tolist() == [0, 1, 0], "the other's, again from the first"
@@ -449,7 +449,7 @@ def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
     assert ("a" in store, "c" in store, store.count("b")) == (True, False, 2)
 
 
-class Looking(Told):
+class Looking(StubAttention):
     """Head 0 attends to the region with the features that the phrase names; head 1 to the first
     region; head 2 to text.
     """
@@ -488,7 +488,7 @@ def looked_at(text: TextRowEncoder, others: bool) -> tuple[GroundingResult, list
         phrases.append([phrase(example, word, spots[place])])
         examples.append(example)
     images = list(store)
-    shelf: Any = toys.Shelf(store)
+    shelf: Any = toys.RegionDict(store)
     if others:
         shelf = OtherImageStore(shelf, shuffle_images(images, 0))
     samples = RegionDataset(TextDataset(examples, text), shelf)

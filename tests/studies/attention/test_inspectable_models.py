@@ -144,7 +144,7 @@ def test_lxmert_is_transformers_own(lxmert: Path) -> None:
     assert not any(part._forward_hooks for part in model.modules())
 
 
-class Kept(RaggedSampleArrays):
+class MapMaxima(RaggedSampleArrays):
     """The maximum of every map of text over regions."""
 
     def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
@@ -165,14 +165,14 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     attended = RegionModel(config, device)
     seen = []
     for others in (False, True):
-        kept = Kept()
+        kept = MapMaxima()
         run_passes_here(
             [AttentionPass(attended.model, partial(attended.samples, examples, others), [kept], 3)]
         )
         assert kept.stacked().shape == (4, 2)
         seen.append(kept.stacked())
     assert (seen[0] != seen[1]).all(), "looks of other images"
-    kept = Kept()
+    kept = MapMaxima()
     other = RegionModel(
         make_settings(AttentionSettings, model=str(lxmert), regions=str(regions), untrained=True),
         device,

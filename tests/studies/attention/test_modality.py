@@ -415,7 +415,7 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
     head = ImageTextMatching(model.sizes).eval()
     texts = TextDataset([Example("a", "a naïve dog", images=("a",))], TextRowEncoder(words, 40))
     samples = RegionDataset(
-        texts, toys.Shelf({"a": toys.regions(0, 3)}), RegionOptions(model.reads_whole_image)
+        texts, toys.RegionDict({"a": toys.regions(0, 3)}), RegionOptions(model.reads_whole_image)
     )
     explained = attribution.AttributionPass(model, MatchOutcome(head), lambda: samples, 1, 6)
     run_passes_here([explained])
@@ -658,7 +658,7 @@ def test_what_is_wrong_is_one_line(home: Path, tmp_path: Path, capsys) -> None:
         ({"data": str(lone)}, "at least 2"),
         ({"data": str(home / "none.tsv")}, "no such file"),
         ({"teacher": str(home / "clip")}, "needs --teacher-images"),
-        ({"line-points": "0"}, "expected at least 1"),
+        ({"ig-steps": "0"}, "expected at least 1"),
         ({"model": str(home / "clip")}, "reads no regions"),
     ):
         flags = {"model": str(home / "one"), "data": str(home / "captions.tsv"), **settings}

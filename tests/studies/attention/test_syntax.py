@@ -18,7 +18,7 @@ import homes
 import numpy as np
 import pytest
 import toys
-from builders.attention import HEADS, LAYERS, Told, samples_of
+from builders.attention import HEADS, LAYERS, StubAttention, samples_of
 from homes import put
 
 from groundling.cli import main
@@ -368,7 +368,7 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> Non
         row.boxes[1::3] = [0.5, 0.5, 1, 1]
     half = rng.integers(2, size=len(asked.examples)).tolist()
     samples = samples_of(asked.examples, store, text, whole_image="first")
-    model = Told()
+    model = StubAttention()
 
     def consumer() -> ArcGrounding:
         assert FLICKR30K.label_regions is not None

@@ -381,7 +381,11 @@ def vlbert_pretrained(step: SweepStep) -> Settings:
         relation = NETWORK["pretrain"]["WITH_REL_LOSS"]
     if len(numbers(VLBERT[file]["BATCH_IMAGES"])) == 2:
         settings["text"] = " ".join(CORPUS[Path(one).name] for one in CORPORA.split("+"))
-    settings |= {"max_total_length": SEQ_LEN["pretrain/data"], "region_classes": labels, "related": relation}
+    settings |= {
+        "max_total_length": SEQ_LEN["pretrain/data"],
+        "region_classes": labels,
+        "related": relation,
+    }
     return settings | of_yaml(file)
 
 
@@ -490,7 +494,11 @@ def vlbert_tuned_by_paper(step: SweepStep) -> Settings:
 def visualbert(step: SweepStep) -> Settings:
     paper = VISUAL_PAPER
     settings: Settings = {
-        **{"optimizer": "bertadam", "epsilon": BERT_ADAM["e"], "max_grad_norm": BERT_ADAM["max_grad_norm"]},
+        **{
+            "optimizer": "bertadam",
+            "epsilon": BERT_ADAM["e"],
+            "max_grad_norm": BERT_ADAM["max_grad_norm"],
+        },
         "clip_per_tensor": BERT_ADAM["clip_grad_norm_"] == "each parameter",
         "weight_decay": BERT_ADAM["weight_decay"],
         "schedule": {"warmup_linear": "linear"}[str(BERT_ADAM["schedule"])],

@@ -166,7 +166,9 @@ def test_settings_that_several_tables_share_come_before_their_own(place: Path) -
     plain, pretrained = what.variants
     base = make_settings(FinetuneConfig, task="vcr/answer", data="data:vcr", max_length=40)
     base = replace_settings(base, regions=full.finetune.regions.regions, save_model=False)
-    assert full.of(plain)[0] == replace_settings(base, architecture="visualbert", display_name="full")
+    assert full.of(plain)[0] == replace_settings(
+        base, architecture="visualbert", display_name="full"
+    )
     assert few.of(plain)[1].lr == 2e-5
     # A variant's settings, and those of its `with`, override a task's.
     assert few.of(pretrained)[1].lr == 5e-5
@@ -218,9 +220,15 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
         (('model = "pretrain of task"', 'model = ["x"]'), r"model = \['x'\], expected a text"),
         (('"few" = 60.0', '"few" = nan'), "number for each task"),
         (("[with.slow]", "[with.fast]\nlr = 1e-3\n[with.slow]"), r"\[with.fast\]\]?: not used by"),
-        (("tune = { warmup_ratio", 'tune = { with = ["slow"], warmup_ratio'), "`with` belongs beside `tune`"),
+        (
+            ("tune = { warmup_ratio", 'tune = { with = ["slow"], warmup_ratio'),
+            "`with` belongs beside `tune`",
+        ),
         (('"pretrain of task"', '"pretrain of tusk"'), r'no \[pretrain."tusk"\]; there are: cap'),
-        (('\nmodel = "weights:bert"\nregions', '\nmodel = "pretrain of task"\nregions'), "is circular"),
+        (
+            ('\nmodel = "weights:bert"\nregions', '\nmodel = "pretrain of task"\nregions'),
+            "is circular",
+        ),
         (('columns = ["full"]', 'columns = ["fool"]'), r'columns: no \[tasks."fool"\]; there are'),
         (('rows = ["pretrained"]', "rows = []"), r"rows = \[\], expected"),
         (('rows = ["pretrained"]', 'row = ["x"]'), "unknown key 'row'; there are: rows, columns"),
@@ -611,9 +619,9 @@ def test_vlberts_plan_has_the_papers_and_the_releases_numbers(tmp_path: Path) ->
         assert float(*told(job, "weight_decay")) == 1e-4  # B16
     first, code = plan["pretrain first, pixels"], plan["pretrain base, pixels"]
     assert told(first, "related", "region_classes", "max_regions") == ["yes", "hard", "100"]
-    assert told(code, "region_classes", "max_total_length", "decay_bias_and_norm", "max_grad_norm") == [
-        *("soft", "64", "yes", "10")
-    ]
+    assert told(
+        code, "region_classes", "max_total_length", "decay_bias_and_norm", "max_grad_norm"
+    ) == [*("soft", "64", "yes", "10")]
     assert "related" not in code["settings"] and "text" not in first["settings"]
     assert told(plan["pretrain a"], "region_classes") == ["none"]
     assert told(plan["pretrain c"], "related") == ["yes"]
@@ -760,8 +768,10 @@ def test_clip_tds_plan_has_the_papers_numbers(tmp_path: Path) -> None:
         assert (*found, "pretrain" in settings["model"]["here"]) == expected, row
     assert told(plan["VL-BERT--RTS: VCR 700"], "word_selection") == ["random"]
     for name, job in plan.items():
-        assert ("(S)" in job["name"] or "-S" in name) == ("unlabelled_per_labelled" in job["settings"])
-    assert told(plan["VL-BERT--TS: VCR 700"], "also") == [
+        assert ("(S)" in job["name"] or "-S" in name) == (
+            "unlabelled_per_labelled" in job["settings"]
+        )
+    assert told(plan["VL-BERT--TS: VCR 700"], "extra_eval") == [
         "SM=VCR, shortcuts mitigated EM=VCR, explicit mitigation IM=VCR, implicit mitigation"
     ]
 
@@ -834,7 +844,14 @@ def test_visualberts_plan_has_the_papers_and_the_codes_numbers(tmp_path: Path) -
         assert (told(job, "batch", "lr"), job["optimizer_steps"]) == ([batch, "2e-5"], steps)
         assert job["settings"].get("max_regions", {"here": ""})["here"] == most
     for job in plan.values():
-        names = ("max_length", "optimizer", "epsilon", "weight_decay", "max_grad_norm", "clip_per_tensor")
+        names = (
+            "max_length",
+            "optimizer",
+            "epsilon",
+            "weight_decay",
+            "max_grad_norm",
+            "clip_per_tensor",
+        )
         assert told(job, *names) == ["128", "bertadam", "1e-6", "0.01", "1", "yes"]
     for name in plan:
         pixels = "images" in plan[name]["settings"]
@@ -844,7 +861,10 @@ def test_visualberts_plan_has_the_papers_and_the_codes_numbers(tmp_path: Path) -
     judged = {name for name, row in answers.items() if row.get("here") == "judged"}
     assert judged == {"pretrain Code, VCR, task", "pretrain Code, NLVR2, task"}
     assert told(plan["pretrain Flickr30k, COCO"], "region_boxes") == ["yes"]
-    assert told(plan["VCR--VisualBERT: VCR Q-A"], "mentioned_objects_only", "object_tags") == ["yes", "yes"]
+    assert told(plan["VCR--VisualBERT: VCR Q-A"], "mentioned_objects_only", "object_tags") == [
+        "yes",
+        "yes",
+    ]
 
 
 def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
@@ -855,7 +875,9 @@ def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
 
     def here(name: str) -> dict[str, str]:
         rows = plan[name]["settings"]
-        return {key: row["here"] for key, row in rows.items() if key not in ("architecture", "model")}
+        return {
+            key: row["here"] for key, row in rows.items() if key not in ("architecture", "model")
+        }
 
     full = here("pretrain C, COCO")
     for name, setting in ABLATIONS.items():
@@ -900,12 +922,19 @@ RATES = {
 
 
 def test_xdberts_plan_has_the_papers_numbers(tmp_path: Path) -> None:
-    """A4: blocks of 512, 9 windows, a schedule of 40 epochs, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE."""
+    """A4: blocks of 512, 9 windows, a schedule of 40 epochs,
+    the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE.
+    """
     plan = plan_of("xdbert.toml", tmp_path)
     for name, (epochs, steps, layers, text, rate) in XDBERT.items():
         job = plan[name]
         assert (job["optimizer_steps"], job["seeds"]) == (steps, 1)
-        assert told(job, "cross_layers", "text", "lr", "warmup_ratio") == [layers, text, rate, "0.05"]
+        assert told(job, "cross_layers", "text", "lr", "warmup_ratio") == [
+            layers,
+            text,
+            rate,
+            "0.05",
+        ]
         assert told(job, "max_length", "max_windows", "text_layout") == ["512", "9", "blocks"]
         assert "epochs" not in job["settings"] or told(job, "epochs") == [epochs]
     batch, schedule_steps = map(int, told(plan["XDBERT-b: adapt"], "batch", "schedule_steps"))

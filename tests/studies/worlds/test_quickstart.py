@@ -120,7 +120,7 @@ def test_from_nothing_to_the_report_and_again(
 
     # Once more: nothing is rendered or trained, the same table is shown.
     monkeypatch.setattr("groundling.runs.jobs.ProcessPoolExecutor", Here)
-    for place in ("train-clip", "adapt", "finetune"):
+    for place in ("train_clip", "adapt", "finetune"):
         monkeypatch.setattr(f"groundling.commands.{place}.run.train", never)
     monkeypatch.setattr(World, "write_text", never)
     monkeypatch.setattr(World, "write_images", never)

@@ -335,14 +335,15 @@ def test_looks_can_be_told_from_pixels(world: World) -> None:
         ("nouns", 3),
         ("scenes", -1),
         ("sentences", -5),
-        ("stated", 1.5),
-        ("stated", -0.1),
+        ("stated_rate", 1.5),
+        ("stated_rate", -0.1),
         ("size", 30),
     ],
 )
 def test_bad_input_names_the_field(field: str, value: float) -> None:
+    name = field.replace("_", "[-_]")
     with pytest.raises(
-        InputError, match=rf"{field}.*{value if field != 'dev_nouns' else 166}.*expected"
+        InputError, match=rf"{name}.*{value if field != 'dev_nouns' else 166}.*expected"
     ) as error:
         WorldConfig(**{field: value})
     assert "\n" not in str(error.value)
