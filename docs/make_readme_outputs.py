@@ -161,7 +161,8 @@ def render(folder: Path) -> None:
         return
     sizes = "--limit-train 1200 --limit-dev 200 --world.scenes 3000 --world.dev-scenes 200 --world.no-control-images"
     teaching = "--size 32 --patch-size 8 --vision-tower 128 3 --text-tower 64 2 --projection-dim 64"
-    teaching += " --vocab-size 1000 --context-length 20 --no-flip --max-shift 0.03 --steps 700 --batch 128 --lr 1e-3 --cpu"
+    teaching += " --vocab-size 1000 --context-length 20 --no-flip --max-shift 0.03"
+    teaching += " --steps 700 --batch 128 --lr 1e-3 --cpu"
     captions = f"--captions {world}/captions_train2014.json --images {world}/images"
     for command in (
         f"data make-tasks {sizes} --out {world}",

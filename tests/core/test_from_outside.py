@@ -70,7 +70,7 @@ import torch.nn.functional as F
 from groundling.objectives import Objective, ObjectiveSpec
 
 
-class Doubt(Objective):
+class AnswerEntropy(Objective):
     """Entropy of the task's answer, where the task is sure; in some steps it is sure of nothing."""
 
     name = "doubt"
@@ -107,7 +107,7 @@ class Never(Objective):
         return {"never": encoded.heads["supervised"][:0].sum()}
 
 
-DOUBT = ObjectiveSpec("doubt", lambda given: Doubt(given.sizes, weight=0.5))
+DOUBT = ObjectiveSpec("doubt", lambda given: AnswerEntropy(given.sizes, weight=0.5))
 ''',
     "mine/scored.py": '''
 """A task with a metric of its own."""
