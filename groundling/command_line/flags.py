@@ -211,9 +211,10 @@ def command_list(commands: Mapping[str, Command]) -> str:
 def command_help(command: Command) -> str:
     """Output of `--help`: usage, an example, the most used flags, and the rest in groups."""
     bare = "".join(f" {_metavar(one)}" for one in _positional(command))
+    end = "" if command.summary.endswith("?") else "."
     parts = [
         f"usage: groundling {command.name}{bare} [FLAGS]",
-        f"{command.summary[0].upper()}{command.summary[1:]}.",
+        f"{command.summary[0].upper()}{command.summary[1:]}{end}",
         f"example:\n  {command.example}",
     ]
     flags = {one.name: one for one in flags_of(command)}
@@ -248,12 +249,13 @@ def _explained(flag: Flag) -> str:
     """A flag with its value, help, range and default."""
     (told,) = (one for one in field_docs(flag.group) if one.name == flag.setting.name)
     said = [str(flag.setting.range)] if flag.setting.range else []
-    if required in flag.setting.annotations:
+    needed = required in flag.setting.annotations
+    if needed:
         said.append("required")
     if flag.setting.kind is bool:
         said.append(f"default: {'on' if flag.default else 'off'}")
         return _entry(f"--{flag.name}/{_negated(flag.name)}", told.text, *said)
-    if flag.default not in ("", ()):
+    if not needed and flag.default not in ("", ()):
         said.append(f"default: {format_value(flag.default)}")
     return _entry(f"--{flag.name} {_metavar(flag.setting)}", told.text, *said)
 

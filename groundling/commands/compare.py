@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareConfig(Settings):
-    """Arms to compare: each is adapted, then fine-tuned; the control `mlm` is added."""
+    """Arms: each is adapted (--adapt.NAME, --train.NAME), then fine-tuned (--tune.NAME), like the
+    control `mlm`, which is added.
+    """
 
     arms: tuple[str, ...] = ("xdbert", "contrastive")
     """Arms, as in `adapt --arm`; the control `mlm` is put first."""

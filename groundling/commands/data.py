@@ -149,10 +149,10 @@ class PartitionConfig(Settings):
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
     per_stratum: Annotated[int, at_least(0), required] = 0
-    """Examples per stratum."""
+    """Number of examples to draw per stratum."""
     stratify_by: Literal["auto", "total", "label", "category", "question-type", "answer"] = "auto"
-    """Strata. auto: VCR's question category, a classification's label, otherwise the whole split \
-(total). question-type and answer are for VQA."""
+    """What the strata are. auto: VCR's question category, a classification's label, otherwise the \
+whole split (total). question-type and answer are for VQA."""
     seed: Annotated[int, at_least(0)] = 0
     """Seed of the draw; with the same seed, a larger partition includes a smaller one."""
     allow_fewer: bool = False
@@ -196,6 +196,7 @@ PARTITION = Command(
     title="Data",
     example="groundling data partition --task vcr/answer --data vcr_data --per-stratum 100 --out few.json",
     common_flags="task data per-stratum stratify-by seed",
+    out_help="Output file, in json; an existing file is replaced.",
     validate=check_partition,
     output=OutputFile(),
 )

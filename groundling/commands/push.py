@@ -25,7 +25,8 @@ class PushConfig(Settings):
     to: Annotated[str, required] = ""
     """OWNER/NAME of the repository; created if it does not exist."""
     model_seed: Annotated[int, at_least(-1)] = -1
-    """Fine-tuning: which seed's model; -1: the seed with the best development score."""
+    """Run of `finetune`: seed whose model is uploaded; -1: the seed with the best development \
+score."""
     private: bool = False
     """Make a new repository private; otherwise the owner's default applies, usually public. An \
 existing repository keeps its visibility."""

@@ -44,9 +44,10 @@ whose regions of an image are concatenated."""
     """--imports of bottom-up-attention's HDF5: one file of image ids per import, by row, one per \
 line or json."""
     ids_as: Annotated[tuple[str, ...], may_repeat] = ()
-    """--imports: rename the images: a pattern of the number at the end of their ids and of the \
-subset (train2014) in the id or file name, e.g. `COCO_{subset}_{number:012d}`; or COCO's json \
-files, which list names by number; or VCR's jsonl, for UNITER's names of its images."""
+    """--imports: rename the images, by a pattern in which {number} is the number at the end of an \
+image's id and {subset} the subset (such as train2014) in its id or file name, e.g. \
+`COCO_{subset}_{number:012d}`; or by COCO's json files, which list names by number; or by VCR's \
+jsonl files, from UNITER's image names."""
     processes: Annotated[int, at_least(1)] = 1
     """Parallel processes, spread over the available GPUs."""
 

@@ -26,7 +26,8 @@ class VerdictConfig(Settings):
     """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished \
 seeds."""
     published: tuple[str, ...] = ()
-    """NAME=SYSTEM: show a published system's scores beside a group's, e.g. XDBERT=XDBERT-b."""
+    """NAME=SYSTEM: show a published system's scores beside those of the runs called NAME, e.g. \
+XDBERT=XDBERT-b."""
     trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
     """MODULE:NAME of each task of your own that has a metric of its own. Code named in a run is \
 imported only if it is listed here."""

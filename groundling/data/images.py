@@ -187,7 +187,7 @@ def _means(wanted: str, name: str) -> bool:
 def read_image(picture: Picture, reduced: bool = False) -> Image.Image:
     """An RGB image, rotated by its EXIF orientation.
 
-    `coarse`: a JPEG at an eighth of its size, which is faster.
+    `reduced`: a JPEG at an eighth of its size, which is faster.
 
     Raises InputError, without the file's name.
     """

@@ -515,7 +515,7 @@ def read_all_columns(
 
     Values are texts; values from JSON keep their type. Raises InputError as `read_rows`, if no
     row has one of `columns`, and for a file without rows; the types of JSON values are not
-    checked (see `texts_in`).
+    checked (see `row_texts`).
     """
     if path.suffix in TABLES:
         header = read_header(path)

@@ -60,7 +60,7 @@ class TaskHead(nn.Module):
         return replace(form, kind=cls.loss) if cls.loss else form  # type: ignore[type-var]
 
     def prepare_example(self, example: Example) -> Example:
-        """The example prepared for this head, e.g. with a [MASK] after the text, which becomes its `cue`."""
+        """The example prepared for this head, e.g. with a [MASK] after the text, which becomes its `prompt_suffix`."""
         return example
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:

@@ -295,7 +295,7 @@ def unused_settings_note(
 ) -> list[str]:
     """A note if settings were given that none of the objectives `names` reads.
 
-    `crossing`: settings of the cross-modal encoder, in a command that may train one.
+    `cross_modal`: settings of the cross-modal encoder, in a command that may train one.
     """
     if any(is_import_path(name) for name in (*names, training_step)):
         return []  # the user's own objective may read any setting

@@ -27,8 +27,8 @@ class SameSentencePrediction(Objective):
     """Same-sentence prediction: do the text encoder and CLIP's text tower read the same text? (label 1 = same)
 
     XDBERT Section 2.3.2. With probability `negatives` the CLIP side is another text of the corpus. With
-    `hard` > 0, that many candidates are drawn and the one sharing most CLIP tokens is used, so that no
-    single word gives the answer away. With `near` it is a text of nearly the same length (the paper's
+    `hard_candidates` > 0, that many candidates are drawn and the one sharing most CLIP tokens is used, so that no
+    single word gives the answer away. With `similar_length` it is a text of nearly the same length (the paper's
     blocks all have the same length). The words and the teacher's inputs stay those of the sample's text.
     """
 
@@ -46,7 +46,7 @@ class SameSentencePrediction(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`hard`: candidates per negative; 0 uses the first one drawn, or with `near` the nearest in length."""
+        """`hard_candidates`: candidates per negative; 0 uses the first one drawn, or with `similar_length` the nearest in length."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.negatives = negatives
         self.hard = hard_candidates

@@ -6,7 +6,7 @@ nothing heavy.
 The command line, sweeps, Python functions, their stubs and their documentation are generated from
 these fields. Values are checked when a settings object is made. Settings that belong together form
 a group (a dataclass inside the settings of a command); on the command line and in a sweep file each
-setting is addressed by its own name alone (`configured` and `changed` do the same in Python).
+setting is addressed by its own name alone (`make_settings` and `replace_settings` do the same in Python).
 """
 
 from __future__ import annotations

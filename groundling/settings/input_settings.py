@@ -41,14 +41,14 @@ class ImageSettings(Settings):
     """Images of a model and their regions."""
 
     regions: Annotated[tuple[str, ...], InputKind.NAMED, may_repeat] = ()
-    """Region stores (`groundling regions`), each STORE or NAME=STORE; none: the model reads no \
-regions. An image is taken from the first store that has it. NAME is a split of the task or a name \
-of --extra-eval (in `pretrain`, a caption file without its ending) that reads only the stores of its \
-name."""
+    """Region stores (outputs of `groundling regions`), each FOLDER or NAME=FOLDER; none: the \
+model reads no regions. An image is taken from the first store that has it. NAME is a split of the \
+task, a name from --extra-eval or, in `pretrain`, a caption file without its ending: these data \
+then use only the stores of that name."""
     images: Annotated[str, InputKind.FOLDER] = ""
     """Folder of the images, for models that read pixels: end-to-end VL-BERT and VisualBERT, ViLT, \
-zero-shot CLIP. An image's id in a store is its path here without the ending; only boxes, classes \
-and segments are read from the store."""
+zero-shot CLIP. An image's id in a store is its path in this folder, without the file ending; such \
+a model reads only boxes, classes and segments from the store."""
     max_regions: Annotated[int, at_least(0)] = 0
     """Maximum regions per image, highest-scoring first; 0: all."""
     allow_region_mismatch: bool = False
@@ -113,7 +113,8 @@ class CaptionColumns(Settings):
     """Captions in a csv, tsv, json or jsonl file: caption column, or several separated by commas; \
 empty: detected from column names or values."""
     image_column: Annotated[str, InputKind.COLUMN] = ""
-    """Captions in such a file: column of the image file name; empty: detected likewise."""
+    """Captions in a csv, tsv, json or jsonl file: column of the image file name; empty: detected \
+from column names or values."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class CaptionSettings(Settings):
 
     columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
-    """Karpathy's json: splits to use, e.g. `train restval` or `test`."""
+    """Karpathy's json, which needs this: splits to use, e.g. `train restval` or `test`."""
 
 
 @dataclass(frozen=True)
@@ -185,21 +186,22 @@ class SavedModelSettings(Settings):
     model: Annotated[str, InputKind.FOLDER, required] = ""
     """Output of `finetune`: a run folder, or a `model` folder inside it."""
     model_seed: Annotated[int, at_least(-1)] = -1
-    """Run folder: which seed's model predicts; -1: the seed with the best development score."""
+    """If --model is a run folder: seed whose model is used; -1: the seed with the best \
+development score."""
     all_seeds: bool = False
-    """Run folder: all seeds vote; ties go to the higher mean probability. Probabilities and \
-numeric answers are means over seeds."""
+    """If --model is a run folder: all seeds vote; ties go to the higher mean probability. \
+Probabilities and numeric answers are means over seeds."""
     regions: Annotated[tuple[str, ...], InputKind.NAMED, may_repeat] = ()
-    """Region stores of the images, made like those that the model was trained on."""
+    """Region stores of the images, made with the same settings as those of training."""
     images: Annotated[str, InputKind.FOLDER] = ""
-    """Folder of the images. Regions are extracted now, with the detector or grid and the backbone \
-of the training regions; a model that reads pixels reads these images."""
+    """Folder of the images. A model that reads pixels reads them; for other models regions are \
+extracted now, with the detector or grid and the backbone of the training regions."""
     allow_region_mismatch: bool = False
     """Accept regions made by another detector or backbone than those the model was trained on."""
     detector: Annotated[str, InputKind.MODEL] = ""
-    """--images: hub id or folder of the detector, if it has moved since training."""
+    """--images: hub id or folder of the detector, if it is elsewhere than at training."""
     backbone: Annotated[str, InputKind.MODEL] = ""
-    """--images: hub id or folder of the backbone, if it has moved since training."""
+    """--images: hub id or folder of the backbone, if it is elsewhere than at training."""
     trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
     """MODULE:NAME of each of your own objects that the model folder needs, such as its task. Code \
 named in a model folder is imported only if it is listed here."""
@@ -361,7 +363,8 @@ class ExtractionSettings(Settings):
     """Images, and how their regions are found."""
 
     images: Annotated[str, InputKind.FOLDER] = ""
-    """Folder of images, searched recursively; an image's id is its path here without the ending."""
+    """Folder of images, searched recursively; an image's id is its path in this folder, without \
+the file ending."""
     boxes: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Existing boxes: COCO instances json, MAttNet detections (RefCOCO), both together, or VCR's \
 vcr1images; only images with boxes are used."""
@@ -372,7 +375,7 @@ vcr1images; only images with boxes are used."""
     """Skip images that --boxes names but the folder lacks, and count them; otherwise the first is \
 an error."""
     batch: Annotated[int, at_least(1)] = 8
-    """Images of one size per forward pass."""
+    """Images per forward pass, all of one size."""
     shard_size: Annotated[int, at_least(1)] = 256
     """Images per file of the store; a killed run repeats at most one file per process."""
     cpu: bool = False

@@ -31,12 +31,13 @@ class PretrainingObjectiveSettings(Settings):
     task_answers: Literal["right", "any", "judged"] = "right"
     """--task: which answer a text contains. right: the right choice; any: one drawn anew in every \
 epoch, so no label leaks (a question without choices, as in vqa, has no answer); judged: as any, \
-and VisualBERT predicts whether it is right, or whether an NLVR2 statement is true (its code)."""
+and VisualBERT predicts whether it is right, or whether an NLVR2 statement is true (VisualBERT's \
+code)."""
     region_classes: Literal["soft", "hard", "none"] = "soft"
     """VL-BERT and UNITER: target of masked regions: the detector's class distribution (soft, both \
 releases), its top class (hard, the papers), or none."""
     sentence_image: bool = True
-    """VisualBERT: predict whether both captions describe the image (off: ablation C4)."""
+    """VisualBERT: predict whether both captions of a pair describe the image (off: ablation C4)."""
     related: bool = False
     """VL-BERT: predict whether caption and image belong together (first version of the paper; not \
 in the release)."""
@@ -49,19 +50,19 @@ class CrossModalSettings(Settings):
     cross_layers: Annotated[int, at_least(1)] = 2
     """Number of cross-modal layers (XDBERT Section 2.1)."""
     hard_negatives: Annotated[int, at_least(0)] = 0
-    """Match: candidates per negative, of which the most similar is used; 0: one random candidate, \
-as in the paper."""
+    """match: candidates per negative text, of which the most similar is used; 0: one random \
+candidate, as in the paper."""
     match_negatives: Literal["random", "length"] = "random"
-    """Match: negatives are drawn from all texts, as in the paper, or from texts of nearly the \
-same length, so that length alone does not reveal them."""
+    """match: negative texts are drawn from all texts, as in the paper, or from texts of nearly \
+the same length, so that length alone does not reveal them."""
     clip_targets: Literal["real", "released"] = "real"
-    """ClipTokenClassification: real: predict real tokens only; released: all 9 x 77 positions, padding \
-included, as in XDBERT's code."""
+    """clip_tokens: predict real tokens only (real), or all 9 x 77 positions, padding included, as \
+in XDBERT's code (released)."""
     freeze_clip: bool = False
     """Freeze the CLIP side of the cross-modal model (XDBERT trains it)."""
     save_joint: bool = False
-    """Also save the whole cross-modal model, in `joint`, for full-model fine-tuning and attention \
-maps."""
+    """Also save the whole cross-modal model, in the subfolder `joint`, for full-model fine-tuning \
+and attention maps."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +70,25 @@ class DistillationSettings(Settings):
     """Distillation from a frozen teacher."""
 
     distill_weight: Annotated[float, at_least(0)] = 1.0
-    """Weight of the l1 or contrastive terms."""
+    """l1 and contrastive: weight of both terms together."""
     sentence_weight: Annotated[float, at_least(0)] = 1.0
-    """Weight of the sentence term."""
+    """l1 and contrastive: weight of the sentence term."""
     word_weight: Annotated[float, at_least(0)] = 1.0
-    """Weight of the word term."""
+    """l1 and contrastive: weight of the word term."""
     temperature: Annotated[float, above(0)] = 0.07
-    """Temperature of the contrastive terms."""
+    """contrastive: temperature of both terms."""
     pooling: Literal["own", "cls", "mean"] = "own"
     """Sentence pooling of the student: own: as its sentence-transformers folder defines, else the \
 first position; cls: the first position; mean: the mean over tokens without special tokens."""
     l1_targets: Literal["standard", "unit"] = "standard"
-    """L1 targets: standardised teacher features, or unit vectors (CLIP-TD)."""
+    """l1: targets are standardised teacher features (standard), or unit vectors (unit, CLIP-TD)."""
     max_windows: Annotated[int, at_least(0)] = 0
-    """Maximum CLIP windows per text; the rest is truncated and counted. 0: as many as needed, for \
-blocks 9 windows of 77 (XDBERT) or the same number of positions in windows of another size."""
+    """Maximum number of windows in which CLIP reads a text, each of CLIP's context length; the \
+rest is truncated and counted. 0: as many as needed; for blocks 9 windows of 77 tokens (XDBERT), \
+or the same number of tokens in windows of another size."""
     cache_gb: Annotated[float, between(0, math.inf)] = 2.0
-    """Cache a text teacher's features if they need less disk than this, else compute them in \
-every step. Features of an image teacher are always cached, unless this is 0."""
+    """Cache a text teacher's features if they need fewer gigabytes of disk than this, else \
+compute them in every step. Features of an image teacher are always cached, unless this is 0."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,11 @@ class TargetedDistillationSettings(Settings):
     """
 
     teacher_images: Annotated[str, InputKind.FOLDER] = ""
-    """CLIP-TD: folder of the teacher's images; an image's id is its path here without the ending."""
+    """CLIP-TD: folder of the teacher's images; an image's id is its path in this folder, without \
+the file ending."""
     teacher_text: Annotated[str, InputKind.MODEL] = ""
-    """CLIP-TD: another model as the teacher's text tower (MAD): hub id or folder; empty: the text \
-tower of --teacher."""
+    """CLIP-TD: another model as the teacher's text tower (the paper's MAD): hub id or folder; \
+empty: the text tower of --teacher."""
     teacher_scorer: Annotated[str, InputKind.MODEL] = ""
     """CLIP-TD: CLIP that scores how well image and text match, if the teacher's two towers come \
 from different models."""
@@ -113,10 +116,11 @@ until the run ends."""
     word_selection: Literal["top", "random"] = "top"
     """CLIP-TD: distil the highest-scoring words, or random words (the control)."""
     relevance: Literal["contextual", "isolated"] = "contextual"
-    """CLIP-TD: visual relevance of a word in its context, or of the word in isolation."""
+    """CLIP-TD: visual relevance of a word in its context (contextual), or of the word alone \
+(isolated)."""
     keyword_extractor: str = ""
-    """CLIP-TD: MODULE:NAME of your own keyword extractor; empty: YAKE, from its published \
-formulas."""
+    """CLIP-TD: MODULE:NAME of your own keyword extractor; empty: YAKE, implemented from its \
+published formulas."""
     td_weight: Annotated[float, at_least(0)] = 0.05
     """CLIP-TD: weight of td_image, td_text and td_words."""
     td_reduction: Literal["sum", "mean"] = "sum"
@@ -132,7 +136,7 @@ are."""
     """CLIP-TD: distil only where the teacher is more confident than the student, compared per \
 question or per image-text pair."""
     td_temperature: Annotated[float, above(0)] = 1.0
-    """CLIP-TD: temperature T of that comparison; a higher T favours the teacher."""
+    """CLIP-TD: temperature T of the comparison in --td-gate; a higher T favours the teacher."""
 
 
 @dataclass(frozen=True)
@@ -169,23 +173,24 @@ class AdversarialSettings(Settings):
     """
 
     adversarial_steps: Annotated[int, at_least(1)] = 3
-    """--training-step villa: forward passes per micro-batch; the first starts without a perturbation \
-(release: 3)."""
+    """--training-step villa: forward passes per micro-batch; the first starts without a \
+perturbation (VILLA's code: 3)."""
     adversarial_modality: Literal["both", "text", "image", "alternate"] = "both"
-    """--training-step villa: what is perturbed: both, the word embeddings (text), the region features \
-(image), or one after the other in separate passes (the release's "alter", used in none of its \
-runs). Release: both for VCR, text for VQA, SNLI-VE and NLVR2."""
+    """--training-step villa: what is perturbed: the word embeddings (text), the region features \
+(image), both, or one after the other in separate passes (alternate; "alter" in VILLA's code, used \
+in none of its runs). VILLA's code: both for VCR, text for VQA, SNLI-VE and NLVR2."""
     adversarial_lr: Annotated[float, at_least(0)] = 1e-2
-    """--training-step villa: step size of the gradient ascent (release: 1e-2 for VCR, 1e-3 for others; \
-large: 1e-1 for VCR)."""
+    """--training-step villa: step size of the gradient ascent (VILLA's code: 1e-2 for VCR, 1e-3 \
+for other tasks; with BERT-large 1e-1 for VCR)."""
     adversarial_norm: Literal["l2", "linf"] = "l2"
-    """--training-step villa: norm of the step size, over all positions of a row (release: l2)."""
+    """--training-step villa: norm in which the step size is measured, over all positions of a row \
+(VILLA's code: l2)."""
     adversarial_kl_weight: Annotated[float, at_least(0)] = 1.5
-    """--training-step villa: weight of the KL divergence from the clean pass (release: 1.5; 1 for VQA and \
-VCR with BERT-large)."""
+    """--training-step villa: weight of the KL divergence from the clean pass (VILLA's code: 1.5; \
+1 for VQA and VCR with BERT-large)."""
     adversarial_kl_reduction: Literal["sum", "mean"] = "sum"
-    """--training-step villa: KL divergence summed over the classes, or averaged over them, which the \
-release does for VCR only and which halves it there."""
+    """--training-step villa: KL divergence summed over the classes, or averaged over them, as \
+VILLA's code does for VCR only, where this halves it."""
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ micro-batch."""
     """Learning-rate schedule after warm-up; steps: constant, multiplied by --milestone-factor at \
 each of --milestones."""
     milestones: Annotated[tuple[float, ...], at_least(0)] = ()
-    """--schedule steps: epochs after which the learning rate is multiplied (VL-BERT on VCR: 14 \
-18)."""
+    """--schedule steps: epochs after which the learning rate is multiplied by --milestone-factor \
+(VL-BERT on VCR: 14 18)."""
     milestone_factor: Annotated[float, at_least(0)] = 0.1
     """--schedule steps: factor on the learning rate at each milestone (VL-BERT: 0.1)."""
     warmup_ratio: Annotated[float, between(0, 1)] = 0.05
@@ -117,12 +117,13 @@ class EvaluationSettings(Settings):
     """Evaluation on held-out data during training, and early stopping."""
 
     eval_every: Annotated[float, at_least(0)] = 0.0
-    """Epochs between evaluations, such as 1 or 0.25; 0: evaluate only at the end. finetune: the \
-task's first development split; adapt: the loss on --eval-text; pretrain: the loss on --eval-captions, \
---eval-image-list or --eval-splits; teach: retrieval on these."""
+    """Epochs between evaluations, such as 1 or 0.25; 0: evaluate only at the end. What is \
+evaluated: finetune: the task's first development split; adapt: the loss on --eval-text; pretrain \
+and train-clip: the loss and retrieval, respectively, on --eval-captions, --eval-image-list or \
+--eval-splits."""
     keep_best: bool = False
-    """--eval-every: save the weights of the last step, as in the papers, or those with the best \
-evaluation score, which then has selection bias."""
+    """--eval-every: save the weights with the best evaluation score, which then has selection \
+bias; off: save those of the last step, as in the papers."""
     patience: Annotated[int, at_least(0)] = 0
     """--eval-every: stop after this many evaluations without improvement; 0: never stop early."""
 

@@ -1,7 +1,7 @@
 """Bootstrap resampling of groups, such as images with all of their texts, and its confidence intervals.
 
-Sums are resampled through multinomial counts (`resampled`), other values one draw at a time
-(`draw_item_counts`, `redrawn`).
+Sums are resampled through multinomial counts (`sum_resamples`), other values one draw at a time
+(`draw_item_counts`, `draw_resample`).
 Every resample draws N of N groups with replacement and equal probabilities.
 """
 

@@ -498,7 +498,7 @@ class ClipScorePart(ClipTeacherPart):
         made: Collection[str],
         confidence: AnswerConfidence | ClusterConfidence | None = None,
     ) -> None:
-        """`made`: which of the two; `sure_of`: the answers that `clip_confidence` refers to."""
+        """`made`: which of the two; `confidence`: the answers that `clip_confidence` refers to."""
         self.sure_of = confidence
         self.answers: Tensor | None = None
         self.clusters: Clusters | None = None

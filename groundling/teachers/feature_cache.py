@@ -264,7 +264,7 @@ class TeacherDataset:
     """Samples with a teacher's features in every row; can be nested with the wrappers for regions and pixels.
 
     With a cache, equal inputs are encoded once. Without one, samples carry the teacher's inputs as
-    `asides`, and `train(..., teachers=[teacher])` runs the teacher in every step.
+    `teacher_inputs`, and `train(..., teachers=[teacher])` runs the teacher in every step.
     """
 
     def __init__(

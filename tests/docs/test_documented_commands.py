@@ -55,7 +55,7 @@ def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypat
         if path.name not in REPRODUCTIONS:
             text = re.sub(r"\b(steps|epochs) = \d+", "steps = 1", text)
             text = re.sub(r"\bbatch = \d+", "batch = 4", text)
-            text = re.sub(r"\bper = \d+", "per = 4", text)
+            text = re.sub(r"\bper_stratum = \d+", "per_stratum = 4", text)
         standins.put(tmp_path / "sweeps" / path.name, text)
     hubs.put_up(monkeypatch)
     few = partial(attention_report, draws=50, min_texts=standins.SENTENCES)

@@ -39,9 +39,9 @@ class AdaptConfig(Settings):
 arm `mlm` needs none."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
     """Training texts, each FILE or FILE=WEIGHT: plain text, also compressed (.gz, .zst) or in a \
-.parquet file (column `text`, or its only column), or captions in any file or folder that `train-clip` \
-reads. Texts are tokenised once, for all runs (docs/running.md). With weights each step draws one \
-file by weight; without weights all files are mixed."""
+.parquet file (column `text`, or its only column), or captions in any file or folder that \
+`train-clip` reads. Texts are tokenised only once, for this and later runs (docs/running.md). With \
+weights each step draws one file by weight; without weights all files are mixed."""
     caption_settings: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, \
@@ -54,12 +54,12 @@ no image), or MODULE:NAME of your own."""
 auto: blocks for xdbert and its objectives, as in the paper, because lines can be matched by their \
 lengths, else lines."""
     max_length: Annotated[int, at_least(0)] = 0
-    """Maximum tokens per text for the student; longer texts are split. 0: 128, for blocks 512, \
-but at most the student's maximum."""
+    """Maximum tokens per text for the student; longer texts are split. 0: 128 (blocks: 512), but \
+at most the student's maximum."""
     limit: Annotated[int, at_least(0)] = 0
     """Maximum number of texts, evenly spaced; 0: all."""
     eval_text: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """Held-out text files: the result has the loss on them and, for xdbert, scores of its \
+    """Held-out text files: the result reports the loss on them and, for xdbert, scores of its \
 objectives (without held-out texts: on training texts, with new masks and pairs)."""
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     objective_settings: Annotated[ObjectiveSettings, unnested] = field(
@@ -78,8 +78,8 @@ allows more."""
     """Sentence-transformers student: weight of the loss that keeps its sentence vectors close to \
 the original ones; 0: none. Not used by xdbert."""
     retention_pairs: Annotated[str, InputKind.PATH] = ""
-    """Text pairs with similarities, on which Spearman correlation is measured before and after: \
-the folder of STS-B or GLUE (dev.tsv is read), or a tsv of text, text, number."""
+    """Text pairs with similarities, on which Spearman correlation is measured before and after \
+adaptation: the folder of STS-B or GLUE (dev.tsv is read), or a tsv of text, text, number."""
 
 
 ADAPTING = TrainConfig(lr=2e-5, freeze_encoder_ratio=0.2, head_lr=20.0)

@@ -51,23 +51,24 @@ or folder."""
     task: Annotated[str, InputKind.TASK] = ""
     """Task name, e.g. glue/rte, or MODULE:NAME of your own task."""
     data: Annotated[str, InputKind.DATA, required] = ""
-    """Folder with the task's official files; `hub` downloads GLUE through the datasets library."""
+    """Folder with the task's official files, or, with --text and --label, your own csv, tsv, json \
+or jsonl file; `hub` downloads GLUE through the datasets library."""
     seeds: Annotated[int, at_least(1, below=10_000)] = 1
     """Number of runs; seeds are consecutive, starting at --seed."""
     max_length: Annotated[int, at_least(0)] = 128
     """Maximum tokens per input; longer inputs are truncated and counted."""
     train_splits: tuple[str, ...] = ()
     """Training splits, e.g. `train val` before --submit; none: the task's own. Scores on a \
-training split are marked."""
+training split are marked as such."""
     limit_train: Annotated[int, at_least(0)] = 0
     """Maximum number of training examples, evenly spaced; 0: all."""
     partition: Annotated[str, InputKind.FILE] = ""
-    """Train only on the examples of this file (`data partition`)."""
+    """Train only on the examples that this output of `data partition` lists."""
     unlabelled_per_labelled: Annotated[int, at_least(0)] = 0
     """--partition: number of other training examples, without their labels, per labelled example \
 in every step, for objectives that need no labels (semi-supervised: CLIP-TD); 0: none."""
     extra_eval: Annotated[tuple[str, ...], InputKind.NAMED] = ()
-    """NAME=FOLDER: also evaluate the development split of another folder, such as an output of \
+    """NAME=FOLDER: also evaluate on the development split of another folder, such as an output of \
 `data shift`."""
     submit: bool = False
     """Also predict the unlabelled test split, in the server's format."""
@@ -75,10 +76,10 @@ in every step, for objectives that need no labels (semi-supervised: CLIP-TD); 0:
     """Save each seed's fine-tuned encoder and head, for `predict` and `evaluate`; off by default \
 in a sweep."""
     min_free_gb: Annotated[float, at_least(0)] = 0.0
-    """Refuse to start with fewer gigabytes free on the disk of --out; 0: do not check."""
+    """Refuse to start if the disk of --out has fewer gigabytes free than this; 0: do not check."""
     display_name: str = ""
-    """Task name in reports, where runs of several sizes stand side by side; empty: the task's own \
-name."""
+    """Task name in reports, e.g. to tell runs with several numbers of training examples apart; \
+empty: the task's own name."""
     freeze_word_embeddings: bool = False
     """Freeze the word embeddings, so that words outside the training examples keep theirs."""
     regions: RegionSettings = field(default_factory=RegionSettings)
@@ -88,8 +89,8 @@ name."""
 region."""
     text_only_baseline: bool = False
     """Also train the same model without images, with the same seeds, settings and task loss, in \
-`text-alone` of the run folder: the text-only baseline. For a task that selects a region, images \
-are removed with --zero-region-features."""
+the subfolder `text-alone` of the run folder. For a task that selects a region, images are removed \
+with --zero-region-features."""
     architecture: Annotated[str, InputKind.DESIGN] = ""
     """Make a plain BERT a vision-language model, without pre-training: visualbert, vlbert, \
 uniter, or MODULE:NAME of your own architecture (also needed to load a model of that \

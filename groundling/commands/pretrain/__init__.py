@@ -46,16 +46,17 @@ class TrainTexts(Settings):
     """Training texts: captions of images, or the texts of a task."""
 
     captions: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
-    """Training captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions \
-tsv, Flickr8k token.txt, your own csv, tsv or jsonl, or a folder (docs/vision.md). Each step draws \
-one file, by weight or, without weights, by number of samples."""
+    """Training captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions' \
+tsv, Flickr8k's token.txt, your own csv, tsv, json or jsonl, or a folder such as an imagefolder \
+(docs/vision.md, "Captions and photos as you have them"). Each step draws one file, by weight or, \
+without weights, by number of samples."""
     reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the images to use, one name per line, or as karpathy_train_images.txt does; \
-empty: all."""
+    """File that lists the training images, one name per line, or as karpathy_train_images.txt \
+does; empty: all."""
     skip_missing: bool = False
-    """Skip captions whose image is not in the store, and count them; otherwise a missing image is \
-an error."""
+    """Skip captions whose image is in no store, and count them; otherwise a missing image is an \
+error."""
     epoch_unit: Literal["captions", "images"] = "captions"
     """What an epoch contains once: every caption, as in the models' releases, or every image with \
 one of its captions."""
@@ -68,8 +69,8 @@ UNITER's second stage on VCR)."""
     """--task: splits whose texts are used, e.g. `train val` before --submit; none: the task's own \
 training split."""
     partition: Annotated[str, InputKind.FILE] = ""
-    """--task: use only the texts of this file's training examples (`data partition`), those of \
-few-shot fine-tuning."""
+    """--task: use only the texts of the training examples that this output of `data partition` \
+lists, as for few-shot fine-tuning."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,12 @@ of your own; a vision-language model as --model needs its own."""
         default_factory=PretrainingObjectiveSettings
     )
     step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
-    """How often each kind of step comes, in the model's order, for models with one objective per \
-step (UNITER; docs/papers.md); empty: as in the release. Its large model on VCR: 10 1 1."""
+    """Relative frequency of each kind of training step, in the model's order, for models with one \
+objective per step (UNITER; docs/papers.md); empty: as in UNITER's code. UNITER-large on VCR: 10 1 \
+1."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
-    """Text files without images, each FILE or FILE=WEIGHT as for `adapt`; together they are drawn \
-as often as the captions (VL-BERT)."""
+    """Also train on these texts without images, each FILE or FILE=WEIGHT, as for `adapt --text`; \
+together they are drawn as often as the captions (VL-BERT)."""
     max_length: Annotated[int, at_least(0)] = 64
     """Maximum tokens per text; longer texts are truncated and counted."""
     grounded: bool = True

@@ -28,8 +28,9 @@ class RetrieveConfig(Settings):
     model: Annotated[str, InputKind.MODEL, required] = ""
     """CLIP-like model with both towers: hub id or folder."""
     captions: Annotated[str, InputKind.PATH, required] = ""
-    """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your own \
-csv, tsv or jsonl, or a folder (docs/vision.md)."""
+    """Captions: COCO or Karpathy's json, Conceptual Captions' tsv, Flickr8k's token.txt, your own \
+csv, tsv, json or jsonl, or a folder such as an imagefolder (docs/vision.md, "Captions and photos \
+as you have them")."""
     reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images."""
@@ -37,8 +38,8 @@ csv, tsv or jsonl, or a folder (docs/vision.md)."""
     """File that lists the images to use, one name per line, or as karpathy_test_images.txt does; \
 empty: all."""
     skip_missing: bool = False
-    """Skip captions whose image is missing, and count the images; otherwise a missing image is an \
-error."""
+    """Skip captions whose image is missing, and count these images; otherwise a missing image is \
+an error."""
     skip_bad: bool = False
     """Skip images that do not decode, and name and count them; otherwise the first is an error."""
     student: Annotated[str, InputKind.MODEL] = ""

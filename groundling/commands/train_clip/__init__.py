@@ -30,18 +30,20 @@ class TeachConfig(Settings):
 scale. It keeps its sizes: leave --size, --patch-size, --vision-tower, --text-tower, --projection-dim, \
 --vocab-size and --context-length out. Empty: a new CLIP."""
     captions: Annotated[str, InputKind.PATH, required] = ""
-    """Captions, in any file or folder of docs/vision.md, "Captions and photos as you have them": \
-COCO or Karpathy's json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images \
-with .txt or .json beside them."""
+    """Captions: COCO or Karpathy's json, Conceptual Captions' tsv, Flickr8k's token.txt, your own \
+csv, tsv, json or jsonl, or a folder such as an imagefolder (docs/vision.md, "Captions and photos \
+as you have them")."""
     reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images, searched recursively."""
     image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the training images, one name per line; empty: all."""
+    """File that lists the training images, one name per line, or as karpathy_train_images.txt \
+does; empty: all."""
     eval_image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the images on which retrieval is reported; empty: none."""
+    """File that lists the images on which retrieval is reported, of --eval-captions or else of \
+--captions."""
     eval_captions: Annotated[str, InputKind.PATH] = ""
-    """Captions of other images on which retrieval is reported (instead of `eval_image_list`)."""
+    """Captions of other images on which retrieval is reported, in any format of --captions."""
     eval_splits: tuple[str, ...] = ()
     """Karpathy's json: splits on which retrieval is reported, of --eval-captions or else of \
 --captions."""
@@ -54,9 +56,9 @@ error."""
     patch_size: Annotated[int, at_least(1)] = 8
     """Patch side of the vision transformer in pixels."""
     vision_tower: Annotated[tuple[int, int], at_least(1)] = (192, 4)
-    """Width and number of layers of the vision tower."""
+    """Width and number of transformer layers of the vision tower."""
     text_tower: Annotated[tuple[int, int], at_least(1)] = (192, 3)
-    """Width and number of layers of the text tower."""
+    """Width and number of transformer layers of the text tower."""
     projection_dim: Annotated[int, at_least(1)] = 192
     """Dimension of the joint embedding space."""
     vocab_size: Annotated[int, at_least(3)] = 4000

@@ -442,7 +442,7 @@ TOKENS = 2
 
 
 class CorpusDataset:
-    """Samples of the texts of several files, in order; ids and images as in `corpora.corpus`."""
+    """Samples of the texts of several files, in order; ids and images as in `corpus_samples`."""
 
     def __init__(
         self,
@@ -575,7 +575,7 @@ def corpus_samples(
 ) -> CorpusDataset:
     """Samples of text files, which are tokenised first if no earlier run has done so.
 
-    See `corpora.corpus`.
+    See `corpus_samples`.
 
     Stores are below the folder `place`.
     """

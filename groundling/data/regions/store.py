@@ -615,7 +615,7 @@ class InMemoryRegions:
     """Regions of images that were just found, with the interface of a store; nothing is written."""
 
     def __init__(self, found: Sequence[ImageRegions], features: bool = True) -> None:
-        """Images from `storable`; with `features` off their width is 0, as in a `RegionStore`."""
+        """Images from `to_stored`; with `features` off their width is 0, as in a `RegionStore`."""
         self.features = features
         self.found = {image.id: image for image in found}
 

@@ -515,7 +515,7 @@ def attribution_summary(
 ) -> dict[str, Any]:
     """Integrated gradients as in `result.json`: completeness, and agreement with attention.
 
-    `looks`: [CLS]'s attention in the same samples, which are `rows`; `bootstrap` over their
+    `cls_attention`: [CLS]'s attention in the same samples, which are `rows`; `bootstrap` over their
     examples.
     """
     found = explained.attributions

@@ -46,9 +46,9 @@ other regions, such as a grid. A fine-tuned model keeps its setting from trainin
     batch: Annotated[int, at_least(1)] = 32
     """Texts per forward pass."""
     seed: Annotated[int, at_least(0)] = 0
-    """Seed of controls, data halves and bootstrap resamples."""
+    """Seed of the controls, the halves of the data and the bootstrap resamples."""
     model_format: str = ""
-    """MODULE:NAME of your own `ModelFormat` that loads --model."""
+    """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
     architecture: Annotated[str, InputKind.DESIGN] = ""
     """MODULE:NAME of your own `Architecture` that the model was made with."""
     cpu: bool = False
@@ -102,14 +102,15 @@ phrase), or MODULE:NAME."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
     split: str = "val"
-    """Split to analyse; for Flickr30k Entities a list of images in the folder."""
+    """Split to analyse; for Flickr30k Entities the name of a list of images in the folder (val: \
+val.txt)."""
     query: Literal["last", "mean"] = "last"
     """Query position of a phrase: its last token, or the mean over its tokens."""
     min_region_attention: Annotated[float, between(0, 1)] = 0.2
     """Select only heads that send more than this share of their attention from phrases to regions \
 (the paper: 20 %); 0: all."""
     include_unrelated_captions: bool = True
-    """Flickr30k Entities: include captions listed in UNRELATED_CAPTIONS."""
+    """Flickr30k Entities: include captions that the data set lists in UNRELATED_CAPTIONS."""
     shuffled_images_control: bool = True
     """Control: repeat the analysis with the region features of other images, which doubles the \
 time. Accuracy that remains does not come from visual content."""
@@ -214,21 +215,22 @@ first store."""
     """Object detector for regions extracted now: hub id or folder; empty: the detector of the \
 training regions."""
     backbone: Annotated[str, InputKind.MODEL] = ""
-    """Image encoder of their features: hub id or folder; empty: the backbone of the training \
-regions."""
+    """Image encoder for the features of regions extracted now: hub id or folder; empty: the \
+backbone of the training regions."""
     grid: Annotated[int, between(0, MOST_BOXES)] = 0
-    """Boxes per side of a regular grid, at most 16, instead of a detector; 0: as in training."""
+    """Boxes per side of a regular grid, at most 16, instead of a detector; 0: as in the training \
+regions."""
     allow_region_mismatch: bool = False
     """Accept regions made by another detector or backbone than those the model was trained on."""
     heads: Annotated[tuple[str, ...], InputKind.PATH, may_repeat] = ()
-    """Runs of `groundling heads` for each model, in the same order: heads are ranked by their \
+    """A run of `groundling heads` for each model, in the same order: heads are ranked by their \
 grounding accuracy."""
     other_heads: bool = False
-    """Accept runs of `groundling heads` on another model with the same number of layers and \
-heads."""
+    """Accept runs of `groundling heads` that were made with another model, with the same number \
+of layers and of heads."""
     predictions: Annotated[tuple[str, ...], InputKind.FILE, may_repeat] = ()
     """Two outputs of `groundling predict` for one file: shows answers that became right or wrong \
-from the first to the second. Without --data, these are the pairs."""
+from the first to the second. They give the pairs, so leave --data out."""
     label_column: str = "label"
     """--predictions: column of the right answer."""
     layers: Annotated[tuple[int, ...], at_least(0)] = ()
@@ -276,7 +278,8 @@ task's official files or your own file with labels, as for `evaluate`."""
     """Task whose examples a pre-trained model reads, e.g. snli-ve; empty: captions. A fine-tuned \
 model uses its own task."""
     split: str = ""
-    """Split of the data; empty: the task's first with labels. Required for Karpathy's captions."""
+    """Split of the data; empty: the task's first with labels. Karpathy's json of captions needs a \
+split."""
     asking: PredictionColumns = field(default_factory=PredictionColumns)
     label: Annotated[str, InputKind.COLUMN] = ""
     """Your own file: label column; empty: the column of the training file."""
@@ -302,11 +305,13 @@ all)."""
     """Compare attention to words with CLIP-TD's word selection by this CLIP: hub id or folder; \
 empty: no comparison."""
     teacher_images: Annotated[str, InputKind.FOLDER] = ""
-    """--teacher: folder of its images; an image's id is its path here without the ending."""
+    """--teacher: folder of the images that it reads; an image's id is its path in this folder, \
+without the file ending."""
     num_words: Annotated[int, at_least(1)] = 2
-    """--teacher: number of words per text that are selected."""
+    """--teacher: number of words that it selects per text."""
     relevance: Literal["contextual", "isolated"] = "contextual"
-    """--teacher: visual relevance of a word in its context, or of the word in isolation."""
+    """--teacher: visual relevance of a word in its context (contextual), or of the word alone \
+(isolated)."""
     processes: Annotated[int, at_least(1)] = 1
     """Parallel processes on this machine, which share the examples; results do not depend on it. \
 `torchrun` works too."""
@@ -356,7 +361,7 @@ class SyntaxConfig(Settings):
     data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder with Flickr30k Entities' official files."""
     split: str = "val"
-    """Split to analyse: a list of images in the folder."""
+    """Split to analyse: the name of a list of images in the folder (val: val.txt)."""
     parses: Annotated[str, required] = ""
     """Dependency parses of the captions: a CoNLL-U file of any parser, a folder of such files, \
 spacy or stanza (or spacy:MODEL, stanza:LANGUAGE, if installed), or gold: those of a rendered \
@@ -370,9 +375,9 @@ Dependencies; as-is: unchanged."""
     """Select only heads that send more than this share of their attention from a relation's words \
 to regions (the paper: 20 %); 0: all."""
     min_arcs: Annotated[int, at_least(1)] = 50
-    """Minimum number of arcs of a relation; rarer relations are only counted."""
+    """Minimum number of arcs of a relation; for rarer relations only the number is reported."""
     include_unrelated_captions: bool = True
-    """Include captions listed in UNRELATED_CAPTIONS."""
+    """Include captions that the data set lists in UNRELATED_CAPTIONS."""
     shuffled_images_control: bool = True
     """Control: repeat the analysis with the region features of other images, which doubles the \
 time. Accuracy that remains does not come from visual content."""
@@ -438,9 +443,9 @@ class CaptionsConfig(Settings):
     data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder with Flickr30k Entities' official files."""
     split: str = "val"
-    """Split to write: a list of images in the folder."""
+    """Split to write: the name of a list of images in the folder (val: val.txt)."""
     include_unrelated_captions: bool = True
-    """Include captions listed in UNRELATED_CAPTIONS."""
+    """Include captions that the data set lists in UNRELATED_CAPTIONS."""
 
 
 CAPTIONS = Command(

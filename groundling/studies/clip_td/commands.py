@@ -32,12 +32,12 @@ class ShiftConfig(Settings):
     split: str = "val"
     """Labelled split to edit."""
     protocol: Literal["none", "sm", "singular", "plural", "advtop", "keeptop", "em", "im"] = "none"
-    """none: only measure overlaps; sm: replace shared tags by pronouns, in singular and in plural \
-questions; advtop, keeptop: [MASK] where an attack model loses most, or everywhere else; em: \
-replace shared words by synonyms; im: drop examples that a text-only model answers right with \
-confidence."""
+    """none: only measure overlaps; sm: replace shared object tags by pronouns, in singular and in \
+plural questions (singular, plural: only in these); advtop, keeptop: [MASK] where an attack model \
+loses most, or everywhere else; em: replace shared words by synonyms; im: drop examples that a \
+text-only model answers right with confidence."""
     legacy: bool = False
-    """plural: match groups of tags in sorted order only, as the released code does."""
+    """sm, plural: match groups of tags in sorted order only, as the released code does."""
     attack: Annotated[str, InputKind.FOLDER] = ""
     """advtop, keeptop: attack model, `seed-N/model` of `finetune --task vcr/answer --save-model` \
 without regions."""
@@ -59,7 +59,8 @@ lemmatisation (other protocols)."""
     max_ngram: Annotated[int, at_least(1)] = 3
     """em: maximum n-gram length in words."""
     predictions: Annotated[str, InputKind.FILE] = ""
-    """im: `seed-N/predictions_val.jsonl` of `finetune --task vcr/answer` without regions."""
+    """im: predictions of the text-only model, `seed-N/predictions_val.jsonl` of `finetune --task \
+vcr/answer` without regions."""
     confidence_threshold: Annotated[float, between(0, 1)] = 0.9
     """im: minimum probability of a right answer at which an example is dropped."""
     cpu: bool = False
@@ -187,8 +188,8 @@ class VcrConfig(Settings):
     """Split to score; for `test`, whose labels are secret, the server's file is written (needs \
 `finetune --submit`)."""
     both: Annotated[str, InputKind.FOLDER] = ""
-    """Instead of --answers and --rationales: run folder of `finetune --task vcr`, one model for \
-both."""
+    """Instead of --answers and --rationales: run folder of `finetune --task vcr`, where one model \
+does both."""
 
 
 def check_vcr(config: VcrConfig, out: str | Path) -> None:
@@ -239,7 +240,7 @@ MODULE:NAME of your own task."""
     split: str = ""
     """Split to evaluate; empty: every labelled split."""
     extra_eval: Annotated[tuple[str, ...], InputKind.NAMED] = ()
-    """NAME=FOLDER: also evaluate the development split of another folder, such as an output of \
+    """NAME=FOLDER: also evaluate on the development split of another folder, such as an output of \
 `data shift`."""
     shown: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
     object_tags: bool = True
@@ -255,7 +256,7 @@ length."""
     """Classification: cluster the similarities of the evaluated split (transductive, as CLIP-TD \
 does), or of the training split."""
     prompt: str = "{question} {answer}"
-    """Open answers: text that the image is matched with; without {question} each answer is \
+    """Open answers (vqa): text that the image is matched with; without {question} each answer is \
 encoded only once."""
     most_questions: Annotated[int, at_least(0)] = 0
     """Maximum number of examples of a split, evenly spaced; 0: all."""

@@ -21,7 +21,7 @@ class ProbeFactsConfig(Settings):
     """File of Memory Colors, CoDa (or its raw annotations.jsonl) or ViComTe, or a world's \
 probes/knowledge.jsonl."""
     modes: tuple[str, ...] = ("fill-mask", "embedding", "stroop")
-    """Probes: fill-mask (needs a masked-LM head), embedding, stroop; linear (ridge regression, \
+    """Probes: fill-mask (needs a masked-LM head), embedding, stroop, or linear (ridge regression, \
 cross-validated over nouns)."""
     templates: tuple[str, ...] = ("a {}", "there is a {} .", "i saw a {} .")
     """linear: neutral templates in which a noun, {}, is read; "{}" is the noun alone. States are \
@@ -65,11 +65,12 @@ class PairsConfig(Settings):
     """Folder or file of BLiMP or EWoK, or your own .csv, .tsv or .jsonl with columns good and bad \
 (optionally group and id)."""
     other: Annotated[str, InputKind.MODEL] = ""
-    """A second model on the same pairs: its accuracy, and its difference to --model, paired by \
-item."""
+    """A second model on the same pairs: its accuracy, and its difference from --model's, paired \
+by item."""
     pll: Literal["within-word", "original"] = "within-word"
-    """What is masked while a token is scored: the token and the later tokens of its word \
-(within-word, Kauf and Ivanova 2023), or the token alone (original, Salazar et al. 2020)."""
+    """Masked models: what is masked while a token is scored: the token and the later tokens of \
+its word (within-word, Kauf and Ivanova 2023), or the token alone (original, Salazar et al. \
+2020)."""
     reduction: Literal["sum", "mean"] = "sum"
     """Score of a text: sum or mean of its token log-likelihoods."""
     limit: Annotated[int, at_least(0)] = 0
@@ -116,8 +117,8 @@ match head."""
     """Winoground's folder, or its examples.jsonl; a CLIP reads the images in its subfolder \
 `images`, unless --images is given."""
     other: Annotated[str, InputKind.MODEL] = ""
-    """A second model of either kind on the same examples: its scores, and their difference to \
---model, paired by example."""
+    """A second model of either kind on the same examples: its scores, and their difference from \
+--model's, paired by example."""
     shown: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
     max_length: Annotated[int, at_least(0)] = 128
     """Single-stream model: maximum tokens per caption. A CLIP truncates captions to its own \

@@ -35,9 +35,9 @@ class WorldConfig(Settings):
     nouns: Annotated[int, between(4, 1000)] = 162
     """Number of invented nouns."""
     dev_nouns: Annotated[int, at_least(0, below=DEV_IMAGES)] = 18
-    """Number of nouns for choosing settings."""
+    """Number of nouns held out for choosing settings."""
     test_nouns: Annotated[int, at_least(0, below=DEV_IMAGES)] = 36
-    """Number of nouns for reported numbers; the rest are training nouns."""
+    """Number of nouns held out for reported results; the rest are training nouns."""
     scenes: Annotated[int, at_least(0, below=DEV_IMAGES)] = 16000
     """Number of training images, with two captions each."""
     dev_scenes: Annotated[int, at_least(0, below=DEV_IMAGES)] = 500
@@ -75,6 +75,8 @@ DATA_WORLD = Command(
     example="groundling data make-world --out runs/world",
     common_flags="seed scenes sentences stated-rate",
     prints_output=True,
+    out_help="Output folder for the data: new or empty, or an older output of this command, whose files "
+    "are replaced.",
     output=OutputFile(("world.json*",)),
 )
 
@@ -86,9 +88,9 @@ class TasksConfig(Settings):
     """
 
     limit_train: Annotated[int, at_least(1)] = 4000
-    """Maximum number of examples of a training split."""
+    """Maximum number of examples of each data set's training split."""
     limit_dev: Annotated[int, at_least(1)] = 1000
-    """Maximum number of examples of a held-out split."""
+    """Maximum number of examples of each held-out split."""
     shortcut: Annotated[float, between(0, 1)] = 0.0
     """Share of VCR's questions with a text shortcut: their wrong answers are of another kind than \
 the question asks for."""
@@ -103,6 +105,8 @@ DATA_TASKS = Command(
     example="groundling data make-tasks --out runs/vision",
     common_flags="limit-train limit-dev shortcut world.seed",
     prints_output=True,
+    out_help="Output folder for the data: new or empty, or an older output of this command, whose files "
+    "are replaced.",
     output=OutputFile(("tasks.json*",)),
 )
 
@@ -164,8 +168,8 @@ class QuickstartConfig(Settings):
 docs/results.md, section 1, which takes four times as long; off: one arm that transfers visual \
 attributes, and the control."""
     scale: Annotated[float, above(0)] = 1.0
-    """Factor on every number of steps; below 1 nothing is learned, which is enough to test the \
-pipeline."""
+    """Factor on every number of steps; with less than 1 the models learn nothing, but the \
+pipeline is tested."""
 
 
 QUICKSTART = Command(

@@ -20,21 +20,21 @@ class AttentionConfig(Settings):
     """Cross-modal models whose attention maps are compared."""
 
     model: Annotated[str, InputKind.FOLDER] = ""
-    """First model: folder `joint` of `adapt --save-joint`."""
+    """First model: the folder `joint` that `adapt --save-joint` writes."""
     other: Annotated[str, InputKind.FOLDER] = ""
-    """Second model, e.g. one without clip_tokens."""
+    """Second model, a folder of the same kind, e.g. trained without the objective clip_tokens."""
     text: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """Files of sentences, as for `adapt`."""
+    """Files of sentences, one per line, in any format of `adapt --text`."""
     task: Annotated[str, InputKind.TASK] = ""
     """Instead of --text: a task whose development texts or pairs are read, e.g. glue/rte \
 (XDBERT's Table 9)."""
     data: Annotated[str, InputKind.PATH] = ""
     """--task: folder with the task's official files."""
     special_tokens: bool = False
-    """Draw rows of [CLS] and [SEP] too, as Table 9 does; the numbers use only the tokens of the \
-text."""
+    """Draw the rows of [CLS] and [SEP] too, as XDBERT's Table 9 does; the numbers use only the \
+tokens of the text."""
     limit: Annotated[int, at_least(0)] = 400
-    """Maximum number of sentences, evenly spaced; at least 200 are needed."""
+    """Maximum number of sentences, evenly spaced; 0: all. At least 200 are needed."""
     max_length: Annotated[int, at_least(0)] = 128
     """Maximum tokens per sentence."""
 
@@ -73,7 +73,7 @@ class CountsConfig(Settings):
     """Captions whose words are counted."""
 
     captions: Annotated[tuple[str, ...], InputKind.PATH, required] = ()
-    """Caption files or folders, as for `train-clip`; the paper uses MSCOCO's."""
+    """Caption files or folders, as for `train-clip --captions`; the paper uses MSCOCO's."""
     reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     tokenizer: Annotated[str, InputKind.MODEL, required] = ""
     """Tokenizer whose tokens are counted: hub id or folder."""
@@ -88,6 +88,7 @@ DATA_COUNTS = Command(
     example="groundling data counts --captions captions_train2014.json --tokenizer bert-base-uncased "
     "--out counts.json",
     common_flags="captions tokenizer",
+    out_help="Output file, in json; an existing file is replaced.",
     output=OutputFile(),
 )
 
@@ -107,10 +108,10 @@ class GroundedConfig(Settings):
     counts: Annotated[str, InputKind.FILE, required] = ""
     """Word counts, the output of `groundling data counts`."""
     tokenizer: Annotated[str, InputKind.MODEL, required] = ""
-    """Tokenizer of the word counts: hub id or folder."""
+    """Tokenizer with which the words were counted: hub id or folder."""
     threshold: Annotated[int, at_least(0)] = 100
     """A word is visually grounded if it occurs more often than this in the captions (the paper: \
-100, in COCO's 414,113)."""
+100, in COCO's 414,113 captions)."""
     variant: Literal["tokens", "inherit", "words"] = "tokens"
     """Unit that is counted: tokens by themselves (tokens, the paper), tokens that are grounded if \
 their word is (inherit), or words."""
@@ -139,13 +140,14 @@ class SimilarityConfig(Settings):
     """Models whose word embeddings are compared."""
 
     model: Annotated[str, InputKind.MODEL_OR_RANDOM, required] = ""
-    """First model, a text encoder or CLIP-like model: hub id or folder; or `random`."""
+    """First model, text encoder or CLIP-like model: hub id or folder; or `random`: random vectors \
+as a baseline."""
     other: Annotated[str, InputKind.MODEL_OR_RANDOM, required] = ""
     """Second model: hub id or folder; or `random`."""
     limit: Annotated[int, at_least(0)] = 0
-    """Use only the first N shared words, in the order of model a's token ids; 0: all."""
+    """Use only the first N shared words, in the order of --model's token ids; 0: all."""
     permutations: Annotated[int, at_least(1)] = 5
-    """Random pairings of words that estimate the similarity expected by chance."""
+    """Number of random pairings of words, which estimate the similarity expected by chance."""
     seed: Annotated[int, at_least(0)] = 0
     """Seed of the random pairings."""
 

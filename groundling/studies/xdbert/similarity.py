@@ -129,7 +129,7 @@ def svcca(a: np.ndarray, b: np.ndarray, keep: float = 0.99) -> float:
     """Mean CCA of the first principal components of tables (n, d1) and (n, d2) (Raghu et al. 2017).
 
     Each table keeps the components that explain a share `keep` of the variance; from 1, `keep` is their number. Raises
-    InputError as `canonical` does, and for a `keep` that is not above 0.
+    InputError as `canonical_correlations` does, and for a `keep` that is not above 0.
     """
     first, second = _sides(a, b)
     return _correlate(first.leading(keep), second.leading(keep)).mean_cca
