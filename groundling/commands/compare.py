@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareConfig(Settings):
-    """Arms: each is adapted (--adapt.NAME, --train.NAME), then fine-tuned (--tune.NAME), like the
-    control `mlm`, which is added.
-    """
+    """Arms and the control: adapted (--adapt.NAME, --train.NAME), then fine-tuned (--tune.NAME)."""
 
     arms: tuple[str, ...] = ("xdbert", "contrastive")
     """Arms, as in `adapt --arm`; the control `mlm` is put first."""

@@ -39,7 +39,7 @@ class Metric:
     name: str
     """Its name in reports and in `result.json`; unique among `METRICS`."""
     example_terms: Callable[[Values, Values], Values]
-    """Maps predictions (N,) and labels (N,), or labels of `uses_example_scores` metrics, to (N, k)."""
+    """Maps predictions (N,) and labels (N,), or labels of metrics that use example scores, to (N, k)."""
     from_sums: Callable[[Values], Values]
     """Maps sums (..., k) to the metric (...)."""
     higher_is_better: bool = True
@@ -76,7 +76,7 @@ class Metric:
         return terms[:, 0]
 
     def from_per_example(self) -> Metric:
-        """The same metric of a `uses_example_scores` task, computed from the examples'
+        """The same metric of a task whose metrics use example scores, computed from the examples'
         contributions in place of predictions.
 
         Runs that number regions or answers differently can only be compared by these contributions.

@@ -37,7 +37,7 @@ TEXT = "clip_text"
 
 
 @dataclass(frozen=True)
-class AdapterBase:
+class AdapterBackbone:
     """The frozen CLIP below an adapter; not a submodule of it, so it is neither trained nor saved."""
 
     source: str
@@ -52,7 +52,7 @@ class AdapterBase:
         return {"image": weights_sha256(self.image), "text": weights_sha256(self.text)}
 
 
-def load_adapter_base(source: str) -> AdapterBase:
+def load_adapter_backbone(source: str) -> AdapterBackbone:
     """Load a frozen CLIP-like model with both towers; raises InputError if a tower or projection is missing."""
     image = load_clip_image_tower(source)
     text, tokenizer = load_clip_text_tower(source)
@@ -64,10 +64,10 @@ def load_adapter_base(source: str) -> AdapterBase:
         )
     for side in (image, text):
         side.eval().requires_grad_(False)
-    return AdapterBase(source, image, text, tokenizer)
+    return AdapterBackbone(source, image, text, tokenizer)
 
 
-class ClipAdapter(Encoder):
+class ClipFusionAdapter(Encoder):
     """Layers over CLIP's embeddings (N, E) of each row's image and text; CLIP itself gets no gradient.
 
     `mlp` with `concat` reads both as one vector (2E), and its last Linear is in the head; with
@@ -77,7 +77,7 @@ class ClipAdapter(Encoder):
     reads the first position. The paper gives only the names of these adapters (Table 11).
     """
 
-    def __init__(self, base: AdapterBase, options: AdapterSettings) -> None:
+    def __init__(self, base: AdapterBackbone, options: AdapterSettings) -> None:
         """Raises InputError for incompatible settings; see `check_adapter`."""
         super().__init__()
         check_adapter(options)
@@ -180,7 +180,7 @@ class AdapterHead(TaskHead):
         return outputs
 
 
-def load_adapter(source: str | Path) -> ClipAdapter:
+def load_adapter(source: str | Path) -> ClipFusionAdapter:
     """Load an exported adapter and its CLIP.
 
     Raises InputError if the folder is damaged, or if the CLIP is missing or its weights changed.
@@ -196,12 +196,12 @@ def load_adapter(source: str | Path) -> ClipAdapter:
             f"{path}: damaged; expected `clip`, `adapter`, `adapter_layers` and `fusion` of a known adapter"
         )
     with prefix_errors(f"{path}: its CLIP cannot be loaded"):
-        base = load_adapter_base(fields["clip"])
+        base = load_adapter_backbone(fields["clip"])
     if base.weights != fields.get("weights"):
         raise InputError(
             f"{path}: the adapter was trained over other weights than {base.source} has now; give it the same CLIP"
         )
-    model = ClipAdapter(base, AdapterSettings(**settings))  # type: ignore[arg-type]
+    model = ClipFusionAdapter(base, AdapterSettings(**settings))  # type: ignore[arg-type]
     with convert_errors(f"{Path(source) / WEIGHTS}: its weights do not fit this adapter"):
         model.load_state_dict(load_file(Path(source) / WEIGHTS))
     return model

@@ -89,7 +89,7 @@ HUB_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 
 
 def is_adapter(source: str) -> bool:
-    """Whether a folder was written by `ClipAdapter.export`."""
+    """Whether a folder was written by `ClipFusionAdapter.export`."""
     return (Path(source) / ADAPTER).exists()
 
 

@@ -46,7 +46,9 @@ class SameSentencePrediction(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`hard_candidates`: candidates per negative; 0 uses the first one drawn, or with `similar_length` the nearest in length."""
+        """`hard_candidates`: candidates per negative; 0 uses the first one drawn, or with
+        `similar_length` the nearest in length.
+        """
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.negatives = negatives
         self.hard = hard_candidates

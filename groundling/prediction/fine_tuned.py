@@ -29,10 +29,10 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.data.images import Picture
-from groundling.data.regions.inputs import ImageSources, MessageTerms
+from groundling.data.regions.inputs import MessageTerms, ResolvedImages
 from groundling.data.samples import SampleDataset
 from groundling.data.tables import check_no_label, row_texts, separator_note
-from groundling.models.adapters import ClipAdapter
+from groundling.models.adapters import ClipFusionAdapter
 from groundling.prediction.inputs import (
     ImageFiles,
     ImageLookup,
@@ -470,7 +470,7 @@ class FineTunedModel(LoadedModel):
             together = None if images is None else [images]
             vector: np.ndarray = self.encode([texts], together, pool, regions)[0]
             return vector
-        if images is None and isinstance(self.student, ClipAdapter):
+        if images is None and isinstance(self.student, ClipFusionAdapter):
             raise InputError(f"{self.folder}: an adapter over CLIP needs an image for each text")
         examples = []
         photos: dict[str, Picture] = {}
@@ -479,7 +479,7 @@ class FineTunedModel(LoadedModel):
             photos |= dict(zip(ids, one.pictures, strict=True))
             examples.append(Example(str(number), one.text, images=ids))
         if not photos:
-            return self._states(self.make_samples(examples, ImageSources()), pool)
+            return self._states(self.make_samples(examples, ResolvedImages()), pool)
         sight = self._sight_of(photos, str(regions), "images=FILES")
         found = []
         for start in range(0, len(examples), AT_ONCE):

@@ -13,7 +13,13 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
 from groundling.data.images import Picture, differs_in_ending, image_id
-from groundling.data.regions.inputs import FLAGS, ImageSources, MessageTerms, Photos, RegionInputs
+from groundling.data.regions.inputs import (
+    FLAGS,
+    MessageTerms,
+    Photos,
+    RegionInputResolver,
+    ResolvedImages,
+)
 from groundling.data.tables import (
     RowPosition,
     check_named_columns,
@@ -21,7 +27,7 @@ from groundling.data.tables import (
     read_all_columns,
     row_texts,
 )
-from groundling.models.adapters import ClipAdapter
+from groundling.models.adapters import ClipFusionAdapter
 from groundling.models.formats import Encoder
 from groundling.prediction.model_description import InputSpec, ModelDescription
 from groundling.vision.extract import RegionFinder
@@ -65,7 +71,7 @@ class ImageLookup:
             self.given = photos or None
         else:
             self.place = str(photos)
-        self.inputs = RegionInputs(
+        self.inputs = RegionInputResolver(
             about.reads.settings(
                 regions=tuple(regions),
                 images=self.place,
@@ -120,10 +126,10 @@ class ImageLookup:
             f"the ending and are accepted; the first is {next(iter(self.other_endings))}"
         ]
 
-    def load_images(self, images: Sequence[str]) -> ImageSources:
+    def load_images(self, images: Sequence[str]) -> ResolvedImages:
         """Regions, pixels and faults of these images; `images` has no repeats."""
         return (
-            self.inputs.image_sources(images, self.given) if self.reads_images else ImageSources()
+            self.inputs.image_sources(images, self.given) if self.reads_images else ResolvedImages()
         )
 
     def _refuse(self, regions: Sequence[str], photos: Photos) -> None:
@@ -154,7 +160,7 @@ class ImageLookup:
 
 def reads_pixels(student: Encoder, about: ModelDescription) -> bool:
     """Whether the model reads pixels; a model trained with zeros in place of image features does not."""
-    if isinstance(student, ClipAdapter):
+    if isinstance(student, ClipFusionAdapter):
         return True
     return isinstance(student, EndToEndModel) and about.reads.regions and not about.reads.blind
 

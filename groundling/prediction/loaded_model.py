@@ -21,10 +21,16 @@ from groundling.core.registry import (
 )
 from groundling.data.image_samples import ImageDataset
 from groundling.data.images import Picture
-from groundling.data.regions.inputs import FLAGS, ImageSources, MessageTerms, Photos, RegionInputs
+from groundling.data.regions.inputs import (
+    FLAGS,
+    MessageTerms,
+    Photos,
+    RegionInputResolver,
+    ResolvedImages,
+)
 from groundling.data.regions.samples import Mark, RegionDataset, RegionOptions
 from groundling.data.samples import SampleDataset, TextDataset
-from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
+from groundling.models.adapters import IMAGE, TEXT, ClipFusionAdapter
 from groundling.models.clip import FrozenClip
 from groundling.models.formats import Encoder
 from groundling.models.heads import HEADS, load_head
@@ -139,7 +145,7 @@ class LoadedModel:
     @property
     def reads_images(self) -> bool:
         """Whether the model reads images."""
-        return self.about.reads.regions or isinstance(self.student, ClipAdapter)
+        return self.about.reads.regions or isinstance(self.student, ClipFusionAdapter)
 
     def task(self) -> Task:
         """The task with the model's own answers; raises InputError if its module of yours is missing."""
@@ -202,9 +208,9 @@ class LoadedModel:
         return RegionFinder(finding, self.about.regions, self.device, features)
 
     @property
-    def inputs(self) -> RegionInputs:
+    def inputs(self) -> RegionInputResolver:
         """Region inputs with the settings of the training run's evaluation."""
-        return RegionInputs(self.about.reads.settings(), blind=self.about.reads.blind)
+        return RegionInputResolver(self.about.reads.settings(), blind=self.about.reads.blind)
 
     def image_lookup(
         self,
@@ -254,14 +260,18 @@ class LoadedModel:
             yield PartialScores(kept, scores, self._boxes(some, samples), faults)
 
     def scores(
-        self, examples: Sequence[Example], seen: ImageSources, task: Task, mark: Mark | None = None
+        self,
+        examples: Sequence[Example],
+        seen: ResolvedImages,
+        task: Task,
+        mark: Mark | None = None,
     ) -> EvaluationOutput:
         """Scores of this model alone, without the vote of other seeds, on valid examples."""
         samples = self.samples(examples, seen, mark)
         return evaluate(self.student, self.objective, task, samples)
 
     def samples(
-        self, examples: Sequence[Example], seen: ImageSources, mark: Mark | None = None
+        self, examples: Sequence[Example], seen: ResolvedImages, mark: Mark | None = None
     ) -> SampleDataset:
         """Samples of the examples, exactly as in the training run's evaluation."""
         head = self.objective.head
@@ -273,14 +283,14 @@ class LoadedModel:
     def make_samples(
         self,
         examples: Sequence[Example],
-        seen: ImageSources,
+        seen: ResolvedImages,
         mark: Mark | None = None,
         apart: bool = False,
     ) -> SampleDataset:
         """Samples of the examples with their regions, pixels or CLIP features."""
         text, clip = self.student.inputs(self.about.reads.max_length)
         samples: SampleDataset = TextDataset(examples, text, clip)
-        if isinstance(self.student, ClipAdapter):
+        if isinstance(self.student, ClipFusionAdapter):
             return _with_clip_features(samples, self.student, seen.photos, self.device)
         if not isinstance(self.student, SingleStreamModel):
             return samples
@@ -327,7 +337,7 @@ class LoadedModel:
 
 
 def _with_clip_features(
-    samples: SampleDataset, student: ClipAdapter, photos: Mapping[str, Picture], device: str
+    samples: SampleDataset, student: ClipFusionAdapter, photos: Mapping[str, Picture], device: str
 ) -> SampleDataset:
     """Samples with the features of photos and texts from the CLIP below an adapter."""
     base = student.base

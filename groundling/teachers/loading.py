@@ -13,7 +13,7 @@ from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import instantiate, is_import_path
 from groundling.core.rng import derive_seed
 from groundling.data.text.keywords import KeywordExtractor
-from groundling.models.adapters import IMAGE, TEXT, AdapterBase
+from groundling.models.adapters import IMAGE, TEXT, AdapterBackbone
 from groundling.models.clip import (
     FrozenClip,
     load_clip_image_tower,
@@ -63,7 +63,7 @@ def load_teacher_set(
 
 
 def load_adapter_teacher_set(
-    base: AdapterBase, options: TargetedDistillationSettings, device: torch.device, out: Path
+    base: AdapterBackbone, options: TargetedDistillationSettings, device: torch.device, out: Path
 ) -> TeacherSet:
     """The CLIP of an adapter as a teacher of each row's image and text, on a device; always cached.
 

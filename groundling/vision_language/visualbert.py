@@ -42,7 +42,7 @@ CHANNELS = 32
 """Number of channels of the last stage's input that object masks are added to (all channels of a smaller CNN)."""
 
 
-class R2CRegions(nn.Module):
+class R2CRegionEmbedding(nn.Module):
     """R2C's region vectors of width 512, from features and classes: class embedding, dropout, Linear, ReLU.
 
     With PyTorch's default initialisation (rowanz/r2c, utils/detector.py).
@@ -96,7 +96,7 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
         reduced = REDUCED if classes else width
         self.projection = nn.Linear(reduced + 6 * boxes, bert.config.hidden_size)
         init_linears(self)
-        self.r2c = R2CRegions(width, classes, pixels) if classes else None
+        self.r2c = R2CRegionEmbedding(width, classes, pixels) if classes else None
         self.position = deepcopy(bert.embeddings.position_embeddings)
         self.segment = deepcopy(bert.embeddings.token_type_embeddings)
 

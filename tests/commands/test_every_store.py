@@ -20,7 +20,7 @@ from homes import picture, put, student, table
 from groundling.cli import main
 from groundling.core.batch import Sample
 from groundling.data.image_samples import MirroredDataset
-from groundling.data.regions.inputs import RegionInputs
+from groundling.data.regions.inputs import RegionInputResolver
 from groundling.data.samples import SampleDataset
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
@@ -99,17 +99,22 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
 def roads(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SampleDataset]]:
     """All samples that are made with regions, by the command that `asking` has begun."""
     every: dict[str, list[SampleDataset]] = defaultdict(list)
-    usual = RegionInputs.samples
+    usual = RegionInputResolver.samples
 
     def samples(
-        self: RegionInputs, texts: SampleDataset, model: Any, seen: Any, *more: Any, **named: Any
+        self: RegionInputResolver,
+        texts: SampleDataset,
+        model: Any,
+        seen: Any,
+        *more: Any,
+        **named: Any,
     ) -> SampleDataset:
         found = usual(self, texts, model, seen, *more, **named)
         if seen.store is not None:
             every[NOW[-1]].append(found)
         return found
 
-    monkeypatch.setattr(RegionInputs, "samples", samples)
+    monkeypatch.setattr(RegionInputResolver, "samples", samples)
     return every
 
 

@@ -49,7 +49,7 @@ from groundling.data.samples import TextRowEncoder
 from groundling.data.shards import Record, ShardStore, ShardWriter
 from groundling.data.tables import read_all_columns, row_texts
 from groundling.data.text.parses import read_parses
-from groundling.models.adapters import ClipAdapter, load_adapter_base
+from groundling.models.adapters import ClipFusionAdapter, load_adapter_backbone
 from groundling.models.clip import load_clip_dual_encoder, make_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.heads import LM_HEAD, LMHead, load_head, save_heads
@@ -808,7 +808,9 @@ def _crossmodal(place: Path) -> None:
 def _adapter(place: Path, shelf: LazyFixture) -> None:
     clip = shelf.once("clip", homes.seeing_clip)
     torch.manual_seed(0)
-    ClipAdapter(load_adapter_base(str(clip)), AdapterSettings(adapter="mlp")).export(place)
+    ClipFusionAdapter(load_adapter_backbone(str(clip)), AdapterSettings(adapter="mlp")).export(
+        place
+    )
 
 
 def _with_head(place: Path) -> None:

@@ -29,7 +29,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.data.samples import TextDataset
-from groundling.models.adapters import AdapterHead, ClipAdapter, load_adapter_base
+from groundling.models.adapters import AdapterHead, ClipFusionAdapter, load_adapter_backbone
 from groundling.models.clip import FrozenClip
 from groundling.models.task_heads import HeadContext
 from groundling.settings.fields import make_settings, replace_settings
@@ -103,7 +103,7 @@ def features(rows: int) -> Batch:
     )
 
 
-def restated(model: ClipAdapter, head: AdapterHead, batch: Batch) -> torch.Tensor:
+def restated(model: ClipFusionAdapter, head: AdapterHead, batch: Batch) -> torch.Tensor:
     """The answers, from the weights by name."""
     own = {name: value.double() for name, value in model.state_dict().items()}
     image, text = (batch.features[name].double() for name in ("clip_image", "clip_text"))
@@ -141,7 +141,7 @@ def restated(model: ClipAdapter, head: AdapterHead, batch: Batch) -> torch.Tenso
 @pytest.mark.parametrize("name", ALL)
 def test_each_is_its_definition(name: str, place: Path) -> None:
     torch.manual_seed(1)
-    model = ClipAdapter(load_adapter_base(str(place / "clip")), ALL[name]).eval()
+    model = ClipFusionAdapter(load_adapter_backbone(str(place / "clip")), ALL[name]).eval()
     head = AdapterHead(HeadContext(model.sizes, FOUR)).eval()
     batch = features(8)
     assert (batch.rows, batch.choices) == (8, 4)
@@ -162,8 +162,8 @@ def test_each_is_its_definition(name: str, place: Path) -> None:
 
 
 def test_a_cosine_starts_from_clips_scale_and_tells_no_thousands_apart(place: Path) -> None:
-    base = load_adapter_base(str(place / "clip"))
-    model = ClipAdapter(base, ALL["cosine 1"])
+    base = load_adapter_backbone(str(place / "clip"))
+    model = ClipFusionAdapter(base, ALL["cosine 1"])
     assert model.scale.item() == base.text.logit_scale.item() and model.scale.requires_grad
     three = AdapterHead(HeadContext(model.sizes, Classification(("a", "b", "c"))))
     assert three(EncoderOutput(pooler_output=torch.ones(2, 1)), features(4)).shape == (2, 3)
@@ -184,7 +184,7 @@ def test_each_learns_vcr_and_is_saved(name: str, place: Path, tmp_path: Path) ->
     folder = tmp_path / "out/seed-0/model"
     weights = load_file(folder / "adapter.safetensors")
     again = load_encoder(folder)
-    assert isinstance(again, ClipAdapter) and again.options == ALL[name]
+    assert isinstance(again, ClipFusionAdapter) and again.options == ALL[name]
     assert weights.keys() == again.state_dict().keys()
     for key, value in again.state_dict().items():
         assert torch.equal(value, weights[key])
@@ -236,7 +236,7 @@ def test_clip_is_asked_once_and_never_trained(
 def test_what_an_adapter_reads_is_transformers_own(place: Path, tmp_path: Path) -> None:
     config = over(place)
     task = resolve("tasks", Task, "vcr/answer")
-    model = ClipAdapter(load_adapter_base(config.model), config.adapter_settings)
+    model = ClipFusionAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     examples = task.read(place / "vcr", "val")[:2]
     teachers = load_adapter_teacher_set(
         model.base, config.settings.targeted_distillation, torch.device("cpu"), tmp_path

@@ -43,7 +43,7 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.core.registry import registered
-from groundling.models.adapters import ClipAdapter, load_adapter_base
+from groundling.models.adapters import ClipFusionAdapter, load_adapter_backbone
 from groundling.models.formats import Encoder
 from groundling.objectives import save_objective_heads
 from groundling.objectives.supervised import SupervisedObjective
@@ -450,7 +450,7 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
     clip = homes.teacher(tmp_path / "clip")
     CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square).save_pretrained(clip)
     torch.manual_seed(2)
-    adapter = ClipAdapter(load_adapter_base(str(clip)), AdapterSettings("mlp", 3))
+    adapter = ClipFusionAdapter(load_adapter_backbone(str(clip)), AdapterSettings("mlp", 3))
     adapter.export(tmp_path / "mlp")
     about = ModelDescription("table/own", form, head=ADAPTER, own=columns, reads=InputSpec(16, 1))
     models = {"adapter": saved(tmp_path / "adapter", tmp_path / "mlp", adapter, about)}

@@ -11,7 +11,7 @@ from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import require_kind, resolve
 from groundling.core.rng import generator
 from groundling.data.image_samples import ExampleMirror
-from groundling.data.regions.inputs import UNTIED, RegionInputs
+from groundling.data.regions.inputs import UNTIED, RegionInputResolver
 from groundling.data.regions.samples import RegionOptions, check_mentioned
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import (
@@ -21,7 +21,7 @@ from groundling.data.samples import (
     together,
     without_region_tags,
 )
-from groundling.models.adapters import ClipAdapter
+from groundling.models.adapters import ClipFusionAdapter
 from groundling.models.formats import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
@@ -142,14 +142,14 @@ def regions_of(
     *,
     blind: bool = False,
     flip: bool = False,
-) -> RegionInputs:
+) -> RegionInputResolver:
     """Region stores and photos of a run, shared by all seeds; with --images, only boxes, classes
     and segments are read.
 
     Raises InputError for a store of an unknown split.
     """
     splits = (task.train, *task.dev, *task.test)
-    return RegionInputs(
+    return RegionInputResolver(
         regions,
         splits,
         f"split of {task.name}",
@@ -160,7 +160,9 @@ def regions_of(
     )
 
 
-def check_regions_read(student: Encoder, task: Task, inputs: RegionInputs, source: str) -> None:
+def check_regions_read(
+    student: Encoder, task: Task, inputs: RegionInputResolver, source: str
+) -> None:
     """Raises InputError if the task needs regions and has none, or if the model of `source` does
     not read them.
     """
@@ -182,7 +184,7 @@ def samples_of(
     head: TaskHead,
     student: Encoder,
     task: Task,
-    inputs: RegionInputs,
+    inputs: RegionInputResolver,
     teacher_set: TeacherSet,
     max_length: int,
 ) -> tuple[dict[str, SampleDataset], list[Teacher]]:
@@ -204,13 +206,13 @@ def add_regions(
     texts: Mapping[str, SampleDataset],
     model: SingleStreamModel,
     task: Task,
-    inputs: RegionInputs,
+    inputs: RegionInputResolver,
     apart: bool = False,
     mirror: SampleDataset | None = None,
 ) -> dict[str, SampleDataset]:
     """Samples of every split with the images' regions or pixels.
 
-    `apart` and `mirror` as in `TaskHead` and `RegionInputs.samples`. Raises InputError for regions
+    `apart` and `mirror` as in `TaskHead` and `RegionInputResolver.samples`. Raises InputError for regions
     of another kind.
     """
     samples = {}
@@ -240,7 +242,7 @@ def _taught(
     samples: dict[str, SampleDataset] = {
         split: TextDataset(examples, text, clip) for split, examples in splits.items()
     }
-    taught = samples if isinstance(student, ClipAdapter) else [train]
+    taught = samples if isinstance(student, ClipFusionAdapter) else [train]
     wrapped = {split: teacher_set.wrap(samples[split]) for split in taught}
     samples |= {split: some for split, (some, _) in wrapped.items()}
     _, teachers = wrapped[train]

@@ -42,10 +42,10 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
 from groundling.core.registry import files_of_object, is_import_path, resolve
 from groundling.core.rng import derive_seed
-from groundling.data.regions.inputs import RegionInputs
+from groundling.data.regions.inputs import RegionInputResolver
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import SampleDataset
-from groundling.models.adapters import ClipAdapter, load_adapter_base
+from groundling.models.adapters import ClipFusionAdapter, load_adapter_backbone
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder
 from groundling.models.heads import init_layer
@@ -118,7 +118,7 @@ def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -
     """
     if config.adapter_settings.adapter != "none":
         torch.manual_seed(derive_seed(seed, "init", "adapter"))
-        return ClipAdapter(load_adapter_base(config.model), config.adapter_settings)
+        return ClipFusionAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     student = load_encoder(config.model, config.model_format, config.architecture)
     if not config.architecture:
         about = "is for a new VisualBERT: pass --architecture visualbert with a BERT as --model, or leave it out"
@@ -173,7 +173,7 @@ def head_name(student: Encoder, task: Task, config: FinetuneConfig) -> str:
     """Name of the head for `groundling.vision_language.loading.make_task_head`: the paper's, or a plain
     one.
     """
-    if isinstance(student, ClipAdapter):
+    if isinstance(student, ClipFusionAdapter):
         return ADAPTER
     if config.cls_without_pooler:
         return RAW
@@ -292,7 +292,7 @@ class SeedRunner:
         config: FinetuneConfig,
         training: TrainConfig,
         run: Run,
-        inputs: RegionInputs,
+        inputs: RegionInputResolver,
     ) -> None:
         self.task = task
         self.config = config
@@ -330,7 +330,7 @@ class SeedRunner:
     def _teachers(self, student: Encoder) -> TeacherSet:
         """Teachers of the auxiliary objectives, or the CLIP of an adapter."""
         config, device, folder = self.config, self.place.state.device, self.place.folder
-        if isinstance(student, ClipAdapter):
+        if isinstance(student, ClipFusionAdapter):
             return load_adapter_teacher_set(
                 student.base, config.settings.targeted_distillation, device, folder
             )
@@ -340,7 +340,7 @@ class SeedRunner:
         return load_teacher_set(teacher, names, given, device, folder, self.training.seed)
 
 
-def _regions(config: FinetuneConfig, task: Task) -> RegionInputs:
+def _regions(config: FinetuneConfig, task: Task) -> RegionInputResolver:
     return regions_of(
         config.regions,
         task,
@@ -358,7 +358,7 @@ def one_run(
     part: RunPart,
     config: FinetuneConfig,
     teacher_set: TeacherSet | None = None,
-    inputs: RegionInputs | None = None,
+    inputs: RegionInputResolver | None = None,
 ) -> dict[str, Any]:
     """Train one seed, evaluate on every dev split, write predictions; returns scores by split and
     metric.

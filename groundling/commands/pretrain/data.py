@@ -22,7 +22,7 @@ from groundling.data.captions.captions import (
     read_captions,
 )
 from groundling.data.corpora.token_stores import corpus_samples
-from groundling.data.regions.inputs import RegionInputs
+from groundling.data.regions.inputs import RegionInputResolver
 from groundling.data.regions.samples import CaptionTextDataset
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import (
@@ -262,7 +262,7 @@ class PretrainingReader:
     grounded: bool
     """Whether captions are read with their images."""
     text: TextRowEncoder
-    inputs: RegionInputs
+    inputs: RegionInputResolver
     teacher_set: TeacherSet
 
     def data(

@@ -67,7 +67,7 @@ class EncodedTexts(NamedTuple):
     """(C,) truncated tokens of each text."""
 
 
-class Gallery(NamedTuple):
+class RetrievalSet(NamedTuple):
     """Images and texts of the retrieval."""
 
     captioned: Sequence[CaptionedImage]
@@ -179,7 +179,7 @@ def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[CaptionedImage], 
 
 def _gallery(
     captioned: Sequence[CaptionedImage], clip: FrozenClip, folder: str, cache: FeatureCache
-) -> Gallery:
+) -> RetrievalSet:
     """The images with their embeddings; raises InputError if one does not decode, or shares its
     name with another.
     """
@@ -189,7 +189,7 @@ def _gallery(
     examples = [Example(image.id, "", images=(image.id,)) for image in captioned]
     pictures, _ = _features(examples, teacher, "clip_image", cache)
     first = np.cumsum([0, *(len(image.captions) for image in captioned)])
-    return Gallery(captioned, first, pictures)
+    return RetrievalSet(captioned, first, pictures)
 
 
 def _texts(
@@ -231,7 +231,7 @@ def _features(
 
 
 def _numbers(
-    gallery: Gallery, read: dict[str, EncodedTexts], told: dict[str, dict[str, Any]], seed: int
+    gallery: RetrievalSet, read: dict[str, EncodedTexts], told: dict[str, dict[str, Any]], seed: int
 ) -> dict[str, Any]:
     """Scores of each side, their comparison, and the same for texts that the model truncates."""
     found = {

@@ -19,11 +19,11 @@ from groundling.commands.sweep.schema import (
     Filled,
     FineTuningTask,
     Notes,
-    PaperTable,
+    PaperValue,
     PretrainingSpec,
-    SettingNote,
     Sweep,
-    SweepSource,
+    SweepInput,
+    TableSpec,
     Variant,
     check_fits,
     defaults_of,
@@ -160,7 +160,7 @@ class _SweepFile:
             raise InputError(f"{where}: has no title; give the paper's title")
         return str(about["title"])
 
-    def _sources(self) -> dict[str, SweepSource]:
+    def _sources(self) -> dict[str, SweepInput]:
         sources = {}
         for family, known in (("data", OF_DATA), ("weights", OF_WEIGHTS)):
             for name, table in self.content.get(family, {}).items():
@@ -172,7 +172,7 @@ class _SweepFile:
                 sources[reference] = self._source(reference, table, known)
         return sources
 
-    def _source(self, name: str, table: object, known: Mapping[str, type]) -> SweepSource:
+    def _source(self, name: str, table: object, known: Mapping[str, type]) -> SweepInput:
         where = self.where(f"[{name.replace(':', '.')}]")
         rest = table_of(table, where)
         made_by = makers() if name.startswith("data:") else ()
@@ -189,7 +189,7 @@ class _SweepFile:
         if not rest.get("get") and not is_made_or_hub:
             raise InputError(f"{where}: has no `get`; say where to obtain it")
         rest.setdefault("title", name.partition(":")[2])
-        return SweepSource(name=name, command=command, settings=settings, **rest)
+        return SweepInput(name=name, command=command, settings=settings, **rest)
 
     def _pretraining(self, name: str, table: object) -> PretrainingSpec:
         layers = self.layers(table, f'[pretrain."{name}"]')
@@ -207,7 +207,7 @@ class _SweepFile:
             raise InputError(f"{where}.tune: `with` belongs beside `tune`, not inside")
         layers = self.layers({"with": rest.pop("with", []), **tune}, f'[variants."{name}"].tune')
         merged: dict[str, Any] = {}
-        tune_notes: dict[str, SettingNote] = {}
+        tune_notes: dict[str, PaperValue] = {}
         for layer in layers:
             # Report a mistake now, not after hours.
             fill_command_settings(defaults_of("finetune"), layer.values, layer.where)
@@ -236,7 +236,7 @@ class _SweepFile:
             config = replace(config, task="", display_name=name)
         return FineTuningTask(config, training, _seeds(own.values, own.where), notes)
 
-    def _table(self, name: str, table: object) -> PaperTable:
+    def _table(self, name: str, table: object) -> TableSpec:
         where = self.where(f'[tables."{name}"]')
         table = table_of(table, where)
         _check_keys(table, {"rows": list, "columns": list}, where)
@@ -244,7 +244,7 @@ class _SweepFile:
             texts = table.get(key)
             if not texts or not all(isinstance(one, str) for one in texts):
                 raise InputError(f"{where}: {key} = {texts!r}, expected a list of texts")
-        return PaperTable(name, tuple(table["rows"]), tuple(table["columns"]))
+        return TableSpec(name, tuple(table["rows"]), tuple(table["columns"]))
 
 
 def read_sweep(path: str | Path) -> Sweep:
@@ -262,7 +262,7 @@ def read_sweep(path: str | Path) -> Sweep:
 
 def _filled_by(
     layers: Sequence[_TableSettings], defaults: Filled, notes: Notes
-) -> tuple[Filled, dict[str, SettingNote]]:
+) -> tuple[Filled, dict[str, PaperValue]]:
     """Settings and notes with those of several tables; later tables override earlier ones."""
     settings = defaults
     said = dict(notes)

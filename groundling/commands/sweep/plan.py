@@ -14,7 +14,7 @@ from typing import Any
 
 from groundling.commands.sweep.schema import (
     Sweep,
-    SweepSource,
+    SweepInput,
     defaults_of,
     format_setting,
     paper_mark,
@@ -84,7 +84,7 @@ class SweepPlan:
         self.notes = exposure_notes(self.steps, what.sources)
 
     @cached_property
-    def sources(self) -> list[SweepSource]:
+    def sources(self) -> list[SweepInput]:
         """Data and weights that the steps need, in the file's order."""
         needed = {name for step in self.steps for name in step.needs}
         return [source for name, source in self.what.sources.items() if name in needed]
@@ -292,7 +292,7 @@ def _optimizer_steps(training: TrainConfig, examples: int | None) -> int | None:
     return max(1, math.floor(round(training.epochs * examples / training.batch, 10)))
 
 
-def _state(source: SweepSource) -> str:
+def _state(source: SweepInput) -> str:
     if Path(source.path).exists():
         return "there"
     if source.command:
@@ -300,12 +300,12 @@ def _state(source: SweepSource) -> str:
     return "missing" if source.get else "hub id"
 
 
-def missing(plan: SweepPlan) -> list[SweepSource]:
+def missing(plan: SweepPlan) -> list[SweepInput]:
     """Data and weights that the user must obtain first."""
     return [source for source in plan.sources if _state(source) == "missing"]
 
 
-def _source_json(source: SweepSource) -> dict[str, Any]:
+def _source_json(source: SweepInput) -> dict[str, Any]:
     return {
         "name": source.name,
         "title": source.title,

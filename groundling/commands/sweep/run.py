@@ -18,9 +18,9 @@ from groundling.commands.sweep.plan import SweepPlan, missing
 from groundling.commands.sweep.schema import (
     VERDICTS,
     Filled,
-    PaperTable,
     Sweep,
-    SweepSource,
+    SweepInput,
+    TableSpec,
     command_of,
     references,
     resolve_references,
@@ -79,14 +79,14 @@ class StandInMaker:
 
     name: str
     """What they are made from."""
-    make: Callable[[Sequence[SweepSource], Path], tuple[dict[str, SweepSource], list[str]]]
+    make: Callable[[Sequence[SweepInput], Path], tuple[dict[str, SweepInput], list[str]]]
     """Given sources and a folder: sources with the paths of stand-ins in the folder, by name, and \
 notes on them. Raises InputError for an unsupported kind."""
 
 
 def stand_in(
-    sources: Sequence[SweepSource], folder: Path
-) -> tuple[dict[str, SweepSource], list[str]]:
+    sources: Sequence[SweepInput], folder: Path
+) -> tuple[dict[str, SweepInput], list[str]]:
     """The sources with the paths of their stand-ins in `folder`, and notes on them; raises
     InputError as `make`.
     """
@@ -138,7 +138,7 @@ def read(config: SweepConfig, out: Path) -> Sweep:
     return what
 
 
-def _rows_of(what: Sweep, wanted: Sequence[str]) -> tuple[PaperTable, ...]:
+def _rows_of(what: Sweep, wanted: Sequence[str]) -> tuple[TableSpec, ...]:
     offered = list(dict.fromkeys(row for table in what.verdict_tables() for row in table.rows))
     for row in wanted:
         require_known(row, offered, f"--rows {row}: no such variant")
@@ -226,7 +226,7 @@ def _job(step: SweepStep, what: Sweep) -> Job:
     return Job(step.name, command_of(step.command).call, (values,), step.after)
 
 
-def _judge(what: Sweep, table: PaperTable, folder: Path) -> dict[str, Any]:
+def _judge(what: Sweep, table: TableSpec, folder: Path) -> dict[str, Any]:
     """The verdicts of one table, in its own folder if the file has several tables."""
     from groundling.stats.verdict_report import judge_folders
 

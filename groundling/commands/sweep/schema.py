@@ -83,7 +83,7 @@ NUMBER = re.compile(r"([-+]?[\d.]+(?:e[-+]?\d+)?)(%?)")
 
 
 @dataclass(frozen=True)
-class SettingNote:
+class PaperValue:
     """Value of one setting in a paper or in its authors' code."""
 
     printed: str
@@ -96,7 +96,7 @@ class SettingNote:
     """The table of the sweep file that holds the note."""
 
 
-def read_notes(table: object, where: str) -> dict[str, SettingNote]:
+def read_notes(table: object, where: str) -> dict[str, PaperValue]:
     """The notes of a `paper` table by setting; raises InputError naming a malformed one."""
     notes = {}
     for key, value in table_of(table, f"{where}.paper").items():
@@ -104,7 +104,7 @@ def read_notes(table: object, where: str) -> dict[str, SettingNote]:
         if not texts or len(value) not in (2, 3):
             raise InputError(f"{where}.paper: {key} = {value!r}, expected {EXPECTED}")
         printed, source, *reason = value
-        notes[key] = SettingNote(printed, source, "".join(reason), f"{where}.paper")
+        notes[key] = PaperValue(printed, source, "".join(reason), f"{where}.paper")
     return notes
 
 
@@ -161,7 +161,7 @@ def format_setting(value: Any, titles: Mapping[str, str]) -> str:
     return REFERENCE.sub(lambda match: titles.get(match[0], match[0]), str(value))
 
 
-def paper_mark(note: SettingNote | None, value: object, titles: Mapping[str, str]) -> str:
+def paper_mark(note: PaperValue | None, value: object, titles: Mapping[str, str]) -> str:
     """Relation of a setting to the paper: the same, different for a reason, ours where the paper
     has none, or an input.
     """
@@ -179,12 +179,12 @@ JOINT_OF = "joint of "
 PRETRAIN_OF = "pretrain of "
 SEEDS = 5
 """Default number of runs per task."""
-Notes = Mapping[str, SettingNote]
+Notes = Mapping[str, PaperValue]
 """A paper's values of settings, by name."""
 
 
 @dataclass(frozen=True)
-class SweepSource:
+class SweepInput:
     """Data or weights that runs need."""
 
     name: str
@@ -289,7 +289,7 @@ class FineTuningTask:
 
 
 @dataclass(frozen=True)
-class PaperTable:
+class TableSpec:
     """A table of the paper: variants and tasks to run; the first variant is the control."""
 
     name: str
@@ -315,9 +315,9 @@ class Sweep:
 (as in the paper)."""
     pretrainings: tuple[PretrainingSpec, ...] = ()
     """Pre-trainings that come first."""
-    sources: Mapping[str, SweepSource] = field(default_factory=dict)
+    sources: Mapping[str, SweepInput] = field(default_factory=dict)
     """Data and weights by reference."""
-    tables: tuple[PaperTable, ...] = ()
+    tables: tuple[TableSpec, ...] = ()
     """Empty: every variant on every task."""
     title: str = ""
     """Title of the paper."""
@@ -326,12 +326,12 @@ class Sweep:
         """Runs of a task."""
         return tuning.seeds or self.seeds
 
-    def verdict_tables(self) -> tuple[PaperTable, ...]:
+    def verdict_tables(self) -> tuple[TableSpec, ...]:
         """The file's tables, or one table with everything."""
         if self.tables:
             return self.tables
         variants = tuple(variant.name for variant in self.variants)
-        return (PaperTable("", variants, tuple(tuning.name for tuning in self.tunings)),)
+        return (TableSpec("", variants, tuple(tuning.name for tuning in self.tunings)),)
 
     def runs(self, variant: Variant, tuning: FineTuningTask) -> bool:
         """Whether a table contains this cell."""
@@ -367,7 +367,7 @@ def references(value: object) -> list[str]:
     return [found for one in held if isinstance(one, str | tuple) for found in references(one)]
 
 
-def resolve_references(value: Any, sources: Mapping[str, SweepSource]) -> Any:
+def resolve_references(value: Any, sources: Mapping[str, SweepInput]) -> Any:
     """Settings, or a text, with every reference replaced by its path."""
     if isinstance(value, str):
         return REFERENCE.sub(lambda match: sources[match[0]].path, value)
@@ -435,7 +435,7 @@ def _settings_of(what: Sweep) -> list[object]:
     return [*held, *(tuning.finetune for tuning in what.tunings)]
 
 
-def _check_table(what: Sweep, table: PaperTable, path: str | Path) -> None:
+def _check_table(what: Sweep, table: TableSpec, path: str | Path) -> None:
     """Raises InputError for a row that is not a variant, or a column that is not a task."""
     variants = [variant.name for variant in what.variants]
     tasks = [tuning.name for tuning in what.tunings]

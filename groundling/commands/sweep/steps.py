@@ -16,7 +16,7 @@ from groundling.commands.sweep.schema import (
     FineTuningTask,
     Notes,
     Sweep,
-    SweepSource,
+    SweepInput,
     Variant,
     agrees,
     check_folders,
@@ -113,7 +113,7 @@ def _making(reference: str) -> str:
 
 def _makings(what: Sweep, steps: Sequence[SweepStep], out: Path) -> list[SweepStep]:
     """Steps that make the data of other steps, and the data that these need in turn."""
-    wanted: dict[str, SweepSource] = {}
+    wanted: dict[str, SweepInput] = {}
     waiting = [name for step in steps for name in step.needs]
     while waiting:
         source = what.sources[waiting.pop(0)]
@@ -263,7 +263,7 @@ class PriorExposure:
     """The partition file whose examples alone were read; empty: all of the splits."""
 
 
-def exposure_notes(steps: Sequence[SweepStep], sources: Mapping[str, SweepSource]) -> list[str]:
+def exposure_notes(steps: Sequence[SweepStep], sources: Mapping[str, SweepInput]) -> list[str]:
     """A line for each fine-tuning that starts from a model which has read answers that the
     fine-tuning hides.
 
@@ -298,7 +298,7 @@ def _beyond(read: PriorExposure, step: SweepStep) -> list[str]:
 
 
 def _read_by_the_start(
-    step: SweepStep, steps: Sequence[SweepStep], sources: Mapping[str, SweepSource]
+    step: SweepStep, steps: Sequence[SweepStep], sources: Mapping[str, SweepInput]
 ) -> list[PriorExposure]:
     """Every exposure to answers of a step's starting model, and of the models before it."""
     start = str(step.values["student" if step.command == "adapt" else "model"])

@@ -93,7 +93,7 @@ FORMAT = 2
 
 
 @dataclass(frozen=True)
-class CorpusSpec:
+class TokenizationSpec:
     """How texts are cut and tokenised; can be sent to another process."""
 
     form: Literal["lines", "blocks"]
@@ -115,7 +115,7 @@ class CorpusSpec:
         return {**asdict(short), "tokenizers": tokenizers.__version__, "format": FORMAT}
 
 
-class CorpusShard(NamedTuple):
+class TextShard(NamedTuple):
     """The texts of one shard; can be sent to another process."""
 
     first: int
@@ -134,7 +134,7 @@ def stores_folder(run: Path) -> Path:
 
 
 def prepare_store(
-    path: str | Path, wanted: CaptionFilter, making: CorpusSpec, place: Path
+    path: str | Path, wanted: CaptionFilter, making: TokenizationSpec, place: Path
 ) -> ShardStore:
     """The store of a file's texts below the folder `place`; it is made, or completed, if necessary.
 
@@ -278,7 +278,7 @@ def _fault(path: Path, key: Facts, told: Facts) -> str:
 def _make(
     path: Path,
     wanted: CaptionFilter,
-    making: CorpusSpec,
+    making: TokenizationSpec,
     folder: Path,
     key: Facts,
     part: ProcessRank,
@@ -290,7 +290,7 @@ def _make(
     progress = Progress(f"tokenising {path.name}", max(1, size // each), "shard")
     shards = 0
 
-    def calls() -> Iterator[tuple[Path, Facts, int, CorpusShard, CorpusSpec]]:
+    def calls() -> Iterator[tuple[Path, Facts, int, TextShard, TokenizationSpec]]:
         nonlocal shards
         for some in _grouped(_units(path, wanted, making), each):
             if shards % part.world == part.rank and not writer.is_complete(shards):
@@ -332,7 +332,7 @@ def _summary(indices: Sequence[ShardIndex]) -> Facts:
     return {"texts": sum(sum(index.lengths["characters"]) for index in indices)}
 
 
-def _units(path: Path, wanted: CaptionFilter, making: CorpusSpec) -> Iterator[CorpusLine]:
+def _units(path: Path, wanted: CaptionFilter, making: TokenizationSpec) -> Iterator[CorpusLine]:
     """Units that can be tokenised independently: lines, or blocks, each of which begins
     where the previous one ends.
     """
@@ -346,7 +346,7 @@ def _units(path: Path, wanted: CaptionFilter, making: CorpusSpec) -> Iterator[Co
         )
 
 
-def _grouped(lines: Iterable[CorpusLine], size: int) -> Iterator[CorpusShard]:
+def _grouped(lines: Iterable[CorpusLine], size: int) -> Iterator[TextShard]:
     """Groups of texts with about `size` characters in total."""
     some: list[CorpusLine] = []
     first = 0
@@ -363,9 +363,9 @@ def _grouped(lines: Iterable[CorpusLine], size: int) -> Iterator[CorpusShard]:
         yield _some(first, some)
 
 
-def _some(first: int, lines: Sequence[CorpusLine]) -> CorpusShard:
+def _some(first: int, lines: Sequence[CorpusLine]) -> TextShard:
     images = [line.image for line in lines]
-    return CorpusShard(first, [line.text for line in lines], images)
+    return TextShard(first, [line.text for line in lines], images)
 
 
 # -- tokenising --------------------------------------------------------------------------------------------------------
@@ -378,14 +378,14 @@ def _lexicon(*described: str) -> Lexicon:
 
 
 def write_shard(
-    folder: Path, key: Facts, number: int, some: CorpusShard, making: CorpusSpec
+    folder: Path, key: Facts, number: int, some: TextShard, making: TokenizationSpec
 ) -> None:
     """Tokenise some texts and write them as one shard."""
     arrays = tokenise(some, making)
     ShardWriter(folder, key).write(number, [Record(f"{number:05}", arrays)])
 
 
-def tokenise(some: CorpusShard, making: CorpusSpec) -> dict[str, np.ndarray]:
+def tokenise(some: TextShard, making: TokenizationSpec) -> dict[str, np.ndarray]:
     """The arrays of a shard."""
     lexicon = _lexicon(*making.engines())
     own: Iterable[tuple[int, str]] = enumerate(some.texts)
@@ -579,7 +579,7 @@ def corpus_samples(
 
     Stores are below the folder `place`.
     """
-    making = CorpusSpec(
+    making = TokenizationSpec(
         form,
         max_text_tokens(text.engine, text.max_length),
         text.engine.to_str(),

@@ -96,7 +96,7 @@ UNTIED = FLAGS._replace(untie="--no-object-tags")
 
 
 @dataclass(frozen=True)
-class ImageSources:
+class ResolvedImages:
     """Regions and pixels of some images, for a model."""
 
     store: RegionSource | None = None
@@ -109,7 +109,7 @@ class ImageSources:
     """Faults of images that cannot be used, by id."""
 
 
-class RegionInputs:
+class RegionInputResolver:
     """Stores, photos, limits and tags of a model's images, and samples made with them."""
 
     def __init__(
@@ -260,9 +260,9 @@ class RegionInputs:
 
     # -- images --------------------------------------------------------------------------------------------------------
 
-    def all_images(self, *names: str) -> ImageSources:
+    def all_images(self, *names: str) -> ResolvedImages:
         """All images in the stores of some names, and the folder of photos."""
-        return ImageSources(self.stores(*names), folder=self.settings.images)
+        return ResolvedImages(self.stores(*names), folder=self.settings.images)
 
     @cached_property
     def files(self) -> Mapping[str, Sequence[Path]]:
@@ -274,7 +274,7 @@ class RegionInputs:
 
     def image_sources(
         self, images: Sequence[str], photos: Mapping[str, Picture] | None = None
-    ) -> ImageSources:
+    ) -> ResolvedImages:
         """Regions and photos of these images, which are listed once each.
 
         `photos` by id replace the folder.
@@ -309,7 +309,7 @@ class RegionInputs:
             faults |= unfound
         elif self.decode:
             faults |= _broken(there)
-        return ImageSources(store, there, faults=faults)
+        return ResolvedImages(store, there, faults=faults)
 
     def _photo(self, image: str, photos: Mapping[str, Picture] | None) -> Picture:
         """The photo of an image; raises InputError if there is none, or several."""
@@ -348,7 +348,7 @@ class RegionInputs:
         self,
         texts: SampleDataset,
         model: RegionRequirements,
-        seen: ImageSources,
+        seen: ResolvedImages,
         asked: RegionOptions | None = None,
         mirror: SampleDataset | None = None,
     ) -> SampleDataset:

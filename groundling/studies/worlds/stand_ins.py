@@ -19,7 +19,7 @@ from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 from groundling.commands.regions import COMMAND as REGIONS
 from groundling.commands.regions import RegionsConfig
 from groundling.commands.sweep.run import LENGTH, SIDE, StandInMaker
-from groundling.commands.sweep.schema import SweepSource, slug
+from groundling.commands.sweep.schema import SweepInput, slug
 from groundling.commands.train_clip import COMMAND as TEACH
 from groundling.commands.train_clip import TEACHING, TeachConfig
 from groundling.core.errors import InputError, require_known
@@ -80,8 +80,8 @@ PASSAGES = 40
 
 
 def make_stand_ins(
-    sources: Sequence[SweepSource], folder: Path
-) -> tuple[dict[str, SweepSource], list[str]]:
+    sources: Sequence[SweepInput], folder: Path
+) -> tuple[dict[str, SweepInput], list[str]]:
     """Sources whose paths are stand-ins in `folder`, or their future places, and notes on them.
 
     Existing stand-ins are reused. Raises InputError for a kind without stand-in.
