@@ -53,7 +53,7 @@ settings and `out`."""
     """It prints its own output and may return an exit status; for other commands the result is \
 printed."""
     default_models: Callable[..., Mapping[str, str]] | None = None
-    """Given the settings: default models that are read only with some settings, by flag."""
+    """From the settings: default models that are read only with some settings, by flag."""
     formatter: str = ""
     """MODULE:NAME of a function that formats the result for people; empty: none."""
 

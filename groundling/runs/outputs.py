@@ -87,12 +87,12 @@ class ResumableRun(CommandOutput):
     """A folder of one run, which can be resumed."""
 
     inputs: Callable[..., Inputs] = _nothing
-    """Given the settings: files and folders whose hashes identify the run."""
+    """From the settings: files and folders whose hashes identify the run."""
     ignored_settings: tuple[str, ...] = ()
     """Settings that do not identify the run, because results do not depend on them or they only \
 extend the run; `train.seed` is the seed of the group `train`."""
     identity: Callable[..., Mapping[str, Any]] | None = None
-    """Given the settings: what identifies the run beside hashes; None: all settings except \
+    """From the settings: what identifies the run beside hashes; None: all settings except \
 `free`."""
     artifacts: Sequence[str] | Callable[..., Sequence[str]] = ()
     """Outputs beside the result, or a function of the settings that returns them."""

@@ -80,7 +80,7 @@ class StandInMaker:
     name: str
     """What they are made from."""
     make: Callable[[Sequence[SweepInput], Path], tuple[dict[str, SweepInput], list[str]]]
-    """Given sources and a folder: sources with the paths of stand-ins in the folder, by name, and \
+    """From sources and a folder: sources with the paths of stand-ins in the folder, by name, and \
 notes on them. Raises InputError for an unsupported kind."""
 
 

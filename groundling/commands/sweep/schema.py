@@ -196,7 +196,7 @@ class SweepInput:
     get: str = ""
     """Where to obtain it; empty if the sweep makes it, and for a hub id, which is downloaded."""
     kind: str = ""
-    """Kind of its stand-in in a miniature; empty if the sweep makes it."""
+    """The kind of its stand-in in a miniature; empty if the sweep makes it."""
     size: str = ""
     """Weights: base or large, for the estimate of hours."""
     examples: int = 0

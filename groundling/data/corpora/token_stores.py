@@ -373,7 +373,7 @@ def _some(first: int, lines: Sequence[CorpusLine]) -> TextShard:
 
 @lru_cache(1)
 def _lexicon(*described: str) -> Lexicon:
-    """Kept between texts: words found for one shard are reused for the next."""
+    """Shared between texts: words found for one shard are reused for the next."""
     return Lexicon(*map(Tokenizer.from_str, described))
 
 

@@ -105,7 +105,7 @@ class WordLemma:
     lemma: str
     """In lower case, words joined by _; the form itself if WordNet lacks it."""
     pos: str = ""
-    """Part of speech; empty if WordNet lacks the form."""
+    """The part of speech; empty if WordNet lacks the form."""
 
 
 @dataclass(frozen=True)
