@@ -38,7 +38,7 @@ from transformers import (
 from groundling.core.batch import IGNORE, Batch, RegionRow
 from groundling.core.rng import generator
 from groundling.data.captions.captions import CaptionedImage
-from groundling.data.regions.samples import CaptionTextDataset, RegionDataset
+from groundling.data.regions.samples import CaptionSampleDataset, RegionDataset
 from groundling.objectives import Objective
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
@@ -219,7 +219,7 @@ WAYS: dict[str, type[nn.Module]] = {"fixed": Theirs, "need": Theirs, "here": Our
 def batches(way: str, options: argparse.Namespace) -> MicroBatchDataset:
     """One epoch; samples and their corruption are the same for all ways, and only batches of ours are bucketed."""
     model, objectives = built(options)
-    captions = CaptionTextDataset(captioned(options.batch * options.steps), model.inputs(TEXT)[0])
+    captions = CaptionSampleDataset(captioned(options.batch * options.steps), model.inputs(TEXT)[0])
     data = RegionDataset(captions, StoreOfTens())
     if way != "here":
         data.lengths = np.zeros(len(data))

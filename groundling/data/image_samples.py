@@ -42,7 +42,7 @@ def _swap_sides(text: str, tags: Tags = ()) -> tuple[str, Tags]:
     return replace_words(text, changes, tags)
 
 
-class ExampleMirror:
+class ExampleSideSwap:
     """Mirrors examples: swaps left and right in texts (jackroos/VL-BERT,
     vqa/data/datasets/vqa.py and refcoco.py).
     """
@@ -108,7 +108,7 @@ def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
     return replace(row, boxes=boxes, segmentation=cover)
 
 
-class ImageDataset:
+class PixelDataset:
     """Samples with their image as `pixels` (3, H, W), scaled without cropping
     (as in VL-BERT's release).
     """

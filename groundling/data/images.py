@@ -111,7 +111,7 @@ def image_id(file: str) -> str:
     return normalize_unicode(base if base and is_ending else file)
 
 
-class NameLookup:
+class FileNameMatcher:
     """Finds file names, or ids of a region store, that match another spelling."""
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -29,7 +29,7 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.data.images import Picture
-from groundling.data.regions.inputs import MessageTerms, ResolvedImages
+from groundling.data.regions.inputs import ImageSources, MessageTerms
 from groundling.data.samples import SampleDataset
 from groundling.data.tables import check_no_label, row_texts, separator_note
 from groundling.models.adapters import ClipFusionAdapter
@@ -479,7 +479,7 @@ class FineTunedModel(LoadedModel):
             photos |= dict(zip(ids, one.pictures, strict=True))
             examples.append(Example(str(number), one.text, images=ids))
         if not photos:
-            return self._states(self.make_samples(examples, ResolvedImages()), pool)
+            return self._states(self.make_samples(examples, ImageSources()), pool)
         sight = self._sight_of(photos, str(regions), "images=FILES")
         found = []
         for start in range(0, len(examples), AT_ONCE):

@@ -15,10 +15,10 @@ from groundling.core.output_types import MultipleChoice, OutputType
 from groundling.data.images import Picture, differs_in_ending, image_id
 from groundling.data.regions.inputs import (
     FLAGS,
+    ImageInputBuilder,
+    ImageSources,
     MessageTerms,
     Photos,
-    RegionInputResolver,
-    ResolvedImages,
 )
 from groundling.data.tables import (
     RowPosition,
@@ -71,7 +71,7 @@ class ImageLookup:
             self.given = photos or None
         else:
             self.place = str(photos)
-        self.inputs = RegionInputResolver(
+        self.inputs = ImageInputBuilder(
             about.reads.settings(
                 regions=tuple(regions),
                 images=self.place,
@@ -126,10 +126,10 @@ class ImageLookup:
             f"the ending and are accepted; the first is {next(iter(self.other_endings))}"
         ]
 
-    def load_images(self, images: Sequence[str]) -> ResolvedImages:
+    def load_images(self, images: Sequence[str]) -> ImageSources:
         """Regions, pixels and faults of these images; `images` has no repeats."""
         return (
-            self.inputs.image_sources(images, self.given) if self.reads_images else ResolvedImages()
+            self.inputs.image_sources(images, self.given) if self.reads_images else ImageSources()
         )
 
     def _refuse(self, regions: Sequence[str], photos: Photos) -> None:

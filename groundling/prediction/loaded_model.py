@@ -19,14 +19,14 @@ from groundling.core.registry import (
     resolve,
     resolve_builtin,
 )
-from groundling.data.image_samples import ImageDataset
+from groundling.data.image_samples import PixelDataset
 from groundling.data.images import Picture
 from groundling.data.regions.inputs import (
     FLAGS,
+    ImageInputBuilder,
+    ImageSources,
     MessageTerms,
     Photos,
-    RegionInputResolver,
-    ResolvedImages,
 )
 from groundling.data.regions.samples import Mark, RegionDataset, RegionOptions
 from groundling.data.samples import SampleDataset, TextDataset
@@ -208,9 +208,9 @@ class LoadedModel:
         return RegionFinder(finding, self.about.regions, self.device, features)
 
     @property
-    def inputs(self) -> RegionInputResolver:
+    def inputs(self) -> ImageInputBuilder:
         """Region inputs with the settings of the training run's evaluation."""
-        return RegionInputResolver(self.about.reads.settings(), blind=self.about.reads.blind)
+        return ImageInputBuilder(self.about.reads.settings(), blind=self.about.reads.blind)
 
     def image_lookup(
         self,
@@ -262,7 +262,7 @@ class LoadedModel:
     def scores(
         self,
         examples: Sequence[Example],
-        seen: ResolvedImages,
+        seen: ImageSources,
         task: Task,
         mark: Mark | None = None,
     ) -> EvaluationOutput:
@@ -271,7 +271,7 @@ class LoadedModel:
         return evaluate(self.student, self.objective, task, samples)
 
     def samples(
-        self, examples: Sequence[Example], seen: ResolvedImages, mark: Mark | None = None
+        self, examples: Sequence[Example], seen: ImageSources, mark: Mark | None = None
     ) -> SampleDataset:
         """Samples of the examples, exactly as in the training run's evaluation."""
         head = self.objective.head
@@ -283,7 +283,7 @@ class LoadedModel:
     def make_samples(
         self,
         examples: Sequence[Example],
-        seen: ResolvedImages,
+        seen: ImageSources,
         mark: Mark | None = None,
         apart: bool = False,
     ) -> SampleDataset:
@@ -308,7 +308,7 @@ class LoadedModel:
         """
         if not isinstance(self.form, RegionSelection):
             return None
-        inner = samples.samples if isinstance(samples, ImageDataset) else samples
+        inner = samples.samples if isinstance(samples, PixelDataset) else samples
         if not isinstance(inner, RegionDataset):
             raise InputError("region selection needs a model that reads regions")
         boxes = []

@@ -15,7 +15,7 @@ from groundling.core.errors import InputError, raise_first
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import MultipleChoice
 from groundling.data.images import is_outside_folder
-from groundling.data.regions.annotations import DetectedObjects, read_vcr_objects
+from groundling.data.regions.annotations import VcrObjects, read_vcr_objects
 from groundling.data.tables import read_json_lines
 from groundling.tasks import Task, check_labelled_alike
 
@@ -186,7 +186,7 @@ def _going_on(text: Sequence[VcrToken], tags: Tags) -> tuple[int, ...]:
     return tuple(start for number, (start, _, _) in enumerate(tags) if number not in firsts)
 
 
-def objects_of(folder: Path, example: Example) -> DetectedObjects:
+def objects_of(folder: Path, example: Example) -> VcrObjects:
     """The objects of an example's image; raises InputError if they differ from the example's."""
     images = Path(folder) / "vcr1images"
     image = example.images[0]

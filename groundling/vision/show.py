@@ -15,7 +15,7 @@ from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError, prefix_errors, rename_flags_to_keywords
 from groundling.core.field_docs import with_field_docs
 from groundling.data.image_samples import files_below, single_file
-from groundling.data.images import NameLookup, image_id, is_image_file, read_image
+from groundling.data.images import FileNameMatcher, image_id, is_image_file, read_image
 from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_json
 
@@ -85,7 +85,7 @@ def _id_in(store: RegionStore, image: str) -> str:
     """The id for an id, a file's name or its path."""
     if image in store:
         return image
-    fitting = NameLookup(store.ids).find(image_id(image))
+    fitting = FileNameMatcher(store.ids).find(image_id(image))
     if len(fitting) > 1:
         raise InputError(
             f"{store.folder}: {image} may be {fitting[0]} or {fitting[1]}; write more of its path"
@@ -107,7 +107,7 @@ def _photo(store: RegionStore, image: str, folder: str) -> Path:
     if not Path(folder).is_dir():
         raise InputError(f"{folder}: no such folder of photos; pass --images FOLDER")
     files = files_below(Path(folder))
-    fitting: Collection[str] = [image] if image in files else NameLookup(files).find(image)
+    fitting: Collection[str] = [image] if image in files else FileNameMatcher(files).find(image)
     if not fitting:
         raise InputError(f"{folder}: no photo of {image!r}; pass another --images FOLDER")
     with prefix_errors(folder):

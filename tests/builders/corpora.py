@@ -11,7 +11,7 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Example
-from groundling.data.captions.captions import CaptionFilter
+from groundling.data.captions.captions import CaptionSelection
 from groundling.data.corpora.files import (
     EVERYTHING,
     caption_filters,
@@ -32,7 +32,7 @@ def corpus(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     limit: int = 0,
-    wanted: CaptionFilter = EVERYTHING,
+    wanted: CaptionSelection = EVERYTHING,
 ) -> list[Example]:
     """Examples of one or more text files, captions with their images.
 

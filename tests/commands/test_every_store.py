@@ -20,7 +20,7 @@ from homes import picture, put, student, table
 from groundling.cli import main
 from groundling.core.batch import Sample
 from groundling.data.image_samples import MirroredDataset
-from groundling.data.regions.inputs import RegionInputResolver
+from groundling.data.regions.inputs import ImageInputBuilder
 from groundling.data.samples import SampleDataset
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
@@ -99,10 +99,10 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
 def roads(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SampleDataset]]:
     """All samples that are made with regions, by the command that `asking` has begun."""
     every: dict[str, list[SampleDataset]] = defaultdict(list)
-    usual = RegionInputResolver.samples
+    usual = ImageInputBuilder.samples
 
     def samples(
-        self: RegionInputResolver,
+        self: ImageInputBuilder,
         texts: SampleDataset,
         model: Any,
         seen: Any,
@@ -114,7 +114,7 @@ def roads(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SampleDataset]]:
             every[NOW[-1]].append(found)
         return found
 
-    monkeypatch.setattr(RegionInputResolver, "samples", samples)
+    monkeypatch.setattr(ImageInputBuilder, "samples", samples)
     return every
 
 

@@ -21,12 +21,12 @@ from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.captions.captions import (
     CaptionedImage,
-    CaptionFilter,
+    CaptionSelection,
     has_splits,
     keep_listed,
     read_captions,
 )
-from groundling.data.regions.samples import CaptionTextDataset
+from groundling.data.regions.samples import CaptionSampleDataset
 from groundling.data.samples import TextRowEncoder
 from groundling.settings.fields import make_settings, replace_settings
 
@@ -103,7 +103,7 @@ def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> 
 
 
 def test_of_one_file_everything_is_wanted_without_a_look_at_it() -> None:
-    wanted = CaptionFilter(("train",))
+    wanted = CaptionSelection(("train",))
     assert wanted.for_files(["gone.json"]) == [wanted]
     with pytest.raises(InputError, match=r"gone.json: no such file"):
         wanted.for_files(["gone.json", "lost.json"])
@@ -150,7 +150,7 @@ def test_every_caption_comes_up_once_in_an_epoch(pairs: bool) -> None:
         for n in range(4)
     ]
     text = TextRowEncoder(homes.words(), 24)
-    every = CaptionTextDataset(made, text, pairs, every_caption=True)
+    every = CaptionSampleDataset(made, text, pairs, every_caption=True)
     assert len(every) == len(every.lengths) == 10 and len(set(every.ids)) == 10
     assert Counter(image for (image,) in every.images) == {"i0": 1, "i1": 2, "i2": 3, "i3": 4}
     rngs = [generator(0, n) for n in range(10)]

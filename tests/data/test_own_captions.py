@@ -27,7 +27,7 @@ from groundling.data import images
 from groundling.data.captions.captions import (
     CaptionCollection,
     CaptionedImage,
-    CaptionFilter,
+    CaptionSelection,
     caption_lines,
     find_images,
     images_in_store,
@@ -519,7 +519,7 @@ def test_columns_are_not_chosen_where_there_are_none(tmp_path: Path) -> None:
     ):
         read_captions(path, (), columns)
     own = put(tmp_path / "own.csv", "image,text,more\n1.jpg,a dog,a red dog\n")
-    wanted = CaptionFilter((), columns).for_files([path, own])
+    wanted = CaptionSelection((), columns).for_files([path, own])
     assert [one.columns.caption_column for one in wanted] == ["", "text"]
 
 
@@ -531,11 +531,11 @@ def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> N
     assert corpus_lines(alone) == caption_lines(alone) == ["a dog", "a cat"]
     assert corpus_lines(kaggle(tmp_path / "kaggle").captions) == [caption for _, caption in ROWS]
     dataset = karpathy(tmp_path / "dataset_coco.json")
-    assert corpus_lines(dataset, CaptionFilter(("test",))) == ["two cats"]
+    assert corpus_lines(dataset, CaptionSelection(("test",))) == ["two cats"]
     plain = put(tmp_path / "plain.txt", "a dog\na cat\n")
     assert corpus_lines(plain) == ["a dog", "a cat"]
     with pytest.raises(InputError, match="plain text has neither splits nor columns"):
-        corpus_lines(plain, CaptionFilter(("test",)))
+        corpus_lines(plain, CaptionSelection(("test",)))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from groundling.core.batch import IGNORE, Batch, Example, Sample, collate, require
 from groundling.core.output_types import MultipleChoice
-from groundling.data.image_samples import ImageDataset
+from groundling.data.image_samples import PixelDataset
 from groundling.data.regions.samples import RegionDataset
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.objectives.masked_lm import MaskedLM
@@ -94,7 +94,7 @@ def test_wrappers_nest_in_any_order(
     """C5: regions and teachers did not nest."""
     wraps = {
         "regions": lambda samples: RegionDataset(samples, STORE),
-        "pixels": lambda samples: ImageDataset(samples, images, 16),
+        "pixels": lambda samples: PixelDataset(samples, images, 16),
         "teacher": lambda samples: TeacherDataset(
             samples, Letters(), FeatureCache() if cached else None
         ),

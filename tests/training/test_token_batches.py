@@ -20,7 +20,7 @@ from groundling.cli import main
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import CaptionedImage
-from groundling.data.regions.samples import CaptionTextDataset, RegionDataset, RegionOptions
+from groundling.data.regions.samples import CaptionSampleDataset, RegionDataset, RegionOptions
 from groundling.data.samples import SampledTextDataset, TextDataset, TextRowEncoder
 from groundling.objectives import Objective
 from groundling.objectives.image_text_matching import ImageTextMatching
@@ -96,7 +96,7 @@ def captions(pairs: bool, whole: bool = False) -> RegionDataset:
     made = toys.sentences()
     images = [CaptionedImage(f"image{n}", "", tuple(made[n : n + 1 + n % 3])) for n in range(24)]
     store = toys.RegionDict({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
-    texts = CaptionTextDataset(images, TextRowEncoder(toys.bert_words(), 40), pairs)
+    texts = CaptionSampleDataset(images, TextRowEncoder(toys.bert_words(), 40), pairs)
     return RegionDataset(texts, store, RegionOptions(whole_image=whole, max_regions=4))
 
 

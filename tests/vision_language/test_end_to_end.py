@@ -26,7 +26,7 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
-from groundling.data.image_samples import ImageDataset
+from groundling.data.image_samples import PixelDataset
 from groundling.data.images import read_image
 from groundling.data.regions.samples import RegionDataset, RegionOptions, add_whole_image
 from groundling.data.regions.store import RegionStore
@@ -306,12 +306,12 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
     put = RegionStore(tmp_path / "store", features=False)
     assert put.width == 0 and put["wide"].features.shape == (len(put["wide"].boxes), 0)
 
-    def samples(*images: str) -> ImageDataset:
+    def samples(*images: str) -> PixelDataset:
         texts = TextDataset(
             [Example("t", "a dog", images=images)], TextRowEncoder(toys.bert_words(), 8)
         )
         seen = RegionDataset(texts, put, RegionOptions(whole_image=True))
-        return ImageDataset(seen, tmp_path / "images", 60)
+        return PixelDataset(seen, tmp_path / "images", 60)
 
     found = {image: samples(image).get([0], ())[0] for image in ("wide", "deep/high")}
     assert {image: s.pixels.shape for image, s in found.items()} == {  # type: ignore[union-attr]

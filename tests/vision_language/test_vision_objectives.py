@@ -24,7 +24,7 @@ from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.captions.captions import CaptionedImage
 from groundling.data.regions.samples import (
-    CaptionTextDataset,
+    CaptionSampleDataset,
     RegionDataset,
     RegionOptions,
     add_whole_image,
@@ -414,7 +414,7 @@ def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> 
         CaptionedImage(f"i{n}", f"{n}.jpg", tuple(f"caption {n} {m}" for m in range(4)))
         for n in range(6)
     ]
-    samples = RegionDataset(CaptionTextDataset(images, TextRowEncoder(bert_tokenizer, 64)), STORE)
+    samples = RegionDataset(CaptionSampleDataset(images, TextRowEncoder(bert_tokenizer, 64)), STORE)
     labels = []
     for epoch in range(60):
         rngs = [generator(0, epoch, i) for i in range(6)]
@@ -436,6 +436,6 @@ def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> 
                 first, other = [words[i + 2] for i, w in enumerate(words) if w == "caption"]
                 assert first != other
     assert np.mean(labels) == pytest.approx(0.5, abs=0.08)
-    captions = CaptionTextDataset(images, TextRowEncoder(bert_tokenizer, 64), pairs=False)
+    captions = CaptionSampleDataset(images, TextRowEncoder(bert_tokenizer, 64), pairs=False)
     single = RegionDataset(captions, STORE).get([1], [generator(0)])[0]
     assert "sentence_image" not in single.labels

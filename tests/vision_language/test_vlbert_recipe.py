@@ -41,9 +41,9 @@ from groundling.core.output_types import (
 )
 from groundling.core.rng import generator
 from groundling.data.image_samples import (
-    ExampleMirror,
-    ImageDataset,
+    ExampleSideSwap,
     MirroredDataset,
+    PixelDataset,
     mirrored_regions,
 )
 from groundling.data.regions.annotations import CLASSES, class_names, read_vcr_objects
@@ -353,7 +353,7 @@ def test_left_and_right_change_places() -> None:
         np.array([[0, 1], [1, 0.3], [2, 0.6], [-100, -100]], np.float32),
         region_tags=((12, 15, 4),),
     )
-    turned = ExampleMirror(("left side", "right side", "left"))(example)
+    turned = ExampleSideSwap(("left side", "right side", "left"))(example)
     assert turned.text == "Right of the dog, left?" and turned.text_pair == "the right bright one"
     (start, stop, number) = turned.region_tags[0]
     assert (turned.text[start:stop], number) == ("dog", 4)
@@ -366,10 +366,10 @@ def test_left_and_right_change_places() -> None:
     found = form.loss(outputs, torch.from_numpy(turned.label[None]))
     wanted = form.loss(outputs, torch.tensor([[0.3, 1.0, 0.0]]))
     assert torch.equal(found, wanted)
-    assert ExampleMirror(("left", "right"))(replace(example, label=1)).label == 0
-    assert ExampleMirror(("left", "no"))(replace(example, label=0)).label == 0
-    assert ExampleMirror()(replace(example, label=0.5)).label == 0.5
-    choices = ExampleMirror()(Example("b", "x", label=1, choices=("on the left", "no")))
+    assert ExampleSideSwap(("left", "right"))(replace(example, label=1)).label == 0
+    assert ExampleSideSwap(("left", "no"))(replace(example, label=0)).label == 0
+    assert ExampleSideSwap()(replace(example, label=0.5)).label == 0.5
+    choices = ExampleSideSwap()(Example("b", "x", label=1, choices=("on the left", "no")))
     assert (choices.choices, choices.choice_region_tags, choices.label) == (
         ("on the right", "no"),
         (),
@@ -409,11 +409,11 @@ def test_half_of_the_draws_are_mirrored_by_a_key_of_their_own(place: Path) -> No
     words = TextRowEncoder(toys.bert_words(), 8)
     kept = RegionStore(place / "store", features=False)
 
-    def pictured(one: Example) -> ImageDataset:
+    def pictured(one: Example) -> PixelDataset:
         seen = RegionDataset(
             TextDataset([one], words), kept, RegionOptions(whole_image=True, last_pixel=True)
         )
-        return ImageDataset(seen, place / "vcr1images", 25, 30)
+        return PixelDataset(seen, place / "vcr1images", 25, 30)
 
     plain = pictured(example)
     both = MirroredDataset(plain, pictured(replace(example, text="right of it")))
@@ -700,7 +700,7 @@ def test_long_sides(models_folder: Path, tmp_path: Path) -> None:
     seen = RegionDataset(texts, toys.RegionDict({"wide": toys.regions(0, 2)}))
     model = make_end_to_end_model(toys.bert(len(words)), words, models_folder, 60, 120)
     for longest_edge, expected in ((0, (33, 100)), (120, (40, 120)), (1000, (60, 180))):
-        (one,) = ImageDataset(seen, tmp_path, model.side, longest_edge).get([0], ())
+        (one,) = PixelDataset(seen, tmp_path, model.side, longest_edge).get([0], ())
         assert one.pixels is not None and one.pixels.shape[1:] == expected
     model.export(tmp_path / "model")
     kept = load_encoder(tmp_path / "model")

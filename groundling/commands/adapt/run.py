@@ -23,7 +23,7 @@ from groundling.commands.adapt.evaluation import (
     read_pairs,
 )
 from groundling.core.rng import derive_seed
-from groundling.data.captions.captions import CaptionFilter
+from groundling.data.captions.captions import CaptionSelection
 from groundling.data.corpora.token_stores import CorpusDataset, corpus_samples, stores_folder
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.clip import load_clip_text_tower
@@ -202,7 +202,9 @@ def _texts(
 ) -> tuple[CorpusDataset, CorpusDataset | None]:
     """Training texts, and held-out texts or None; tokenised texts are stored below `place`."""
     tokens = TextRowEncoder(text.tokenizer, reading.max_length)
-    wanted = CaptionFilter(config.caption_settings.caption_splits, config.caption_settings.columns)
+    wanted = CaptionSelection(
+        config.caption_settings.caption_splits, config.caption_settings.columns
+    )
 
     def cut(paths: Sequence[str], limit: int = 0) -> CorpusDataset:
         return corpus_samples(paths, reading.form, tokens, place, windows, limit, wanted)

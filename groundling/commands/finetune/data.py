@@ -10,8 +10,8 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import require_kind, resolve
 from groundling.core.rng import generator
-from groundling.data.image_samples import ExampleMirror
-from groundling.data.regions.inputs import UNTIED, RegionInputResolver
+from groundling.data.image_samples import ExampleSideSwap
+from groundling.data.regions.inputs import UNTIED, ImageInputBuilder
 from groundling.data.regions.samples import RegionOptions, check_mentioned
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import (
@@ -142,14 +142,14 @@ def regions_of(
     *,
     blind: bool = False,
     flip: bool = False,
-) -> RegionInputResolver:
+) -> ImageInputBuilder:
     """Region stores and photos of a run, shared by all seeds; with --images, only boxes, classes
     and segments are read.
 
     Raises InputError for a store of an unknown split.
     """
     splits = (task.train, *task.dev, *task.test)
-    return RegionInputResolver(
+    return ImageInputBuilder(
         regions,
         splits,
         f"split of {task.name}",
@@ -161,7 +161,7 @@ def regions_of(
 
 
 def check_regions_read(
-    student: Encoder, task: Task, inputs: RegionInputResolver, source: str
+    student: Encoder, task: Task, inputs: ImageInputBuilder, source: str
 ) -> None:
     """Raises InputError if the task needs regions and has none, or if the model of `source` does
     not read them.
@@ -184,7 +184,7 @@ def samples_of(
     head: TaskHead,
     student: Encoder,
     task: Task,
-    inputs: RegionInputResolver,
+    inputs: ImageInputBuilder,
     teacher_set: TeacherSet,
     max_length: int,
 ) -> tuple[dict[str, SampleDataset], list[Teacher]]:
@@ -206,13 +206,13 @@ def add_regions(
     texts: Mapping[str, SampleDataset],
     model: SingleStreamModel,
     task: Task,
-    inputs: RegionInputResolver,
+    inputs: ImageInputBuilder,
     apart: bool = False,
     mirror: SampleDataset | None = None,
 ) -> dict[str, SampleDataset]:
     """Samples of every split with the images' regions or pixels.
 
-    `apart` and `mirror` as in `TaskHead` and `RegionInputResolver.samples`. Raises InputError for regions
+    `apart` and `mirror` as in `TaskHead` and `ImageInputBuilder.samples`. Raises InputError for regions
     of another kind.
     """
     samples = {}
@@ -251,7 +251,7 @@ def _taught(
 
 def _of_mirrored(examples: Sequence[Example], form: OutputType) -> list[Example]:
     """Examples for mirrored images, with left and right swapped in texts and answers."""
-    mirror = ExampleMirror(form.labels if isinstance(form, OpenAnswer | Classification) else ())
+    mirror = ExampleSideSwap(form.labels if isinstance(form, OpenAnswer | Classification) else ())
     return [mirror(example) for example in examples]
 
 

@@ -15,15 +15,15 @@ from groundling.core.errors import InputError, raise_first
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.data.captions.captions import (
     CaptionedImage,
-    CaptionFilter,
+    CaptionSelection,
     has_splits,
     images_in_store,
     keep_listed,
     read_captions,
 )
 from groundling.data.corpora.token_stores import corpus_samples
-from groundling.data.regions.inputs import RegionInputResolver
-from groundling.data.regions.samples import CaptionTextDataset
+from groundling.data.regions.inputs import ImageInputBuilder
+from groundling.data.regions.samples import CaptionSampleDataset
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import (
     SampleDataset,
@@ -262,7 +262,7 @@ class PretrainingReader:
     grounded: bool
     """Whether captions are read with their images."""
     text: TextRowEncoder
-    inputs: RegionInputResolver
+    inputs: ImageInputBuilder
     teacher_set: TeacherSet
 
     def data(
@@ -314,7 +314,7 @@ class PretrainingReader:
         notes: list[str] = []
         every_caption = learned.epoch_unit == "captions"
         for images, lacking, remarks in _captioned(learned, corpora, stores):
-            texts.append(CaptionTextDataset(images, self.text, self.pairs, every_caption))
+            texts.append(CaptionSampleDataset(images, self.text, self.pairs, every_caption))
             left_out += lacking
             notes += remarks
         return texts, left_out, notes
@@ -370,7 +370,9 @@ def _captioned(
     notes.
     """
     files = [each.file for each in corpora]
-    wanted = CaptionFilter(learned.reading.caption_splits, learned.reading.columns).for_files(files)
+    wanted = CaptionSelection(learned.reading.caption_splits, learned.reading.columns).for_files(
+        files
+    )
     for file, own, store in zip(files, wanted, stores, strict=True):
         told = read_captions(file, own.splits, own.columns)
         images = keep_listed(told.images, learned.image_list) if learned.image_list else told.images

@@ -31,7 +31,7 @@ from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import is_import_path, resolve
 from groundling.core.rng import derive_seed
 from groundling.data.corpora.token_stores import stores_folder
-from groundling.data.regions.inputs import UNTIED, RegionInputResolver
+from groundling.data.regions.inputs import UNTIED, ImageInputBuilder
 from groundling.data.regions.samples import check_mentioned
 from groundling.data.regions.stores import CombinedStore
 from groundling.models.formats import Encoder
@@ -192,11 +192,11 @@ def _regions(
     flip: bool,
     learned: Sequence[CaptionCorpus],
     held: Sequence[CaptionCorpus],
-) -> RegionInputResolver:
+) -> ImageInputBuilder:
     """Region stores and photos of all captions; raises InputError if they do not fit together."""
     names = corpus_names(learned)
     every = dict.fromkeys([*names, *corpus_names(held)])
-    inputs = RegionInputResolver(
+    inputs = ImageInputBuilder(
         settings,
         every,
         "file of captions",
@@ -209,7 +209,7 @@ def _regions(
 
 
 def _fitting(
-    model: SingleStreamModel, inputs: RegionInputResolver, store: CombinedStore
+    model: SingleStreamModel, inputs: ImageInputBuilder, store: CombinedStore
 ) -> SingleStreamModel:
     """The model with the facts of its training regions; raises InputError if they do not fit it."""
     inputs.check(model, *inputs.learns)

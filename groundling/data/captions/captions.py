@@ -24,7 +24,7 @@ from groundling.data.captions.files import (
     read_file,
 )
 from groundling.data.images import (
-    NameLookup,
+    FileNameMatcher,
     check_image_folder,
     differs_in_ending,
     image_id,
@@ -124,13 +124,13 @@ class CaptionCollection:
 
 
 @dataclass(frozen=True)
-class CaptionFilter:
+class CaptionSelection:
     """Selects captions: by split in Karpathy's json, by column in tables."""
 
     splits: tuple[str, ...] = ()
     columns: CaptionColumns = GUESSED
 
-    def for_files(self, files: Sequence[str | Path]) -> list[CaptionFilter]:
+    def for_files(self, files: Sequence[str | Path]) -> list[CaptionSelection]:
         """The selection for each of several files.
 
         A selection that fits no file is kept for all, so that reading one reports it.
@@ -141,7 +141,7 @@ class CaptionFilter:
         split = [file for file in files if self.splits and has_splits(file)]
         tables = [file for file in files if has_columns and is_table(file)]
         return [
-            CaptionFilter(
+            CaptionSelection(
                 self.splits if file in split or not split else (),
                 self.columns if file in tables or not tables else GUESSED,
             )
@@ -323,7 +323,7 @@ def find_images(
         if os.path.isfile(folder / image.file):
             place[image.file] = _in_one_spelling(image.file, folder)
     elsewhere = [image.file for image in images if image.file not in place]
-    names = NameLookup(_pictures_below(folder) if elsewhere else ())
+    names = FileNameMatcher(_pictures_below(folder) if elsewhere else ())
     found = _found(elsewhere, names, where, folder)
     place |= found
     _refuse_two_of_one(place, where)
@@ -368,7 +368,7 @@ def _pictures_below(folder: Path) -> Iterator[str]:
 
 
 def _found(
-    wanted: Sequence[str], names: NameLookup, where: str, folder: Path | None = None
+    wanted: Sequence[str], names: FileNameMatcher, where: str, folder: Path | None = None
 ) -> dict[str, str]:
     """Matches for names that do not occur exactly: each with the existing name that it means.
 
@@ -465,7 +465,7 @@ def images_in_store(
     elsewhere = [one.file for one in images if one.file not in place]
     if elsewhere:
         stems = {file: image_id(file) for file in elsewhere}
-        found = _found(list(stems.values()), NameLookup(ids), str(source))
+        found = _found(list(stems.values()), FileNameMatcher(ids), str(source))
         place |= {
             file: normalize_unicode(found[name]) for file, name in stems.items() if name in found
         }

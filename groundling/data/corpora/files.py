@@ -24,7 +24,7 @@ from groundling.core.errors import (
     first_line,
     require_known,
 )
-from groundling.data.captions.captions import CaptionFilter, captions_of_images, is_captions
+from groundling.data.captions.captions import CaptionSelection, captions_of_images, is_captions
 from groundling.data.tables import OWN, describe_bad_utf8
 from groundling.data.text.words import Lexicon
 
@@ -36,11 +36,11 @@ LONG = 1 << 13
 """Length in characters from which a word, such as a text without spaces, is cut
 from its beginning alone.
 """
-EVERYTHING = CaptionFilter()
+EVERYTHING = CaptionSelection()
 """All captions of files without splits; columns are detected."""
 
 
-class CorpusLine(NamedTuple):
+class CorpusText(NamedTuple):
     """A line of plain text, or a caption."""
 
     text: str
@@ -51,7 +51,7 @@ class CorpusLine(NamedTuple):
     """
 
 
-def corpus_lines(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> list[str]:
+def corpus_lines(path: str | Path, wanted: CaptionSelection = EVERYTHING) -> list[str]:
     """Non-empty lines of a text file, or the selected captions of a file or folder (`wanted`).
 
     Captions are `.json`, `.jsonl`, `.csv`, `.tsv`, `*token.txt`, and folders.
@@ -63,12 +63,12 @@ def corpus_lines(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> list[s
     return [line.text for line in iterate_texts(path, wanted)]
 
 
-def iterate_texts(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> Iterator[CorpusLine]:
+def iterate_texts(path: str | Path, wanted: CaptionSelection = EVERYTHING) -> Iterator[CorpusText]:
     """The same with the captions' images, as an iterator; plain text is held in memory only in part."""
     path = Path(path)
     if is_captions(path):
         yield from (
-            CorpusLine(*each) for each in captions_of_images(path, wanted.splits, wanted.columns)
+            CorpusText(*each) for each in captions_of_images(path, wanted.splits, wanted.columns)
         )
         return
     if wanted != EVERYTHING:
@@ -76,7 +76,7 @@ def iterate_texts(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> Itera
             f"{path}: plain text has neither splits nor columns; leave --caption-splits, --caption-column and "
             "--image-column out"
         )
-    yield from map(CorpusLine, plain_lines(path))
+    yield from map(CorpusText, plain_lines(path))
 
 
 def blocks(texts: Iterable[str], lexicon: Lexicon, tokens: int) -> Iterator[str]:
@@ -226,7 +226,9 @@ def max_text_tokens(engine: Tokenizer, max_length: int) -> int:
     return tokens
 
 
-def caption_filters(paths: Sequence[str | Path], wanted: CaptionFilter) -> list[CaptionFilter]:
+def caption_filters(
+    paths: Sequence[str | Path], wanted: CaptionSelection
+) -> list[CaptionSelection]:
     """The selection for each file; raises InputError if there are no files."""
     if not paths:
         raise InputError("no text to adapt on; pass --text FILE [FILE ...]")
@@ -339,7 +341,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         if path.suffix == ".gz":
             yield cast(IO[bytes], gzip.GzipFile(fileobj=stream))
         elif path.suffix == ".zst":
-            yield cast(IO[bytes], _Zstandard(stream, _optional("zstandard", path)))
+            yield cast(IO[bytes], _ZstandardReader(stream, _optional("zstandard", path)))
         else:
             yield stream
 
@@ -354,7 +356,7 @@ def _unpacking(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read ({first_line(error)}); {advice}") from None
 
 
-class _Zstandard:
+class _ZstandardReader:
     """The contents of a file of Zstandard frames.
 
     The library's own reader accepts a truncated frame as complete.

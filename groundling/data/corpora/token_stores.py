@@ -33,12 +33,12 @@ from tokenizers import Tokenizer
 
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import CaptionFilter
+from groundling.data.captions.captions import CaptionSelection
 from groundling.data.corpora.files import (
     CHUNK,
     EVERYTHING,
     PACKED,
-    CorpusLine,
+    CorpusText,
     batched,
     caption_filters,
     full_blocks,
@@ -122,7 +122,7 @@ class TextShard(NamedTuple):
     """The number of its first text in the file."""
     texts: list[str]
     images: list[str]
-    """The image of every text, see `CorpusLine`."""
+    """The image of every text, see `CorpusText`."""
 
 
 def stores_folder(run: Path) -> Path:
@@ -134,7 +134,7 @@ def stores_folder(run: Path) -> Path:
 
 
 def prepare_store(
-    path: str | Path, wanted: CaptionFilter, making: TokenizationSpec, place: Path
+    path: str | Path, wanted: CaptionSelection, making: TokenizationSpec, place: Path
 ) -> ShardStore:
     """The store of a file's texts below the folder `place`; it is made, or completed, if necessary.
 
@@ -277,7 +277,7 @@ def _fault(path: Path, key: Facts, told: Facts) -> str:
 
 def _make(
     path: Path,
-    wanted: CaptionFilter,
+    wanted: CaptionSelection,
     making: TokenizationSpec,
     folder: Path,
     key: Facts,
@@ -332,7 +332,7 @@ def _summary(indices: Sequence[ShardIndex]) -> Facts:
     return {"texts": sum(sum(index.lengths["characters"]) for index in indices)}
 
 
-def _units(path: Path, wanted: CaptionFilter, making: TokenizationSpec) -> Iterator[CorpusLine]:
+def _units(path: Path, wanted: CaptionSelection, making: TokenizationSpec) -> Iterator[CorpusText]:
     """Units that can be tokenised independently: lines, or blocks, each of which begins
     where the previous one ends.
     """
@@ -342,13 +342,13 @@ def _units(path: Path, wanted: CaptionFilter, making: TokenizationSpec) -> Itera
     else:
         texts = (line.text for line in read)
         yield from map(
-            CorpusLine, full_blocks(texts, _lexicon(*making.engines()), making.max_tokens)
+            CorpusText, full_blocks(texts, _lexicon(*making.engines()), making.max_tokens)
         )
 
 
-def _grouped(lines: Iterable[CorpusLine], size: int) -> Iterator[TextShard]:
+def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[TextShard]:
     """Groups of texts with about `size` characters in total."""
-    some: list[CorpusLine] = []
+    some: list[CorpusText] = []
     first = 0
     count = 0
     for line in lines:
@@ -363,7 +363,7 @@ def _grouped(lines: Iterable[CorpusLine], size: int) -> Iterator[TextShard]:
         yield _some(first, some)
 
 
-def _some(first: int, lines: Sequence[CorpusLine]) -> TextShard:
+def _some(first: int, lines: Sequence[CorpusText]) -> TextShard:
     images = [line.image for line in lines]
     return TextShard(first, [line.text for line in lines], images)
 
@@ -571,7 +571,7 @@ def corpus_samples(
     place: Path,
     clip: ClipRowEncoder | None = None,
     limit: int = 0,
-    wanted: CaptionFilter = EVERYTHING,
+    wanted: CaptionSelection = EVERYTHING,
 ) -> CorpusDataset:
     """Samples of text files, which are tokenised first if no earlier run has done so.
 

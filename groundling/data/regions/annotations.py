@@ -41,7 +41,7 @@ def class_names(found: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class DetectedObjects:
+class VcrObjects:
     """Detected objects of an image in VCR, in the order of the tags' numbers."""
 
     size: tuple[int, int]
@@ -85,7 +85,7 @@ class DetectedObjects:
         return masks
 
 
-def read_vcr_objects(path: Path) -> DetectedObjects:
+def read_vcr_objects(path: Path) -> VcrObjects:
     """The objects of an image, from its json file in `vcr1images`.
 
     None is left out, because tags refer to them by number.
@@ -118,7 +118,7 @@ def read_vcr_objects(path: Path) -> DetectedObjects:
     confidence = boxes[:, 4]
     if not np.isfinite(confidence).all():
         raise InputError(f"{path}: the score of a box is not a finite number")
-    return DetectedObjects(size, names, cut, confidence, polygons)
+    return VcrObjects(size, names, cut, confidence, polygons)
 
 
 def _polygons(

@@ -15,8 +15,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from groundling.core.batch import Example, OutputSizes
 from groundling.core.errors import InputError, require_known
-from groundling.data.image_samples import ImageDataset, MirroredDataset, files_below, single_file
-from groundling.data.images import NameLookup, Picture, read_image, shape_mismatch, unread_images
+from groundling.data.image_samples import MirroredDataset, PixelDataset, files_below, single_file
+from groundling.data.images import (
+    FileNameMatcher,
+    Picture,
+    read_image,
+    shape_mismatch,
+    unread_images,
+)
 from groundling.data.regions.samples import RegionDataset, RegionOptions, RegionSource
 from groundling.data.regions.store import RegionStore, open_checked_store
 from groundling.data.regions.stores import CombinedStore, describe_mismatch
@@ -96,7 +102,7 @@ UNTIED = FLAGS._replace(untie="--no-object-tags")
 
 
 @dataclass(frozen=True)
-class ResolvedImages:
+class ImageSources:
     """Regions and pixels of some images, for a model."""
 
     store: RegionSource | None = None
@@ -109,7 +115,7 @@ class ResolvedImages:
     """Faults of images that cannot be used, by id."""
 
 
-class RegionInputResolver:
+class ImageInputBuilder:
     """Stores, photos, limits and tags of a model's images, and samples made with them."""
 
     def __init__(
@@ -260,9 +266,9 @@ class RegionInputResolver:
 
     # -- images --------------------------------------------------------------------------------------------------------
 
-    def all_images(self, *names: str) -> ResolvedImages:
+    def all_images(self, *names: str) -> ImageSources:
         """All images in the stores of some names, and the folder of photos."""
-        return ResolvedImages(self.stores(*names), folder=self.settings.images)
+        return ImageSources(self.stores(*names), folder=self.settings.images)
 
     @cached_property
     def files(self) -> Mapping[str, Sequence[Path]]:
@@ -274,7 +280,7 @@ class RegionInputResolver:
 
     def image_sources(
         self, images: Sequence[str], photos: Mapping[str, Picture] | None = None
-    ) -> ResolvedImages:
+    ) -> ImageSources:
         """Regions and photos of these images, which are listed once each.
 
         `photos` by id replace the folder.
@@ -309,7 +315,7 @@ class RegionInputResolver:
             faults |= unfound
         elif self.decode:
             faults |= _broken(there)
-        return ResolvedImages(store, there, faults=faults)
+        return ImageSources(store, there, faults=faults)
 
     def _photo(self, image: str, photos: Mapping[str, Picture] | None) -> Picture:
         """The photo of an image; raises InputError if there is none, or several."""
@@ -348,7 +354,7 @@ class RegionInputResolver:
         self,
         texts: SampleDataset,
         model: RegionRequirements,
-        seen: ResolvedImages,
+        seen: ImageSources,
         asked: RegionOptions | None = None,
         mirror: SampleDataset | None = None,
     ) -> SampleDataset:
@@ -377,7 +383,7 @@ class RegionInputResolver:
         samples: SampleDataset = RegionDataset(texts, seen.store, seeing, self.called.untie)
         if not self.reads_images(model):
             return samples
-        samples = ImageDataset(samples, seen.folder or seen.photos, *model.image_sides)
+        samples = PixelDataset(samples, seen.folder or seen.photos, *model.image_sides)
         if mirror is None or not self.flip:
             return samples
         if mirror is texts:
@@ -410,7 +416,7 @@ def _check_images(samples: SampleDataset, store: CombinedStore) -> None:
     lacking = [image for image in asked if image not in store]
     if not lacking:
         return
-    hint = NameLookup(store).case_note(lacking)
+    hint = FileNameMatcher(store).case_note(lacking)
     raise InputError(
         f"{store.name}: {len(lacking)} of {len(asked)} images are not in this region store, the first is "
         f"{lacking[0]!r} of {asked[lacking[0]]}; {hint}add them with `groundling regions`, or remove their rows"

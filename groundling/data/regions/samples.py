@@ -379,7 +379,7 @@ def clip_to_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
     return replace(row, boxes=np.minimum(row.boxes, last))
 
 
-class CaptionTextDataset:
+class CaptionSampleDataset:
     """Samples of captioned images for pre-training: each epoch reads every caption, or
     one caption of every image.
 

@@ -36,7 +36,7 @@ from groundling.data.captions.captions import (
 )
 from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import Picture
-from groundling.data.regions.inputs import UNTIED, RegionInputResolver, ResolvedImages
+from groundling.data.regions.inputs import UNTIED, ImageInputBuilder, ImageSources
 from groundling.data.regions.samples import Mark, RegionSource
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import MappedDataset, SampleDataset, TextDataset
@@ -79,7 +79,7 @@ class RegionModel:
                 "`groundling pretrain` writes, or a VisualBERT, LXMERT or ViLT of transformers"
             )
         settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
-        self.inputs = RegionInputResolver(settings, called=UNTIED)
+        self.inputs = ImageInputBuilder(settings, called=UNTIED)
         self.inputs.check_pixels(model, config.model)
         self.store: CombinedStore | None = None
         if isinstance(model, PatchReader):
@@ -124,7 +124,7 @@ class RegionModel:
             )
             store = OtherImageStore(store, partner)
         shown = {image: files[partner.get(image, image)] for image in files}
-        samples = self.inputs.samples(texts, model, ResolvedImages(store, shown))
+        samples = self.inputs.samples(texts, model, ImageSources(store, shown))
         empty = [image for images in samples.images for image in images if not store.count(image)]
         if empty:
             names = " ".join(self.config.image_settings.regions)

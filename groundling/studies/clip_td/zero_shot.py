@@ -20,7 +20,7 @@ from groundling.core.metrics import is_degenerate
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.data.kmeans import Clusters, kmeans_1d
-from groundling.data.regions.inputs import UNTIED, RegionInputResolver
+from groundling.data.regions.inputs import UNTIED, ImageInputBuilder
 from groundling.data.samples import rows_of, thinned
 from groundling.prediction.similarity import (
     BATCH,
@@ -126,15 +126,13 @@ def _check(config: ZeroShotConfig, task: Task, kind: ZeroShotKind) -> None:
         refuse_settings(cache, "caches CLIP features, which --regions does not use")
 
 
-def _looks_at(
-    config: ZeroShotConfig, task: Task, read: Sequence[str]
-) -> RegionInputResolver | None:
+def _looks_at(config: ZeroShotConfig, task: Task, read: Sequence[str]) -> ImageInputBuilder | None:
     """Region inputs with the stores of every split of `read` opened; None without --regions."""
     if not config.shown.regions:
         return None
     settings = RegionSettings(**vars(config.shown), object_tags=config.object_tags)
     names = (task.train, *task.dev, *task.test)
-    inputs = RegionInputResolver(settings, names, f"split of {task.name}", called=UNTIED)
+    inputs = ImageInputBuilder(settings, names, f"split of {task.name}", called=UNTIED)
     for split in read:
         inputs.stores(split)
     return inputs
@@ -161,7 +159,7 @@ class _ZeroShotModel:
         task: Task,
         kind: ZeroShotKind,
         run: Run,
-        inputs: RegionInputResolver | None,
+        inputs: ImageInputBuilder | None,
         read: Sequence[str],
     ) -> None:
         self.config = config

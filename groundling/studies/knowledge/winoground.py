@@ -14,7 +14,7 @@ import torch
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.images import image_id
-from groundling.data.regions.inputs import RegionInputResolver
+from groundling.data.regions.inputs import ImageInputBuilder
 from groundling.data.tables import read_json_lines
 from groundling.prediction.similarity import (
     CosineMatcher,
@@ -147,7 +147,7 @@ def _matcher(config: WinogroundConfig, source: str, device: torch.device, kept: 
     # With --regions, --model must read regions, but the other model may be a CLIP.
     if config.shown.regions and (source == config.model or is_single_stream(source)):
         regions = RegionSettings(**vars(config.shown))
-        looks_at = RegionInputResolver(regions, what="split of Winoground")
+        looks_at = ImageInputBuilder(regions, what="split of Winoground")
         return MatchHeadMatcher(source, looks_at, [TEST], device, config.max_length)
     folder = Path(config.data)
     beside = (folder.parent if folder.name == FILE else folder) / "images"

@@ -26,7 +26,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError, require_known
 from groundling.core.registry import resolve
 from groundling.core.rng import generator
-from groundling.data.captions.captions import CaptionFilter, caption_lines
+from groundling.data.captions.captions import CaptionSelection, caption_lines
 from groundling.data.corpora.files import CHUNK
 from groundling.data.samples import backend_tokenizer
 from groundling.data.text.words import stop_words, word_spans
@@ -70,7 +70,7 @@ def count_captions(config: CountsConfig, work: CommandContext) -> str:
     """
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
-    wanted = CaptionFilter(config.reading.caption_splits, config.reading.columns).for_files(
+    wanted = CaptionSelection(config.reading.caption_splits, config.reading.columns).for_files(
         config.captions
     )
     for file, own in zip(config.captions, wanted, strict=True):

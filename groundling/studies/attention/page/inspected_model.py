@@ -18,7 +18,7 @@ import torch
 from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, RegionSelection, Regression
-from groundling.data.regions.inputs import RegionInputResolver, ResolvedImages
+from groundling.data.regions.inputs import ImageInputBuilder, ImageSources
 from groundling.data.regions.samples import RegionSource
 from groundling.data.regions.store import InMemoryRegions
 from groundling.data.regions.stores import CombinedStore
@@ -100,7 +100,7 @@ class InspectedModel:
         settings = RegionSettings(
             regions, allow_region_mismatch=allow_region_mismatch, object_tags=False
         )
-        self.inputs = RegionInputResolver(
+        self.inputs = ImageInputBuilder(
             settings, features=self._features, find=lambda photos: self.region_finder(photos)
         )
         self.stores = self.inputs.stores().stores if regions else ()
@@ -174,10 +174,10 @@ class InspectedModel:
         start = finding_settings(facts)
         return replace(start, backbone=self.backbone or start.backbone)
 
-    def _image_inputs(self, image: str, photo: Path) -> ResolvedImages:
+    def _image_inputs(self, image: str, photo: Path) -> ImageSources:
         """A photo as the model reads it; raises InputError if it cannot, or without regions."""
         if isinstance(self.student, PatchReader):
-            return ResolvedImages(PatchStore(self.student, {image: photo}))
+            return ImageSources(PatchStore(self.student, {image: photo}))
         seen = self.inputs.image_sources([image], {image: photo})
         for fault in seen.faults.values():
             held = [store.folder for store in self.stores if image in store]
@@ -225,7 +225,7 @@ class InspectedModel:
         Raises InputError if the photo cannot be read, or its regions cannot be found.
         """
         notes = []
-        seen = ResolvedImages()
+        seen = ImageSources()
         if self.reads_image and photo is not None:
             (image,) = example.images
             seen = self._image_inputs(image, photo)
@@ -259,7 +259,7 @@ class InspectedModel:
         return view
 
     def _answer(
-        self, example: Example, seen: ResolvedImages, sample: Sample, boxes: RegionView
+        self, example: Example, seen: ImageSources, sample: Sample, boxes: RegionView
     ) -> ModelAnswer | None:
         """The answer of its head; None for text encoders and models of transformers."""
         if self.fine_tuned is not None:
@@ -268,7 +268,7 @@ class InspectedModel:
             return None
         return match_answer(self.student, self.folder, sample, self.device)
 
-    def _samples(self, example: Example, seen: ResolvedImages) -> SampleDataset:
+    def _samples(self, example: Example, seen: ImageSources) -> SampleDataset:
         """The example as the model reads it, with the text that a fine-tuned head appends."""
         if self.fine_tuned is not None:
             (told,) = self.fine_tuned.inputs.select_tags([example])
@@ -305,7 +305,7 @@ MATCH = "Image and text match"
 
 
 def fine_tuned_answer(
-    fitted: FineTunedModel, example: Example, seen: ResolvedImages, boxes: RegionView
+    fitted: FineTunedModel, example: Example, seen: ImageSources, boxes: RegionView
 ) -> ModelAnswer:
     """A fine-tuned model's answer, as from `groundling predict`; the example has all choices.
 
