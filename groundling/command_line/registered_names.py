@@ -5,7 +5,7 @@ an import.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,11 @@ from typing import Any
 import groundling
 from groundling.core.errors import InputError, did_you_mean, require_known
 from groundling.core.registry import is_import_path, kind_name, registered
-from groundling.settings.objectives import AdversarialSettings, ExtraObjectiveSettings
+from groundling.settings.objectives import (
+    AdversarialSettings,
+    ExtraObjectiveSettings,
+    parse_options,
+)
 
 TASKS = (
     *("glue/cola", "glue/mnli", "glue/mrpc", "glue/qnli", "glue/qqp", "glue/rte"),
@@ -45,7 +49,8 @@ def declared_objects(folder: str, kind: str) -> dict[str, dict[str, Any]]:
     """The objects of a class (`ObjectiveSpec`, `Architecture`, ...) that the modules of a
     sub-package define, without an import.
 
-    By name; each with the plain keyword values of its constructor call, such as `needs_teacher`.
+    By name; each with the keyword values of its constructor call, such as `needs_teacher`, or True
+    for a value that is no constant.
     """
     found: dict[str, dict[str, Any]] = {}
     root = Path(groundling.__file__).parent
@@ -57,9 +62,8 @@ def declared_objects(folder: str, kind: str) -> dict[str, dict[str, Any]]:
                 words = {word.arg or "": word.value for word in made.keywords}
                 name = made.args[0] if made.args else words.pop("name")
                 plain: dict[str, Any] = {
-                    key: value.value
+                    key: value.value if isinstance(value, ast.Constant) else True
                     for key, value in words.items()
-                    if isinstance(value, ast.Constant)
                 }
                 found[ast.literal_eval(name)] = plain
     return found
@@ -86,6 +90,8 @@ class ObjectiveRequirements:
     """It reads states of the cross-modal encoder."""
     needs_teacher: bool
     """It reads teacher features."""
+    wraps_encoder: bool = False
+    """It trains a model of its own around the text encoder."""
 
 
 def objective_requirements(name: str) -> ObjectiveRequirements:
@@ -96,11 +102,15 @@ def objective_requirements(name: str) -> ObjectiveRequirements:
         from groundling.objectives import find_objective
 
         part = find_objective(name)
-        return ObjectiveRequirements(part.needs_cross_modal, part.needs_teacher)
+        return ObjectiveRequirements(
+            part.needs_cross_modal, part.needs_teacher, part.wrap_encoder is not None
+        )
     _check_offered("objectives", "ObjectiveSpec", name)
     told = declared_objects("objectives", "ObjectiveSpec")[name]
     return ObjectiveRequirements(
-        bool(told.get("needs_cross_modal")), bool(told.get("needs_teacher"))
+        bool(told.get("needs_cross_modal")),
+        bool(told.get("needs_teacher")),
+        bool(told.get("wrap_encoder")),
     )
 
 
@@ -114,6 +124,8 @@ class Arm:
     """Whether any needs the cross-modal encoder."""
     taught: bool
     """Whether any needs teacher features."""
+    wraps_encoder: bool
+    """Whether any trains a model of its own around the text encoder."""
 
 
 def parse_arm(text: str, masked_lm: bool = True) -> Arm:
@@ -148,8 +160,20 @@ def parse_arm(text: str, masked_lm: bool = True) -> Arm:
         names.remove("mlm")
         facts = [objective_requirements(name) for name in names]
     return Arm(
-        names, any(one.needs_cross_modal for one in facts), any(one.needs_teacher for one in facts)
+        names,
+        any(one.needs_cross_modal for one in facts),
+        any(one.needs_teacher for one in facts),
+        any(one.wraps_encoder for one in facts),
     )
+
+
+def check_options(options: Sequence[str], names: Sequence[str]) -> None:
+    """Raises InputError for a malformed --option, or for options without a part of the user's own among `names`."""
+    parse_options(options)
+    if options and not any(is_import_path(name) for name in names):
+        raise InputError(
+            f"--option {options[0]}: only your own objectives and teachers, MODULE:NAME, read options; leave it out"
+        )
 
 
 def check_extra_objectives(extra: ExtraObjectiveSettings, inner: str, command: str) -> None:

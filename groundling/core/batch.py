@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -508,6 +508,18 @@ def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
     return cast(T, changed)
 
 
+class SecondPass(Protocol):
+    """Runs a text encoder again on the same text, with gradients and with new dropout."""
+
+    def __call__(self, attention_mask: Tensor | None = None, layers: int | None = None) -> Tensor:
+        """Output (N, T, D) of the first `layers` layers; None: of all.
+
+        `attention_mask` (N, T, T) bool: which positions (columns) each position (row) may read;
+        None: all but padding.
+        """
+        ...
+
+
 @with_field_docs
 @dataclass(frozen=True)
 class EncoderOutput:
@@ -539,6 +551,12 @@ class EncoderOutput:
     """(vocabulary, Ev): input embeddings of the CLIP side, for tied heads."""
     region_embedding_weight: Tensor | None = None
     """(D, features): weight that projects a region's features, for tied heads."""
+    layers: Sequence[Tensor] | None = None
+    """Outputs (N, T, D) of the text encoder's embeddings and of each of its layers; see
+    `Objective.reads_layers`.
+    """
+    encode_again: SecondPass | None = None
+    """Another pass of the text encoder over the same text; see `Objective.reads_layers`."""
     heads: Mapping[str, Tensor] = field(default_factory=dict)
     """Outputs of the objectives' heads, by objective: `supervised` (B, outputs).
 

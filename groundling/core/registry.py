@@ -11,8 +11,8 @@ import pkgutil
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import resolve_name
 from pathlib import Path
@@ -335,8 +335,15 @@ def check_trust(asked: Sequence[str], trust: Collection[str], file: Path) -> Non
         )
 
 
-def instantiate(name: str, fits: Callable[[object], TypeGuard[T]], expected: str) -> T:
-    """The object of MODULE:NAME; a class or function is called without arguments to make it.
+def instantiate(
+    name: str,
+    fits: Callable[[object], TypeGuard[T]],
+    expected: str,
+    options: Mapping[str, str] | None = None,
+) -> T:
+    """The object of MODULE:NAME; a class or function is called to make it, without arguments.
+
+    One with a required parameter gets `options` as its argument, if they are not None.
 
     Raises InputError as `outside`, if the call would need arguments, or if the result does not fit;
     `expected` describes a result that fits.
@@ -348,11 +355,22 @@ def instantiate(name: str, fits: Callable[[object], TypeGuard[T]], expected: str
             f"{name}: cannot be called without arguments",
             advice="; write MODULE:NAME of an object",
         ):
-            inspect.signature(value).bind()
-        value = _made(name, value)
+            wants_options = options is not None and _needs_one_argument(value)
+            inspect.signature(value).bind(*([options] if wants_options else []))
+        value = _made(name, partial(value, options) if wants_options else value)
     if not fits(value):
         raise InputError(f"{name}: expected {expected}, found {describe_value(value)}")
     return value
+
+
+def _needs_one_argument(maker: Callable[..., object]) -> bool:
+    """Whether a class or function has exactly one positional parameter without a default."""
+    parameters = inspect.signature(maker).parameters.values()
+    needed = [one for one in parameters if one.default is one.empty and one.kind in POSITIONAL]
+    return len(needed) == 1
+
+
+POSITIONAL = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 
 def _made(name: str, maker: Callable[[], object]) -> object:

@@ -219,6 +219,10 @@ class CrossModalEncoder(Encoder):
             clip_input_embeddings=self.clip.token_embedding_weight,
         )
 
+    def return_layers(self) -> None:
+        """From now on, outputs include the text encoder's `layers` and `encode_again`."""
+        self.text.return_layers()
+
     def inputs(self, max_length: int) -> tuple[TextRowEncoder, ClipRowEncoder]:
         """The text encoder's input, and at most two CLIP windows per text (XDBERT Appendix B).
 

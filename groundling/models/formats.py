@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
+from groundling.core.errors import InputError
 from groundling.core.field_docs import with_field_docs
 from groundling.data.regions.inputs import Source
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
@@ -34,6 +35,15 @@ class Encoder(nn.Module):
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """Outputs for a batch made by its own `inputs`; `attention` is called with each attention map."""
         raise NotImplementedError
+
+    def return_layers(self) -> None:
+        """From now on, outputs include `layers` and `encode_again`.
+
+        Raises InputError if this model cannot return them, as by default.
+        """
+        raise InputError(
+            f"a {type(self).__name__} does not return its layers, which an objective reads; train a text encoder"
+        )
 
     def export(self, folder: Path) -> None:
         """Write a folder that its `ModelFormat` can load."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens, require
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, convert_errors
 from groundling.data.samples import TextRowEncoder, check_vocabulary
 from groundling.models.attention import (
     AttentionCallback,
@@ -132,6 +132,61 @@ def embed_words(table: nn.Module, batch: Batch, who: str) -> Tensor:
     return words
 
 
+def _additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """An attention mask (N, 1, T, T) that is added to attention scores, from a mask (N, T, T) bool."""
+    # A row without any allowed position would be NaN: such a position reads itself.
+    alone = ~allowed.any(-1, keepdim=True) & torch.eye(
+        allowed.shape[-1], dtype=torch.bool, device=allowed.device
+    )
+    lowest = torch.finfo(dtype).min
+    mask = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+    return mask.masked_fill(~(allowed | alone), lowest)[:, None]
+
+
+class _LayerReached(Exception):
+    """Ends a pass at a layer."""
+
+    def __init__(self, states: Tensor) -> None:
+        super().__init__()
+        self.states = states
+
+
+def encoder_layers(encoder: nn.Module) -> nn.ModuleList:
+    """The layers of a Hugging Face encoder, in order; raises InputError if they cannot be told from its modules."""
+    config: Any = encoder.config
+    count = config.num_hidden_layers
+    lists = [
+        module
+        for module in encoder.modules()
+        if isinstance(module, nn.ModuleList) and len(module) == count
+    ]
+    if not lists:
+        raise InputError(f"a {config.model_type} model has no list of {count} layers")
+    return lists[0]
+
+
+def first_layers(encoder: nn.Module, arguments: Mapping[str, Any], count: int) -> Tensor:
+    """Output (N, T, D) of an encoder's first `count` layers; later ones do not run.
+
+    Raises InputError if it has fewer layers.
+    """
+    layers = encoder_layers(encoder)
+    if not 1 <= count <= len(layers):
+        raise InputError(f"layer {count}: this encoder has {len(layers)} layers")
+
+    def end(module: nn.Module, inputs: object, output: Any) -> None:
+        raise _LayerReached(output[0] if isinstance(output, tuple) else output)
+
+    hook = layers[count - 1].register_forward_hook(end)
+    try:
+        encoder(**arguments)
+    except _LayerReached as reached:
+        return reached.states
+    finally:
+        hook.remove()
+    raise InputError(f"a {type(encoder).__name__} does not run its layers in order")
+
+
 class TextEncoder(Encoder):
     """A stock HF encoder and its tokenizer; `encoder` is the HF module itself, which is exported."""
 
@@ -154,6 +209,7 @@ class TextEncoder(Encoder):
             epsilon=epsilon,
         )
         self.sentence: SentenceModules | None = None
+        self.has_layer_outputs = False
 
     def set_sentence_modules(self, sentence: SentenceModules) -> None:
         """Add sentence modules: outputs include sentence vectors, and exports are in sentence-transformers' format."""
@@ -181,14 +237,42 @@ class TextEncoder(Encoder):
             if attention is not None:
                 attention(AttentionMap("self", layer, weights, places, places))
 
+        arguments = self._encoder_arguments(batch)
+        if self.has_layer_outputs:
+            arguments["output_hidden_states"] = True
         with nullcontext() if attention is None else capture_attention(self.encoder, tell):
-            out = self.encoder(**self._encoder_arguments(batch))
+            out = self.encoder(**arguments)
+        again = partial(self._encode_again, batch) if self.has_layer_outputs else None
         return EncoderOutput(
             text=out.last_hidden_state,
             pooler_output=out.pooler_output if self.sizes.pooler_output else None,
             sentence_embedding=self._pooled(out.last_hidden_state, tokens.attention_mask),
             input_embeddings=self.word_embeddings().weight,
+            layers=out.hidden_states if self.has_layer_outputs else None,
+            encode_again=again,
         )
+
+    def return_layers(self) -> None:
+        """From now on, outputs include `layers` and `encode_again`."""
+        self.has_layer_outputs = True
+
+    def _encode_again(
+        self, batch: Batch, attention_mask: Tensor | None = None, layers: int | None = None
+    ) -> Tensor:
+        """See `SecondPass`; raises InputError if the encoder has fewer than `layers` layers."""
+        arguments = self._encoder_arguments(batch)
+        if attention_mask is not None:
+            arguments["attention_mask"] = _additive_mask(
+                attention_mask, self.word_embeddings().weight.dtype
+            )
+        family = self.encoder.config.model_type
+        with convert_errors(
+            f"a {family} model does not accept a mask for pairs of positions", errors=RuntimeError
+        ):
+            if layers is None:
+                states: Tensor = self.encoder(**arguments).last_hidden_state
+                return states
+            return first_layers(self.encoder, arguments, layers)
 
     def _pooled(self, states: Tensor, mask: Tensor) -> Tensor | None:
         """A sentence encoder's pooled vectors (N, S), of states (N, T, D) and a mask (N, T); else None."""

@@ -25,9 +25,11 @@ from groundling.core.registry import (
 )
 from groundling.core.rng import derive_seed
 from groundling.data.samples import mask_id_of
+from groundling.models.formats import Encoder
 from groundling.models.heads import save_heads
+from groundling.models.text_encoder import TextEncoder
 from groundling.settings.fields import Settings, flag_name, flatten_settings
-from groundling.settings.objectives import CrossModalSettings, ObjectiveSettings
+from groundling.settings.objectives import CrossModalSettings, ObjectiveSettings, parse_options
 from groundling.settings.training import TrainConfig
 
 
@@ -60,6 +62,8 @@ class Objective(nn.Module):
 
     Items of other processes are included only if the objective gathers them, as the package's own do.
     """
+    reads_layers: ClassVar[bool] = False
+    """True if it reads `EncoderOutput.layers` or `EncoderOutput.encode_again`, which other runs do not compute."""
     swaps_inputs: ClassVar[bool] = False
     """True if `corrupt` exchanges whole inputs; such objectives run before those that mask tokens or regions."""
 
@@ -182,6 +186,11 @@ class ObjectiveContext:
     output_type: OutputType | None = None
     """The task's output type, with the loss of its head; None without a task."""
 
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Values of `--option NAME=VALUE`, for your own objectives; raises InputError for a malformed one."""
+        return parse_options(self.settings.options.option)
+
 
 @with_field_docs
 @dataclass(frozen=True)
@@ -196,6 +205,8 @@ class ObjectiveSpec:
     """Whether it reads states after the cross-modal encoder."""
     needs_teacher: bool = False
     """Whether it reads a teacher's features."""
+    wrap_encoder: Callable[[TextEncoder, OutputSizes], Encoder] | None = None
+    """Makes the model that is trained around the text encoder, from it and the teachers' widths; None: no model."""
     settings_groups: tuple[type[Settings], ...] = ()
     """The groups of settings it reads; a run notes settings that no objective reads."""
 
@@ -283,8 +294,8 @@ def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConf
     ]
 
 
-SILENT = frozenset({"cache_gb", "teacher_cache"})
-"""Settings of the cache, which no objective has to read."""
+SILENT = frozenset({"cache_gb", "teacher_cache", "option"})
+"""Settings of the cache and of the user's own parts, which no objective of the package has to read."""
 
 
 def unused_settings_note(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
-from groundling.settings.fields import InputKind, Settings, above, at_least, between
+from groundling.settings.fields import InputKind, Settings, above, at_least, between, unnested
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,28 @@ question or per image-text pair."""
 
 
 @dataclass(frozen=True)
+class OptionSettings(Settings):
+    """Options of the user's own objectives and teachers."""
+
+    option: tuple[str, ...] = ()
+    """Options of your own objectives and teachers, each NAME=VALUE, e.g. margin=0.5: an objective \
+reads `ObjectiveContext.options`, a function that makes a teacher gets them as its argument."""
+
+
+def parse_options(given: Sequence[str]) -> dict[str, str]:
+    """Values of `--option` by name; raises InputError for one that is malformed or repeated."""
+    options: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"--option {one}: expected NAME=VALUE, e.g. margin=0.5")
+        if name in options:
+            raise InputError(f"--option {name}: given twice; give it once")
+        options[name] = value
+    return options
+
+
+@dataclass(frozen=True)
 class ObjectiveSettings(Settings):
     """Settings of objectives, in every command that trains with them.
 
@@ -152,6 +176,7 @@ class ObjectiveSettings(Settings):
     targeted_distillation: TargetedDistillationSettings = field(
         default_factory=TargetedDistillationSettings
     )
+    options: Annotated[OptionSettings, unnested] = field(default_factory=OptionSettings)
 
 
 def teacher_inputs(source: str, options: TargetedDistillationSettings) -> dict[str, str | Path]:

@@ -11,13 +11,16 @@ from typing import Any, Literal, TypeGuard, cast
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Sample
 from groundling.core.errors import InputError
 from groundling.core.field_docs import with_field_docs
+from groundling.core.output_types import OutputType
 from groundling.core.registry import describe_value, require_kind, source_files
 from groundling.data.samples import SampleDataset
 from groundling.runs.hashing import hashes_of
+from groundling.settings.objectives import ObjectiveSettings
 
 
 @with_field_docs
@@ -38,6 +41,15 @@ class Teacher:
     """
     counts_truncated: bool = True
     """Whether its truncated tokens are counted; of several parts that read the same text, only one counts them."""
+    feature_names: Sequence[str] = ()
+    """Names of its features, if it reads images."""
+    reads_images: bool = False
+    """Whether it reads a row's image; texts without images are then trained without its features."""
+    reads_student_input: bool = False
+    """Whether `features` gets the student's own batch, with masked tokens and with the features of earlier teachers.
+
+    It then has no `inputs`, runs in every step, and is never cached.
+    """
     display_name: str = "the teacher"
     """Its name in progress bars and messages."""
 
@@ -96,6 +108,37 @@ class Teacher:
         return [{name: values[row] for name, values in arrays.items()} for row in range(batch.rows)]
 
 
+@with_field_docs
+@dataclass(frozen=True)
+class TeacherContext:
+    """The source, the objectives' needs and the settings that a run's teachers are made for."""
+
+    source: str
+    """--teacher: hub id or folder of a CLIP-like model."""
+    features: frozenset[str]
+    """Names of the features that objectives read."""
+    settings: ObjectiveSettings
+    output_type: OutputType | None = None
+    """The task's output type; None without a task."""
+    tokenizer: PreTrainedTokenizerBase | None = None
+    """The student's tokenizer; None for a student without one of its own."""
+
+
+@with_field_docs
+@dataclass(frozen=True)
+class TeacherSpec:
+    """Features that objectives may read, and how a run makes the teacher that computes them."""
+
+    name: str
+    """Its name in messages."""
+    features: tuple[str, ...]
+    """Names of its features; a run makes the teacher if an objective reads one of them."""
+    make: Callable[[TeacherContext], Teacher]
+    """Makes the teacher; raises InputError if a setting is missing."""
+    reads: tuple[str, ...] = ()
+    """Features of other teachers that it reads, which are then made too."""
+
+
 def code_hash(kind: Any) -> dict[str, str]:
     """The name of a class or function, and the SHA-256 of the code that defines it, as JSON.
 
@@ -131,7 +174,8 @@ def compute_features(teacher: Teacher, batch: Batch) -> Mapping[str, Tensor]:
     """
     with torch.no_grad():
         features: object = teacher.features(batch)
-    _check_features(teacher, "features", features, len(batch))
+    rows = batch.rows if teacher.reads_student_input else len(batch)
+    _check_features(teacher, "features", features, rows)
     return cast(Mapping[str, Tensor], features)
 
 
@@ -195,6 +239,10 @@ def add_features(teacher: Teacher, batch: Batch) -> tuple[Batch, list[FiniteChec
     Equal inputs are encoded once. A batch without inputs for this teacher, such as text-only samples mixed
     with captioned images, is returned unchanged.
     """
+    if teacher.reads_student_input:
+        features = compute_features(teacher, batch)
+        found = [_finite_check(teacher, name, value, batch) for name, value in features.items()]
+        return replace(batch, features={**batch.features, **features}), found
     aside = batch.teacher_inputs.get(teacher.name)
     if aside is None:
         return batch, []

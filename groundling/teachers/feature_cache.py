@@ -389,15 +389,22 @@ class TeacherSet:
         self.fits: dict[int, bool] = {}
 
     def wrap(
-        self, samples: SampleDataset, fixed: bool = True
+        self, samples: SampleDataset, fixed: bool = True, texts_only: bool = False
     ) -> tuple[SampleDataset, list[Teacher]]:
         """The samples wrapped in `TeacherDataset`s, and the teachers that run in every step.
+
+        `texts_only`: the samples have no images, so teachers that read images are skipped.
 
         Pass `fixed=False` for samples that are drawn anew in every epoch: only features of images are cached
         then. Wrap samples before adding regions and pixels, so that filling the cache does not load these.
         """
         live: list[Teacher] = []
         for teacher in self.teachers:
+            if teacher.reads_images and texts_only:
+                continue
+            if teacher.reads_student_input:
+                live.append(teacher)
+                continue
             cached, rest = self._split(teacher, samples, fixed)
             for part in cached:
                 samples = TeacherDataset(samples, part, self.cache)

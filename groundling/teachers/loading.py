@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer, OutputType
-from groundling.core.registry import instantiate, is_import_path
+from groundling.core.registry import instantiate, is_import_path, registered
 from groundling.core.rng import derive_seed
 from groundling.data.text.keywords import KeywordExtractor
 from groundling.models.adapters import IMAGE, TEXT, AdapterBackbone
@@ -21,8 +22,12 @@ from groundling.models.clip import (
     load_frozen_clip,
 )
 from groundling.objectives import ObjectiveContext, required_features
-from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
-from groundling.teachers import Teacher, is_teacher
+from groundling.settings.objectives import (
+    DistillationSettings,
+    TargetedDistillationSettings,
+    parse_options,
+)
+from groundling.teachers import Teacher, TeacherContext, TeacherSpec, is_teacher
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_parts import FEATURES, AnswerConfidence, ClusterConfidence
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet, cache_folder
@@ -37,8 +42,11 @@ def load_teacher_set(
     out: Path,
     seed: int,
     extra_teachers: Sequence[Teacher] = (),
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> TeacherSet:
-    """Load the teachers that the objectives `names` need from a `source`, add those of `also`, move all to `device`.
+    """Load the teachers that the objectives `names` need from a `source`, add `extra_teachers`, move all to `device`.
+
+    `tokenizer`: the student's, for teachers that read its tokens.
 
     Features are cached in --teacher-cache, or below the run's folder `out`. Raises InputError if a teacher
     lacks a required feature.
@@ -46,14 +54,14 @@ def load_teacher_set(
     torch.manual_seed(derive_seed(seed, "init", "teacher"))
     teachers = []
     if source:
-        needs = required_features(names, context)
-        settings = context.settings
         teachers = load_teachers(
-            source,
-            needs,
-            settings.distillation,
-            settings.targeted_distillation,
-            context.output_type,
+            TeacherContext(
+                source,
+                required_features(names, context),
+                context.settings,
+                context.output_type,
+                tokenizer,
+            )
         )
     teachers += extra_teachers
     for teacher in teachers:
@@ -75,34 +83,46 @@ def load_adapter_teacher_set(
     return TeacherSet([teacher], FeatureCache(cache_folder(options.teacher_cache, out)))
 
 
-def load_teachers(
-    source: str,
-    needs: Collection[str],
-    distilling: DistillationSettings,
-    targeted: TargetedDistillationSettings,
-    form: OutputType | None = None,
-) -> list[Teacher]:
-    """Load the teachers of a `source` for the features `needs`; images are needed for features of CLIP's images."""
-    of_clip = set(needs) & set(FEATURES)
-    if not of_clip and targeted.teacher_images:
+def load_teachers(context: TeacherContext) -> list[Teacher]:
+    """Load the teachers of the features that objectives read, and of the features that those teachers read.
+
+    Raises InputError for a missing setting, or for an image folder that no teacher reads.
+    """
+    source = context.source
+    distilling = context.settings.distillation
+    targeted = context.settings.targeted_distillation
+    needs = set(context.features)
+    specs = [one for one in registered("teachers", TeacherSpec).values() if needs & {*one.features}]
+    needs = needs.union(*(spec.reads for spec in specs))
+    offered = {feature for spec in specs for feature in spec.features}
+    of_clip = needs & set(FEATURES)
+    made = [spec.make(context) for spec in specs]
+    if not of_clip and targeted.teacher_images and not any(one.reads_images for one in made):
         raise InputError(
             f"--teacher-images {targeted.teacher_images}: no objective reads images; add one that does, e.g. td_image"
         )
-    if is_import_path(source) or not of_clip:
-        return [load_teacher(source, distilling)]
     teachers: list[Teacher] = []
-    if set(needs) - of_clip:
-        teachers.append(load_teacher(source, distilling))
-    return [*teachers, load_clip_teacher(source, of_clip, targeted, form)]
+    rest = needs - offered - of_clip
+    if is_import_path(source) or rest or not (of_clip or made):
+        options = parse_options(context.settings.options.option)
+        teachers.append(load_teacher(source, distilling, options))
+    if of_clip and not is_import_path(source):
+        teachers.append(load_clip_teacher(source, of_clip, targeted, context.output_type))
+    return [*teachers, *made]
 
 
-def load_teacher(source: str, options: DistillationSettings) -> Teacher:
-    """Load a CLIP-like text tower by hub id or folder, or your own teacher, MODULE:NAME (an object or its maker)."""
+def load_teacher(
+    source: str, settings: DistillationSettings, options: Mapping[str, str] | None = None
+) -> Teacher:
+    """Load a CLIP-like text tower by hub id or folder, or your own teacher, MODULE:NAME (an object or its maker).
+
+    `options`: values of --option, for a maker with a parameter.
+    """
     if not is_import_path(source):
         clip, tokenizer = load_clip_text_tower(source)
-        standardise = options.l1_targets == "standard"
-        return ClipTextTeacher(clip, tokenizer, standardise, options.max_windows)
-    teacher = instantiate(source, is_teacher, "a Teacher")
+        standardise = settings.l1_targets == "standard"
+        return ClipTextTeacher(clip, tokenizer, standardise, settings.max_windows)
+    teacher = instantiate(source, is_teacher, "a Teacher", options)
     if not (teacher.name and (teacher.width or teacher.image_width)):
         raise InputError(
             f"{source}: a teacher needs a `name`, and a `width` or `image_width` of its features"

@@ -25,6 +25,7 @@ from groundling.core.errors import InputError
 from groundling.core.registry import describe_value, require_kind
 from groundling.core.rng import derive_seed, generator
 from groundling.data.samples import SampleDataset
+from groundling.models.formats import Encoder
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
 from groundling.objectives import Objective
 from groundling.runs.checkpoints import Checkpoints, Counters
@@ -64,6 +65,13 @@ class ModelWithObjectives(nn.Module):
         self.objectives = nn.ModuleList(objectives)
         self.scored_by: dict[str, Objective] = {}
         self.compiled: Callable[[Batch], EncoderOutput] | None = None
+        readers = [one.name for one in objectives if one.reads_layers]
+        if readers and not isinstance(model, Encoder):
+            raise InputError(
+                f"{readers[0]}: reads a model's layers, which {describe_value(model)} does not return"
+            )
+        if readers and isinstance(model, Encoder):
+            model.return_layers()
 
     def compile_model(self) -> None:
         """Compile the model's forward pass; saved and exported weights do not change."""

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from groundling.command_line import SHARED, Command
-from groundling.command_line.registered_names import Arm, check_training_step, parse_arm
+from groundling.command_line.registered_names import (
+    Arm,
+    check_options,
+    check_training_step,
+    parse_arm,
+)
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
@@ -104,7 +109,7 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
             raise InputError(
                 f"--eval-text {path}: also given as --text, so it is not held out; leave it out"
             )
-    if config.cross_modal.save_joint and not arm.joint:
+    if config.cross_modal.save_joint and not (arm.joint or arm.wraps_encoder):
         raise InputError(
             f"--save-joint: --arm {config.arm} has no cross-modal model; use --arm xdbert"
         )
@@ -117,6 +122,8 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
                 f"--keep-projection: --arm {config.arm} trains no sentence projection; use contrastive or l1 with "
                 "--sentence-weight above 0"
             )
+    parts = (*arm.names, config.teacher, config.training_step.training_step)
+    check_options(config.objective_settings.options.option, parts)
     check_training_step(config.training_step.training_step, config.training_step.adversarial)
     return arm
 

@@ -22,12 +22,16 @@ from groundling.commands.adapt.evaluation import (
     match_by_length,
     read_pairs,
 )
+from groundling.commands.adapt.sources import restrict_to_readable, text_sources
+from groundling.core.batch import OutputSizes, require
+from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
 from groundling.data.captions.captions import CaptionSelection
 from groundling.data.corpora.token_stores import CorpusDataset, corpus_samples, stores_folder
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
+from groundling.models.formats import Encoder
 from groundling.models.heads import LMHead, init_lm_head, save_with_lm_head
 from groundling.models.loading import precision_note
 from groundling.models.sentence_modules import SentenceModules, make_sentence_modules
@@ -36,6 +40,7 @@ from groundling.objectives import (
     MaskingVocabulary,
     Objective,
     ObjectiveContext,
+    find_objective,
     in_batch_negatives_note,
     make_objectives,
     save_objective_heads,
@@ -54,7 +59,6 @@ from groundling.settings.training import TrainConfig
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
-from groundling.training.batch_sampler import DataSource, split_by_file
 from groundling.training.held_out_loss import HeldOutLoss, report_held_out, selection_bias_note
 from groundling.training.loop import train
 from groundling.training.training_steps import load_training_step
@@ -147,9 +151,10 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
         model.sizes, MaskingVocabulary.of(text.tokenizer), settings, config.cross_modal
     )
     also = [FrozenCopy(text)] if retains else []
-    teacher_set = _teacher_set(run, config.teacher, arm, given, training.seed, also)
-    samples, teachers = teacher_set.wrap(texts)
+    teacher_set = _teacher_set(run, config.teacher, arm, given, training.seed, also, text)
+    sources, teachers = text_sources(texts, files, teacher_set, "--text")
     given = replace(given, sizes=teacher_set.sizes(given.sizes))
+    model = _wrapped(model, arm.names, given.sizes, training.seed)
     objectives = make_objectives(arm.names, given, training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
     run.note(*_notes(config.student, arm, training, heads, text))
@@ -158,13 +163,12 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
         run.note(_retain_note(config.retain_weight, config.student))
     by_length = match_by_length(objectives, texts, training.seed)
     run.note(*in_batch_negatives_note(objectives, training), *length_note(by_length, reading.form))
-    held_out = _held_out(held, teacher_set, model, objectives, training)
+    held_out = _held_out(held, config.eval_text, teacher_set, model, objectives, training)
     exam = held_out.evaluator(config.evaluation) if held_out else None
-    sources = split_by_file(DataSource(samples, name="--text"), texts.bounds, files)
     result = train(
         model,
         objectives,
-        sources,
+        restrict_to_readable(sources, objectives, teacher_set),
         training,
         run.folder,
         teachers=teachers,
@@ -214,27 +218,38 @@ def _texts(
 
 
 def _teacher_set(
-    run: Run, teacher: str, arm: Arm, given: ObjectiveContext, seed: int, also: Sequence[FrozenCopy]
+    run: Run,
+    teacher: str,
+    arm: Arm,
+    given: ObjectiveContext,
+    seed: int,
+    also: Sequence[FrozenCopy],
+    text: TextEncoder,
 ) -> TeacherSet:
     """Teachers with weights of their own: the cross-modal model trains its CLIP side, a teacher
     stays frozen.
     """
     source = teacher if arm.taught else ""
-    return load_teacher_set(source, arm.names, given, run.state.device, run.folder, seed, also)
+    return load_teacher_set(
+        source, arm.names, given, run.state.device, run.folder, seed, also, text.tokenizer
+    )
 
 
 def _held_out(
     texts: CorpusDataset | None,
+    paths: Sequence[str],
     teacher_set: TeacherSet,
-    model: TextEncoder | CrossModalEncoder,
+    model: Encoder,
     objectives: Sequence[Objective],
     training: TrainConfig,
 ) -> HeldOutLoss | None:
     """Evaluation of the loss on held-out texts, with the same teachers as in training."""
     if texts is None:
         return None
-    samples, teachers = teacher_set.wrap(texts)
-    sources = [DataSource(samples, name="--eval-text")]
+    sources, teachers = text_sources(
+        texts, [WeightedFile(path, 0) for path in paths], teacher_set, "--eval-text"
+    )
+    sources = restrict_to_readable(sources, objectives, teacher_set)
     return HeldOutLoss("texts", sources, model, objectives, teachers, training)
 
 
@@ -254,7 +269,7 @@ def _learned(
 def _export(
     folder: Path,
     text: TextEncoder,
-    model: TextEncoder | CrossModalEncoder,
+    model: Encoder,
     objectives: Sequence[Objective],
     config: AdaptConfig,
 ) -> str:
@@ -266,7 +281,7 @@ def _export(
     text.export(folder / "model")
     fills_masks = _save_lm_head(folder / "model", objectives, config.student, text)
     save_objective_heads(folder / "model", objectives)
-    if config.cross_modal.save_joint and isinstance(model, CrossModalEncoder):
+    if config.cross_modal.save_joint and model is not text:
         model.export(folder / "joint")
         save_objective_heads(folder / "joint", objectives)
     return fills_masks
@@ -398,7 +413,7 @@ def _pace(training: TrainConfig) -> str:
 
 def _model(
     config: AdaptConfig, arm: Arm, text: TextEncoder, reading: TextLayout, seed: int
-) -> tuple[TextEncoder | CrossModalEncoder, ClipRowEncoder | None]:
+) -> tuple[Encoder, ClipRowEncoder | None]:
     """The model to train: the text encoder alone, or inside a cross-modal model, whose CLIP side
     reads windows.
     """
@@ -410,6 +425,24 @@ def _model(
     clip.requires_grad_(not config.cross_modal.freeze_clip)
     clip.logit_scale.requires_grad_(False)
     return CrossModalEncoder(text, clip, config.cross_modal.cross_layers, tokenizer), windows
+
+
+def _wrapped(model: Encoder, names: Sequence[str], sizes: OutputSizes, seed: int) -> Encoder:
+    """The model that an objective trains around the text encoder, if one does; else the model itself.
+
+    Raises InputError if two objectives each need a model of their own.
+    """
+    wrapping = [spec for spec in map(find_objective, names) if spec.wrap_encoder is not None]
+    if not wrapping:
+        return model
+    if len(wrapping) > 1 or not isinstance(model, TextEncoder):
+        raise InputError(
+            f"--arm {'+'.join(names)}: {wrapping[0].name} trains a model of its own around the text encoder, and so "
+            "does another objective; train them in two runs"
+        )
+    torch.manual_seed(derive_seed(seed, "init", wrapping[0].name))
+    wrap = require(wrapping[0].wrap_encoder, "wrap_encoder", wrapping[0].name)
+    return wrap(model, sizes)
 
 
 def _start_heads(

@@ -9,7 +9,11 @@ from shutil import disk_usage
 from typing import Annotated, Literal
 
 from groundling.command_line import SHARED, Command
-from groundling.command_line.registered_names import check_extra_objectives, check_training_step
+from groundling.command_line.registered_names import (
+    check_extra_objectives,
+    check_options,
+    check_training_step,
+)
 from groundling.core.errors import InputError
 from groundling.models.hub import is_adapter
 from groundling.runs.outputs import Inputs, ResumableRun
@@ -135,6 +139,9 @@ def check(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> Non
     _check_baselines(config)
     _check_unlabelled(config)
     _check_adapter(config, training)
+    extra = config.extra_objectives
+    parts = (*extra.objectives, extra.teacher, config.stepping.training_step)
+    check_options(config.settings.options.option, parts)
     check_extra_objectives(config.extra_objectives, config.stepping.training_step, "finetune")
     check_training_step(config.stepping.training_step, config.stepping.adversarial)
 

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from groundling.command_line import SHARED, Command
-from groundling.command_line.registered_names import check_extra_objectives, check_training_step
+from groundling.command_line.registered_names import (
+    check_extra_objectives,
+    check_options,
+    check_training_step,
+)
 from groundling.core.errors import InputError
 from groundling.models.hub import has_cnn
 from groundling.runs.outputs import Inputs, ResumableRun
@@ -167,6 +171,8 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     weighted_files(config.text, "--text")
     for word in held.eval_captions:
         weighted(word, "--eval-captions")
+    parts = (*config.extra.objectives, config.extra.teacher, config.stepping.training_step)
+    check_options(config.settings.options.option, parts)
     check_extra_objectives(config.extra, config.stepping.training_step, "pretrain")
     check_training_step(config.stepping.training_step, config.stepping.adversarial)
 
