@@ -15,7 +15,7 @@ from groundling.core.errors import InputError, require_known
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings
-from groundling.settings.input_settings import named_folder
+from groundling.settings.input_settings import parse_named_folder
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def groups_of(runs: Sequence[str]) -> dict[str, str]:
     """The run folders by group name; raises InputError for two of one name."""
     groups: dict[str, str] = {}
     for text in runs:
-        name, folder = named_folder(text)
+        name, folder = parse_named_folder(text)
         if not name:
             name = Path(folder).name
         if name in groups:

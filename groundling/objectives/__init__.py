@@ -20,7 +20,7 @@ from groundling.core.registry import (
     describe_value,
     import_object,
     is_import_path,
-    require_kind,
+    require_instance,
     resolve,
 )
 from groundling.core.rng import derive_seed
@@ -234,7 +234,7 @@ def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) 
     for name in names:
         torch.manual_seed(derive_seed(seed, "init", name))
         made: object = find_objective(name).make(context)
-        made = require_kind(made, Objective, f"{name}: makes")
+        made = require_instance(made, Objective, f"{name}: makes")
         check_saved_modules(made)
         objectives.append(made)
     return objectives

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.metrics import COLLAPSED, NEARLY, Metric
+from groundling.core.metrics import DEGENERATE_SHARE, NEARLY_DEGENERATE_SHARE, Metric
 from groundling.runs.folder import json_safe, read_object, write_json
 from groundling.runs.report import (
     ForestRow,
@@ -50,8 +50,8 @@ TERMS = {
     "counted, however large the difference of the means. Not part of the verdict.",
     "wins": "Right answers of the model minus right answers of the control, summed over common seeds.",
     "reliable": f"Yes if the interval excludes 0 and p after Holm is at most {ALPHA:g}.",
-    "degenerate": f"A run that gives the same answer to at least {100 * COLLAPSED:.0f} % of the examples, or to "
-    f"{100 * NEARLY:.0f} % where the most common label is clearly rarer.",
+    "degenerate": f"A run that gives the same answer to at least {100 * DEGENERATE_SHARE:.0f} % of the examples, or to "
+    f"{100 * NEARLY_DEGENERATE_SHARE:.0f} % where the most common label is clearly rarer.",
     "published": "The value in a paper, from the paper's own models.",
 }
 """Glossary of the page."""

@@ -12,7 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from groundling.core.batch import Example, RegionRow
-from groundling.core.errors import EMPTY, TWICE, InputError, duplicates, fault_lines, require_known
+from groundling.core.errors import (
+    EMPTY,
+    DUPLICATE,
+    InputError,
+    duplicates,
+    fault_lines,
+    require_known,
+)
 from groundling.core.field_docs import with_field_docs
 from groundling.core.metrics import Metric
 from groundling.core.output_types import OutputType
@@ -27,7 +34,7 @@ def list_oddities(file: Path, examples: Sequence[Example]) -> list[str]:
             if text is not None and not text.strip():
                 empty.append(f"example {example.id}")
     repeated = duplicates(f"example {example.id}" for example in examples)
-    return fault_lines(file, TWICE, repeated) + fault_lines(file, EMPTY, empty)
+    return fault_lines(file, DUPLICATE, repeated) + fault_lines(file, EMPTY, empty)
 
 
 def _itself(folder: Path, split: str) -> Path:

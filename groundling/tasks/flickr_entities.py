@@ -13,7 +13,7 @@ import numpy as np
 
 from groundling.core.batch import Example, GoldBoxes, RegionRow
 from groundling.core.errors import InputError, convert_errors, duplicates, raise_first
-from groundling.core.metrics import AMONG, PICKED, UPPER_BOUND
+from groundling.core.metrics import RECALLS, REGION_ACCURACY, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
 from groundling.data.images import is_outside_folder
 from groundling.data.regions.store import clip_boxes
@@ -266,7 +266,7 @@ FLICKR30K = Task(
     "flickr30k",
     FORM,
     _read,
-    (PICKED, *AMONG, UPPER_BOUND),
+    (REGION_ACCURACY, *RECALLS, UPPER_BOUND),
     SOURCE,
     dev=("val", "test"),
     label_regions=_mark,

@@ -14,7 +14,7 @@ import numpy as np
 from groundling.core.batch import Example, GoldBoxes, RegionRow, require
 from groundling.core.errors import (
     EMPTY,
-    TWICE,
+    DUPLICATE,
     InputError,
     duplicates,
     fault_lines,
@@ -22,7 +22,7 @@ from groundling.core.errors import (
     raise_first,
     require_nonempty,
 )
-from groundling.core.metrics import PICKED, UPPER_BOUND
+from groundling.core.metrics import REGION_ACCURACY, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
 from groundling.data.regions.annotations import read_instances
 from groundling.data.regions.store import clip_boxes
@@ -187,7 +187,7 @@ def list_ref_oddities(path: Path, refs: Any, asked: Sequence[ReferringExpression
     return [
         *fault_lines(path, EMPTY, empty),
         *fault_lines(path, f"splits other than {', '.join(SPLITS)}", strange),
-        *fault_lines(path, TWICE, duplicates(f"expression {one.id}" for one in asked)),
+        *fault_lines(path, DUPLICATE, duplicates(f"expression {one.id}" for one in asked)),
     ]
 
 
@@ -266,7 +266,7 @@ def _task(name: str, dev: tuple[str, ...], rule: IouRule, by: str = "unc") -> Ta
         name,
         RegionSelection("regions", "bce"),
         partial(read, by=by),
-        (PICKED, UPPER_BOUND),
+        (REGION_ACCURACY, UPPER_BOUND),
         SOURCE,
         dev=dev,
         label_regions=partial(label_regions, rule=rule),

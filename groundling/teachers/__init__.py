@@ -15,7 +15,7 @@ from torch import Tensor
 from groundling.core.batch import Batch, Sample
 from groundling.core.errors import InputError
 from groundling.core.field_docs import with_field_docs
-from groundling.core.registry import describe_value, require_kind, source_files
+from groundling.core.registry import describe_value, require_instance, source_files
 from groundling.data.samples import SampleDataset
 from groundling.runs.hashing import hashes_of
 
@@ -161,7 +161,7 @@ def _check_features(teacher: Teacher, method: str, found: object, count: int) ->
     if not isinstance(found, Mapping):
         raise InputError(f"{who} returned {describe_value(found)}; expected tensors by name")
     for name, value in found.items():
-        tensor = require_kind(value, Tensor, f"{who}: {name!r} is")
+        tensor = require_instance(value, Tensor, f"{who}: {name!r} is")
         if tensor.ndim < 1 or len(tensor) != count:
             raise InputError(
                 f"{who}: {name!r} is {tuple(tensor.shape)}; expected ({count}, ...), one row for each of {count} inputs"

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from groundling.core.batch import Batch, Sample, collate, require
 from groundling.core.errors import InputError
 from groundling.core.field_docs import with_field_docs
-from groundling.core.registry import require_kind
+from groundling.core.registry import require_instance
 from groundling.core.rng import generator
 from groundling.data.samples import SampleDataset, Subset
 from groundling.objectives import Objective, order_for_corruption
@@ -440,7 +440,9 @@ class SampleCorruptor:
                     return samples.get([of], [rng])[0]
 
                 corrupted: object = objective.corrupt(sample, rng, other)
-                sample = require_kind(corrupted, Sample, f"{objective.name}: `corrupt` returned")
+                sample = require_instance(
+                    corrupted, Sample, f"{objective.name}: `corrupt` returned"
+                )
             out.append(sample)
         return out
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from groundling.core.batch import Batch, EncoderOutput, collate, to_device
 from groundling.core.errors import InputError
-from groundling.core.registry import describe_value, require_kind
+from groundling.core.registry import describe_value, require_instance
 from groundling.core.rng import derive_seed, generator
 from groundling.data.samples import SampleDataset
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
@@ -582,7 +582,7 @@ def _check_terms(who: str, found: object) -> dict[str, Tensor]:
             f"{who} returned {describe_value(found)}, expected a dict of summed terms, scalars by name"
         )
     for term, value in found.items():
-        if require_kind(value, Tensor, f"{who} returned as {term!r}").ndim:
+        if require_instance(value, Tensor, f"{who} returned as {term!r}").ndim:
             raise InputError(
                 f"{who} returned a tensor {tuple(value.shape)} as {term!r}, expected its sum, a tensor ()"
             )

@@ -11,7 +11,7 @@ from groundling.core.registry import (
     import_object,
     is_import_path,
     registered,
-    require_kind,
+    require_instance,
     resolve,
     resolve_builtin,
 )
@@ -44,7 +44,7 @@ def load_encoder(source: str | Path, model_format: str = "", architecture: str =
     """
     if model_format:
         loaded: object = import_object(model_format, ModelFormat).load(str(source))
-        return require_kind(loaded, Encoder, f"{model_format}: `load` returned")
+        return require_instance(loaded, Encoder, f"{model_format}: `load` returned")
     if is_single_stream(source):
         return load_single_stream(source, _join_of(source, architecture))
     kinds = registered("models", ModelFormat) | registered("vision_language", ModelFormat)
@@ -168,4 +168,4 @@ def make_vision_language_model(
         return start
     build = resolve("vision_language", Architecture, architecture).build
     built: object = build(*get_bert(start), width, **options)
-    return require_kind(built, SingleStreamModel, f"{architecture}: `build` returned")
+    return require_instance(built, SingleStreamModel, f"{architecture}: `build` returned")

@@ -344,7 +344,7 @@ def test_images_that_do_not_decode(tmp_path: Path) -> None:
 def test_of_many_images_an_evenly_spaced_sample_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DECODED", 3)
+    monkeypatch.setattr(module, "MAX_DECODED", 3)
     for n in range(9):
         picture(tmp_path / f"{n}.png")
     seen = []

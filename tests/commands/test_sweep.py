@@ -171,7 +171,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         ),
         (
             ("[tune]", "[tune]\nobjectives = [1]"),
-            r"s.toml, \[tune\]: objectives = \[1\], expected a list of texts",
+            r"s.toml, \[tune\]: objectives = \[1\], expected a list of strings",
         ),
         (
             ("batch = 8", 'batch = 8\nschedule = "step"'),

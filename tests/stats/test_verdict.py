@@ -24,7 +24,7 @@ from groundling.core.metrics import (
     MATTHEWS,
     METRICS,
     PEARSON,
-    PICKED,
+    REGION_ACCURACY,
     RMSE,
     SCORE,
     SPEARMAN,
@@ -339,8 +339,8 @@ def test_from_folders_to_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_metric_comes_from_the_runs_task(tmp_path: Path) -> None:
     # C4
     made = both(0.0)[0]
-    for task, metric in (("refcoco+", PICKED), ("vqa", SCORE), ("glue/cola", MATTHEWS)):
-        labels = {PICKED: [0, 1, -100], SCORE: [[1, 0.6], [0, 0.3]]}.get(metric)
+    for task, metric in (("refcoco+", REGION_ACCURACY), ("vqa", SCORE), ("glue/cola", MATTHEWS)):
+        labels = {REGION_ACCURACY: [0, 1, -100], SCORE: [[1, 0.6], [0, 0.3]]}.get(metric)
         folder = write_runs(tmp_path / metric.name, made, task, metric.name, labels)
         found, judged = collect_runs("a", folder)[task]
         assert (judged.name, judged.scale, judged.is_classification) == (

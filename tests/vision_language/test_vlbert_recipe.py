@@ -681,7 +681,7 @@ def test_a_loss_that_a_task_does_not_have_is_named(
         (
             MultipleChoice(("0", "1"), "each"),
             "ce",
-            "--head-loss ce: this head has 2 outputs, ce needs 1; pass --linear-head, too",
+            "--head-loss ce: this head has 2 outputs, ce needs 1; also pass --linear-head",
         ),
     ):
         with pytest.raises(InputError, match=message):

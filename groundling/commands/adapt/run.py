@@ -48,7 +48,7 @@ from groundling.runs.model_card import FILLS_MASKS, library_of
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
 from groundling.settings.fields import replace_settings
-from groundling.settings.input_settings import WeightedFile, weighted_files
+from groundling.settings.input_settings import WeightedFile, parse_weighted_files
 from groundling.settings.objectives import DistillationSettings
 from groundling.settings.training import TrainConfig
 from groundling.teachers.feature_cache import TeacherSet
@@ -131,17 +131,17 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
     )
     run.note(*precision_note(config.student), *_unread(config, arm))
     run.note(*_pool_notes(config, arm, text))
-    retains = bool(config.retain_weight) and text.sentence is not None and not arm.joint
+    retains = bool(config.retain_weight) and text.sentence is not None and not arm.needs_cross_modal
     max_windows = settings.distillation.max_windows
     if config.keep_projection:
         settings = replace(settings, distillation=_into_teachers_space(text, settings.distillation))
     reading = text_layout_of(
-        config.text_layout, config.max_length, max_windows, arm.joint, text.max_length
+        config.text_layout, config.max_length, max_windows, arm.needs_cross_modal, text.max_length
     )
     model, windows = _model(config, arm, text, reading, training.seed)
     if windows:
         run.note(reading.note(config.arm, windows.max_windows))
-    files = weighted_files(config.text, "--text")
+    files = parse_weighted_files(config.text, "--text")
     texts, held = _texts(config, files, reading, text, windows, stores_folder(run.folder))
     given = ObjectiveContext(
         model.sizes, MaskingVocabulary.of(text.tokenizer), settings, config.cross_modal
@@ -219,7 +219,7 @@ def _teacher_set(
     """Teachers with weights of their own: the cross-modal model trains its CLIP side, a teacher
     stays frozen.
     """
-    source = teacher if arm.taught else ""
+    source = teacher if arm.needs_teacher else ""
     return load_teacher_set(source, arm.names, given, run.state.device, run.folder, seed, also)
 
 
@@ -297,7 +297,7 @@ def _into_teachers_space(
 def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
     """Notes on settings that this arm does not use."""
     notes = []
-    if config.teacher and not (arm.joint or arm.taught):
+    if config.teacher and not (arm.needs_cross_modal or arm.needs_teacher):
         notes.append(
             f"--teacher {config.teacher} is not used: --arm {config.arm} is a control without a teacher"
         )
@@ -345,7 +345,7 @@ def _pool_notes(config: AdaptConfig, arm: Arm, text: TextEncoder) -> list[str]:
     """Notes on the sentence pooling and on the targets of --keep-projection."""
     notes = []
     pool = config.objective_settings.distillation.pooling
-    if arm.taught and text.sentence is not None and pool != "own":
+    if arm.needs_teacher and text.sentence is not None and pool != "own":
         own = "+".join(text.sentence.pooling.modes)
         notes.append(f"--pooling {pool} is used, although {config.student} pools by {own}")
     if config.keep_projection:
@@ -374,7 +374,7 @@ def _notes(
             f"the encoder forgets while the head learns; used: {pace}; --no-masked-lm trains without, with l1 or "
             "contrastive; --retention-pairs measures the loss"
         )
-    if arm.joint and pace != _pace(PUBLISHED):
+    if arm.needs_cross_modal and pace != _pace(PUBLISHED):
         notes.append(
             f"XDBERT's paper trains with {_pace(PUBLISHED)} (--lr 1e-4 "
             f"--freeze-encoder-ratio 0 --head-lr 1); used: {pace}"
@@ -402,7 +402,7 @@ def _model(
     """The model to train: the text encoder alone, or inside a cross-modal model, whose CLIP side
     reads windows.
     """
-    if not arm.joint:
+    if not arm.needs_cross_modal:
         return text, None
     clip, tokenizer = load_clip_text_tower(config.teacher)
     windows = ClipRowEncoder(tokenizer, clip.context_length, reading.windows(clip.context_length))

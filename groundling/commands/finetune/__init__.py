@@ -91,7 +91,7 @@ region."""
     """Also train the same model without images, with the same seeds, settings and task loss, in \
 the subfolder `text-alone` of the run folder. For a task that selects a region, images are removed \
 with --zero-region-features."""
-    architecture: Annotated[str, InputKind.DESIGN] = ""
+    architecture: Annotated[str, InputKind.ARCHITECTURE] = ""
     """Make a plain BERT a vision-language model, without pre-training: visualbert, vlbert, \
 uniter, or MODULE:NAME of your own architecture (also needed to load a model of that \
 architecture)."""

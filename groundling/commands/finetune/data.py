@@ -8,7 +8,7 @@ from pathlib import Path
 from groundling.core.batch import Example, OutputSizes
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer, OutputType
-from groundling.core.registry import require_kind, resolve
+from groundling.core.registry import require_instance, resolve
 from groundling.core.rng import generator
 from groundling.data.image_samples import ExampleSideSwap
 from groundling.data.regions.inputs import UNTIED, ImageInputBuilder
@@ -107,10 +107,10 @@ def _checked(task: Task, split: str, examples: object) -> list[Example]:
     """Examples returned by a task's reader; raises InputError if they are not examples, or a class
     is not one of the task's.
     """
-    read = require_kind(examples, list, f"{task.name}: for {split!r} `read` returned")
+    read = require_instance(examples, list, f"{task.name}: for {split!r} `read` returned")
     classes = len(task.form.labels) if isinstance(task.form, Classification) else 0
     for one in read:
-        example = require_kind(
+        example = require_instance(
             one, Example, f"{task.name}: for {split!r} `read` returned a list with"
         )
         label = example.label

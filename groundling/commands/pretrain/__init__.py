@@ -28,8 +28,8 @@ from groundling.settings.input_settings import (
     RegionSettings,
     VisualBertSettings,
     check_pixels,
-    weighted,
-    weighted_files,
+    parse_weighted_file,
+    parse_weighted_files,
 )
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
@@ -91,7 +91,7 @@ class EvalTexts(Settings):
 class PretrainConfig(Settings):
     """Pre-training of a vision-language model on captioned images, or on a task's texts and images."""
 
-    architecture: Annotated[str, InputKind.DESIGN] = "visualbert"
+    architecture: Annotated[str, InputKind.ARCHITECTURE] = "visualbert"
     """Architecture that a plain text encoder becomes: visualbert, vlbert, uniter, or MODULE:NAME \
 of your own; a vision-language model as --model needs its own."""
     model: Annotated[str, InputKind.WEIGHTS, required] = ""
@@ -163,10 +163,10 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
         refuse_settings(of_tasks, "applies only to --task; pass --task and --data, or leave it out")
     flags = "--eval-captions FILES, --eval-image-list FILE or --eval-splits NAMES"
     check_has_eval_data(config.examining, held != EvalTexts(), flags)
-    weighted_files(learned.captions, "--captions")
-    weighted_files(config.text, "--text")
+    parse_weighted_files(learned.captions, "--captions")
+    parse_weighted_files(config.text, "--text")
     for word in held.eval_captions:
-        weighted(word, "--eval-captions")
+        parse_weighted_file(word, "--eval-captions")
     check_extra_objectives(config.extra, config.stepping.training_step, "pretrain")
     check_training_step(config.stepping.training_step, config.stepping.adversarial)
 
@@ -182,9 +182,12 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     from groundling.data.regions.inputs import manifests
 
     learned = config.train_texts
-    captions = [each.file for each in weighted_files(learned.captions, "--captions")]
-    held = [weighted(word, "--eval-captions").file for word in config.eval_texts.eval_captions]
-    texts = [each.file for each in weighted_files(config.text, "--text")]
+    captions = [each.file for each in parse_weighted_files(learned.captions, "--captions")]
+    held = [
+        parse_weighted_file(word, "--eval-captions").file
+        for word in config.eval_texts.eval_captions
+    ]
+    texts = [each.file for each in parse_weighted_files(config.text, "--text")]
     return {
         "student": config.model,
         **manifests(config.regions.regions),

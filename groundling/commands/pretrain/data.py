@@ -35,7 +35,11 @@ from groundling.data.samples import (
     with_choice,
 )
 from groundling.objectives import Objective
-from groundling.settings.input_settings import WeightedFile, weighted, weighted_files
+from groundling.settings.input_settings import (
+    WeightedFile,
+    parse_weighted_file,
+    parse_weighted_files,
+)
 from groundling.tasks import Task
 from groundling.tasks.splits import SampleSelection, hidden_versions, select_partition
 from groundling.teachers import Teacher
@@ -184,7 +188,7 @@ def corpora_of(texts: TrainTexts, beside: Sequence[str]) -> list[CaptionCorpus]:
     """
     if not texts.captions:
         return [CaptionCorpus(texts.task, "")]
-    parts = weighted_files(texts.captions, "--captions")
+    parts = parse_weighted_files(texts.captions, "--captions")
     files = [file for file, _ in parts]
     every = dict.fromkeys([*files, *_held_files(beside)])
     alike = len({Path(file).stem for file in every}) < len(every)
@@ -205,7 +209,7 @@ def corpus_names(corpora: Sequence[CaptionCorpus]) -> list[str]:
 
 def _held_files(captions: Sequence[str]) -> list[str]:
     """Held-out caption files, without weights."""
-    return [weighted(word, "--eval-captions").file for word in captions]
+    return [parse_weighted_file(word, "--eval-captions").file for word in captions]
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ from groundling.objectives import (
 )
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
-from groundling.settings.input_settings import RegionSettings, weighted_files
+from groundling.settings.input_settings import RegionSettings, parse_weighted_files
 from groundling.settings.objectives import ObjectiveSettings, PretrainingObjectiveSettings
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
@@ -120,7 +120,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
     beside = make_objectives(asked, replace(given, sizes=teacher_set.sizes(given.sizes)), seed)
     every = [*own, *beside]
     sources = sources_of(data, phase, own, beside)
-    files = weighted_files(config.text, "--text")
+    files = parse_weighted_files(config.text, "--text")
     sources += text_only_sources(files, text, sources, stores_folder(run.folder))
     run.note(*precision_note(config.model), *data.notes, *_unread(config))
     run.note(*_told(task, learned, answers))

@@ -243,7 +243,7 @@ class _SweepFile:
         for key in ("rows", "columns"):
             texts = table.get(key)
             if not texts or not all(isinstance(one, str) for one in texts):
-                raise InputError(f"{where}: {key} = {texts!r}, expected a list of texts")
+                raise InputError(f"{where}: {key} = {texts!r}, expected a list of strings")
         return TableSpec(name, tuple(table["rows"]), tuple(table["columns"]))
 
 

@@ -197,7 +197,7 @@ def check_runs(
         try:
             values = values_of(step.settings, step.out)
             command_of(step.command).check_inputs_exist(
-                values, later=lambda word: _is_made(word, out)
+                values, skip=lambda word: _is_made(word, out)
             )
         except InputError as error:
             raise InputError(f"{step.name}: {typed(step.command, str(error))}") from None

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from groundling.command_line.registered_names import TOLD
+from groundling.command_line.registered_names import TASKS_WITH_ANSWERS
 from groundling.commands.sweep.schema import (
     PRETRAIN_OF,
     PRETRAININGS,
@@ -320,7 +320,7 @@ def _read_by_the_start(
 def _tells(step: SweepStep) -> bool:
     """Whether a pre-training reads right answers."""
     answers = step.values["task_answers"]
-    return answers == "judged" or (answers == "right" and step.values["task"] in TOLD)
+    return answers == "judged" or (answers == "right" and step.values["task"] in TASKS_WITH_ANSWERS)
 
 
 def _read(step: SweepStep) -> PriorExposure:

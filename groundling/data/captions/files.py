@@ -17,7 +17,7 @@ from typing import Any, TypeGuard
 
 from groundling.core.errors import (
     EMPTY,
-    TWICE,
+    DUPLICATE,
     InputError,
     convert_read_errors,
     duplicates,
@@ -122,7 +122,7 @@ class CaptionFile:
     def remark_repeated(self, places: Sequence[str]) -> None:
         """Add a remark on names that occur more than once."""
         for place in duplicates(places):
-            self.add_remark(place, TWICE)
+            self.add_remark(place, DUPLICATE)
 
 
 def layout_of(path: Path, columns: CaptionColumns, content: object = None) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from groundling.core.errors import TWICE, InputError, convert_errors, duplicates, raise_first
+from groundling.core.errors import DUPLICATE, InputError, convert_errors, duplicates, raise_first
 from groundling.data.regions.store import CELLS, MOST_PIXELS, clip_boxes
 from groundling.runs.folder import read_json
 
@@ -223,7 +223,7 @@ def read_instances(path: Path, content: Any) -> CocoInstances:
         for image in content["images"]:
             _add_image(read, image)
         places = [(_add_note(read, note), note) for note in content["annotations"]]
-    read.add_remark(TWICE, *duplicates(place for place, _ in places))
+    read.add_remark(DUPLICATE, *duplicates(place for place, _ in places))
     read.add_remark(OUTSIDE, *_outside(read, places))
     return read
 
@@ -232,10 +232,10 @@ def _add_image(read: CocoInstances, image: Any) -> None:
     number, file = image["id"], str(image["file_name"])
     place = f"image {number}"
     if number in read.files:
-        read.add_fault(TWICE, place)
+        read.add_fault(DUPLICATE, place)
         return
     if file in read.listed:
-        read.add_fault(TWICE, f"file {file}")
+        read.add_fault(DUPLICATE, f"file {file}")
     read.listed.add(file)
     sides = [image.get("width"), image.get("height")]
     try:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from groundling.core.errors import (
-    MOST_QUOTED,
+    MAX_QUOTED,
     InputError,
     convert_errors,
     convert_read_errors,
@@ -521,7 +521,7 @@ def _refuse_damaged(path: Path) -> None:
     ended = subprocess.run(walk, capture_output=True, text=True, errors="replace", check=False)
     if ended.returncode:
         last = ended.stderr.strip().splitlines()[-1:]
-        reason = last[0][:MOST_QUOTED] if last and ended.returncode > 0 else "its pages are damaged"
+        reason = last[0][:MAX_QUOTED] if last and ended.returncode > 0 else "its pages are damaged"
         raise InputError(f"{file}: {reason}; copy it again")
 
 

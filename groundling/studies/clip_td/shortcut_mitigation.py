@@ -20,7 +20,7 @@ import torch
 
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError, raise_first
-from groundling.core.registry import require_kind
+from groundling.core.registry import require_instance
 from groundling.data.samples import TextDataset, mask_id_of
 from groundling.data.tables import read_json_lines
 from groundling.models.heads import load_head
@@ -309,7 +309,7 @@ class AttackModel:
         done = read_result(folder.parent)
         if done is not None:
             check_run_of(folder, done, task.name)
-        student = require_kind(load_encoder(folder), TextEncoder, f"{folder}: holds")
+        student = require_instance(load_encoder(folder), TextEncoder, f"{folder}: holds")
         mask_id_of(student.tokenizer, " for masked positions")
         self.objective = SupervisedObjective(student.sizes, output_type=task.form)
         if not load_head(folder, self.objective, self.objective.name):

@@ -40,15 +40,15 @@ def find_minimal_pairs(place: CheckedFolder, report: CheckReport) -> LayoutMatch
         if len(beside) == 1:
             kinds[beside[0]].append(path)
     for (folder, name), paths in kinds.items():
-        read = report.readable(partial(read_minimal_pairs, path) for path in paths)
+        read = report.read_all(partial(read_minimal_pairs, path) for path in paths)
         pairs = [pair for of_file in read for pair in of_file]
         groups = {pair.paradigm for pair in pairs}
         about = f"{len(pairs):,} minimal pairs ({name}) in {len(groups):,} groups"
-        report.fact(folder, f"{about}; {len(paths):,} files")
-        report.mark_seen(*paths)
+        report.add_fact(folder, f"{about}; {len(paths):,} files")
+        report.mark_checked(*paths)
         tables = [path for path in paths if path.suffix in TABLES]
         report.lines.extend(note for path in tables if (note := separator_note(path)))
-        report.repeated(folder, [f"pair {pair.id}" for pair in pairs])
+        report.add_duplicates(folder, [f"pair {pair.id}" for pair in pairs])
     if not kinds:
         return None
     names = dict.fromkeys(name for _, name in kinds)
@@ -68,10 +68,10 @@ def find_visual_facts(place: CheckedFolder, report: CheckReport) -> LayoutMatch 
     reads: list[Callable[[], tuple[Path, str]]] = [
         partial(_facts, path, kinds[path]) for path in kinds
     ]
-    for path, line in report.readable(reads):
-        report.fact(path, line)
+    for path, line in report.read_all(reads):
+        report.add_fact(path, line)
         if kinds[path] == "CoDa, raw":
-            report.mark_seen(*path.parent.glob("coda_*"))
+            report.mark_checked(*path.parent.glob("coda_*"))
     names = dict.fromkeys(kinds.values())
     return LayoutMatch(dict.fromkeys(kinds, ()), tuple(names)) if kinds else None
 

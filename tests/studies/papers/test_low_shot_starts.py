@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from groundling.cli import main
-from groundling.command_line.registered_names import TOLD
+from groundling.command_line.registered_names import TASKS_WITH_ANSWERS
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import SweepPlan
 from groundling.commands.sweep.steps import steps_of
@@ -192,4 +192,4 @@ def test_tasks_whose_texts_tell_their_labels() -> None:
         for name, task in registered("tasks", Task).items()
         if isinstance(task.form, OpenAnswer | MultipleChoice)
     }
-    assert told == set(TOLD)
+    assert told == set(TASKS_WITH_ANSWERS)
