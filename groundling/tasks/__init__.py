@@ -13,8 +13,8 @@ import numpy as np
 
 from groundling.core.batch import Example, RegionRow
 from groundling.core.errors import (
-    EMPTY,
     DUPLICATE,
+    EMPTY,
     InputError,
     duplicates,
     fault_lines,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from groundling.core.errors import (
-    EMPTY,
     DUPLICATE,
+    EMPTY,
     InputError,
     convert_read_errors,
     duplicates,
