@@ -242,7 +242,7 @@ class _TrainingLoop:
             self.checkpoints.load_best(self.module, best)
         self._check_weights()
         # end_training() would also destroy the process group, which later runs need.
-        with disk_errors(self.log.path, self.checkpoints.intact()):
+        with disk_errors(self.log.path, self.checkpoints.intact_remark()):
             for tracker in self.accelerator.trackers:
                 tracker.finish()
 
@@ -374,7 +374,7 @@ class _TrainingLoop:
             counters.train_metrics = self.log.write(
                 done, lr=rate, norm=float(norm), seconds=seconds
             )
-            progress.tell(counters.train_metrics)
+            progress.set_measurements(counters.train_metrics)
         if saving:
             self._check_weights()
         if evaluator is not None:
@@ -392,7 +392,7 @@ class _TrainingLoop:
         self.log.note(
             counters.step, {f"{evaluator.split} {k}": taken[k] for k in taken if k != "step"}
         )
-        progress.say(evaluator.describe(counters.evaluations))
+        progress.write(evaluator.describe(counters.evaluations))
         if self._best_step() == counters.step and self.accelerator.is_main_process:
             self.checkpoints.save_best(self.module, counters.step)
 
@@ -665,12 +665,12 @@ class _TrainingLog:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 kept = [json_text(line) for line in read_log(path) if line["step"] <= step]
                 write_whole(path, "".join(line + "\n" for line in kept))
-        with disk_errors(path.parent / "tensorboard", checkpoints.intact()):
+        with disk_errors(path.parent / "tensorboard", checkpoints.intact_remark()):
             accelerator.init_trackers("tensorboard")
 
     def advice(self) -> str:
         """Advice for a loss or gradient that is not finite."""
-        intact = self.checkpoints.intact()
+        intact = self.checkpoints.intact_remark()
         return f"{intact}{', ' if intact else ''}lower --lr or use --precision fp32"
 
     def add(self, terms: Terms, weights: Mapping[str, float]) -> None:
@@ -725,7 +725,7 @@ class _TrainingLog:
         """Append measurements after a step, from the main process; None marks an undefined value."""
         if not self.accelerator.is_main_process:
             return
-        with disk_errors(self.path, self.checkpoints.intact()):
+        with disk_errors(self.path, self.checkpoints.intact_remark()):
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json_text({"step": step, **measured}) + "\n")
             defined = {name: value for name, value in measured.items() if value is not None}

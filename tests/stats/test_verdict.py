@@ -370,7 +370,7 @@ def test_ones_own_task_leaves_its_metrics_name(tmp_path: Path) -> None:
     ):
         collect_runs("c", folder)
     folder = write_runs(tmp_path / "d", made, "refcoco+", "picked")
-    with pytest.raises(InputError, match="picked needs labels that are a list each"):
+    with pytest.raises(InputError, match="picked expects every label to be a list"):
         collect_runs("d", folder)
 
 
@@ -439,7 +439,7 @@ def test_broken_score_files_are_named(tmp_path: Path, spoil: object, message: st
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("task", None, "'task' is None, expected a text"),
+        ("task", None, "'task' is None, expected a string"),
         ("seed", "2", "'seed' is '2', expected a whole number"),
         ("metrics", [], r"'metrics' is \[\], expected a list of names"),
         ("splits", [1], r"'splits' is \[1\], expected a list of names"),
@@ -472,7 +472,7 @@ def test_runs_of_a_task_at_two_sizes_are_never_pooled(tmp_path: Path) -> None:
     assert list(collected) == ["RTE few", "RTE full"]
     assert {metric.name for _, metric in collected.values()} == {"accuracy"}
     path.write_text(json.dumps(result | {"display_name": 3}))
-    with pytest.raises(InputError, match="'display_name' is 3, expected a text"):
+    with pytest.raises(InputError, match="'display_name' is 3, expected a string"):
         collect_runs("a", tmp_path / "a")
 
 

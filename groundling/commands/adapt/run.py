@@ -44,7 +44,7 @@ from groundling.objectives import (
 from groundling.objectives.embedding_retention import EmbeddingRetention
 from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.runs.model_card import FILLS_MASKS, library_of
+from groundling.runs.model_card import MLM_HEAD_TEXTS, library_of
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
 from groundling.settings.fields import replace_settings
@@ -483,7 +483,7 @@ tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 # {Path(config.student).name}, adapted with groundling ({config.arm})
 
 A stock `transformers` encoder with {result["parameters"]:,} parameters; load it with {loading}.
-{FILLS_MASKS[result["fills_masks"]]}
+{MLM_HEAD_TEXTS[result["fills_masks"]]}
 
 - student: `{config.student}`
 - teacher: `{config.teacher or "none (control)"}`

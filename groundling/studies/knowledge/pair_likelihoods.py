@@ -366,7 +366,7 @@ def bootstrap_means(values: np.ndarray, *key: str) -> BootstrapEstimate:
     numbers are drawn.
     """
     kinds, counts = np.unique(values, axis=0, return_counts=True)
-    drawn = bootstrap_sums(kinds, generator(0, "preferences", *key), often=counts)
+    drawn = bootstrap_sums(kinds, generator(0, "preferences", *key), counts=counts)
     return BootstrapEstimate(len(values), values.mean(0), drawn / len(values))
 
 
