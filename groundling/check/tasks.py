@@ -215,7 +215,7 @@ def _describe_lengths(lines: Sequence[str]) -> str:
     others = np.roll(letters, len(some) // 2)
     same = np.repeat([True, False], len(some))
     area = length_auc(np.tile(words, 2), np.concatenate([letters, others]), same)
-    text = f"lengths alone tell equal from different lines at an AUC of {area:.2f} (chance .5)"
+    text = f"length alone tells equal from different lines with an AUC of {area:.2f} (chance .5)"
     if area < TELLING:
         return text
     return f"{text}; `adapt --arm xdbert` reads blocks; with --text-layout lines use --match-negatives length"

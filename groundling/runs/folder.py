@@ -178,7 +178,7 @@ def _name(partial: Path, path: Path) -> None:
         os.link(partial, path)  # unlike a move, a link never overwrites
     except FileExistsError:
         raise InputError(
-            f"{path}: exists by now, written by another command; choose another --out"
+            f"{path}: another command has written this file in the meantime; choose another --out"
         ) from None
     except OSError:  # a file system without links
         os.replace(partial, path)

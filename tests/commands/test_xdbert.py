@@ -179,7 +179,7 @@ def test_negatives_of_like_length_are_keyed_other_texts(cross, uneven: list[str]
 def test_data_check_says_what_lengths_tell(tmp_path: Path, uneven: list[str]) -> None:
     path = put(tmp_path / "train.txt", "\n".join(uneven) + "\n")
     (line,) = [line for line in check(tmp_path).lines if "AUC" in line]
-    assert line.startswith(f"{path}: lengths alone tell equal from different lines")
+    assert line.startswith(f"{path}: length alone tells equal from different lines")
     assert "an AUC of 0.89" in line and "--match-negatives length" in line
     put(path, "one two three four\n" * 200)
     (line,) = [line for line in check(tmp_path).lines if "AUC" in line]

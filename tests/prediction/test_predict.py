@@ -661,7 +661,7 @@ def test_answers_that_another_command_wrote_meanwhile_stay(
 
     monkeypatch.setattr(predicting, "_written", beside)
     settings = {"data": str(own / "new.csv"), "regions": str(own / "store")}
-    with pytest.raises(InputError, match="exists by now, written by another command"):
+    with pytest.raises(InputError, match="another command has written this file"):
         predict(config_of(model=str(own / "run"), **settings), out)
     assert out.read_text() == "theirs" and list(tmp_path.iterdir()) == [out]
 
