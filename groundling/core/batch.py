@@ -404,7 +404,7 @@ class Batch:
     truncated_regions: int = 0
     """Number of truncated regions of these rows, for the report."""
     cpu_batch: Batch | None = None
-    """The batch before it was moved to an accelerator; None if it was not moved. See `host`."""
+    """The batch before it was moved to an accelerator; None if it was not moved. See `cpu_copy`."""
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -119,7 +119,7 @@ def added_positions(rows: int, count: int, device: torch.device) -> SequencePosi
 
 @contextmanager
 def capture_attention(encoder: Any, callback: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Within the context, call `tell(layer, weights)` with the weights (N, heads, S, S) of each self-attention.
+    """Within the context, call `callback(layer, weights)` with the weights (N, heads, S, S) of each self-attention.
 
     Only eager attention returns weights, so the encoder uses it within the context. Raises
     InputError if the encoder returned none.

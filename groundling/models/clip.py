@@ -341,7 +341,7 @@ class FrozenClip:
 
     @torch.no_grad()
     def embed_texts(self, rows: Sequence[TextRow], batch: int = 64) -> Tensor:
-        """Unit-length embeddings (len(rows), E) in the joint space, of texts that `rows` tokenized.
+        """Unit-length embeddings (len(rows), E) in the joint space, of tokenized texts.
 
         Encodes `batch` texts at a time, on the towers' device.
         """
@@ -416,7 +416,7 @@ class ClipTextEncoder(Encoder):
         return self.clip.token_embedding
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """`pooled` (N, 2E), the mean of the windows' text features (W, E); `attention` as in `ClipTextTower`."""
+        """`pooler_output` (N, 2E), the mean of the windows' text features (W, E); `attention` as in `ClipTextTower`."""
         windows = require(batch.clip, "clip", "a CLIP text tower")
         _, features = self.clip(windows, attention)
         place = windows.row_index * 2 + windows.token_type_ids

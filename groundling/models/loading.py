@@ -153,7 +153,7 @@ def precision_note(source: str | Path) -> list[str]:
 
 
 def load_weights(model_class: Any, source: str | Path) -> Any:
-    """`kind.from_pretrained(source)` in fp32; a missing pooler becomes None, other missing weights an InputError.
+    """`model_class.from_pretrained(source)` in fp32; a missing pooler becomes None, other missing weights an InputError.
 
     Pickled weights are never opened.
     """

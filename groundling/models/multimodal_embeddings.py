@@ -180,7 +180,7 @@ def add_token_types(bert: BertModel, copies: Sequence[int | None]) -> None:
 
 
 def check_segments(bert: BertModel, last: int) -> None:
-    """Raises InputError if a BERT has no token type embedding of index `train_metrics`."""
+    """Raises InputError if a BERT has no token type embedding of index `last`."""
     segments = bert.config.type_vocab_size
     if last >= segments:
         raise InputError(

@@ -150,7 +150,7 @@ class SentenceModules:
 
     pooling: Pooling
     post_pooling: tuple[Callable[[Tensor], Tensor], ...] = ()
-    """Modules after pooling: `Dense`, `normalized`."""
+    """Modules after pooling: `Dense`, `unit_length`."""
     max_length: int = 0
     """Maximum number of tokens, special ones included; 0: the encoder's own maximum."""
     prompt: str = ""

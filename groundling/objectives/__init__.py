@@ -35,7 +35,7 @@ class NegativeSampler(Protocol):
     """Draws another sample of the same data, with the objective's random generator."""
 
     def __call__(self, similar_length: bool = False) -> Sample:
-        """A random sample, with `near` of about the same length; it may be the corrupted sample itself."""
+        """A random sample, with `similar_length` one of about the same length; it may be the corrupted sample itself."""
         ...
 
 
@@ -98,7 +98,7 @@ class Objective(nn.Module):
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
     ) -> Sample:
-        """A copy with corrupted inputs and with labels; `other()` draws another sample of the same data with `rng`."""
+        """A copy with corrupted inputs and with labels; `sample_negative()` draws another sample of the same data."""
         return sample
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -121,18 +121,18 @@ class Objective(nn.Module):
         return None
 
     def cached_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """Outputs of `read` in this pass, computed now if they are missing; needs an implementation of `read`."""
+        """Outputs of `compute_logits` in this pass, computed now if they are missing; raises InputError if it returns None."""
         answer = encoded.heads.get(self.name)
         return require(
-            self.compute_logits(encoded, batch) if answer is None else answer, "read", self.name
+            self.compute_logits(encoded, batch) if answer is None else answer, "compute_logits", self.name
         )
 
     def count_logits(self, batch: Batch) -> int:
-        """Number of items in the outputs of `read`, computed from the batch alone: the first term's count."""
+        """Number of items in the outputs of `compute_logits`, computed from the batch alone: the first term's count."""
         return next(iter(self.count(batch).values()), 0)
 
     def comparison_logits(self, answer: Tensor) -> Tensor:
-        """The outputs of `read` as logits (..., K) of a softmax, by which a training step compares two passes."""
+        """The outputs of `compute_logits` as logits (..., K) of a softmax, by which a training step compares two passes."""
         return answer
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Mapping[str, Tensor]:
@@ -241,7 +241,7 @@ def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) 
 
 
 def check_saved_modules(objective: Objective) -> None:
-    """Raises InputError before training if `saved` does not return modules by name."""
+    """Raises InputError before training unless `saved_modules` returns modules by name."""
     saved: object = objective.saved_modules()
     sound = isinstance(saved, Mapping) and all(
         isinstance(name, str) and isinstance(head, nn.Module) for name, head in saved.items()
@@ -253,7 +253,7 @@ def check_saved_modules(objective: Objective) -> None:
 
 
 def save_objective_heads(folder: Path, objectives: Sequence[Objective]) -> None:
-    """Write the objectives' `saved` modules beside an exported model."""
+    """Write the objectives' `saved_modules` beside an exported model."""
     heads = {name: head for one in objectives for name, head in one.saved_modules().items()}
     save_heads(folder, heads)
 
@@ -293,7 +293,7 @@ def unused_settings_note(
     training_step: str,
     cross_modal: CrossModalSettings | None = None,
 ) -> list[str]:
-    """A note if settings were given that none of the objectives `names` reads.
+    """A note on settings that differ from their defaults although none of the objectives `names` reads them.
 
     `cross_modal`: settings of the cross-modal encoder, in a command that may train one.
     """

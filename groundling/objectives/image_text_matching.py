@@ -22,9 +22,9 @@ ATTEMPTS = 20
 class ImageTextMatching(Objective):
     """Binary classification of the first position; label 1 = image and text belong together.
 
-    With `swap`, a sample's image (regions and pixels) is replaced by another one in half of the cases:
+    With `swap_images`, a sample's image (regions and pixels) is replaced by another one in half of the cases:
     UNITER's image-text matching, and VL-BERT's sentence-image relationship (Task 1 of its first version;
-    its release trains without it). A negative is never another text of the same image. Without `swap`, the
+    its release trains without it). A negative is never another text of the same image. Without it, the
     label comes with the data: VisualBERT, whose second caption is of the same image or of a random one.
     `alignment` > 0 adds UNITER's word-region alignment by optimal transport: it minimises the distance of
     matching pairs and maximises that of others (ChenRocks/UNITER, model/pretrain.py).

@@ -81,7 +81,7 @@ class MaskedLM(Objective):
         return (JOINT_LM_HEAD, LM_HEAD) if self.joint else (LM_HEAD,)
 
     def saved_modules(self) -> dict[str, nn.Module]:
-        """The head, by `saved_as`."""
+        """The head, by `saved_name`."""
         return {self.saved_name: self.head}
 
     def corrupt(

@@ -34,8 +34,8 @@ class MaskedRegionModeling(Objective):
     cross-entropy with the most likely class that is not background (UNITER's MRC, model/pretrain.py; the
     hard label of VL-BERT's paper, Section 3.3). The kind "regress" is the squared error of the features, summed
     over dimensions (UNITER's MRFR). 15 % of the boxes are chosen, never the whole image; of these a share
-    `keep` is scored without being masked (VL-BERT: 0.1; UNITER: 0). With `least` = 1 every sample has at
-    least one chosen box (UNITER).
+    `keep_ratio` is scored without being masked (VL-BERT: 0.1; UNITER: 0). With `min_masked` = 1 every sample
+    has at least one chosen box (UNITER).
     """
 
     name = "masked_regions"
@@ -57,12 +57,12 @@ class MaskedRegionModeling(Objective):
         """`norm`: a LayerNorm in the head (UNITER); VL-BERT's head is Linear, GELU, Linear.
 
         `tied`: the last Linear is the transpose of the feature projection, with its own bias (UNITER, regress).
-        Raises InputError unless 0 < rate < 1 and 0 <= keep < 1.
+        Raises InputError unless 0 < rate < 1 and 0 <= keep_ratio < 1.
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not 0 < rate < 1 or not 0 <= keep_ratio < 1:
             raise InputError(
-                f"rate={rate}, keep={keep_ratio}: shares of regions must lie between 0 and 1"
+                f"rate={rate}, keep_ratio={keep_ratio}: shares of regions must lie between 0 and 1"
             )
         if kind != "soft":  # two kinds in one run have different names
             self.name = f"{kind}_regions"

@@ -25,7 +25,7 @@ class Teacher:
     """A frozen model whose features objectives read; `TeacherDataset` adds them to samples. Abstract."""
 
     name: str = ""
-    """Its key in a batch's `asides` if it runs in every step, and the prefix of its cache folder."""
+    """Its key in a batch's `teacher_inputs` if it runs in every step, and the prefix of its cache folder."""
     width: int = 0
     """Width E of its features of texts and words; 0 if it has none."""
     image_width: int = 0
@@ -204,7 +204,7 @@ def add_features(teacher: Teacher, batch: Batch) -> tuple[Batch, list[FiniteChec
     if batch.cpu_batch is not None:
         before = batch.cpu_batch.teacher_inputs[teacher.name].batch
         countable = teacher.countable_features(before, features)
-        _check_features(teacher, "countable", countable, len(before))
+        _check_features(teacher, "countable_features", countable, len(before))
         taught = replace(
             taught, cpu_batch=_replace_inputs_by_features(teacher, batch.cpu_batch, countable)
         )

@@ -165,7 +165,7 @@ class ClipBatch:
 
     @cached_property
     def scorer_text(self) -> tuple[Tensor, Tensor]:
-        """As `own_text`, for `scorer` and its own inputs."""
+        """As `model_text`, for `scorer` and its own inputs."""
         return self.models.scorer.encode_texts(self.batch.teacher_inputs["scorer"].batch)
 
 
@@ -633,7 +633,7 @@ def _texts_of(rows: Sequence[Sample]) -> list[str]:
 def text_for_clip(example: Example) -> str:
     """The text that CLIP reads for a row: the first text and, after a space, the second, without a head's cue.
 
-    Raw words have the same numbers as in the row (`Tokens.word`), because the space ends the first text's last word.
+    Raw words have the same numbers as in the row (`Tokens.word_ids`), because the space ends the first text's last word.
     """
     text = example.text if example.text_pair is None else f"{example.text} {example.text_pair}"
     return text.removesuffix(example.prompt_suffix).rstrip() if example.prompt_suffix else text
@@ -661,7 +661,7 @@ def _digest(text: str) -> str:
 
 
 def _add_aside(one: Sample, name: str, **parts: Any) -> Sample:
-    """An input with more parts in its aside `name`, which another tower reads."""
+    """An input with more fields in its `teacher_inputs[name]`, which another tower reads."""
     aside = replace(one.teacher_inputs.get(name, Sample(one.id)), **parts)
     return replace(one, teacher_inputs={**one.teacher_inputs, name: aside})
 

@@ -249,7 +249,7 @@ def _with_row_axis(record: Record) -> Record:
 
 
 def _scalars(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The arrays with scalars restored, the inverse of `_rows`."""
+    """The arrays with scalars restored, the inverse of `_with_row_axis`."""
     found: dict[str, Any] = {}
     for name, array in arrays.items():
         if name.endswith(SCALAR):

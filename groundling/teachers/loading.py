@@ -38,7 +38,7 @@ def load_teacher_set(
     seed: int,
     extra_teachers: Sequence[Teacher] = (),
 ) -> TeacherSet:
-    """Load the teachers that the objectives `names` need from a `source`, add those of `also`, move all to `device`.
+    """Load the teachers that the objectives `names` need from a `source`, add `extra_teachers`, move all to `device`.
 
     Features are cached in --teacher-cache, or below the run's folder `out`. Raises InputError if a teacher
     lacks a required feature.
@@ -82,7 +82,7 @@ def load_teachers(
     targeted: TargetedDistillationSettings,
     form: OutputType | None = None,
 ) -> list[Teacher]:
-    """Load the teachers of a `source` for the features `needs`; images are needed for features of CLIP's images."""
+    """Load the teachers of a `source` for the features `needs`; raises InputError for images that no feature reads."""
     of_clip = set(needs) & set(FEATURES)
     if not of_clip and targeted.teacher_images:
         raise InputError(

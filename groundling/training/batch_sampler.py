@@ -45,10 +45,10 @@ class DataSource:
     extra_samples: SampleDataset | None = None
     """Extra samples in every batch, such as unlabelled ones (CLIP-TD, Table 3)."""
     extra_per_sample: int = 1
-    """Number of extra samples for each of its own; a batch has `each * batch` extra samples."""
+    """Number of extra samples for each of its own; a batch has `extra_per_sample * batch` extra samples."""
 
     def __post_init__(self) -> None:
-        """Raises InputError for extra samples if there are none, or `each` is below 1."""
+        """Raises InputError for extra samples if there are none, or `extra_per_sample` is below 1."""
         if self.extra_samples is not None and (
             self.extra_per_sample < 1 or not len(self.extra_samples)
         ):
@@ -385,7 +385,7 @@ class MicroBatchDataset(Dataset[Batch]):
         return collate(samples)
 
     def _extra_indices(self, source: DataSource, indices: np.ndarray, epoch: int) -> np.ndarray:
-        """Indices (each * len(indices),) of the extra samples, drawn with a generator of each sample's own."""
+        """Indices (extra_per_sample * len(indices),) of the extra samples, drawn with a generator of each sample's own."""
         count = len(require(source.extra_samples, "extra_samples", source.name))
         keys = [(self.plan.seed, epoch, source.samples.ids[index], "beside") for index in indices]
         return np.concatenate(

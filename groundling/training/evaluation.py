@@ -47,7 +47,7 @@ class Evaluator:
     interval_epochs: float
     """Epochs between evaluations; the last step is always evaluated."""
     keep_best: bool = False
-    """Which step's weights the model has after training."""
+    """Whether the model has the best step's weights after training, instead of the last step's."""
     patience: int = 0
     """Stop after this many evaluations without a new best; 0: never."""
     higher_is_better: bool = True
@@ -165,7 +165,7 @@ class EvaluationOutput:
 
 
 def _trim_padding(outputs: np.ndarray) -> list[float]:
-    """The outputs (K,) of one example without padding, rounded; see `_even`."""
+    """The outputs (K,) of one example without padding, rounded; see `_pad_rows`."""
     real = np.flatnonzero(np.asarray(outputs) != -np.inf)
     return [round(float(value), 5) for value in outputs[: real[-1] + 1 if len(real) else 0]]
 

@@ -92,7 +92,7 @@ class _TermSums:
 def summarize_monitored_terms(
     objectives: Sequence[Objective], folder: Path, trained: Mapping[str, Any]
 ) -> tuple[dict[str, list[float]], list[str]]:
-    """The mean of every `watched` term in each epoch of a finished training, and the objectives' notes on them.
+    """The mean of every term of `monitored_terms` in each epoch of a finished training, and the objectives' notes on them.
 
     `trained`: the result of `train`; `folder`: the folder of its log.
     """

@@ -190,7 +190,7 @@ class SingleStreamModel(RegionEncoder):
 
 
 class _AttentionSource:
-    """Wraps a single-stream model for `watching`: BERT's configuration, and all modules of the model."""
+    """Wraps a single-stream model for `capture_attention`: BERT's configuration, and all modules of the model."""
 
     def __init__(self, model: SingleStreamModel) -> None:
         self.modules = model.modules
