@@ -199,7 +199,8 @@ def load_adapter(source: str | Path) -> ClipFusionAdapter:
         base = load_adapter_backbone(fields["clip"])
     if base.weights != fields.get("weights"):
         raise InputError(
-            f"{path}: the adapter was trained over other weights than {base.source} has now; restore the CLIP it was trained over"
+            f"{path}: the adapter was trained over other weights than {base.source} has now; "
+            "restore that CLIP"
         )
     model = ClipFusionAdapter(base, AdapterSettings(**settings))  # type: ignore[arg-type]
     with convert_errors(f"{Path(source) / WEIGHTS}: its weights do not fit this adapter"):

@@ -44,8 +44,8 @@ class SequencePositions:
     @staticmethod
     def concatenate(*parts: SequencePositions) -> SequencePositions:
         """Concatenate the positions of several sequences."""
-        holds = torch.cat([part.kinds for part in parts], 1)
-        return SequencePositions(holds, torch.cat([part.indices for part in parts], 1))
+        kinds = torch.cat([part.kinds for part in parts], 1)
+        return SequencePositions(kinds, torch.cat([part.indices for part in parts], 1))
 
 
 @with_field_docs
@@ -69,9 +69,9 @@ AttentionCallback = Callable[[AttentionMap], None]
 """Called with each map as it is computed; to keep memory constant it must not keep the tensors."""
 
 
-def _with_indices(holds: Tensor) -> SequencePositions:
+def _with_indices(kinds: Tensor) -> SequencePositions:
     return SequencePositions(
-        holds, torch.arange(holds.shape[1], device=holds.device).expand_as(holds)
+        kinds, torch.arange(kinds.shape[1], device=kinds.device).expand_as(kinds)
     )
 
 

@@ -63,8 +63,8 @@ class TargetedWordDistillation(TargetedDistillationTerm):
         """The summed distance (), as `td_words`, distilled words, and rows with fewer than `options.num_words`."""
         used = self._distilled_words(batch).sum(1)
         short = used < self.options.num_words
-        watched = {USED: used.float().sum(), SHORT: short.float().sum()}
-        return {**super().forward(encoded, batch), **watched}
+        monitored = {USED: used.float().sum(), SHORT: short.float().sum()}
+        return {**super().forward(encoded, batch), **monitored}
 
 
 TD_WORDS = ObjectiveSpec(
