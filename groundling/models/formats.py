@@ -91,7 +91,7 @@ class InspectionFormat:
 
     name: str
     """Its name in messages."""
-    fits: Callable[[str], bool]
+    matches: Callable[[str], bool]
     """Whether a hub id or folder has this format."""
     load: Callable[[str], Encoder]
     """Load the model to show from that hub id or folder."""

@@ -27,7 +27,12 @@ from groundling.core.output_types import (
 from groundling.data.tables import read_json_lines
 from groundling.runs.folder import read_result
 from groundling.tasks import Task
-from groundling.training.evaluation import LIKELY, MANY, EvaluationOutput, find_top_classes
+from groundling.training.evaluation import (
+    MAX_OUTPUTS,
+    TOP_CLASSES,
+    EvaluationOutput,
+    find_top_classes,
+)
 
 # Checks that each prediction in a file follows from its outputs, which detects edited or mixed files.
 
@@ -246,9 +251,10 @@ class PredictionFormatter:
         """
         if best < 1:
             raise InputError(f"{called} {best}, expected at least 1")
-        if isinstance(form, OpenAnswer) and len(form.labels) > MANY and best > LIKELY:
+        if isinstance(form, OpenAnswer) and len(form.labels) > MAX_OUTPUTS and best > TOP_CLASSES:
             raise InputError(
-                f"{called} {best}: expected at most {LIKELY}, the number of stored answers (of {len(form.labels):,})"
+                f"{called} {best}: expected at most {TOP_CLASSES}, the number of stored answers "
+                f"(of {len(form.labels):,})"
             )
         self.form = form
         self.best = best
@@ -526,7 +532,7 @@ def _vote(every: Sequence[ExamplePrediction], form: OutputType) -> ExamplePredic
     best = min(votes, key=lambda answer: (-votes[answer], -shares[answer], answer))
     with np.errstate(divide="ignore"):
         outputs = np.log(shares)  # -inf for a padded region
-    if len(shares) <= MANY or isinstance(form, RegionSelection):
+    if len(shares) <= MAX_OUTPUTS or isinstance(form, RegionSelection):
         return ExamplePrediction(best, outputs)
     return ExamplePrediction(
         best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0])

@@ -38,7 +38,7 @@ def load_teacher_set(
     seed: int,
     extra_teachers: Sequence[Teacher] = (),
 ) -> TeacherSet:
-    """Load the teachers that the objectives `names` need from a `source`, add those of `also`, move all to `device`.
+    """Load the teachers that the objectives `names` need from a `source`, add `extra_teachers`, move all to `device`.
 
     Features are cached in --teacher-cache, or below the run's folder `out`. Raises InputError if a teacher
     lacks a required feature.
@@ -78,22 +78,23 @@ def load_adapter_teacher_set(
 def load_teachers(
     source: str,
     needs: Collection[str],
-    distilling: DistillationSettings,
-    targeted: TargetedDistillationSettings,
-    form: OutputType | None = None,
+    distillation: DistillationSettings,
+    targeted_distillation: TargetedDistillationSettings,
+    output_type: OutputType | None = None,
 ) -> list[Teacher]:
-    """Load the teachers of a `source` for the features `needs`; images are needed for features of CLIP's images."""
-    of_clip = set(needs) & set(FEATURES)
-    if not of_clip and targeted.teacher_images:
+    """Load the teachers of a `source` for the features `needs`; raises InputError for images that no feature reads."""
+    clip_features = set(needs) & set(FEATURES)
+    if not clip_features and targeted_distillation.teacher_images:
         raise InputError(
-            f"--teacher-images {targeted.teacher_images}: no objective reads images; add one that does, e.g. td_image"
+            f"--teacher-images {targeted_distillation.teacher_images}: no objective reads images; "
+            "add one that does, e.g. td_image"
         )
-    if is_import_path(source) or not of_clip:
-        return [load_teacher(source, distilling)]
+    if is_import_path(source) or not clip_features:
+        return [load_teacher(source, distillation)]
     teachers: list[Teacher] = []
-    if set(needs) - of_clip:
-        teachers.append(load_teacher(source, distilling))
-    return [*teachers, load_clip_teacher(source, of_clip, targeted, form)]
+    if set(needs) - clip_features:
+        teachers.append(load_teacher(source, distillation))
+    return [*teachers, load_clip_teacher(source, clip_features, targeted_distillation, output_type)]
 
 
 def load_teacher(source: str, options: DistillationSettings) -> Teacher:
@@ -114,35 +115,35 @@ def load_clip_teacher(
     source: str,
     needs: Collection[str],
     options: TargetedDistillationSettings,
-    form: OutputType | None,
+    output_type: OutputType | None,
 ) -> ClipTeacher:
     """Load a CLIP-like model as a teacher, with the towers that the features `needs` require; see
     `TargetedDistillationSettings`.
     """
-    by_chance = {"clip_words", "clip_word"} if options.word_selection == "random" else set()
-    sees = not set(needs) <= {"clip_text"} | by_chance
-    reads = bool(set(needs) - {"clip_image"})
+    word_features = {"clip_words", "clip_word"} if options.word_selection == "random" else set()
+    needs_image_tower = not set(needs) <= {"clip_text"} | word_features
+    needs_text_tower = bool(set(needs) - {"clip_image"})
     text_source = options.teacher_text or source
-    joined = text_source == source
-    if not joined:  # the scorer compares image and text
-        sees = "clip_image" in needs
-        reads = bool({"clip_text", "clip_words"} & set(needs))
-    image = load_clip_image_tower(source) if sees else None
-    text, tokenizer = load_clip_text_tower(text_source) if reads else (None, None)
+    is_one_model = text_source == source
+    if not is_one_model:  # the scorer compares image and text
+        needs_image_tower = "clip_image" in needs
+        needs_text_tower = bool({"clip_text", "clip_words"} & set(needs))
+    image = load_clip_image_tower(source) if needs_image_tower else None
+    text, tokenizer = load_clip_text_tower(text_source) if needs_text_tower else (None, None)
     scorer = None
     if options.teacher_scorer:
         scorer = load_frozen_clip(options.teacher_scorer)
     return ClipTeacher(
-        FrozenClip(image, text, tokenizer, joined),
+        FrozenClip(image, text, tokenizer, is_one_model),
         needs,
         options,
         scorer=scorer,
-        keywords=_keywords(options.keyword_extractor),
-        confidence=_confidence_of_task(form) if "clip_confidence" in needs else None,
+        keywords=_load_keyword_extractor(options.keyword_extractor),
+        confidence=_confidence_of_task(output_type) if "clip_confidence" in needs else None,
     )
 
 
-def _keywords(name: str) -> KeywordExtractor | None:
+def _load_keyword_extractor(name: str) -> KeywordExtractor | None:
     """Load your own keyword extractor, MODULE:NAME (a function, or a class without arguments); None for no name."""
     return (
         instantiate(name, _is_extractor, "a function from a text to its keywords") if name else None
@@ -153,12 +154,12 @@ def _is_extractor(value: object) -> TypeGuard[KeywordExtractor]:
     return callable(value)
 
 
-def _confidence_of_task(form: OutputType | None) -> AnswerConfidence | ClusterConfidence:
+def _confidence_of_task(output_type: OutputType | None) -> AnswerConfidence | ClusterConfidence:
     """The answers that a teacher's confidence refers to; raises InputError for a task without answers."""
-    if isinstance(form, OpenAnswer):
+    if isinstance(output_type, OpenAnswer):
         return AnswerConfidence(
-            tuple(text for text in form.labels if text not in form.excluded_answers)
+            tuple(text for text in output_type.labels if text not in output_type.excluded_answers)
         )
-    if isinstance(form, Classification):
-        return ClusterConfidence(len(form.labels))
+    if isinstance(output_type, Classification):
+        return ClusterConfidence(len(output_type.labels))
     raise InputError("--td-gate: this task has no answers to choose from; omit it")

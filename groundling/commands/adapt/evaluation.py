@@ -31,7 +31,7 @@ from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.prediction.similarity import sentence_vectors
 from groundling.tasks.glue import STSB
 from groundling.training.batch_sampler import SampleCorruptor
-from groundling.training.held_out_loss import AFTER
+from groundling.training.held_out_loss import HELD_OUT_EPOCH
 
 MEASURED = 512
 """Maximum number of texts whose lengths are compared."""
@@ -127,7 +127,7 @@ def evaluate_objectives(
     was_training = model.training
     model.eval()
     for one in objectives:
-        drawn = SampleCorruptor(seed)(samples, places, AFTER, [one])
+        drawn = SampleCorruptor(seed)(samples, places, HELD_OUT_EPOCH, [one])
         if isinstance(one, SameSentencePrediction):
             report = replace(report, match_accuracy=_accuracy(model, one, drawn))
         elif isinstance(one, ClipTokenClassification):

@@ -52,7 +52,7 @@ from groundling.tasks.vcr import (
     select_part,
 )
 from groundling.training.evaluation import (
-    MANY,
+    MAX_OUTPUTS,
     EvaluationOutput,
     find_top_classes,
     write_predictions,
@@ -194,7 +194,7 @@ def _mean_of(
     # UNITER's two scores per choice are one probability here, which `form.predict` does not expect.
     best = int(mean.argmax() if isinstance(form, MultipleChoice) else form.predict(mean[None])[0])
     outputs = np.log(np.maximum(mean, LEAST))
-    if len(mean) <= MANY:
+    if len(mean) <= MAX_OUTPUTS:
         return ExamplePrediction(best, outputs)
     return ExamplePrediction(
         best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0])
