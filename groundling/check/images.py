@@ -16,7 +16,7 @@ from groundling.data.images import is_image_file, read_image
 from groundling.data.regions.annotations import OUTSIDE, read_instances
 from groundling.data.regions.imports import import_regions
 from groundling.data.regions.store import RegionStore
-from groundling.data.samples import thinned
+from groundling.data.samples import subsample
 from groundling.data.tables import ROWS
 from groundling.runs.folder import read_json
 
@@ -46,7 +46,7 @@ def try_images(
     for file, expected in (wanted or {}).items():
         absent = [f"image {name}" for name in dict.fromkeys(expected) if name not in names]
         report.problem(file, f"not in {place}", absent)
-    sample = thinned(paths, DECODED)
+    sample = subsample(paths, DECODED)
     broken = [path.name for path in sample if not _decodes(path)]
     report.problem(folders[0], "does not decode as an image", broken)
     about = f"{len(paths):,} images"

@@ -20,7 +20,7 @@ from groundling.data.image_samples import missing_images_message
 from groundling.data.images import image_id
 from groundling.data.regions.annotations import OUTSIDE, read_detections
 from groundling.data.regions.store import clip_boxes
-from groundling.data.samples import thinned
+from groundling.data.samples import subsample
 from groundling.data.tables import OWN, TABLES, lines_of, separator_note
 from groundling.data.text.words import TELLING, length_auc
 from groundling.settings.input_settings import TableTaskSettings
@@ -201,7 +201,7 @@ COMPARED = 2000
 
 def _by_length(lines: Sequence[str]) -> str:
     """Whether lines can be told apart by length alone, in words."""
-    some = thinned(lines, COMPARED)
+    some = subsample(lines, COMPARED)
     words = np.array([len(line.split()) for line in some])
     letters = np.array([len(line) for line in some])
     # Every line with itself, and with the line half a file away.

@@ -17,8 +17,8 @@ from groundling.core.batch import Example, RegionRow, Sample, Tags, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.data.captions.captions import CaptionedImage
 from groundling.data.images import (
-    PICTURES,
-    Picture,
+    IMAGE_ENDINGS,
+    ImageInput,
     check_image_folder,
     is_image_file,
     normalize_unicode,
@@ -104,8 +104,8 @@ def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
     boxes = row.boxes.copy()
     boxes[:, [0, 2]] = (1 - 1 / width - row.boxes[:, [2, 0]]).clip(0)
     boxes[row.is_whole_image] = row.boxes[row.is_whole_image]
-    cover = None if row.segmentation is None else row.segmentation[:, :, ::-1].copy()
-    return replace(row, boxes=boxes, segmentation=cover)
+    segmentation = None if row.segmentation is None else row.segmentation[:, :, ::-1].copy()
+    return replace(row, boxes=boxes, segmentation=segmentation)
 
 
 class PixelDataset:
@@ -116,7 +116,7 @@ class PixelDataset:
     def __init__(
         self,
         samples: SampleDataset,
-        folder: str | Path | Mapping[str, Picture],
+        folder: str | Path | Mapping[str, ImageInput],
         side: int,
         longest_edge: float = 0,
     ) -> None:
@@ -152,7 +152,7 @@ class PixelDataset:
             for index, sample in zip(indices, samples, strict=True)
         ]
 
-    def _pixels(self, picture: Picture) -> np.ndarray:
+    def _pixels(self, picture: ImageInput) -> np.ndarray:
         with prefix_errors(picture):
             image = read_image(picture)
         scale = min(self.side / min(image.size), self.longest_edge / max(image.size))
@@ -213,8 +213,8 @@ def _mirror_sample(sample: Sample) -> Sample:
 
 
 def image_files_by_id(
-    samples: SampleDataset, folder: str | Path | Mapping[str, Picture], who: str
-) -> dict[str, Picture]:
+    samples: SampleDataset, folder: str | Path | Mapping[str, ImageInput], who: str
+) -> dict[str, ImageInput]:
     """All images of samples, by id; ids are paths below `folder` without ending, or its keys.
 
     Raises InputError if a sample does not have exactly one image, which `who`
@@ -238,7 +238,7 @@ def missing_images_message(folder: Path, missing: Sequence[str]) -> str:
     """The message for image ids that a folder lacks."""
     return (
         f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
-        f"({', '.join(sorted(PICTURES))}); add them"
+        f"({', '.join(sorted(IMAGE_ENDINGS))}); add them"
     )
 
 

@@ -17,21 +17,21 @@ from PIL import ExifTags, Image, ImageOps
 from groundling.core.errors import InputError, convert_errors
 from groundling.runs.hashing import sha256_of
 
-PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
+IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
 """Endings of image files that are always supported."""
-HEIF = frozenset({".heic", ".heif"})
+HEIF_ENDINGS = frozenset({".heic", ".heif"})
 """Endings of iPhone photos, which need one of `HEIF_READERS`."""
 HEIF_READERS = ("pi_heif", "pillow_heif")
 """Packages that add HEIF to Pillow; the first contains no GPL code, so messages recommend it."""
 HEIF_ADVICE = "pip install 'groundling[heic]'"
-OTHERS = frozenset({".tif", ".tiff", ".avif", ".jxl", ".jp2", ".psd", ".dng", ".cr2"})
-OTHERS |= frozenset({".cr3", ".nef", ".arw", ".orf", ".rw2"})
+UNSUPPORTED_ENDINGS = frozenset({".tif", ".tiff", ".avif", ".jxl", ".jp2", ".psd", ".dng", ".cr2"})
+UNSUPPORTED_ENDINGS |= frozenset({".cr3", ".nef", ".arw", ".orf", ".rw2"})
 """Endings of images that are not searched for in folders."""
 SAME_SHAPE = 0.02
 """Tolerance for the ratio of width and height after scaling to whole pixels."""
 ON_ITS_SIDE = (5, 6, 7, 8)
 """EXIF orientations that swap width and height."""
-Picture = Path | Image.Image
+ImageInput = Path | Image.Image
 """An image file, or a Pillow image."""
 
 
@@ -45,7 +45,7 @@ def is_image_file(name: str) -> bool:
     if name.startswith("._"):
         return False
     ending = os.path.splitext(name)[1].lower()
-    return ending in PICTURES or (ending in HEIF and bool(heif_reader()))
+    return ending in IMAGE_ENDINGS or (ending in HEIF_ENDINGS and bool(heif_reader()))
 
 
 def register_heif(name: str) -> None:
@@ -53,7 +53,7 @@ def register_heif(name: str) -> None:
 
     Raises InputError if none is installed.
     """
-    if os.path.splitext(name)[1].lower() not in HEIF:
+    if os.path.splitext(name)[1].lower() not in HEIF_ENDINGS:
         return
     reader = heif_reader()
     if not reader:
@@ -72,13 +72,15 @@ def unread_images(folder: str | Path, wanted: Iterable[str] | None = None) -> li
     for _, _, names in os.walk(folder):
         for name in names:
             ending = os.path.splitext(name)[1].lower()
-            if ending not in OTHERS and (ending not in HEIF or is_image_file(name)):
+            if ending not in UNSUPPORTED_ENDINGS and (
+                ending not in HEIF_ENDINGS or is_image_file(name)
+            ):
                 continue
             if asked is None or _without_ending(name) in asked:
                 counts[ending] += 1
     lines = []
     for ending, count in sorted(counts.items()):
-        advice = HEIF_ADVICE if ending in HEIF else "save them as .jpg or .png"
+        advice = HEIF_ADVICE if ending in HEIF_ENDINGS else "save them as .jpg or .png"
         lines.append(f"{folder}: {count:,} {ending} images are not read; {advice}")
     return lines
 
@@ -87,7 +89,7 @@ def _without_ending(name: str) -> str:
     """The last part of a name, in lower case and without the ending of any image."""
     last = _plain(name).rpartition("/")[2].casefold()
     base, ending = os.path.splitext(last)
-    return base if ending in PICTURES | HEIF | OTHERS else last
+    return base if ending in IMAGE_ENDINGS | HEIF_ENDINGS | UNSUPPORTED_ENDINGS else last
 
 
 def is_outside_folder(name: str, folder: str | Path) -> bool:
@@ -107,7 +109,7 @@ def image_id(file: str) -> str:
     Other dots are part of the name.
     """
     base, dot, ending = file.rpartition(".")
-    is_ending = f"{dot}{ending}".lower() in PICTURES | HEIF
+    is_ending = f"{dot}{ending}".lower() in IMAGE_ENDINGS | HEIF_ENDINGS
     return normalize_unicode(base if base and is_ending else file)
 
 
@@ -184,7 +186,7 @@ def _means(wanted: str, name: str) -> bool:
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
-def read_image(picture: Picture, reduced: bool = False) -> Image.Image:
+def read_image(picture: ImageInput, reduced: bool = False) -> Image.Image:
     """An RGB image, rotated by its EXIF orientation.
 
     `reduced`: a JPEG at an eighth of its size, which is faster.
@@ -208,7 +210,7 @@ def _in_rgb(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
 
 
-def shape_mismatch(size: tuple[int, int], picture: Picture) -> str:
+def shape_mismatch(size: tuple[int, int], picture: ImageInput) -> str:
     """A message if an image's shape differs from `size`, the width and
     height of its regions' image.
 
@@ -222,7 +224,7 @@ def shape_mismatch(size: tuple[int, int], picture: Picture) -> str:
     return f"{wide} x {high} pixels, but its regions are from an image of {width} x {height}"
 
 
-def _size_of(picture: Picture) -> tuple[int, int]:
+def _size_of(picture: ImageInput) -> tuple[int, int]:
     """Width and height after rotation by the EXIF orientation; for a file, from its header."""
     if isinstance(picture, Image.Image):
         return _in_rgb(picture).size
@@ -235,7 +237,7 @@ def _size_of(picture: Picture) -> tuple[int, int]:
     return (high, wide) if turned else (wide, high)
 
 
-def image_digest(picture: Picture) -> str:
+def image_digest(picture: ImageInput) -> str:
     """A hash that identifies an image: of its file, or of its pixels."""
     if isinstance(picture, Image.Image):
         pixels = _in_rgb(picture)

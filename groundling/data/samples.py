@@ -21,11 +21,11 @@ from groundling.data.text.words import align_words, word_spans, word_type_ids
 Item = TypeVar("Item")
 
 
-def thinned(items: Sequence[Item], most: int) -> list[Item]:
-    """At most `most` of the items, evenly spaced, with the first and the last; 0: all."""
-    if not most or most >= len(items):
+def subsample(items: Sequence[Item], limit: int) -> list[Item]:
+    """At most `limit` of the items, evenly spaced, with the first and the last; 0: all."""
+    if not limit or limit >= len(items):
         return list(items)
-    places = np.linspace(0, len(items) - 1, most).round().astype(int)
+    places = np.linspace(0, len(items) - 1, limit).round().astype(int)
     return [items[place] for place in places]
 
 
@@ -43,7 +43,7 @@ def without_region_tags(example: Example) -> Example:
     )
 
 
-def together(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
+def concatenate_splits(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
     """The examples of several splits, concatenated; raises InputError if two have the same id.
 
     Soft targets (K, 2) need the same K throughout: shorter ones are padded with pairs of `IGNORE`.
@@ -58,15 +58,15 @@ def together(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
                 f"{' and '.join(splits)}: {count} examples are called {name!r}; the splits overlap, or the task's "
                 "reader gives different examples the same id"
             )
-    most = max((len(e.label) for e in examples if isinstance(e.label, np.ndarray)), default=0)
-    return [_padded(example, most) for example in examples]
+    length = max((len(e.label) for e in examples if isinstance(e.label, np.ndarray)), default=0)
+    return [_padded(example, length) for example in examples]
 
 
-def _padded(example: Example, most: int) -> Example:
+def _padded(example: Example, length: int) -> Example:
     label = example.label
-    if not isinstance(label, np.ndarray) or len(label) == most:
+    if not isinstance(label, np.ndarray) or len(label) == length:
         return example
-    rows = ((0, most - len(label)), (0, 0))
+    rows = ((0, length - len(label)), (0, 0))
     return replace(example, label=np.pad(label, rows, constant_values=IGNORE))
 
 
@@ -483,16 +483,16 @@ class TextDataset:
         text: TextRowEncoder | None,
         clip: ClipRowEncoder | None = None,
         *,
-        keep: int = 500_000,
+        max_cached: int = 500_000,
     ) -> None:
         """`text` and `clip` select the sides to make.
 
-        At most `keep` converted samples stay in memory.
+        At most `max_cached` converted samples stay in memory.
         """
         self.examples = examples
         self.text = text
         self.clip = clip
-        self.keep = keep
+        self.max_cached = max_cached
         self.ids = [example.id for example in examples]
         self.images = [example.images for example in examples]
         place: dict[object, int] = {}
@@ -530,7 +530,7 @@ class TextDataset:
             first = self.first_of_equal[index]
             sample = fresh.get(first) or self.cache[first]
             out.append(_labelled(sample, self.examples[index]))
-        for first in missing[: max(0, self.keep - len(self.cache))]:
+        for first in missing[: max(0, self.max_cached - len(self.cache))]:
             self.cache[first] = fresh[first]
         return out
 
@@ -590,17 +590,20 @@ class SampledTextDataset:
     """Samples of texts that have several versions; each epoch draws one at random."""
 
     def __init__(
-        self, versions: Sequence[Sequence[Example]], text: TextRowEncoder, judged: bool = False
+        self,
+        versions: Sequence[Sequence[Example]],
+        text: TextRowEncoder,
+        labels_correctness: bool = False,
     ) -> None:
         """All versions of each text; the first gives the id.
 
         For a multiple choice, one choice is drawn as well.
 
-        With `judged`, the label `sentence_image` is 1 if the drawn choice or statement is right.
+        With `labels_correctness`, the label `sentence_image` is 1 if the drawn choice or statement is right.
         """
         self.versions = versions
         self.text = text
-        self.labels_correctness = judged
+        self.labels_correctness = labels_correctness
         firsts = [examples[0] for examples in versions]
         self.ids = [example.id for example in firsts]
         self.images = [example.images for example in firsts]
@@ -654,7 +657,7 @@ def _drawable(example: Example) -> list[Example]:
 def longest_versions(versions: Sequence[Sequence[Example]], text: TextRowEncoder) -> np.ndarray:
     """Number of tokens (len(versions),) of the longest version of each text."""
     every = [example for examples in versions for example in examples]
-    tokens = TextDataset(every, text, keep=0).sizes[:, 1]
+    tokens = TextDataset(every, text, max_cached=0).sizes[:, 1]
     ends = np.cumsum([len(examples) for examples in versions])
     return np.array([part.max() for part in np.split(tokens, ends[:-1])], np.int64)
 

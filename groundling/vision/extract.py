@@ -20,8 +20,8 @@ from transformers import AutoModel
 
 from groundling.core.errors import InputError, raise_first
 from groundling.data.images import (
-    PICTURES,
-    Picture,
+    IMAGE_ENDINGS,
+    ImageInput,
     check_image_folder,
     image_id,
     is_image_file,
@@ -125,7 +125,7 @@ class Backbone:
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
-    def made_by(self) -> str:
+    def origin(self) -> str:
         """Model, image size and weights, in a few words."""
         scaled = f"{self.square} x {self.square}" if self.square else f"short side {self.side}"
         return f"{self.source} at {scaled} pixels (weights {self.sha256[:8]})"
@@ -204,7 +204,9 @@ def list_images(
             gaps.append(f"{file}: same id as {first.relative_to(folder)}; the first one counts")
     if not kept:
         unread = "".join(f"; {line}" for line in unread_images(folder))
-        raise InputError(f"{folder}: no images to read ({', '.join(sorted(PICTURES))}){unread}")
+        raise InputError(
+            f"{folder}: no images to read ({', '.join(sorted(IMAGE_ENDINGS))}){unread}"
+        )
     return list(kept.items()), gaps
 
 
@@ -264,7 +266,7 @@ class Extractor:
         self.facts: dict[str, Any] = {
             "model": models,
             "identity": self.backbone.identity,
-            "made_by": self.backbone.made_by,
+            "made_by": self.backbone.origin,
             "weights": weights,
             "preprocessing": json.loads(text),
             "preprocessing_sha256": digest,
@@ -279,7 +281,7 @@ class Extractor:
             )
 
     def __call__(
-        self, images: Sequence[tuple[str, Picture]], progress: Progress | None = None
+        self, images: Sequence[tuple[str, ImageInput]], progress: Progress | None = None
     ) -> tuple[list[ImageRegions], list[str]]:
         """Regions of images in order, and reasons for skipped images.
 
@@ -312,7 +314,7 @@ class Extractor:
                 skipped.append(f"{name}: no box in this image")
         return kept, skipped
 
-    def _read(self, name: str, picture: Picture) -> LoadedImage:
+    def _read(self, name: str, picture: ImageInput) -> LoadedImage:
         image = read_image(picture)
         if not self.annotations or not isinstance(picture, Path):
             return LoadedImage(name, image)
@@ -344,7 +346,7 @@ class Extractor:
                 confidence=of_image.confidence,
                 features=numbers[:-1],
                 classes=of_image.classes,
-                cover=_cover(of_image),
+                segmentation=_segmentation(of_image),
                 left_out=of_image.left_out,
                 annotated_order=of_image.annotated_order and not of_image.left_out,
                 appended_detections=of_image.appended_detections,
@@ -376,12 +378,12 @@ def _plain(name: str) -> str:
     return name.replace(" ", "").lower()
 
 
-def _cover(boxes: ImageBoxes) -> np.ndarray | None:
+def _segmentation(boxes: ImageBoxes) -> np.ndarray | None:
     """The cells of its box that each object fills, (R, 14, 14); a detected object fills all."""
     if boxes.segments is None:
         return None
     return np.pad(
-        read_vcr_objects(boxes.segments).cover(),
+        read_vcr_objects(boxes.segments).masks(),
         ((0, boxes.appended_detections), (0, 0), (0, 0)),
         constant_values=True,
     )
@@ -464,7 +466,7 @@ class RegionFinder:
                 f"{finding.backbone}: its preprocessing differs from that of this model's training images"
             )
 
-    def __call__(self, photos: Mapping[str, Picture]) -> tuple[InMemoryRegions, dict[str, str]]:
+    def __call__(self, photos: Mapping[str, ImageInput]) -> tuple[InMemoryRegions, dict[str, str]]:
         """Regions of photos, by id; and the faults of photos without regions, by id."""
         found, skipped = self.extractor(list(photos.items()))
         kept: list[ImageRegions] = []

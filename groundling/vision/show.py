@@ -27,7 +27,7 @@ SIDE = 800
 
 @with_field_docs
 @dataclass(frozen=True)
-class AnnotatedPhoto:
+class AnnotatedImage:
     """A photo with its boxes drawn, and their descriptions."""
 
     id: str
@@ -44,7 +44,7 @@ def show_regions(
     store: str | os.PathLike[str],
     image: str | os.PathLike[str],
     images: str | os.PathLike[str] = "",
-) -> AnnotatedPhoto:
+) -> AnnotatedImage:
     """The photo of an image with its boxes from a region store.
 
     Args:
@@ -65,7 +65,7 @@ def show_for_command(
     store: str | os.PathLike[str],
     image: str | os.PathLike[str],
     images: str | os.PathLike[str] = "",
-) -> AnnotatedPhoto:
+) -> AnnotatedImage:
     """The same for a command: messages name its flags."""
     regions = RegionStore(Path(store), features=False)
     found = _id_in(regions, os.fspath(image))
@@ -76,7 +76,7 @@ def show_for_command(
         photo = read_image(file)
     row = regions[found]
     told = _told(regions, row)
-    return AnnotatedPhoto(
+    return AnnotatedImage(
         found, _drawn(photo, row, told), told, _notes(regions, found, file, photo)
     )
 

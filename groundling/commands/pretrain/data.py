@@ -30,8 +30,8 @@ from groundling.data.samples import (
     SampledTextDataset,
     TextDataset,
     TextRowEncoder,
-    thinned,
-    together,
+    concatenate_splits,
+    subsample,
     with_choice,
 )
 from groundling.objectives import Objective
@@ -131,7 +131,9 @@ def unlabelled_texts(
 
 
 def _read(task: Task, folder: Path, splits: Sequence[str]) -> list[Example]:
-    return together({split: task.read(folder, split) for split in splits or (task.train,)})
+    return concatenate_splits(
+        {split: task.read(folder, split) for split in splits or (task.train,)}
+    )
 
 
 def _within(
@@ -306,7 +308,15 @@ class PretrainingReader:
         notes.
         """
         if learned.task and self.answers != "right":
-            return [SampledTextDataset(versions, self.text, judged=self.answers == "judged")], 0, []
+            return (
+                [
+                    SampledTextDataset(
+                        versions, self.text, labels_correctness=self.answers == "judged"
+                    )
+                ],
+                0,
+                [],
+            )
         if learned.task:
             return [TextDataset([examples[0] for examples in versions], self.text)], 0, []
         texts: list[SampleDataset] = []
@@ -456,7 +466,7 @@ def sample_sources(sources: Sequence[DataSource], pixels: bool) -> list[DataSour
     most = ASKED_PIXELS if pixels else ASKED
     world = PartialState().num_processes  # each process gets a share
     return [
-        replace(one, samples=SampleSelection(one.samples, thinned(range(len(one.samples)), most)))
+        replace(one, samples=SampleSelection(one.samples, subsample(range(len(one.samples)), most)))
         for one in sources
         if len(one.samples) >= world
     ]

@@ -23,7 +23,7 @@ from groundling.core.errors import (
     duplicates,
     require_known,
 )
-from groundling.data.images import HEIF, PICTURES, is_image_file
+from groundling.data.images import HEIF_ENDINGS, IMAGE_ENDINGS, is_image_file
 from groundling.data.tables import (
     OWN,
     ROWS,
@@ -591,7 +591,9 @@ class ChosenColumns:
 def names_image(text: str) -> bool:
     """Whether a text is a URL, or a file name with the ending of an image."""
     text = text.strip()
-    return text.startswith(("http://", "https://")) or text.lower().endswith((*PICTURES, *HEIF))
+    return text.startswith(("http://", "https://")) or text.lower().endswith(
+        (*IMAGE_ENDINGS, *HEIF_ENDINGS)
+    )
 
 
 def columns_for(

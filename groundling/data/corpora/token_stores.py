@@ -54,7 +54,7 @@ from groundling.data.samples import (
     LazySequence,
     TextRowEncoder,
     size_of,
-    thinned,
+    subsample,
 )
 from groundling.data.shards import (
     Facts,
@@ -463,7 +463,7 @@ class CorpusDataset:
         self._file_starts = np.cumsum([0, *of_files])
         total = int(self._starts[-1])
         self._read = 0
-        self._places = np.array(thinned(range(total), limit)) if 0 < limit < total else None
+        self._places = np.array(subsample(range(total), limit)) if 0 < limit < total else None
         count = total if self._places is None else len(self._places)
         self.ids = LazySequence(count, self._id)
         self.images: Sequence[Sequence[str]] = LazySequence(count, self._images)

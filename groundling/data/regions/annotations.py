@@ -70,7 +70,7 @@ class VcrObjects:
             ImageDraw.Draw(canvas).polygon(points.reshape(-1).tolist(), fill=1)
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
 
-    def cover(self) -> np.ndarray:
+    def masks(self) -> np.ndarray:
         """The masks of all objects (n, 14, 14) bool.
 
         An object without a polygon fills its whole box.

@@ -3,7 +3,7 @@ all single-stream models.
 
 A store is a folder of shards (see `data/shards.py`). For each image: `features` (R, D) float16,
 `boxes` (R, 4) float32, `confidence` (R,) float32, and optionally `classes`: (R, C) float16, or (R,)
-int16 for a single class each. Where segmentations of objects are known (VCR), `cover`: (R, 25)
+int16 for a single class each. Where segmentations of objects are known (VCR), `segmentation`: (R, 25)
 uint8, the bits of 14 x 14 cells row by row, highest first.
 """
 
@@ -79,7 +79,7 @@ class ImageRegions:
     """(R, C) probabilities, or (R,) one class each, -1 for none."""
     has_whole_image: bool = False
     """Whether the first region is the whole image."""
-    cover: np.ndarray | None = None
+    segmentation: np.ndarray | None = None
     """(R, 14, 14) bool: the cells of the box that the object fills, for objects
     with a known segmentation.
     """
@@ -96,7 +96,7 @@ class ImageRegions:
     def form(self) -> str:
         """Width and kind of arrays, in words; equal for all images of a store."""
         classes = "no classes" if self.classes is None else f"classes {self.classes.shape[1:]}"
-        segments = "" if self.cover is None else ", segments"
+        segments = "" if self.segmentation is None else ", segments"
         return f"{self.features.shape[1]} numbers, {classes}{segments}"
 
     @property
@@ -113,14 +113,16 @@ class ImageRegions:
         if classes is not None:
             none = -1 if classes.ndim == 1 else 0
             classes = np.insert(classes, 0, none, 0)
-        cover = None if self.cover is None else np.insert(self.cover, 0, True, 0)
+        segmentation = (
+            None if self.segmentation is None else np.insert(self.segmentation, 0, True, 0)
+        )
         return replace(
             self,
             boxes=np.insert(self.boxes, 0, [0, 0, 1, 1], 0),
             confidence=np.insert(self.confidence, 0, 1),
             features=np.concatenate([feature, self.features]),
             classes=classes,
-            cover=cover,
+            segmentation=segmentation,
             has_whole_image=True,
         )
 
@@ -277,7 +279,7 @@ class RegionWriter:
         """Write the manifest, and return its contents.
 
         It holds counts, rules, all skipped images, and `facts` on how the regions were made; of
-        these, `identity` and `made_by` identify the model of the features (see `RegionStore`).
+        these, `identity` and `origin` identify the model of the features (see `RegionStore`).
         `barrier` waits for all processes, each of which calls this. Raises InputError if no image
         is left, or if images differ in width or kind of arrays.
         """
@@ -328,8 +330,8 @@ def _record(image: ImageRegions) -> Record:
     if image.classes is not None:
         single = image.classes.ndim == 1
         arrays["classes"] = image.classes.astype(np.int16 if single else np.float16)
-    if image.cover is not None:
-        arrays["cover"] = np.packbits(image.cover.reshape(-1, CELLS * CELLS), axis=1)
+    if image.segmentation is not None:
+        arrays["cover"] = np.packbits(image.segmentation.reshape(-1, CELLS * CELLS), axis=1)
     width, height = image.size
     facts: dict[str, Any] = {"width": width, "height": height}
     if image.has_whole_image:
@@ -374,8 +376,8 @@ def _odd_regions(index: ShardIndex) -> Iterator[str]:
         if not fits or (name == "boxes" and index.columns[name].shape != (4,)):
             yield f"no fitting {name}"
             return
-    cover = index.columns.get("cover")
-    if cover is not None and (cover.dtype[1:], cover.shape) != ("u1", (PACKED,)):
+    column = index.columns.get("cover")
+    if column is not None and (column.dtype[1:], column.shape) != ("u1", (PACKED,)):
         yield "no fitting cover"
     if len(index.facts) != len(index.ids):
         yield "images without their sizes"
@@ -408,7 +410,7 @@ class RegionStore:
 
         Attributes: `ids`, `width` D, `classes` C (0: none), `manifest`.
 
-        `background` is whether class 0 is background, `covers` whether segmentations of objects
+        `background` is whether class 0 is background, `has_segmentations` whether segmentations of objects
         are known. With `features` off, features are not read and D is 0, for models that read
         pixels; segmentations are still read. Raises InputError if the store is incomplete, damaged
         or another kind of folder.
@@ -429,7 +431,7 @@ class RegionStore:
         self.width = columns["features"].shape[0] if features else 0
         self.classes = self._count_classes(columns.get("classes"))
         self.background = self.manifest.get("background") == BACKGROUND
-        self.covers = "cover" in columns
+        self.has_segmentations = "cover" in columns
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -459,7 +461,7 @@ class RegionStore:
         return str(self.manifest.get("identity", ""))
 
     @property
-    def made_by(self) -> str:
+    def origin(self) -> str:
         """The origin of the features, in a few words; empty if unknown."""
         return str(self.manifest.get("made_by", ""))
 

@@ -25,7 +25,7 @@ class CombinedStore:
 
     def __init__(self, stores: Sequence[RegionStore]) -> None:
         """One or more stores; has the `width` D, `classes` C, `background` and
-        `covers` that all of them share.
+        `has_segmentations` that all of them share.
 
         Raises InputError if stores differ in these, or if different models made their features.
         """
@@ -40,11 +40,11 @@ class CombinedStore:
         self.width = first.width
         self.classes = first.classes
         self.background = first.background
-        self.covers = first.covers
+        self.has_segmentations = first.has_segmentations
         # A store of unknown origin matches any, so the others describe all.
         known = next((store for store in stores if store.identity), first)
         self.identity = known.identity
-        self.made_by = known.made_by
+        self.origin = known.origin
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class CombinedStore:
     @property
     def facts(self) -> dict[str, Any]:
         """Facts that are saved with a model trained with these stores."""
-        return {"identity": self.identity, "made_by": self.made_by}
+        return {"identity": self.identity, "made_by": self.origin}
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -107,13 +107,13 @@ def _unlike(first: RegionStore, other: RegionStore) -> str:
         return f"features have widths {first.width} and {other.width}"
     if (first.classes, first.background) != (other.classes, other.background):
         return f"regions have {_kinds(first)} and {_kinds(other)}"
-    if first.covers != other.covers:
-        lacking = other if first.covers else first
+    if first.has_segmentations != other.has_segmentations:
+        lacking = other if first.has_segmentations else first
         return f"{lacking.folder} has no segmentations of objects"
     looks = first.features and other.features  # without features, the model computes them itself
     known = bool(first.identity and other.identity)
     if looks and known and first.identity != other.identity:
-        return f"made by {first.made_by} and by {other.made_by}"
+        return f"made by {first.origin} and by {other.origin}"
     return ""
 
 
@@ -170,7 +170,7 @@ def combine_images(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterato
     """
     stores = [open_checked_store(path) for path in paths]
     together = CombinedStore(stores)
-    if together.covers:
+    if together.has_segmentations:
         raise InputError(
             f"{together.name}: contain segmentations of objects, which would be lost; "
             "`regions --boxes --add-detected-boxes` keeps them"
@@ -180,7 +180,7 @@ def combine_images(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterato
         "source": [str(path) for path in paths],
         "layout": "region stores, one behind the other",
         "identity": together.identity,
-        "made_by": together.made_by,
+        "made_by": together.origin,
     }
     return facts, ((image, partial(_found, stores, image)) for image in together)
 

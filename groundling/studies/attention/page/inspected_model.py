@@ -101,11 +101,13 @@ class InspectedModel:
             regions, allow_region_mismatch=allow_region_mismatch, object_tags=False
         )
         self.inputs = ImageInputBuilder(
-            settings, features=self._features, find=lambda photos: self.region_finder(photos)
+            settings,
+            features=self._features,
+            region_finder=lambda images: self.region_finder(images),
         )
         self.stores = self.inputs.stores().stores if regions else ()
         if self.stores and self.reads_image and isinstance(self.student, RegionEncoder):
-            self.inputs.check(self.student, learned=self._region_facts)
+            self.inputs.check(self.student, provenance=self._region_facts)
 
     @property
     def _reads_patches(self) -> bool:
