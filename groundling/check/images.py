@@ -274,17 +274,17 @@ def _file(
         if not _has_its_images(told, place):
             report.lines.extend(_not_taken(told, place))
             return
-        layout = told.reading.layout  # as the commands read it
+        layout = told.caption_file.layout  # as the commands read it
     told = told or CaptionCollection(path, None, columns, content)
     contents.names.append(layout)
     contents.captioned[told.path] = told
-    rows = told.reading.rows
+    rows = told.caption_file.rows
     images = {row.file for row in rows}
-    about = f"; {told.reading.about}" if told.reading.about else ""
+    about = f"; {told.caption_file.summary}" if told.caption_file.summary else ""
     report.fact(told.path, f"{len(rows):,} captions of {len(images):,} images{about}")
-    report.lines.extend(f"note: {guess}" for guess in told.guess_note)
+    report.lines.extend(f"note: {guess}" for guess in told.column_notes)
     if path.is_dir():
-        report.mark_seen(*told.reading.sidecars)
+        report.mark_seen(*told.caption_file.sidecars)
     report.problems.extend([*told.faults, *told.notes])
 
 
@@ -313,10 +313,14 @@ def _not_taken(told: CaptionCollection, place: CheckedFolder) -> list[str]:
     """Notes on why a table beside images is not taken for captions, and on the faults that commands
     would report.
     """
-    if not told.reading.about:
+    if not told.caption_file.summary:
         return [f"note: not taken for captions: {fault}" for fault in told.faults[:1]]
     how = "pass --caption-column and --image-column"
-    lines = [f"{told.path}; if it holds {told.reading.about}, {how}", *told.faults, *told.notes]
+    lines = [
+        f"{told.path}; if it holds {told.caption_file.summary}, {how}",
+        *told.faults,
+        *told.notes,
+    ]
     folders = place.image_folders or _holder(place, inside_out=False)
     if folders and not told.faults:
         try:

@@ -61,22 +61,22 @@ def register_heif(name: str) -> None:
     import_module(reader).register_heif_opener()
 
 
-def unread_images(folder: str | Path, wanted: Iterable[str] | None = None) -> list[str]:
+def unread_images(folder: str | Path, names: Iterable[str] | None = None) -> list[str]:
     """One line for each unsupported image ending below a folder: number of files, and what to do.
 
-    `wanted`: names that are searched, with or without folders and endings; only files
+    `names`: names that are searched, with or without folders and endings; only files
     that may match are counted.
     """
-    asked = None if wanted is None else {_without_ending(name) for name in wanted}
+    stems = None if names is None else {_without_ending(name) for name in names}
     counts: Counter[str] = Counter()
-    for _, _, names in os.walk(folder):
-        for name in names:
+    for _, _, files in os.walk(folder):
+        for name in files:
             ending = os.path.splitext(name)[1].lower()
             if ending not in UNSUPPORTED_ENDINGS and (
                 ending not in HEIF_ENDINGS or is_image_file(name)
             ):
                 continue
-            if asked is None or _without_ending(name) in asked:
+            if stems is None or _without_ending(name) in stems:
                 counts[ending] += 1
     lines = []
     for ending, count in sorted(counts.items()):
@@ -122,26 +122,26 @@ class FileNameMatcher:
         for name in names:
             self.by_last.setdefault(_key(name), []).append(name)
 
-    def find(self, wanted: str) -> list[str]:
-        """The names that match `wanted`: in either Unicode form, with more
+    def find(self, name: str) -> list[str]:
+        """The names that match `name`: in either Unicode form, with more
         or fewer leading folders.
 
         A name without an image ending matches any ending; capitals of endings are ignored, because
         cameras write .JPG, unless one name matches exactly.
         """
-        wanted = _plain(wanted)
-        near = self.by_last.get(_key(wanted), [])
-        exact = [name for name in near if _means(wanted, normalize_unicode(name))]
-        small = _small_ending(wanted)
+        name = _plain(name)
+        candidates = self.by_last.get(_key(name), [])
+        exact = [other for other in candidates if _means(name, normalize_unicode(other))]
+        small = _small_ending(name)
         return exact or [
-            name for name in near if _means(small, _small_ending(normalize_unicode(name)))
+            other for other in candidates if _means(small, _small_ending(normalize_unicode(other)))
         ]
 
-    def differing_in_case(self, wanted: str) -> list[str]:
+    def differing_in_case(self, name: str) -> list[str]:
         """The names that would match if capitals were ignored."""
-        wanted = _plain(wanted).casefold()
-        near = self.by_last.get(_key(wanted), [])
-        return [name for name in near if _means(wanted, normalize_unicode(name).casefold())]
+        name = _plain(name).casefold()
+        candidates = self.by_last.get(_key(name), [])
+        return [other for other in candidates if _means(name, normalize_unicode(other).casefold())]
 
     def case_note(self, missing: Sequence[str]) -> str:
         """The number of names that differ from a file only in capitals, in words.
@@ -155,8 +155,8 @@ class FileNameMatcher:
         return f"{len(alike)} differ only in capitals, such as {name} from {file}; "
 
 
-def _plain(wanted: str) -> str:
-    return normalize_unicode(wanted.strip().replace("\\", "/").removeprefix("./"))
+def _plain(name: str) -> str:
+    return normalize_unicode(name.strip().replace("\\", "/").removeprefix("./"))
 
 
 def _small_ending(name: str) -> str:
@@ -177,16 +177,16 @@ def _key(name: str) -> str:
     return image_id(name.rpartition("/")[2]).casefold()
 
 
-def _means(wanted: str, name: str) -> bool:
-    if image_id(wanted) == wanted:
-        name = image_id(name)
-    return wanted == name or wanted.endswith(f"/{name}") or name.endswith(f"/{wanted}")
+def _means(name: str, other: str) -> bool:
+    if image_id(name) == name:
+        other = image_id(other)
+    return name == other or name.endswith(f"/{other}") or other.endswith(f"/{name}")
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
-def read_image(picture: ImageInput, reduced: bool = False) -> Image.Image:
+def read_image(image: ImageInput, reduced: bool = False) -> Image.Image:
     """An RGB image, rotated by its EXIF orientation.
 
     `reduced`: a JPEG at an eighth of its size, which is faster.
@@ -195,22 +195,22 @@ def read_image(picture: ImageInput, reduced: bool = False) -> Image.Image:
     """
     # For damaged bytes, Pillow's readers raise many kinds of exceptions.
     with convert_errors("does not decode as an image", errors=Exception):
-        if isinstance(picture, Image.Image):
-            return _in_rgb(picture)
-        if picture.exists() and not picture.is_file():  # reading a pipe would never end
-            raise InputError("is not a regular file")
-        register_heif(picture.name)
-        with Image.open(picture) as image:
-            if reduced:
-                image.draft("RGB", (1, 1))
+        if isinstance(image, Image.Image):
             return _in_rgb(image)
+        if image.exists() and not image.is_file():  # reading a pipe would never end
+            raise InputError("is not a regular file")
+        register_heif(image.name)
+        with Image.open(image) as opened:
+            if reduced:
+                opened.draft("RGB", (1, 1))
+            return _in_rgb(opened)
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
 
 
-def shape_mismatch(size: tuple[int, int], picture: ImageInput) -> str:
+def shape_mismatch(size: tuple[int, int], image: ImageInput) -> str:
     """A message if an image's shape differs from `size`, the width and
     height of its regions' image.
 
@@ -218,31 +218,31 @@ def shape_mismatch(size: tuple[int, int], picture: ImageInput) -> str:
     without the file's name, if the image cannot be read.
     """
     width, height = size
-    wide, high = _size_of(picture)
+    wide, high = _size_of(image)
     if not width or not height or abs(wide * height - high * width) <= SAME_SHAPE * wide * height:
         return ""
     return f"{wide} x {high} pixels, but its regions are from an image of {width} x {height}"
 
 
-def _size_of(picture: ImageInput) -> tuple[int, int]:
+def _size_of(image: ImageInput) -> tuple[int, int]:
     """Width and height after rotation by the EXIF orientation; for a file, from its header."""
-    if isinstance(picture, Image.Image):
-        return _in_rgb(picture).size
+    if isinstance(image, Image.Image):
+        return _in_rgb(image).size
     # See `read_image`.
     with convert_errors("does not decode as an image", errors=Exception):
-        register_heif(picture.name)
-        with Image.open(picture) as image:
-            turned = image.getexif().get(ExifTags.Base.Orientation, 1) in ON_ITS_SIDE
-            wide, high = image.size
-    return (high, wide) if turned else (wide, high)
+        register_heif(image.name)
+        with Image.open(image) as opened:
+            is_turned = opened.getexif().get(ExifTags.Base.Orientation, 1) in ON_ITS_SIDE
+            wide, high = opened.size
+    return (high, wide) if is_turned else (wide, high)
 
 
-def image_digest(picture: ImageInput) -> str:
+def image_digest(image: ImageInput) -> str:
     """A hash that identifies an image: of its file, or of its pixels."""
-    if isinstance(picture, Image.Image):
-        pixels = _in_rgb(picture)
+    if isinstance(image, Image.Image):
+        pixels = _in_rgb(image)
         return hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()
-    return sha256_of(picture)
+    return sha256_of(image)
 
 
 def _in_bytes(image: Image.Image) -> Image.Image:

@@ -144,17 +144,17 @@ class ShardWriter:
     """
 
     def __init__(
-        self, folder: str | Path, key: Facts | None = None, part: ProcessRank | None = None
+        self, folder: str | Path, key: Facts | None = None, process: ProcessRank | None = None
     ) -> None:
         """Start a store in `folder`, or resume one.
 
         `key` is everything that the contents depend on (checkpoint, preprocessing, hashes
-        of inputs), as JSON. `part` is this process's rank. Raises InputError if the folder
+        of inputs), as JSON. `process` is this process's rank. Raises InputError if the folder
         has shards with another key.
         """
         self.folder = Path(folder)
         self.key: dict[str, Any] = json.loads(json_text(key or {}))
-        self.part = part or ProcessRank()
+        self.process = process or ProcessRank()
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         written = self._numbers()
@@ -167,7 +167,7 @@ class ShardWriter:
 
     def pending(self, shards: int) -> Iterator[int]:
         """The numbers of this process's incomplete shards, among `shards`."""
-        for number in self.part.shard_numbers(shards):
+        for number in self.process.shard_numbers(shards):
             if not self.is_complete(number):
                 yield number
 
@@ -213,7 +213,7 @@ class ShardWriter:
             skipped: reasons for skipped records that are in no shard.
             summary: further entries of the manifest, computed from all shards'
                 indices, e.g. other `counts`.
-            barrier: waits for all processes of `part`, each of which must call
+            barrier: waits for all processes of `process`, each of which must call
                 this; the first one writes.
 
         Raises InputError if a shard is missing, has another key or other arrays,
@@ -221,7 +221,7 @@ class ShardWriter:
         """
         if barrier is not None:
             barrier()
-        if self.part.rank == 0:
+        if self.process.rank == 0:
             self._write_manifest(facts, skipped, summary)
         if barrier is not None:
             barrier()

@@ -389,7 +389,7 @@ def _captioned(
         found = images_in_store(images, store, store.name, told.path)
         if found.missing and not (learned.skip_missing and found.images):
             raise InputError(found.fault)
-        yield found.images, len(found.missing), [*told.guess_note, *told.notes]
+        yield found.images, len(found.missing), [*told.column_notes, *told.notes]
 
 
 def _shared_images(

@@ -192,8 +192,8 @@ class ImageInputBuilder:
         folders = self.folders.get(name) or self.folders.get("", [])
         if not folders:
             raise InputError(
-                f"{self.terms.prefix}regions: no store for the {self.dataset_noun} {name!r}; add {name}=STORE, or one STORE for "
-                "all names without their own"
+                f"{self.terms.prefix}regions: no store for the {self.dataset_noun} {name!r}; add {name}=STORE, or one "
+                "STORE for all names without their own"
             )
         return folders
 

@@ -198,7 +198,7 @@ class InspectedModel:
         names: Sequence[str] = ()
         classes = None
         if isinstance(store, InMemoryRegions):
-            found = store.found[image]
+            found = store.regions[image]
             names = self.region_finder.extractor.facts["class_names"]
             classes = None if found.classes is None else found.classes[int(found.has_whole_image) :]
         elif isinstance(store, CombinedStore):
