@@ -21,7 +21,7 @@ from groundling.data.images import image_id
 from groundling.data.regions.annotations import OUTSIDE, read_detections
 from groundling.data.regions.store import clip_boxes
 from groundling.data.samples import subsample
-from groundling.data.tables import OWN, TABLES, lines_of, separator_note
+from groundling.data.tables import DATA_FILES, TABLES, lines_of, separator_note
 from groundling.data.text.words import TELLING, length_auc
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task, flickr_entities, list_oddities, nlvr2, refcoco, snli_ve, vcr, vqa
@@ -57,7 +57,7 @@ def own_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     read_as: list[TableTaskSettings] = []
     others: dict[Path, list[str]] = {}
     for path in place.files:
-        if path.suffix not in OWN or path in place.explained:
+        if path.suffix not in DATA_FILES or path in place.explained:
             continue
         header = _header(place, path)
         options = columns_of(header, told)

@@ -71,7 +71,7 @@ def _padded(example: Example, length: int) -> Example:
 
 
 class SampleDataset(Protocol):
-    """The data set that `train` and `evaluate` read.
+    """The data set that training and evaluation read.
 
     Wrappers (regions, pixels, teachers) take one and are one, in any order.
     """
@@ -217,7 +217,8 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, table: Sized) -> None:
     """
     if len(tokenizer) > len(table):
         raise InputError(
-            f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, the model {len(table)}"
+            f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, "
+            f"but the model's word embeddings have only {len(table)} rows"
         )
 
 
@@ -289,9 +290,9 @@ class TextRowEncoder:
         for parts, spans_of_parts, encoding in zip(
             texts, words, self.engine.encode_batch(plain), strict=True
         ):
-            dropped = max(0, len(encoding.ids) - self.max_length)
-            kept = self._cut(parts) if dropped else encoding
-            out.append((self._row(kept, spans_of_parts), dropped))
+            truncated_tokens = max(0, len(encoding.ids) - self.max_length)
+            kept = self._cut(parts) if truncated_tokens else encoding
+            out.append((self._row(kept, spans_of_parts), truncated_tokens))
         return out
 
     def row_of(self, tokens: Tokens) -> tuple[TextRow, int]:
@@ -318,13 +319,13 @@ class TextRowEncoder:
         return row, dropped
 
     def _cut(self, parts: tuple[str, ...]) -> Encoding:
-        kept = self.cutter.encode(parts[0], parts[1] if len(parts) == 2 else None)
+        truncated = self.cutter.encode(parts[0], parts[1] if len(parts) == 2 else None)
         # Without room for a token besides the special ones, the engine may not truncate the text.
-        if len(kept.ids) > self.max_length or set(kept.sequence_ids) == {None}:
+        if len(truncated.ids) > self.max_length or set(truncated.sequence_ids) == {None}:
             raise InputError(
                 f"--max-length {self.max_length}: no room for {parts[0][:40]!r} besides special tokens; raise it"
             )
-        return kept
+        return truncated
 
     def _row(self, encoding: Encoding, words: tuple[np.ndarray, ...]) -> TextRow:
         segment = np.array([-1 if s is None else s for s in encoding.sequence_ids], np.int64)
@@ -513,25 +514,25 @@ class TextDataset:
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): rows, text tokens and CLIP tokens, counted by converting every text."""
-        counted: list[tuple[int, int, int]] = []
-        for start in range(0, len(self), AT_ONCE):
-            some = range(start, min(start + AT_ONCE, len(self)))
-            counted += [size_of(sample) for sample in self.get(some)]
-        return np.array(counted, np.int64).reshape(-1, 3)
+        counts: list[tuple[int, int, int]] = []
+        for start in range(0, len(self), TEXTS_PER_BATCH):
+            some = range(start, min(start + TEXTS_PER_BATCH, len(self)))
+            counts += [size_of(sample) for sample in self.get(some)]
+        return np.array(counts, np.int64).reshape(-1, 3)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
-        wanted = dict.fromkeys(self.first_of_equal[index] for index in indices)
-        missing = [first for first in wanted if first not in self.cache]
+        firsts = dict.fromkeys(self.first_of_equal[index] for index in indices)
+        missing = [first for first in firsts if first not in self.cache]
         converted = self._convert([self.examples[first] for first in missing]) if missing else []
-        fresh = dict(zip(missing, converted, strict=True))
+        converted_samples = dict(zip(missing, converted, strict=True))
         out = []
         for index in indices:
             first = self.first_of_equal[index]
-            sample = fresh.get(first) or self.cache[first]
+            sample = converted_samples.get(first) or self.cache[first]
             out.append(_labelled(sample, self.examples[index]))
         for first in missing[: max(0, self.max_cached - len(self.cache))]:
-            self.cache[first] = fresh[first]
+            self.cache[first] = converted_samples[first]
         return out
 
     def _convert(self, examples: Sequence[Example]) -> list[Sample]:
@@ -575,7 +576,7 @@ class TextDataset:
         return samples
 
 
-AT_ONCE = 1024
+TEXTS_PER_BATCH = 1024
 """Texts that are converted together while sizes are counted."""
 
 
@@ -676,16 +677,16 @@ def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndar
     badly: in batches of 32 sorted by tokens, padding is .02 of RTE's and .01 of MRPC's tokens;
     sorted by characters, .17 and .33.
     """
-    counted: list[int] = []
-    for start in range(0, len(examples), AT_ONCE):
-        some = examples[start : start + AT_ONCE]
-        seconds = [one.choices or texts_of(one)[1:] for one in some]
+    counts: list[int] = []
+    for start in range(0, len(examples), TEXTS_PER_BATCH):
+        batch = examples[start : start + TEXTS_PER_BATCH]
+        seconds = [one.choices or texts_of(one)[1:] for one in batch]
         every = [
-            text for one, more in zip(some, seconds, strict=True) for text in (one.text, *more)
+            text for one, more in zip(batch, seconds, strict=True) for text in (one.text, *more)
         ]
         sizes = map(len, every if engine is None else _encoded(every, engine))
-        counted += [next(sizes) + max((next(sizes) for _ in more), default=0) for more in seconds]
-    return np.array(counted, np.int64)
+        counts += [next(sizes) + max((next(sizes) for _ in more), default=0) for more in seconds]
+    return np.array(counts, np.int64)
 
 
 def _encoded(texts: Sequence[str], engine: Tokenizer) -> list[Encoding]:
@@ -695,10 +696,7 @@ def _encoded(texts: Sequence[str], engine: Tokenizer) -> list[Encoding]:
 
 
 def _key(example: Example) -> object:
-    """The rows of a multiple-choice example, in place of its own.
-
-    All samples of a data set have C of them.
-    """
+    """The texts and tags of an example; those with equal ones share a converted sample."""
     marks = (
         example.region_tags,
         example.choice_region_tags,

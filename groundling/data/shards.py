@@ -290,32 +290,32 @@ class ShardWriter:
 
     def _forms(self, records: Sequence[Record]) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
         """By array name: type and shape of a row, which must be equal for all records of a shard."""
-        seen = set()
+        names = set()
         forms: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         for record in records:
-            if record.id in seen:
+            if record.id in names:
                 raise InputError(f"{self.folder}: two records are called {record.id!r}")
-            seen.add(record.id)
-            theirs = {name: self._form(record, name) for name in record.arrays}
+            names.add(record.id)
+            record_forms = {name: self._form(record, name) for name in record.arrays}
             if not forms:
-                forms = theirs
-            if theirs != forms:
+                forms = record_forms
+            if record_forms != forms:
                 raise InputError(
                     f"{self.folder}: records differ: {records[0].id!r} has {_words(forms)}, "
-                    f"{record.id!r} {_words(theirs)}; expected arrays of one type and shape"
+                    f"{record.id!r} {_words(record_forms)}; expected arrays of one type and shape"
                 )
         return forms
 
     def _form(self, record: Record, name: str) -> tuple[np.dtype, tuple[int, ...]]:
         array = record.arrays[name]
         dtype = array.dtype
-        who = f"{self.folder}: array {name!r} of {record.id!r}"
+        where = f"{self.folder}: array {name!r} of {record.id!r}"
         if not _ARRAY_NAME.fullmatch(name) or name == "index":
-            raise InputError(f"{who}: names are a-z, 0-9 and _, and not index")
+            raise InputError(f"{where}: names are a-z, 0-9 and _, and not index")
         if dtype.kind not in "biuf" or dtype.itemsize > 8:
-            raise InputError(f"{who} holds {dtype}, expected numbers of at most 8 bytes, or bool")
+            raise InputError(f"{where} holds {dtype}, expected numbers of at most 8 bytes, or bool")
         if array.ndim == 0:
-            raise InputError(f"{who} has no first axis")
+            raise InputError(f"{where} has no first axis")
         return dtype.newbyteorder("<"), array.shape[1:]
 
 
@@ -467,13 +467,13 @@ def open_file_limit() -> int:
     several hundred files open.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    target = MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN)
+    if soft != resource.RLIM_INFINITY and soft < target:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
         except (OSError, ValueError):
             return OPEN_FILES
-    return max(OPEN_FILES, wanted // 8)
+    return max(OPEN_FILES, target // 8)
 
 
 def duplicate_ids(indices: Iterable[ShardIndex], folder: Path) -> list[str]:
@@ -498,20 +498,20 @@ class ShardStore:
         self,
         folder: str | Path,
         noun: str = "record",
-        read: Callable[[Path], ShardIndex] = read_index,
+        index_reader: Callable[[Path], ShardIndex] = read_index,
     ) -> None:
         """A folder that a `ShardWriter` has closed.
 
-        `noun` is the word for a record in messages. `read` reads an index (and may check more of
+        `noun` is the word for a record in messages. `index_reader` reads an index (and may check more of
         it). Raises InputError if the store is incomplete, damaged or another kind of folder.
         """
         self.folder = Path(folder)
         self.noun = noun
-        self._read = read
+        self._index_reader = index_reader
         path = self.folder / "manifest.json"
         if not path.is_file():
             raise InputError(
-                f"{folder}: not a complete store; the command that writes it resumes it"
+                f"{folder}: not a complete store; repeat the command that writes it, which then resumes"
             )
         self.manifest = read_object(path)
         shards = self.manifest.get("shards")
@@ -522,7 +522,9 @@ class ShardStore:
                 f"{path}: format {self.manifest.get('format')!r}, expected {FORMAT}; "
                 "a newer version of groundling wrote it"
             )
-        self.indices = [read(shard_file(self.folder, "index", at)) for at in range(shards)]
+        self.indices = [
+            index_reader(shard_file(self.folder, "index", shard)) for shard in range(shards)
+        ]
         self.rows = total_rows(self.indices, self.folder)
         self.columns: dict[str, ColumnInfo] = next((i.columns for i in self.indices if i.ids), {})
         self.ids = [name for index in self.indices for name in index.ids]
@@ -532,7 +534,7 @@ class ShardStore:
         self._arrays = lru_cache(max(1, open_file_limit() // max(1, len(self.columns))))(self._open)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ShardStore, (self.folder, self.noun, self._read)
+        return ShardStore, (self.folder, self.noun, self._index_reader)
 
     def __len__(self) -> int:
         return len(self.ids)

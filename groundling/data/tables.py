@@ -24,7 +24,7 @@ TABLES = (".csv", ".tsv")
 """Endings of tables, whose first line names the columns."""
 ROWS = (*TABLES, ".jsonl")
 """Endings of files with one row of named columns or fields per line."""
-OWN = (*ROWS, ".json")
+DATA_FILES = (*ROWS, ".json")
 """The same, and .json, which holds a list of such objects."""
 BLOCK = 1 << 20
 """Number of bytes read at a time."""
@@ -174,7 +174,7 @@ def separator_note(path: Path) -> str:
 
     Raises InputError as `read_text`.
     """
-    if path.suffix in OWN and path.suffix not in TABLES:
+    if path.suffix in DATA_FILES and path.suffix not in TABLES:
         return ""
     usual = default_dialect(path)
     found = detect_dialect(_first_line(path), usual)

@@ -39,13 +39,13 @@ SPLITS = ("train", "val", "testA", "testB", "test")
 class IouRule:
     """Criterion for two boxes to match, by intersection over union, which papers compute in different ways."""
 
-    at: float = 0.5
+    threshold: float = 0.5
     """Minimum intersection over union."""
     strict: bool = False
-    """Whether the IoU must exceed `at`, instead of being at least `at`."""
+    """Whether the IoU must exceed `threshold`, instead of being at least `threshold`."""
     inclusive: bool = False
     """Whether boxes include their last pixel, which adds 1 to every side."""
-    thinnest: float = 0
+    min_side: float = 0
     """Pixels that both sides of the intersection must exceed, otherwise the IoU is 0."""
 
     def iou(self, boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -55,7 +55,7 @@ class IouRule:
         low = np.maximum(boxes[..., :2], others[..., :2])
         high = np.minimum(boxes[..., 2:], others[..., 2:])
         sides = high - low + self.inclusive
-        counts = (sides > self.thinnest).all(-1)
+        counts = (sides > self.min_side).all(-1)
         intersection = np.where(counts, sides.prod(-1), 0.0)
         union = self._areas(boxes) + self._areas(others) - intersection
         return np.divide(intersection, union, out=np.zeros_like(union), where=union > 0)
@@ -67,14 +67,14 @@ class IouRule:
     def __call__(self, boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Whether boxes (R, 4) match others (G, 4), corners in pixels: (R, G) bool."""
         overlap = self.iou(boxes, others)
-        return overlap > self.at if self.strict else overlap >= self.at
+        return overlap > self.threshold if self.strict else overlap >= self.threshold
 
 
 VL_BERT = IouRule(inclusive=True)
 """VL-BERT's evaluation criterion: jackroos/VL-BERT, refcoco/function/test.py."""
 VL_BERT_LABELS = IouRule(inclusive=True, strict=True)
 """VL-BERT's training criterion: jackroos/VL-BERT, refcoco/modules/resnet_vlbert_for_refcoco.py."""
-UNITER = IouRule(strict=True, thinnest=1)
+UNITER = IouRule(strict=True, min_side=1)
 """MAttNet's criterion, in both tracks."""
 
 

@@ -48,7 +48,7 @@ class ImageBoxes:
     """
     appended_detections: int = 0
     """Number of detected boxes, which follow the annotated ones."""
-    segments: Path | None = None
+    segmentation_file: Path | None = None
     """VCR's json, which has the objects' segmentations.
 
     Read with the image, because masks take time.
@@ -327,7 +327,7 @@ def _of_vcr(folder: Path) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
         confidence = np.ones_like(objects.confidence)
         classes = np.array([number[name] for name in objects.names], np.int64)
         image_boxes = ImageBoxes(
-            objects.boxes, confidence, classes, annotated_order=True, segments=path
+            objects.boxes, confidence, classes, annotated_order=True, segmentation_file=path
         )
         boxes[file] = AnnotatedBoxes(objects.size, image_boxes)
     return boxes, names

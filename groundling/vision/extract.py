@@ -262,7 +262,7 @@ class Extractor:
         text = json.dumps(preprocessing, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.key: dict[str, Any] = {"weights": weights, "preprocessing": digest, "boxes": source}
-        if any(one.boxes.segments for one in annotations.values()):
+        if any(one.boxes.segmentation_file for one in annotations.values()):
             self.key["cover"] = (
                 "14 x 14"  # shards of an unfinished store of an older version have none
             )
@@ -389,10 +389,10 @@ def _plain(name: str) -> str:
 
 def _segmentation(boxes: ImageBoxes) -> np.ndarray | None:
     """The cells of its box that each object fills, (R, 14, 14); a detected object fills all."""
-    if boxes.segments is None:
+    if boxes.segmentation_file is None:
         return None
     return np.pad(
-        read_vcr_objects(boxes.segments).masks(),
+        read_vcr_objects(boxes.segmentation_file).masks(),
         ((0, boxes.appended_detections), (0, 0), (0, 0)),
         constant_values=True,
     )

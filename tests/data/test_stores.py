@@ -79,8 +79,8 @@ def test_the_first_store_that_has_an_image_counts(tmp_path: Path) -> None:
     assert not np.array_equal(both["2"].boxes, second["2"].boxes)
     assert np.array_equal(both["3"].boxes, second["3"].boxes)
     assert (both.count("3"), both.size("3")) == (second.count("3"), (60, 40))
-    assert both.repeated(["1", "2", "3"]) == ["2"]
-    assert CombinedStore([first]).repeated(["1", "2"]) == []
+    assert both.in_several_stores(["1", "2", "3"]) == ["2"]
+    assert CombinedStore([first]).in_several_stores(["1", "2"]) == []
     with pytest.raises(InputError, match="no image '4'"):
         both["4"]
 
@@ -96,7 +96,7 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
     first = RegionStore(made["first"])
     for name, message in (
         ("wide", "features have widths 12 and 7"),
-        ("bare", "regions have 5 classes, all things and no classes"),
+        ("bare", "regions have 5 classes without background and no classes"),
         ("other", "made by resnet and by vit; stores that are used together need the same kind"),
     ):
         with pytest.raises(InputError, match=message) as told:

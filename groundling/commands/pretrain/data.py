@@ -230,7 +230,7 @@ class PretrainingData:
         """Stores and ids of all images; two data sets may use the same id for different images."""
         pairs = zip(self.samples, self.stores, strict=True)
         places = (
-            f"{store.holder(image).folder}: {image}"
+            f"{store.store_of(image).folder}: {image}"
             for samples, store in pairs
             for images in samples.images
             for image in images
@@ -411,9 +411,9 @@ def _shared_images(
         shared = [
             image
             for image in images
-            if image in first and stores[first[image]].holder(image) is store.holder(image)
+            if image in first and stores[first[image]].store_of(image) is store.store_of(image)
         ]
-        repeated = store.repeated(images)
+        repeated = store.in_several_stores(images)
         mixed = sorted(set(repeated) & set(shared))
         if mixed:
             other = corpora[first[mixed[0]]]

@@ -33,7 +33,7 @@ from groundling.data.images import (
     normalize_unicode,
     unread_images,
 )
-from groundling.data.tables import OWN, ROWS, lines_of
+from groundling.data.tables import DATA_FILES, ROWS, lines_of
 from groundling.runs.folder import read_json
 from groundling.runs.hashing import sha256_of
 from groundling.settings.input_settings import CaptionColumns
@@ -204,7 +204,7 @@ def captions_of_images(
 
 def is_captions(path: Path) -> bool:
     """Whether a text file holds captions: by its ending, or as a table whose header names captions."""
-    if path.is_dir() or path.suffix in OWN or path.name.endswith("token.txt"):
+    if path.is_dir() or path.suffix in DATA_FILES or path.name.endswith("token.txt"):
         return True
     return path.suffix == ".txt" and layout_of(path, DETECTED_COLUMNS) == TABLE
 

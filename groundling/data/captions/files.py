@@ -25,7 +25,7 @@ from groundling.core.errors import (
 )
 from groundling.data.images import HEIF_ENDINGS, IMAGE_ENDINGS, is_image_file
 from groundling.data.tables import (
-    OWN,
+    DATA_FILES,
     ROWS,
     RowPosition,
     default_dialect,
@@ -175,7 +175,7 @@ def read_file(
         if splits and caption_file.layout != KARPATHY:
             raise InputError(
                 f"{path}: its images have no splits, but the splits {', '.join(splits)} are selected; "
-                "expected Karpathy's json"
+                "pass Karpathy's json, or leave --caption-splits out"
             )
         chosen = columns.caption_column or columns.image_column
         if chosen and caption_file.layout not in (TABLE, IMAGEFOLDER):
@@ -226,7 +226,7 @@ def _what_is_in(folder: Path) -> str:
 
 
 def _may_hold(path: Path) -> bool:
-    is_named_so = path.suffix in OWN or path.name.endswith("token.txt")
+    is_named_so = path.suffix in DATA_FILES or path.name.endswith("token.txt")
     return is_named_so and path.is_file()
 
 

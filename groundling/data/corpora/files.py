@@ -25,7 +25,7 @@ from groundling.core.errors import (
     require_known,
 )
 from groundling.data.captions.captions import CaptionSelection, captions_of_images, is_captions
-from groundling.data.tables import OWN, describe_bad_utf8
+from groundling.data.tables import DATA_FILES, describe_bad_utf8
 from groundling.data.text.words import Lexicon
 
 Item = TypeVar("Item")
@@ -262,7 +262,7 @@ COLUMN = "text"
 """The text column of a parquet file with several columns."""
 PACKED = (".gz", ".zst")
 """Endings of compressed text."""
-STRUCTURED = (*OWN, ".xml", ".tar", ".parquet")
+STRUCTURED = (*DATA_FILES, ".xml", ".tar", ".parquet")
 """Endings of files whose lines are not texts, before the ending of the compression."""
 PARQUET = ".parquet"
 

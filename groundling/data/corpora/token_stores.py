@@ -49,7 +49,7 @@ from groundling.data.corpora.files import (
     split_long_texts,
 )
 from groundling.data.samples import (
-    AT_ONCE,
+    TEXTS_PER_BATCH,
     ClipRowEncoder,
     LazySequence,
     TextRowEncoder,
@@ -487,9 +487,9 @@ class CorpusDataset:
     def sizes(self) -> np.ndarray:
         """(len(self), 3): one row, text tokens, CLIP tokens."""
         sizes = np.ones((len(self), 3), np.int64)
-        for start in range(0, len(self), AT_ONCE):
-            some = range(start, min(start + AT_ONCE, len(self)))
-            sizes[start : start + AT_ONCE] = [size_of(sample) for sample in self.get(some)]
+        for start in range(0, len(self), TEXTS_PER_BATCH):
+            some = range(start, min(start + TEXTS_PER_BATCH, len(self)))
+            sizes[start : start + TEXTS_PER_BATCH] = [size_of(sample) for sample in self.get(some)]
         return sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:

@@ -108,7 +108,8 @@ def read_vcr_objects(path: Path) -> VcrObjects:
         polygons = tuple(_polygons(segment, size) for segment in content["segms"])
     if not len(names) == len(boxes) == len(polygons):
         raise InputError(
-            f"{path}: {len(names)} names, {len(boxes)} boxes and {len(polygons)} segments"
+            f"{path}: {len(names)} names, {len(boxes)} boxes and {len(polygons)} segments; "
+            "expected one of each for every object"
         )
     clipped, good = clip_boxes(boxes[:, :4] / sides)
     if not good.all():

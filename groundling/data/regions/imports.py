@@ -62,7 +62,7 @@ MARK = b"\xef\xbb\xbf"
 
 LARGEST = 1 << 26
 """Maximum number of bytes of one image's file or archive member: a hundred regions with features
-and classes have about three \ million.
+and classes have about three million.
 """
 
 Arrays = dict[str, np.ndarray]
@@ -328,7 +328,8 @@ def _regions(
     one_length = {len(array) for array in arrays.values()} == {len(boxes)}
     if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != 4 or not one_length:
         raise InputError(
-            f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape} do not fit"
+            f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape}: "
+            "expected one row per region"
         )
     clipped, valid = clip_boxes(boxes)
     if not valid.any():

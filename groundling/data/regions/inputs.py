@@ -218,10 +218,10 @@ class ImageInputBuilder:
         parts = [self.stores(name) for name in self.training_datasets]
         for image in dict.fromkeys(image for images in samples.images for image in images):
             for name, part in zip(self.training_datasets, parts, strict=True):
-                if image in part and part.holder(image) is not store.holder(image):
+                if image in part and part.store_of(image) is not store.store_of(image):
                     raise InputError(
-                        f"--regions: image {image!r} is in {store.holder(image).folder}, but also in "
-                        f"{part.holder(image).folder}, the store of {name}; splits that are trained on together need "
+                        f"--regions: image {image!r} is in {store.store_of(image).folder}, but also in "
+                        f"{part.store_of(image).folder}, the store of {name}; splits that are trained on together need "
                         "stores without common images, or one store for all"
                     )
 
@@ -251,7 +251,7 @@ class ImageInputBuilder:
         if model.region_source != "features":
             return
         for store in self.stores(*names).stores:
-            store.require(model.sizes.regions)
+            store.require_width(model.sizes.regions)
             facts = model.regions_provenance if provenance is None else provenance
             difference = describe_mismatch(facts, store.manifest)
             if difference and not self.settings.allow_region_mismatch:

@@ -283,22 +283,22 @@ def truncate_to_budget(sample: Sample, regions: RegionRow, budget: int) -> tuple
     """
     rows = [row.text for row in sample.rows if row.text is not None]
     tokens = longest = max((len(row.input_ids) for row in rows), default=0)
-    kept = len(regions)
-    if not budget or longest + kept <= budget:
+    region_count = len(regions)
+    if not budget or longest + region_count <= budget:
         return sample, regions
-    while tokens + kept > budget:
-        if kept > tokens or tokens == LEAST_TOKENS:
-            kept -= 1
+    while tokens + region_count > budget:
+        if region_count > tokens or tokens == LEAST_TOKENS:
+            region_count -= 1
         else:
             tokens -= 1
-    cut = sample.each_row(lambda row: _shortened(row, tokens))
-    lost = sum(max(0, len(row.input_ids) - tokens) for row in rows)
-    out = len(regions) - kept
+    truncated = sample.each_row(lambda row: _shortened(row, tokens))
+    lost_tokens = sum(max(0, len(row.input_ids) - tokens) for row in rows)
+    lost_regions = len(regions) - region_count
     return replace(
-        cut,
-        truncated_tokens=sample.truncated_tokens + lost,
-        truncated_regions=sample.truncated_regions + out,
-    ), regions.take(slice(kept))
+        truncated,
+        truncated_tokens=sample.truncated_tokens + lost_tokens,
+        truncated_regions=sample.truncated_regions + lost_regions,
+    ), regions.take(slice(region_count))
 
 
 def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRow]:
@@ -310,9 +310,9 @@ def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRo
     if not mentioned:
         return sample, regions
     first = int(regions.is_whole_image[0])
-    stays = np.isin(np.arange(len(regions)) - first, mentioned) | regions.is_whole_image
+    kept = np.isin(np.arange(len(regions)) - first, mentioned) | regions.is_whole_image
     # The last entry is for tokens that name no object.
-    numbers = np.where(stays[first:], np.cumsum(stays[first:]) - 1, -1)
+    numbers = np.where(kept[first:], np.cumsum(kept[first:]) - 1, -1)
     numbers = np.append(numbers, -1)
 
     def renumbered(row: Sample) -> Sample:
@@ -321,7 +321,7 @@ def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRo
         named = np.minimum(row.text.region_index, len(numbers) - 1)
         return replace(row, text=replace(row.text, region_index=numbers[named]))
 
-    return sample.each_row(renumbered), regions.take(stays)
+    return sample.each_row(renumbered), regions.take(kept)
 
 
 def _shortened(row: Sample, tokens: int) -> Sample:
@@ -335,13 +335,13 @@ def _shortened(row: Sample, tokens: int) -> Sample:
 
 def _with_rows(sample: Sample, rows: Sequence[Sample]) -> Sample:
     """A sample with these rows, which were truncated separately."""
-    lost = sum(row.truncated_tokens - sample.truncated_tokens for row in rows)
-    out = sum(row.truncated_regions for row in rows)
+    lost_tokens = sum(row.truncated_tokens - sample.truncated_tokens for row in rows)
+    lost_regions = sum(row.truncated_regions for row in rows)
     return replace(
         sample,
         choices=tuple(rows),
-        truncated_tokens=sample.truncated_tokens + lost,
-        truncated_regions=sample.truncated_regions + out,
+        truncated_tokens=sample.truncated_tokens + lost_tokens,
+        truncated_regions=sample.truncated_regions + lost_regions,
     )
 
 
@@ -435,14 +435,14 @@ class CaptionSampleDataset:
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each drawn with its own generator."""
-        chosen = []
+        examples = []
         labels = []
         for index, rng in zip(indices, rngs, strict=True):
             example, label = self._draw(index, rng)
-            chosen.append(example)
+            examples.append(example)
             labels.append(label)
         # A pair hardly ever occurs twice, so nothing is cached.
-        samples = TextDataset(chosen, self.text).get(range(len(chosen)))
+        samples = TextDataset(examples, self.text).get(range(len(examples)))
         if not self.pairs:
             return samples
         return [
@@ -460,15 +460,15 @@ class CaptionSampleDataset:
         example = Example(self.ids[index], captions[first], images=(image.id,))
         if not self.pairs:
             return example, 1
-        same = bool(rng.random() < 0.5)
-        if same:
+        same_image = bool(rng.random() < 0.5)
+        if same_image:
             step = 1 + int(rng.integers(max(1, len(captions) - 1)))
             second = captions[(first + step) % len(captions)]
         else:
             step = 1 + int(rng.integers(max(1, len(self.captioned) - 1)))
-            others = self.captioned[(place + step) % len(self.captioned)].captions
-            second = others[int(rng.integers(len(others)))]
-        return replace(example, text_pair=second), int(same)
+            other_captions = self.captioned[(place + step) % len(self.captioned)].captions
+            second = other_captions[int(rng.integers(len(other_captions)))]
+        return replace(example, text_pair=second), int(same_image)
 
 
 def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:

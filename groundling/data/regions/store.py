@@ -218,7 +218,7 @@ class RegionWriter:
         self._shards = ShardWriter(folder, key, process)
         self.folder = self._shards.folder
 
-    def done(self, number: int) -> bool:
+    def is_complete(self, number: int) -> bool:
         """Whether a shard is complete."""
         return self._shards.is_complete(number)
 
@@ -260,7 +260,7 @@ class RegionWriter:
                 skipped = []
             if name in names_seen:
                 skipped.append(f"{name}: occurs again; the first one counts")
-            elif not self.done(number):
+            elif not self.is_complete(number):
                 try:
                     images.append(read())
                 except InputError as error:
@@ -310,7 +310,7 @@ class RegionWriter:
         return {"counts": counts, "form": min(forms), "boxes_left_out": left_out}
 
     def _flush(self, number: int, images: list[ImageRegions], skipped: list[str]) -> None:
-        if number >= 0 and not self.done(number):
+        if number >= 0 and not self.is_complete(number):
             self.write(number, images, skipped)
 
     def _one_form(self, forms: Iterable[str]) -> None:
@@ -420,7 +420,7 @@ class RegionStore:
         path = self.folder / "manifest.json"
         if not path.is_file():
             raise InputError(
-                f"{folder}: not a complete region store; `groundling regions` resumes it"
+                f"{folder}: not a complete region store; repeat its `groundling regions` command, which then resumes"
             )
         self._shards = ShardStore(folder, "image", read_region_index)
         self.manifest = self._shards.manifest
@@ -445,7 +445,7 @@ class RegionStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return RegionStore, (self.folder, self.features)  # a worker process maps the files itself
 
-    def compare(self) -> None:
+    def verify_hashes(self) -> None:
         """As `ShardStore.verify_hashes`."""
         self._shards.verify_hashes()
 
@@ -493,7 +493,7 @@ class RegionStore:
         """Number of an image's regions."""
         return self._shards.length(self._shards.index_of(image_id), "boxes")
 
-    def require(self, width: int) -> None:
+    def require_width(self, width: int) -> None:
         """Raise InputError if the features' width is not the model's `width`."""
         if self.width != width:
             raise InputError(
@@ -532,7 +532,7 @@ class RegionStore:
         classes = self._distribution(views.get("classes"), image_id)
         fault = first_fault(arrays if classes is None else {**arrays, "classes": classes})
         if fault:  # in a store that is older than the check of imports, or damaged since
-            raise InputError(f"{self.folder}: image {image_id!r}: {fault}; `groundling data check`")
+            raise InputError(f"{self.folder}: image {image_id!r}: {fault}; make the store again")
         return RegionRow(
             **arrays,
             image_index=np.zeros(len(features), np.int64),
@@ -604,12 +604,12 @@ def open_checked_store(folder: str | Path, features: bool = True) -> RegionStore
 
     Arguments as for `RegionStore`.
 
-    With several processes on a machine, only the first compares. Raises InputError as
-    `RegionStore` and its `compare`.
+    With several processes on a machine, only the first does so. Raises InputError as
+    `RegionStore` and its `verify_hashes`.
     """
     store = RegionStore(folder, features)
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        store.compare()
+        store.verify_hashes()
     return store
 
 

@@ -129,7 +129,11 @@ class _TermStatistics:
 
         A word with many distinct ones is vague.
         """
-        spread = sum(len(side) / side.total() for side in (self.left_neighbours, self.right_neighbours) if side)
+        spread = sum(
+            len(side) / side.total()
+            for side in (self.left_neighbours, self.right_neighbours)
+            if side
+        )
         return 1 + spread * self.count / max_count
 
     def score(self, typical: float, max_count: int, sentences: int) -> float:

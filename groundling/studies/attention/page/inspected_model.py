@@ -202,7 +202,7 @@ class InspectedModel:
             names = self.region_finder.extractor.facts["class_names"]
             classes = None if found.classes is None else found.classes[int(found.has_whole_image) :]
         elif isinstance(store, CombinedStore):
-            names = store.holder(image).manifest.get("class_names", ())
+            names = store.store_of(image).manifest.get("class_names", ())
             classes = None if row.classes is None else row.classes[~row.is_whole_image]
         if classes is None or not names:
             return []
