@@ -182,10 +182,10 @@ class ShardWriter:
             arrays = [np.ascontiguousarray(record.arrays[name], dtype) for record in records]
             rows = sum(len(array) for array in arrays)
             header = io.BytesIO()
-            about = {"descr": dtype.str, "fortran_order": False, "shape": (rows, *shape)}
-            np.lib.format.write_array_header_1_0(header, about)
-            tokens = [memoryview(header.getvalue()), *(array.data for array in arrays)]
-            sha256 = _write(shard_file(self.folder, name, number), tokens)
+            header_fields = {"descr": dtype.str, "fortran_order": False, "shape": (rows, *shape)}
+            np.lib.format.write_array_header_1_0(header, header_fields)
+            chunks = [memoryview(header.getvalue()), *(array.data for array in arrays)]
+            sha256 = _write(shard_file(self.folder, name, number), chunks)
             columns[name] = ColumnInfo(dtype.str, shape, rows, sha256)
         facts = [dict(record.facts) for record in records]
         index = ShardIndex(
@@ -213,7 +213,7 @@ class ShardWriter:
             skipped: reasons for skipped records that are in no shard.
             summary: further entries of the manifest, computed from all shards'
                 indices, e.g. other `counts`.
-            barrier: waits for all processes of `process`, each of which must call
+            barrier: waits for all processes of the run, each of which must call
                 this; the first one writes.
 
         Raises InputError if a shard is missing, has another key or other arrays,
@@ -323,7 +323,7 @@ def _words(forms: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> str:
     return ", ".join(f"{name} {dtype.name} {shape}" for name, (dtype, shape) in forms.items())
 
 
-def _write(path: Path, tokens: Iterable[memoryview]) -> str:
+def _write(path: Path, chunks: Iterable[memoryview]) -> str:
     """Write a file atomically; returns its SHA-256.
 
     The data is flushed to disk before the rename, so after a power failure every file
@@ -333,9 +333,9 @@ def _write(path: Path, tokens: Iterable[memoryview]) -> str:
     partial = path.with_name(path.name + ".partial")
     with disk_errors(path):
         with partial.open("wb") as stream:
-            for token in tokens:
-                stream.write(token)
-                digest.update(token)
+            for chunk in chunks:
+                stream.write(chunk)
+                digest.update(chunk)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, path)
