@@ -150,7 +150,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
         if way == "masses":
             consumer = ModalityImportance()
         text = TextRowEncoder(model.text.tokenizer, 64)
-        samples = RegionDataset(TextDataset(examples, text, keep=0), Drawn())
+        samples = RegionDataset(TextDataset(examples, text, max_cached=0), Drawn())
         run_passes_here([AttentionPass(model, lambda: samples, [consumer])])
         if way == "masses":
             images = [example.images[0] for example in examples]

@@ -77,7 +77,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Visualization": {
         "groundling.studies.attention.page": "visualize AttentionPage",
-        "groundling.vision.show": "show_regions AnnotatedPhoto",
+        "groundling.vision.show": "show_regions AnnotatedImage",
     },
     "Data": {
         "groundling.data.regions.store": "RegionStore RegionWriter ImageRegions",

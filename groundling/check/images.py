@@ -16,7 +16,7 @@ from groundling.data.images import is_image_file, read_image
 from groundling.data.regions.annotations import OUTSIDE, read_instances
 from groundling.data.regions.imports import import_regions
 from groundling.data.regions.store import RegionStore
-from groundling.data.samples import thinned
+from groundling.data.samples import subsample
 from groundling.data.tables import ROWS
 from groundling.runs.folder import read_json
 
@@ -46,7 +46,7 @@ def try_images(
     for file, expected in (expected_names or {}).items():
         absent = [f"image {name}" for name in dict.fromkeys(expected) if name not in names]
         report.add_problem(file, f"not in {place}", absent)
-    sample = thinned(paths, MAX_DECODED)
+    sample = subsample(paths, MAX_DECODED)
     broken = [path.name for path in sample if not _decodes(path)]
     report.add_problem(folders[0], "does not decode as an image", broken)
     about = f"{len(paths):,} images"
@@ -278,17 +278,17 @@ def _check_file(
         if not _has_its_images(collection, place):
             report.lines.extend(_skipped_table_notes(collection, place))
             return
-        layout = collection.reading.layout  # as the commands read it
+        layout = collection.caption_file.layout  # as the commands read it
     collection = collection or CaptionCollection(path, None, columns, content)
     contents.names.append(layout)
     contents.captioned[collection.path] = collection
-    rows = collection.reading.rows
+    rows = collection.caption_file.rows
     images = {row.file for row in rows}
-    about = f"; {collection.reading.about}" if collection.reading.about else ""
+    about = f"; {collection.caption_file.summary}" if collection.caption_file.summary else ""
     report.add_fact(collection.path, f"{len(rows):,} captions of {len(images):,} images{about}")
-    report.lines.extend(f"note: {guess}" for guess in collection.guess_note)
+    report.lines.extend(f"note: {guess}" for guess in collection.column_notes)
     if path.is_dir():
-        report.mark_checked(*collection.reading.sidecars)
+        report.mark_checked(*collection.caption_file.sidecars)
     report.problems.extend([*collection.faults, *collection.notes])
 
 
@@ -317,11 +317,11 @@ def _skipped_table_notes(collection: CaptionCollection, place: CheckedFolder) ->
     """Notes on why a table beside images is not taken for captions, and on the faults that commands
     would report.
     """
-    if not collection.reading.about:
+    if not collection.caption_file.summary:
         return [f"note: not taken for captions: {fault}" for fault in collection.faults[:1]]
     advice = "pass --caption-column and --image-column"
     lines = [
-        f"{collection.path}; if it holds {collection.reading.about}, {advice}",
+        f"{collection.path}; if it holds {collection.caption_file.summary}, {advice}",
         *collection.faults,
         *collection.notes,
     ]

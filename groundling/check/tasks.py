@@ -20,8 +20,8 @@ from groundling.data.image_samples import missing_images_message
 from groundling.data.images import image_id
 from groundling.data.regions.annotations import OUTSIDE, read_detections
 from groundling.data.regions.store import clip_boxes
-from groundling.data.samples import thinned
-from groundling.data.tables import OWN, TABLES, lines_of, separator_note
+from groundling.data.samples import subsample
+from groundling.data.tables import DATA_FILES, TABLES, lines_of, separator_note
 from groundling.data.text.words import TELLING, length_auc
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task, flickr_entities, list_oddities, nlvr2, refcoco, snli_ve, vcr, vqa
@@ -57,7 +57,7 @@ def own_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     task_tables: list[TableTaskSettings] = []
     others: dict[Path, list[str]] = {}
     for path in place.files:
-        if path.suffix not in OWN or path in place.matched_paths:
+        if path.suffix not in DATA_FILES or path in place.matched_paths:
             continue
         header = _header(place, path)
         options = columns_of(header, columns)
@@ -208,7 +208,7 @@ COMPARED = 2000
 
 def _describe_lengths(lines: Sequence[str]) -> str:
     """Whether lines can be told apart by length alone, in words."""
-    some = thinned(lines, COMPARED)
+    some = subsample(lines, COMPARED)
     words = np.array([len(line.split()) for line in some])
     letters = np.array([len(line) for line in some])
     # Every line with itself, and with the line half a file away.

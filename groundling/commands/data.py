@@ -94,7 +94,7 @@ def data_show(config: ShowConfig, work: CommandContext) -> dict[str, Any]:
     about = PngInfo()
     about.add_text("Software", MARK)
     drawn = BytesIO()
-    found.picture.save(drawn, "PNG", pnginfo=about)
+    found.image.save(drawn, "PNG", pnginfo=about)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, drawn.getvalue())

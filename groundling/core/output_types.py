@@ -226,7 +226,9 @@ class OpenAnswer(OutputType):
     def head_width(self) -> int:
         """One per answer; raises InputError while the answers are unknown."""
         if not self.labels:
-            raise InputError("this task's answers are in its data folder; use task.at(folder)")
+            raise InputError(
+                "this task's answers are in its data folder; use task.with_answers_of(folder)"
+            )
         return len(self.labels)
 
     def parse_label(self, text: str, where: str) -> int:

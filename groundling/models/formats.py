@@ -11,7 +11,7 @@ from torch import nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.field_docs import with_field_docs
-from groundling.data.regions.inputs import Source
+from groundling.data.regions.inputs import FeatureSource
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.attention import AttentionCallback
 
@@ -44,7 +44,7 @@ class Encoder(nn.Module):
 class RegionEncoder(Encoder):
     """A model that reads text and regions, or text and patches. Abstract."""
 
-    region_source: Source = "features"
+    region_source: FeatureSource = "features"
     """Where the features of its regions come from."""
     reads_whole_image: bool
     """Whether the first region is the whole image."""

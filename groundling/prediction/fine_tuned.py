@@ -28,7 +28,7 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.data.images import Picture
+from groundling.data.images import ImageInput
 from groundling.data.regions.inputs import ImageSources, MessageTerms
 from groundling.data.samples import SampleDataset
 from groundling.data.tables import check_no_label, row_texts, separator_note
@@ -222,8 +222,8 @@ def _own(
     own = model.about.own or TableTaskSettings()
     label = label or own.label
     if not label:
-        raise InputError(f"{data}: name the column of the labels ({sight.names.mark}label)")
-    check_no_label(columns.texts, label, f"{sight.names.mark}text {columns.text}")
+        raise InputError(f"{data}: name the column of the labels ({sight.names.prefix}label)")
+    check_no_label(columns.texts, label, f"{sight.names.prefix}text {columns.text}")
     if split:
         return _split_rows(model, replace(own, label=label), data, split)
     header, lines = read_file_rows(model, data, columns, sight)
@@ -370,7 +370,7 @@ class FineTunedModel(LoadedModel):
         wording = PredictionFormatter(self.form, top_k, "top_k =")
         faults: dict[int, str] = {}
         examples: dict[int, Example] = {}
-        photos: dict[str, Picture] = {}
+        photos: dict[str, ImageInput] = {}
         for number, one in enumerate(asked):
             ids = one.ids(bool(regions))
             photos |= dict(zip(ids, one.pictures, strict=True))
@@ -396,7 +396,7 @@ class FineTunedModel(LoadedModel):
             raise_first([f"question {number}: {faults[number]}" for number in sorted(faults)])
         return answers
 
-    def _sight_of(self, photos: Mapping[str, Picture], regions: str, called: str) -> ImageLookup:
+    def _sight_of(self, photos: Mapping[str, ImageInput], regions: str, called: str) -> ImageLookup:
         """The lookup for the photos of some inputs; `called` is the argument's name in messages."""
         if photos and not self.reads_images:
             raise InputError(f"{self.folder}: this model reads only text; omit the image")
@@ -473,7 +473,7 @@ class FineTunedModel(LoadedModel):
         if images is None and isinstance(self.student, ClipFusionAdapter):
             raise InputError(f"{self.folder}: an adapter over CLIP needs an image for each text")
         examples = []
-        photos: dict[str, Picture] = {}
+        photos: dict[str, ImageInput] = {}
         for number, one in enumerate(python_inputs(texts, None, images, None)):
             ids = one.ids(bool(regions))
             photos |= dict(zip(ids, one.pictures, strict=True))

@@ -12,13 +12,13 @@ from PIL import Image
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
-from groundling.data.images import Picture, differs_in_ending, image_id
+from groundling.data.images import ImageInput, differs_in_ending, image_id
 from groundling.data.regions.inputs import (
-    FLAGS,
+    COMMAND_TERMS,
+    ImageCollection,
     ImageInputBuilder,
     ImageSources,
     MessageTerms,
-    Photos,
 )
 from groundling.data.tables import (
     RowPosition,
@@ -46,11 +46,11 @@ class ImageLookup:
         about: ModelDescription,
         find: Callable[[], RegionFinder],
         regions: Sequence[str] = (),
-        photos: Photos = "",
+        photos: ImageCollection = "",
         *,
         allow_region_mismatch: bool = False,
         decode: bool = False,
-        names: MessageTerms = FLAGS,
+        names: MessageTerms = COMMAND_TERMS,
     ) -> None:
         """`find` returns the region finder for photos, used where `regions` names no stores.
 
@@ -65,7 +65,7 @@ class ImageLookup:
         self.reads_pixels = reads_pixels(student, about)
         self.names = names
         self._refuse(regions, photos)
-        self.given: Mapping[str, Picture] | None = None
+        self.given: Mapping[str, ImageInput] | None = None
         self.place = ""
         if isinstance(photos, Mapping):
             self.given = photos or None
@@ -78,14 +78,14 @@ class ImageLookup:
                 allow_region_mismatch=allow_region_mismatch,
             ),
             features=not isinstance(student, EndToEndModel),
-            blind=about.reads.blind,
-            find=find() if self.reads_regions and not regions else None,
+            zero_features=about.reads.blind,
+            region_finder=find() if self.reads_regions and not regions else None,
             decode=decode,
-            called=names,
+            terms=names,
         )
         self.files: Mapping[str, Sequence[Path]] = self.inputs.files
         if regions and isinstance(student, SingleStreamModel):
-            self.inputs.check(student, learned=about.regions)
+            self.inputs.check(student, provenance=about.regions)
         self.other_endings: dict[str, None] = {}
         """Names whose file ending differs in capitals, each once."""
 
@@ -97,7 +97,7 @@ class ImageLookup:
     @property
     def finds_regions(self) -> bool:
         """Whether regions are detected now, which takes time and memory for every photo."""
-        return self.inputs.find is not None
+        return self.inputs.region_finder is not None
 
     def id_of(self, file: str) -> str:
         """The image id of a file name with or without ending.
@@ -132,25 +132,25 @@ class ImageLookup:
             self.inputs.image_sources(images, self.given) if self.reads_images else ImageSources()
         )
 
-    def _refuse(self, regions: Sequence[str], photos: Photos) -> None:
+    def _refuse(self, regions: Sequence[str], photos: ImageCollection) -> None:
         """Raises InputError for inputs that this model does not read, and for missing ones."""
         names = self.names
         given = [names.regions] if regions else []
         if photos:
-            given.append(names.photos)
+            given.append(names.images)
         if not self.reads_images:
             if given:
                 raise InputError(f"{given[0]}: this model reads only text; omit it")
             return
         if not self.reads_regions and regions:
             raise InputError(
-                f"{names.regions}: this model reads pixels, not regions; pass {names.photos}"
+                f"{names.regions}: this model reads pixels, not regions; pass {names.images}"
             )
         if self.reads_pixels and not photos:
-            raise InputError(f"this model reads pixels; pass {names.photos}")
+            raise InputError(f"this model reads pixels; pass {names.images}")
         if self.reads_regions and not given:
             raise InputError(
-                f"this model reads image regions; pass {names.regions}, or {names.photos} to detect them now"
+                f"this model reads image regions; pass {names.regions}, or {names.images} to detect them now"
             )
         if regions and photos and not self.reads_pixels:
             raise InputError(
@@ -212,7 +212,7 @@ class PythonInput:
     text: str
     pair: str | None
     choices: tuple[str, ...]
-    pictures: tuple[Picture, ...]
+    pictures: tuple[ImageInput, ...]
     where: str
     """Position of the images in the input, for messages."""
 
@@ -269,7 +269,7 @@ def _text(value: object, what: str) -> str:
     return value
 
 
-def _pictures(image: ImageFiles, what: str) -> tuple[Picture, ...]:
+def _pictures(image: ImageFiles, what: str) -> tuple[ImageInput, ...]:
     files = image if isinstance(image, list | tuple) else (image,)
     for file in files:
         if not isinstance(file, ImageFile):
@@ -325,7 +325,7 @@ def read_input_rows(
     Raises InputError if the file cannot be read or lacks a column; an invalid row only gets a `fault`.
     """
     header, rows = read_all_columns(path, ())
-    check_named_columns(path, header, vars(columns), sight.names.mark)
+    check_named_columns(path, header, vars(columns), sight.names.prefix)
     texts = columns.texts
     check_one_or_two(texts, f"--text {columns.text}")
     lines = []

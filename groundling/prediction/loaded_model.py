@@ -20,15 +20,15 @@ from groundling.core.registry import (
     resolve_builtin,
 )
 from groundling.data.image_samples import PixelDataset
-from groundling.data.images import Picture
+from groundling.data.images import ImageInput
 from groundling.data.regions.inputs import (
-    FLAGS,
+    COMMAND_TERMS,
+    ImageCollection,
     ImageInputBuilder,
     ImageSources,
     MessageTerms,
-    Photos,
 )
-from groundling.data.regions.samples import Mark, RegionDataset, RegionOptions
+from groundling.data.regions.samples import RegionDataset, RegionLabeler, RegionOptions
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.adapters import IMAGE, TEXT, ClipFusionAdapter
 from groundling.models.clip import FrozenClip
@@ -210,16 +210,16 @@ class LoadedModel:
     @property
     def inputs(self) -> ImageInputBuilder:
         """Region inputs with the settings of the training run's evaluation."""
-        return ImageInputBuilder(self.about.reads.settings(), blind=self.about.reads.blind)
+        return ImageInputBuilder(self.about.reads.settings(), zero_features=self.about.reads.blind)
 
     def image_lookup(
         self,
         regions: Sequence[str] = (),
-        photos: Photos = "",
+        photos: ImageCollection = "",
         *,
         allow_region_mismatch: bool = False,
         decode: bool = False,
-        names: MessageTerms = FLAGS,
+        names: MessageTerms = COMMAND_TERMS,
     ) -> ImageLookup:
         """An image lookup for this model; arguments and errors as of `ImageLookup`."""
         return ImageLookup(
@@ -234,7 +234,11 @@ class LoadedModel:
         )
 
     def predict_examples(
-        self, examples: Sequence[Example], sight: ImageLookup, task: Task, mark: Mark | None = None
+        self,
+        examples: Sequence[Example],
+        sight: ImageLookup,
+        task: Task,
+        mark: RegionLabeler | None = None,
     ) -> Iterator[PartialScores]:
         """Predict examples part by part, in order; `mark` labels the right regions of a labelled split.
 
@@ -264,14 +268,14 @@ class LoadedModel:
         examples: Sequence[Example],
         seen: ImageSources,
         task: Task,
-        mark: Mark | None = None,
+        mark: RegionLabeler | None = None,
     ) -> EvaluationOutput:
         """Scores of this model alone, without the vote of other seeds, on valid examples."""
         samples = self.samples(examples, seen, mark)
         return evaluate(self.student, self.objective, task, samples)
 
     def samples(
-        self, examples: Sequence[Example], seen: ImageSources, mark: Mark | None = None
+        self, examples: Sequence[Example], seen: ImageSources, mark: RegionLabeler | None = None
     ) -> SampleDataset:
         """Samples of the examples, exactly as in the training run's evaluation."""
         head = self.objective.head
@@ -284,18 +288,18 @@ class LoadedModel:
         self,
         examples: Sequence[Example],
         seen: ImageSources,
-        mark: Mark | None = None,
+        mark: RegionLabeler | None = None,
         apart: bool = False,
     ) -> SampleDataset:
         """Samples of the examples with their regions, pixels or CLIP features."""
         text, clip = self.student.inputs(self.about.reads.max_length)
         samples: SampleDataset = TextDataset(examples, text, clip)
         if isinstance(self.student, ClipFusionAdapter):
-            return _with_clip_features(samples, self.student, seen.photos, self.device)
+            return _with_clip_features(samples, self.student, seen.images, self.device)
         if not isinstance(self.student, SingleStreamModel):
             return samples
         asked = RegionOptions(
-            mark=mark, phrases=self.form.head_input == "phrase", separate_images=apart
+            label_regions=mark, phrases=self.form.head_input == "phrase", separate_images=apart
         )
         return self.inputs.samples(samples, self.student, seen, asked)
 
@@ -337,7 +341,10 @@ class LoadedModel:
 
 
 def _with_clip_features(
-    samples: SampleDataset, student: ClipFusionAdapter, photos: Mapping[str, Picture], device: str
+    samples: SampleDataset,
+    student: ClipFusionAdapter,
+    photos: Mapping[str, ImageInput],
+    device: str,
 ) -> SampleDataset:
     """Samples with the features of photos and texts from the CLIP below an adapter."""
     base = student.base

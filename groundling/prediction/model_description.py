@@ -234,7 +234,7 @@ def region_facts(store: CombinedStore) -> dict[str, Any]:
     """The manifest fields of the first store and the origin of the regions, for a description."""
     manifest = store.stores[0].manifest
     facts = {name: manifest[name] for name in KEPT if name in manifest}
-    facts |= {"identity": store.identity, "made_by": store.made_by}
+    facts |= {"identity": store.identity, "made_by": store.origin}
     made_with = facts.get("made_with")
     if made_with:
         facts["made_with"] = {name: _anywhere(value) for name, value in made_with.items()}

@@ -117,7 +117,7 @@ def whole_file(path: Path) -> Iterator[TextIO]:
 
 
 def begin_file(path: Path) -> None:
-    """Mark a folder as begun by its command, until the last file is written; an existing file is
+    """RegionLabeler a folder as begun by its command, until the last file is written; an existing file is
     not changed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)

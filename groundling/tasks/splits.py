@@ -83,8 +83,8 @@ def strata(task: Task, folder: Path, by: StratifyBy = "auto", split: str = "") -
     if by == "total":
         return dict.fromkeys(names, ALL)
     if by == "category":
-        asked = {item.id: category(item.question) for item in vcr.read_items(folder, split)}
-        return {name: asked[name] for name in names}
+        category_of = {item.id: category(item.question) for item in vcr.read_items(folder, split)}
+        return {name: category_of[name] for name in names}
     if by == "question-type":
         types = {str(one.id): _question_type(one) for one in vqa.read_questions(folder, split)}
         return {name: types[name] for name in names}
@@ -108,8 +108,8 @@ def resolve_strata(task: Task, by: StratifyBy) -> StratifyBy:
         "question-type": task.name.partition("/")[0] == vqa.VQA.name,
         "answer": isinstance(task.form, OpenAnswer),
     }
-    there = [name for name, is_there in offered.items() if is_there]
-    require_known(by, there, f"--stratify-by {by}: {task.name} has no such strata")
+    available = [name for name, applies in offered.items() if applies]
+    require_known(by, available, f"--stratify-by {by}: {task.name} has no such strata")
     return by
 
 
@@ -184,12 +184,12 @@ def partition_manifest(
     """Everything that is needed to draw or to check the same partition elsewhere.
 
     Raises:
-        InputError: As `strata` and `draw`.
+        InputError: As `strata` and `draw_partition`.
     """
-    of = strata(task, folder, by)
-    ids = draw_partition(of, per, seed, allow_fewer)
-    sizes = Counter(of.values())
-    drawn = Counter(of[name] for name in ids)
+    stratum_of = strata(task, folder, by)
+    ids = draw_partition(stratum_of, per, seed, allow_fewer)
+    sizes = Counter(stratum_of.values())
+    drawn = Counter(stratum_of[name] for name in ids)
     return {
         "format": FORMAT,
         "task": task.name,
@@ -199,7 +199,7 @@ def partition_manifest(
         "by": resolve_strata(task, by),
         "per": per,
         "seed": seed,
-        "examples": len(of),
+        "examples": len(stratum_of),
         "strata": {name: {"examples": size, "drawn": drawn[name]} for name, size in sizes.items()},
         "ids": ids,
         "sha256": _hash(ids),
@@ -211,8 +211,8 @@ def files_of(task: Task, folder: Path) -> dict[str, str]:
     paths = [task.file(folder, task.train)]
     if task.name.partition("/")[0] == vqa.VQA.name:
         paths.append(vqa.file_of(folder, task.train, vqa.ANNOTATIONS))
-    there = [path for path in paths if path.exists()]
-    return {path.relative_to(folder).as_posix(): data_hash(path) for path in there}
+    existing = [path for path in paths if path.exists()]
+    return {path.relative_to(folder).as_posix(): data_hash(path) for path in existing}
 
 
 def _hash(ids: Sequence[str]) -> str:
@@ -252,12 +252,12 @@ def select_partition(
     content = read_manifest(path)
     if content["task"].partition("/")[0] != task.name.partition("/")[0]:
         raise InputError(f"{path}: a partition of {content['task']}, expected one of {task.name}")
-    here = files_of(task, folder)
-    if here and not content["files"]:
+    current_files = files_of(task, folder)
+    if current_files and not content["files"]:
         raise InputError(f"{path}: 'files' is empty; draw it again")
     for name, digest in content["files"].items():
-        if here.get(name) != digest:
-            found = "a different file" if name in here else "no file"
+        if current_files.get(name) != digest:
+            found = "a different file" if name in current_files else "no file"
             raise InputError(f"{path}: drawn from {name}, but {folder} has {found} of that name")
     names = {name_of(example) for example in examples}
     absent = [name for name in content["ids"] if name not in names]
@@ -265,8 +265,8 @@ def select_partition(
         [f"{path}: {name} is not among the training examples of {task.name}" for name in absent]
     )
     _check_numbers(content, path, task, folder)
-    wanted = set(content["ids"])
-    return [example for example in examples if name_of(example) in wanted]
+    ids = set(content["ids"])
+    return [example for example in examples if name_of(example) in ids]
 
 
 def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: Path) -> None:
@@ -324,21 +324,21 @@ def hidden_versions(
 # Development splits of other folders: one training run is scored on standard and shifted files.
 
 
-def with_extra_splits(task: Task, others: Sequence[str]) -> Task:
+def with_extra_splits(task: Task, extras: Sequence[str]) -> Task:
     """The task with an additional development split for each NAME=FOLDER: the folder's first one.
 
     Raises:
         InputError: No name, no folder, or the name of an existing split.
     """
     folders: dict[str, Path] = {}
-    for other in others:
-        name, _, folder = other.partition("=")
+    for extra in extras:
+        name, _, folder = extra.partition("=")
         if not name.isidentifier() or not folder or not Path(folder).is_dir():
             raise InputError(
-                f"--extra-eval {other}: expected NAME=FOLDER, a name of letters, digits and _, and an existing folder"
+                f"--extra-eval {extra}: expected NAME=FOLDER, a name of letters, digits and _, and an existing folder"
             )
         if name in {*folders, task.train, *task.dev, *task.test}:
-            raise InputError(f"--extra-eval {other}: {task.name} has a split {name!r} already")
+            raise InputError(f"--extra-eval {extra}: {task.name} has a split {name!r} already")
         folders[name] = Path(folder)
     if not folders:
         return task
@@ -352,14 +352,16 @@ def with_extra_splits(task: Task, others: Sequence[str]) -> Task:
     def file(folder: Path, split: str) -> Path:
         return task.file(*place(folder, split))
 
-    def extra(
+    def official_scores(
         folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
     ) -> dict[str, float]:
         if task.official_scores is None:
             return {}
         return task.official_scores(*place(folder, split), officials, answers)
 
-    return replace(task, dev=(*task.dev, *folders), read=read, file=file, official_scores=extra)
+    return replace(
+        task, dev=(*task.dev, *folders), read=read, file=file, official_scores=official_scores
+    )
 
 
 # Samples without labels, for training on labelled and unlabelled samples together (CLIP-TD, Table 3).

@@ -9,7 +9,7 @@ import torch
 
 from groundling.core.batch import Sample, collate
 from groundling.core.errors import InputError
-from groundling.data.image_samples import Picture
+from groundling.data.image_samples import ImageInput
 from groundling.data.text.keywords import KeywordExtractor
 from groundling.models.clip import FrozenClip
 from groundling.settings.objectives import TargetedDistillationSettings
@@ -54,7 +54,7 @@ class ClipTeacher(CombinedClipTeacher):
         scorer: FrozenClip | None = None,
         keywords: KeywordExtractor | None = None,
         confidence: AnswerConfidence | ClusterConfidence | None = None,
-        images: Mapping[str, Picture] | None = None,
+        images: Mapping[str, ImageInput] | None = None,
     ) -> None:
         """A teacher of the named `features`, some of `FEATURES`.
 

@@ -18,7 +18,7 @@ from groundling.core.batch import Batch, Example, Sample, TeacherInput, collate,
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.image_samples import image_files_by_id
-from groundling.data.images import Picture, image_digest, read_image
+from groundling.data.images import ImageInput, image_digest, read_image
 from groundling.data.kmeans import Clusters, kmeans_1d
 from groundling.data.samples import SampleDataset
 from groundling.data.text.keywords import (
@@ -69,10 +69,10 @@ class ClusterConfidence:
 class TeacherImages:
     """The images of a teacher's examples; equal files have equal ids."""
 
-    def __init__(self, source: str | Mapping[str, Picture]) -> None:
+    def __init__(self, source: str | Mapping[str, ImageInput]) -> None:
         """`source`: the images' folder, or the images by id."""
         self.source = source
-        self.files: dict[str, Picture] = {}
+        self.files: dict[str, ImageInput] = {}
         self.digests: dict[str, str] = {}
 
     def find(self, samples: SampleDataset, reader: str) -> None:

@@ -471,7 +471,7 @@ def test_a_table_beside_images_is_told_even_if_it_is_not_taken_for_captions(tmp_
         line
         == f"{other}: 1 captions of 1 images; captions from column 'remark', images from 'photo'"
     )
-    assert "detected from their values; change it with --caption-column" in note
+    assert "detected from their values; to change them, pass --caption-column" in note
 
 
 def test_an_imagefolder_below_a_folder_of_any_name_is_seen(tmp_path: Path) -> None:

@@ -459,7 +459,7 @@ def test_a_guess_is_told_by_the_command_and_its_faults_by_both(
     rows = fixture.folder / "bilder.jsonl"
     assert fixture.told(tmp_path / "out") == ""
     guess = f"{rows}: captions from column 'satz', images from 'bild', detected from their values"
-    assert f"note: {guess}; change it with --caption-column" in capsys.readouterr().err
+    assert f"note: {guess}; to change them, pass --caption-column" in capsys.readouterr().err
     assert fixture.checked().problems == []
     put(rows, rows.read_text().replace("2.jpg", "gone.jpg"))
     told = fixture.told(tmp_path / "again")
@@ -473,7 +473,7 @@ def test_a_guess_is_told_by_the_command_and_its_faults_by_both(
 def test_columns_are_told_by_their_values_where_nobody_names_them(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "nr,bild,satz\n1,a.JPG,ein Hund bellt\n2,b.heic,zwei Katzen\n")
     told = CaptionCollection(path)
-    assert told.reading.about == "captions from column 'satz', images from 'bild'"
+    assert told.caption_file.summary == "captions from column 'satz', images from 'bild'"
     assert [image.file for image in told.images] == ["a.JPG", "b.heic"]
     put(path, "bild,satz,note\na.jpg,ein Hund bellt,sehr gut gemacht\n")
     with pytest.raises(

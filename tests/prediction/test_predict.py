@@ -162,9 +162,9 @@ def glue(folder: Path, task: Task) -> None:
     for split in (*task.dev, *task.test):
         labelled = split not in task.test
         columns = [*reader.texts, reader.label if labelled else reader.index]
-        lines = [] if labelled and reader.headless else ["\t".join(columns)]
-        if labelled and reader.headless:
-            columns = list(reader.headless)
+        lines = [] if labelled and reader.columns_without_header else ["\t".join(columns)]
+        if labelled and reader.columns_without_header:
+            columns = list(reader.columns_without_header)
         for number in range(4):
             row = dict.fromkeys(columns, str(number))
             row |= {name: texts[number + place] for place, name in enumerate(reader.texts)}

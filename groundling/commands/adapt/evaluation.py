@@ -18,7 +18,7 @@ from scipy.stats import entropy
 from groundling.core.batch import IGNORE, Batch, Sample, collate, require
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
-from groundling.data.samples import SampleDataset, thinned
+from groundling.data.samples import SampleDataset, subsample
 from groundling.data.tables import lines_of
 from groundling.data.text.words import TELLING, length_auc
 from groundling.models.cross_modal import CrossModalEncoder
@@ -53,7 +53,7 @@ def match_by_length(
     found = [one for one in objectives if isinstance(one, SameSentencePrediction)]
     if not found or len(samples) < LEAST:
         return None
-    places = thinned(range(len(samples)), MEASURED)
+    places = subsample(range(len(samples)), MEASURED)
     paired = SampleCorruptor(seed)(samples, places, 0, found)
     texts = [len(require(one.text, "text", "match").input_ids) for one in paired]
     clips = [len(require(one.clip, "clip", "match").input_ids) for one in paired]
@@ -122,7 +122,7 @@ def evaluate_objectives(
     """Evaluate the objectives of a trained model, in eval mode on its own device, with new masks
     and pairs.
     """
-    places = thinned(range(len(samples)), REPORTED)
+    places = subsample(range(len(samples)), REPORTED)
     report = ObjectiveReport(len(places), held)
     was_training = model.training
     model.eval()

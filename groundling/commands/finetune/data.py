@@ -11,14 +11,14 @@ from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import require_instance, resolve
 from groundling.core.rng import generator
 from groundling.data.image_samples import ExampleSideSwap
-from groundling.data.regions.inputs import UNTIED, ImageInputBuilder
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder
 from groundling.data.regions.samples import RegionOptions, check_mentioned
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import (
     SampleDataset,
     TextDataset,
-    thinned,
-    together,
+    concatenate_splits,
+    subsample,
     without_region_tags,
 )
 from groundling.models.adapters import ClipFusionAdapter
@@ -82,9 +82,9 @@ def read_splits(
             parts[split] = from_hub(task, split)
         else:
             parts[split] = _checked(task, split, task.read(folder, split))
-    examples = together({split: parts[split] for split in learned})
+    examples = concatenate_splits({split: parts[split] for split in learned})
     few = select_partition(examples, Path(partition), task, folder) if partition else examples
-    parts[task.train] = list(thinned(few, limit_train))
+    parts[task.train] = list(subsample(few, limit_train))
     if unlabelled:
         rest = _unlabelled(examples, few, task, folder)
         if not rest:
@@ -140,7 +140,7 @@ def regions_of(
     task: Task,
     train_splits: Sequence[str] = (),
     *,
-    blind: bool = False,
+    zero_features: bool = False,
     flip: bool = False,
 ) -> ImageInputBuilder:
     """Region stores and photos of a run, shared by all seeds; with --images, only boxes, classes
@@ -153,10 +153,10 @@ def regions_of(
         regions,
         splits,
         f"split of {task.name}",
-        learned=train_splits or (task.train,),
-        blind=blind,
+        training_datasets=train_splits or (task.train,),
+        zero_features=zero_features,
         flip=flip,
-        called=UNTIED,
+        terms=COMMAND_TERMS_WITH_TAGS,
     )
 
 
@@ -220,11 +220,11 @@ def add_regions(
         learns = split == task.train
         if learns:
             inputs.check_together(some)
-        names = inputs.learns if learns else (split,)
+        names = inputs.training_datasets if learns else (split,)
         inputs.check(model, *names)
         mark = task.label_train_regions or task.label_regions if learns else task.label_regions
         asks = RegionOptions(
-            mark=mark, phrases=task.form.head_input == "phrase", separate_images=apart
+            label_regions=mark, phrases=task.form.head_input == "phrase", separate_images=apart
         )
         images = inputs.all_images(*names)
         samples[split] = inputs.samples(some, model, images, asks, mirror if learns else None)
@@ -257,7 +257,7 @@ def _of_mirrored(examples: Sequence[Example], form: OutputType) -> list[Example]
 
 def missing_segments_note(head: TaskHead, store: CombinedStore) -> list[str]:
     """Note if the head's paper uses segments and the stores have none."""
-    if not head.uses_segments or store.covers:
+    if not head.uses_segments or store.has_segmentations:
         return []
     note = (
         f"{store.name}: no segments of objects, so whole boxes are used; the paper's model uses only the "

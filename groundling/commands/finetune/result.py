@@ -123,12 +123,12 @@ def constant_of(form: OutputType, examples: Sequence[Example]) -> float | None:
 
 
 class MajorityBaseline:
-    """Scores of always giving the most common training answer."""
+    """Scores of one constant prediction: the most common training answer, or for numbers the mean."""
 
-    def __init__(self, task: Task, learned: Sequence[Example]) -> None:
-        """`learned`: the training examples."""
+    def __init__(self, task: Task, examples: Sequence[Example]) -> None:
+        """`examples`: the training examples."""
         self.task = task
-        self.answer = constant_of(task.form, learned)
+        self.answer = constant_of(task.form, examples)
         self.scores: dict[str, dict[str, float]] = {}
 
     def add(self, split: str, answers: EvaluationOutput) -> None:
@@ -143,7 +143,7 @@ class MajorityBaseline:
         }
 
     def as_result(self) -> dict[str, Any]:
-        """Entry for the result; empty without a majority answer."""
+        """Entry for the result; empty without a constant prediction."""
         if self.answer is None or not self.scores:
             return {}
         said = self.answer

@@ -345,7 +345,7 @@ def _regions(config: FinetuneConfig, task: Task) -> ImageInputBuilder:
         config.regions,
         task,
         config.train_splits,
-        blind=config.zero_region_features,
+        zero_features=config.zero_region_features,
         flip=config.pixels.flip,
     )
 

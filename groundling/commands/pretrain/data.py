@@ -30,8 +30,8 @@ from groundling.data.samples import (
     SampledTextDataset,
     TextDataset,
     TextRowEncoder,
-    thinned,
-    together,
+    concatenate_splits,
+    subsample,
     with_choice,
 )
 from groundling.objectives import Objective
@@ -135,7 +135,9 @@ def unlabelled_texts(
 
 
 def _read(task: Task, folder: Path, splits: Sequence[str]) -> list[Example]:
-    return together({split: task.read(folder, split) for split in splits or (task.train,)})
+    return concatenate_splits(
+        {split: task.read(folder, split) for split in splits or (task.train,)}
+    )
 
 
 def _within(
@@ -232,7 +234,7 @@ class PretrainingData:
         """Stores and ids of all images; two data sets may use the same id for different images."""
         pairs = zip(self.samples, self.stores, strict=True)
         places = (
-            f"{store.holder(image).folder}: {image}"
+            f"{store.store_of(image).folder}: {image}"
             for samples, store in pairs
             for images in samples.images
             for image in images
@@ -310,7 +312,15 @@ class PretrainingReader:
         notes.
         """
         if learned.task and self.answers != "right":
-            return [SampledTextDataset(versions, self.text, judged=self.answers == "judged")], 0, []
+            return (
+                [
+                    SampledTextDataset(
+                        versions, self.text, labels_correctness=self.answers == "judged"
+                    )
+                ],
+                0,
+                [],
+            )
         if learned.task:
             return [TextDataset([examples[0] for examples in versions], self.text)], 0, []
         texts: list[SampleDataset] = []
@@ -383,7 +393,7 @@ def _captioned(
         found = images_in_store(images, store, store.name, told.path)
         if found.missing and not (learned.skip_missing and found.images):
             raise InputError(found.fault)
-        yield found.images, len(found.missing), [*told.guess_note, *told.notes]
+        yield found.images, len(found.missing), [*told.column_notes, *told.notes]
 
 
 def _shared_images(
@@ -405,9 +415,9 @@ def _shared_images(
         shared = [
             image
             for image in images
-            if image in first and stores[first[image]].holder(image) is store.holder(image)
+            if image in first and stores[first[image]].store_of(image) is store.store_of(image)
         ]
-        repeated = store.repeated(images)
+        repeated = store.in_several_stores(images)
         mixed = sorted(set(repeated) & set(shared))
         if mixed:
             other = corpora[first[mixed[0]]]
@@ -460,7 +470,7 @@ def sample_sources(sources: Sequence[DataSource], pixels: bool) -> list[DataSour
     most = ASKED_PIXELS if pixels else ASKED
     world = PartialState().num_processes  # each process gets a share
     return [
-        replace(one, samples=SampleSelection(one.samples, thinned(range(len(one.samples)), most)))
+        replace(one, samples=SampleSelection(one.samples, subsample(range(len(one.samples)), most)))
         for one in sources
         if len(one.samples) >= world
     ]

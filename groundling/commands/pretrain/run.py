@@ -31,7 +31,7 @@ from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import is_import_path, resolve
 from groundling.core.rng import derive_seed
 from groundling.data.corpora.token_stores import stores_folder
-from groundling.data.regions.inputs import UNTIED, ImageInputBuilder
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder
 from groundling.data.regions.samples import check_mentioned
 from groundling.data.regions.stores import CombinedStore
 from groundling.models.formats import Encoder
@@ -89,7 +89,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
     held = held_texts(learned, config.eval_texts)
     held_corpora = corpora_of(held, learned.captions) if held else []
     inputs = _regions(config.regions, config.pixels.flip, corpora, held_corpora)
-    store = inputs.stores(*inputs.learns)
+    store = inputs.stores(*inputs.training_datasets)
     model = _fitting(_started(config, store, training.seed), inputs, store)
     design = find_architecture(model, config.architecture)
     answers = config.phase.task_answers
@@ -200,9 +200,9 @@ def _regions(
         settings,
         every,
         "file of captions",
-        learned=names,
+        training_datasets=names,
         flip=flip,
-        called=UNTIED,
+        terms=COMMAND_TERMS_WITH_TAGS,
     )
     inputs.stores(*every)
     return inputs
@@ -212,7 +212,7 @@ def _fitting(
     model: SingleStreamModel, inputs: ImageInputBuilder, store: CombinedStore
 ) -> SingleStreamModel:
     """The model with the facts of its training regions; raises InputError if they do not fit it."""
-    inputs.check(model, *inputs.learns)
+    inputs.check(model, *inputs.training_datasets)
     model.regions_provenance = store.facts
     return model
 

@@ -27,7 +27,7 @@ from groundling.data.captions.captions import (
     keep_listed,
     read_captions,
 )
-from groundling.data.image_samples import CaptionedImageDataset, Cut
+from groundling.data.image_samples import CaptionedImageDataset, PixelMaker
 from groundling.data.samples import ClipRowEncoder
 from groundling.models.clip import ClipDualEncoder, load_clip_dual_encoder
 from groundling.models.loading import load_tokenizer, precision_note
@@ -162,7 +162,9 @@ def teach(config: TeachConfig, training: TrainConfig, run: Run) -> dict[str, Any
     window = model.clip.config.text_config.max_position_embeddings
     size = model.clip.config.vision_config.image_size
     texts = ClipRowEncoder(model.tokenizer, window, max_windows=1)
-    seen = partial(CaptionedImageDataset, folder=config.images, size=size, captions=texts, cut=cut)
+    seen = partial(
+        CaptionedImageDataset, folder=config.images, size=size, captions=texts, make_pixels=cut
+    )
     samples = seen(images, shift=config.max_shift, flip=config.flip)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     result: dict[str, Any] = {
@@ -208,7 +210,7 @@ def _of_start(start: str, training: TrainConfig) -> list[str]:
 
 def _model(
     run: Run, images: Sequence[CaptionedImage], config: TeachConfig, training: TrainConfig
-) -> tuple[ClipDualEncoder, Cut | None]:
+) -> tuple[ClipDualEncoder, PixelMaker | None]:
     """The existing CLIP and its image preprocessing, or a new one, with a tokenizer trained on the
     captions.
     """
@@ -250,7 +252,7 @@ def _data(config: TeachConfig) -> _CaptionData:
     there = find_images(images, config.images, told.path)
     images = there.select_images(config.skip_missing, config.images)
     missing = len(there.missing)
-    notes = [*told.guess_note, *told.notes, *there.notes]
+    notes = [*told.column_notes, *told.notes, *there.notes]
     if not config.eval_image_list and not config.eval_captions and not config.eval_splits:
         return _CaptionData(images, missing, [], notes)
     if config.eval_captions or config.eval_splits:

@@ -21,7 +21,7 @@ from scipy.special import entr
 from groundling.core.batch import Example, RegionRow, Sample, TextRow, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
-from groundling.data.regions.samples import Mark
+from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text.words import word_spans
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
 from groundling.stats.resampling import draw_resample_counts, interval, sum_resamples
@@ -186,7 +186,7 @@ class HeadGrounding:
     def __init__(
         self,
         phrases: Sequence[Sequence[PhraseSpan]],
-        mark: Mark,
+        mark: RegionLabeler,
         half: Sequence[int],
         reading: PhrasePooling = "last",
     ) -> None:

@@ -35,9 +35,9 @@ from groundling.data.captions.captions import (
     with_store_ids,
 )
 from groundling.data.image_samples import image_files_by_id
-from groundling.data.images import Picture
-from groundling.data.regions.inputs import UNTIED, ImageInputBuilder, ImageSources
-from groundling.data.regions.samples import Mark, RegionSource
+from groundling.data.images import ImageInput
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder, ImageSources
+from groundling.data.regions.samples import RegionLabeler, RegionSource
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import MappedDataset, SampleDataset, TextDataset
 from groundling.models.formats import Encoder, RegionEncoder
@@ -79,7 +79,7 @@ class RegionModel:
                 "`groundling pretrain` writes, or a VisualBERT, LXMERT or ViLT of transformers"
             )
         settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
-        self.inputs = ImageInputBuilder(settings, called=UNTIED)
+        self.inputs = ImageInputBuilder(settings, terms=COMMAND_TERMS_WITH_TAGS)
         self.inputs.check_pixels(model, config.model)
         self.store: CombinedStore | None = None
         if isinstance(model, PatchReader):
@@ -96,7 +96,7 @@ class RegionModel:
             find_architecture(model, config.architecture).prepare_model(model, (), True)
         self.model = model.to(device).eval()
 
-    def mark(self, usual: Mark) -> Mark:
+    def mark(self, usual: RegionLabeler) -> RegionLabeler:
         """The rule for right regions: the task's (`usual`), or `pointing` for patches."""
         return pointing_game if isinstance(self.model, PatchReader) else usual
 
@@ -107,8 +107,10 @@ class RegionModel:
         """
         model = self.model
         text, _ = model.inputs(self.config.max_length)
-        texts = TextDataset(self.inputs.select_tags(examples), text, keep=0)  # each is read once
-        files: dict[str, Picture] = {}
+        texts = TextDataset(
+            self.inputs.select_tags(examples), text, max_cached=0
+        )  # each is read once
+        files: dict[str, ImageInput] = {}
         if model.region_source != "features":
             files = image_files_by_id(
                 texts, self.config.image_settings.images, "a model that reads pixels"
@@ -539,8 +541,8 @@ class FineTunedModalityModel:
         seen = self.region_inputs.load_images(list(dict.fromkeys([*images, *others])))
         raise_first([f"{image}: {fault}" for image, fault in seen.faults.items()])
         if partner is not None and seen.store is not None:
-            photos = {image: seen.photos[partner[image]] for image in images if seen.photos}
-            seen = replace(seen, store=OtherImageStore(seen.store, partner), photos=photos)
+            photos = {image: seen.images[partner[image]] for image in images if seen.images}
+            seen = replace(seen, store=OtherImageStore(seen.store, partner), images=photos)
         return self.fitted.samples(examples, seen, self.task.label_regions)
 
 

@@ -15,7 +15,7 @@ import torch
 
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
-from groundling.data.samples import SampleDataset, thinned
+from groundling.data.samples import SampleDataset, subsample
 from groundling.models.clip import load_frozen_clip
 from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
@@ -103,8 +103,10 @@ class _ModalityAnalysis:
             columns=config.columns,
             photos=config.attention_model.image_settings.images,
         )
-        self.examples = thinned(every, config.limit)
-        self.word_level_examples = thinned(self.examples, config.ig_examples or len(self.examples))
+        self.examples = subsample(every, config.limit)
+        self.word_level_examples = subsample(
+            self.examples, config.ig_examples or len(self.examples)
+        )
         """The examples that are analysed word by word."""
         seed = config.attention_model.seed
         self.bootstrap = Bootstrap(images_of(self.examples), seed)

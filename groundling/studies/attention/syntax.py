@@ -22,7 +22,7 @@ import torch
 
 from groundling.core.batch import Example, GoldBoxes, require
 from groundling.core.errors import InputError
-from groundling.data.regions.samples import Mark
+from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text.parses import (
     ROOT,
     Parse,
@@ -260,7 +260,7 @@ class ArcGrounding(HeadGrounding):
     def __init__(
         self,
         phrases: Sequence[Sequence[PhraseSpan]],
-        mark: Mark,
+        mark: RegionLabeler,
         half: Sequence[int],
         relations: Sequence[Sequence[int]],
     ) -> None:

@@ -20,8 +20,8 @@ from groundling.core.metrics import is_degenerate
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.data.kmeans import Clusters, kmeans_1d
-from groundling.data.regions.inputs import UNTIED, ImageInputBuilder
-from groundling.data.samples import rows_of, thinned
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder
+from groundling.data.samples import rows_of, subsample
 from groundling.prediction.similarity import (
     BATCH,
     CosineMatcher,
@@ -132,7 +132,9 @@ def _looks_at(config: ZeroShotConfig, task: Task, read: Sequence[str]) -> ImageI
         return None
     settings = RegionSettings(**vars(config.shown), object_tags=config.object_tags)
     names = (task.train, *task.dev, *task.test)
-    inputs = ImageInputBuilder(settings, names, f"split of {task.name}", called=UNTIED)
+    inputs = ImageInputBuilder(
+        settings, names, f"split of {task.name}", terms=COMMAND_TERMS_WITH_TAGS
+    )
     for split in read:
         inputs.stores(split)
     return inputs
@@ -180,7 +182,7 @@ class _ZeroShotModel:
     def answers(self, split: str) -> EvaluationOutput:
         """Predictions and scores of one split."""
         every = self.task.read(Path(self.config.data), split)
-        examples = thinned(every, self.config.most_questions)
+        examples = subsample(every, self.config.most_questions)
         if len(examples) < len(every):
             self._note(f"{split}: {len(examples):,} of {len(every):,} examples, evenly spaced")
         with prefix_errors(f"zero-shot, {split}"):

@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import (
 from groundling.core.batch import Batch, Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.samples import TextDataset, mask_id_of, thinned
+from groundling.data.samples import TextDataset, mask_id_of, subsample
 from groundling.data.text.words import word_spans
 from groundling.models.clip import CLIP_LIKE
 from groundling.models.heads import HEADS, LM_HEAD, LMHead, load_head
@@ -449,7 +449,7 @@ def _few(items: Sequence[MinimalPair], most: int) -> list[MinimalPair]:
     """At most `most` items of each paradigm, evenly spaced; 0: all."""
     chosen: list[MinimalPair] = []
     for numbers in group_items([item.paradigm for item in items]).values():
-        chosen += [items[number] for number in thinned(numbers.tolist(), most)]
+        chosen += [items[number] for number in subsample(numbers.tolist(), most)]
     return chosen
 
 

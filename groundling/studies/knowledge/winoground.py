@@ -147,7 +147,7 @@ def _matcher(config: WinogroundConfig, source: str, device: torch.device, kept: 
     # With --regions, --model must read regions, but the other model may be a CLIP.
     if config.shown.regions and (source == config.model or is_single_stream(source)):
         regions = RegionSettings(**vars(config.shown))
-        looks_at = ImageInputBuilder(regions, what="split of Winoground")
+        looks_at = ImageInputBuilder(regions, dataset_noun="split of Winoground")
         return MatchHeadMatcher(source, looks_at, [TEST], device, config.max_length)
     folder = Path(config.data)
     beside = (folder.parent if folder.name == FILE else folder) / "images"

@@ -297,8 +297,8 @@ def _write_task(task: Task, said: Iterator[str], folder: Path) -> None:
 
 
 def _write_glue(reader: GlueLayout, said: Iterator[str], path: Path) -> None:
-    columns = reader.headless or (*reader.texts, reader.label)
-    lines = [] if reader.headless else ["\t".join(columns)]
+    columns = reader.columns_without_header or (*reader.texts, reader.label)
+    lines = [] if reader.columns_without_header else ["\t".join(columns)]
     for number in range(ROWS):
         row = dict.fromkeys(columns, "-")
         row |= {name: next(said) for name in reader.texts}

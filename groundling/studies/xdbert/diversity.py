@@ -28,7 +28,7 @@ from groundling.core.errors import InputError
 from groundling.core.registry import resolve
 from groundling.core.rng import generator
 from groundling.data.corpora.token_stores import corpus_samples, stores_folder
-from groundling.data.samples import TextDataset, thinned
+from groundling.data.samples import TextDataset, subsample
 from groundling.data.text.words import stop_words, word_spans
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.models.cross_modal import CrossModalEncoder, load_cross_modal_encoder
@@ -92,7 +92,7 @@ def _texts(config: AttentionConfig, model: CrossModalEncoder, out: Path) -> list
         read = samples.get(range(len(samples)))
         return [require(one.example, "example", "a corpus") for one in read]
     task = resolve("tasks", Task, config.task)
-    return thinned(task.read(Path(config.data), task.dev[0]), config.limit)
+    return subsample(task.read(Path(config.data), task.dev[0]), config.limit)
 
 
 def attention_report(
@@ -344,7 +344,7 @@ def _batches(
             raise InputError(f"example {example.id} is multiple choice; expected a text, or a pair")
     # Only some of several files may have labels.
     unlabelled = [replace(example, label=None) for example in examples]
-    samples = TextDataset(unlabelled, *model.inputs(max_length), keep=0)
+    samples = TextDataset(unlabelled, *model.inputs(max_length), max_cached=0)
     device = next(model.parameters()).device
     order = np.argsort(samples.lengths, kind="stable").tolist()
     for start in track(range(0, len(order), size), "attention maps", "batch"):

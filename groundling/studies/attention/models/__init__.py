@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import OutputSizes, RegionRow
 from groundling.core.errors import InputError, convert_errors, prefix_errors
-from groundling.data.images import Picture, read_image
+from groundling.data.images import ImageInput, read_image
 from groundling.data.samples import TextRowEncoder, check_vocabulary
 from groundling.models.formats import RegionEncoder
 
@@ -102,7 +102,7 @@ class PatchReader(RegionEncoder):
 class PatchStore:
     """Patches by image id, with a region store's interface; computed at every access."""
 
-    def __init__(self, model: PatchReader, photos: Mapping[str, Picture]) -> None:
+    def __init__(self, model: PatchReader, photos: Mapping[str, ImageInput]) -> None:
         """`photos`: a file or picture by image id; rotated by its EXIF orientation."""
         self.model = model
         self.photos = photos

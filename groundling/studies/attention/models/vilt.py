@@ -21,7 +21,7 @@ from groundling.core.batch import (
     require,
     to_device,
 )
-from groundling.data.samples import thinned
+from groundling.data.samples import subsample
 from groundling.models.attention import (
     AttentionCallback,
     AttentionMap,
@@ -66,7 +66,7 @@ class Vilt(PatchReader, TransformersRegionReader):
         row = cut_patches(preprocess_photo(self.processor, photo), self.side)
         most = self.model.config.max_image_length
         if most > 0:
-            kept = thinned(range(1, len(row)), most)
+            kept = subsample(range(1, len(row)), most)
             row = row.take(np.array([0, *kept]))
         return row
 

@@ -420,7 +420,7 @@ def group_regions(
     measure = _around if boxes.are_patches else BAN.iou
     best = [measure(boxes.boxes, entity.boxes).max(1) for entity in entities]
     overlap = np.stack(best, 1)  # (R, entities)
-    is_theirs = (overlap.max(1) >= BAN.at) & ~boxes.whole
+    is_theirs = (overlap.max(1) >= BAN.threshold) & ~boxes.whole
     nearest = overlap.argmax(1)
     groups = []
     for number, entity in enumerate(entities):

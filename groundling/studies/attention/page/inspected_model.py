@@ -101,11 +101,13 @@ class InspectedModel:
             regions, allow_region_mismatch=allow_region_mismatch, object_tags=False
         )
         self.inputs = ImageInputBuilder(
-            settings, features=self._features, find=lambda photos: self.region_finder(photos)
+            settings,
+            features=self._features,
+            region_finder=lambda images: self.region_finder(images),
         )
         self.stores = self.inputs.stores().stores if regions else ()
         if self.stores and self.reads_image and isinstance(self.student, RegionEncoder):
-            self.inputs.check(self.student, learned=self._region_facts)
+            self.inputs.check(self.student, provenance=self._region_facts)
 
     @property
     def _reads_patches(self) -> bool:
@@ -196,11 +198,11 @@ class InspectedModel:
         names: Sequence[str] = ()
         classes = None
         if isinstance(store, InMemoryRegions):
-            found = store.found[image]
+            found = store.regions[image]
             names = self.region_finder.extractor.facts["class_names"]
             classes = None if found.classes is None else found.classes[int(found.has_whole_image) :]
         elif isinstance(store, CombinedStore):
-            names = store.holder(image).manifest.get("class_names", ())
+            names = store.store_of(image).manifest.get("class_names", ())
             classes = None if row.classes is None else row.classes[~row.is_whole_image]
         if classes is None or not names:
             return []
