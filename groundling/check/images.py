@@ -217,12 +217,12 @@ class _CaptionContents:
     boxed: dict[Path, list[str]] = field(default_factory=dict)
     """Image files listed by each file of boxes."""
 
-    def of(self, blind: bool) -> _CaptionContents:
+    def of(self, redrawn: bool) -> _CaptionContents:
         """The part that belongs to a rendered world's control images, or to the others."""
         return _CaptionContents(
             self.names,
-            {p: told for p, told in self.captioned.items() if ("blind" in p.name) == blind},
-            {p: images for p, images in self.boxed.items() if ("blind" in p.name) == blind},
+            {p: told for p, told in self.captioned.items() if ("redrawn" in p.name) == redrawn},
+            {p: images for p, images in self.boxed.items() if ("redrawn" in p.name) == redrawn},
         )
 
 
@@ -361,14 +361,14 @@ def _images(place: CheckedFolder, contents: _CaptionContents, report: CheckRepor
         report.fact(place.folder, "no images*/ folder, so no images were checked")
         return
     # A rendered world's control captions belong to its control images, whose names are the same.
-    blind = [folder for folder in folders if folder.name == "images_blind"]
-    if not blind:
+    redrawn = [folder for folder in folders if folder.name == "images_redrawn"]
+    if not redrawn:
         _try(place, folders, contents, report)
         return
-    _try(place, blind, contents.of(blind=True), report)
-    others = [folder for folder in folders if folder not in blind]
+    _try(place, redrawn, contents.of(redrawn=True), report)
+    others = [folder for folder in folders if folder not in redrawn]
     if others:
-        _try(place, others, contents.of(blind=False), report)
+        _try(place, others, contents.of(redrawn=False), report)
 
 
 def _holder(place: CheckedFolder, inside_out: bool) -> list[Path]:

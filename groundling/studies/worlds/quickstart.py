@@ -124,7 +124,7 @@ ABOUT = {
     "XDBERT as published": "MLM with cross-attention to the teacher's text tower, as in XDBERT",
     "L1": "MLM and an L1 loss between its states and the teacher's features",
     "contrastive": "MLM and a contrastive loss between its states and the teacher's features",
-    "contrastive, blind teacher": "as contrastive, with a teacher whose images redraw every noun's visual attributes",
+    "contrastive, redrawn attributes": "as contrastive, with a teacher whose images show redrawn visual attributes",
 }
 """Descriptions of the arms."""
 TERMS = {
@@ -142,7 +142,7 @@ TERMS = {
     NOTHING: f"The probe's training loss stayed above {100 * LEARNED:.0f} % of the guessing loss. This shows nothing "
     "about the arm's knowledge: longer fine-tuning might succeed.",
     "guessing": "Accuracy of the majority class.",
-    "blind teacher": "A control teacher, trained on the same scenes with every noun's visual attributes redrawn in "
+    "redrawn attributes": "A control teacher, trained on the same scenes with every noun's visual attributes redrawn in "
     "each image. Gains from this teacher do not come from images.",
 }
 """Glossary of the page."""
@@ -393,7 +393,7 @@ TEACHING = TrainConfig(
     save_every=300,
     cpu=True,
 )
-BLIND_TEACHING = replace(TEACHING, steps=250)  # without attributes to learn, only caption wording
+REDRAWN_TEACHING = replace(TEACHING, steps=250)  # without attributes to learn, only caption wording
 PRETRAINING = TrainConfig(
     steps=1500,
     batch=64,
@@ -442,7 +442,7 @@ SHORT_PROBES = {
 }
 """Probes of the short quickstart."""
 
-BLIND = "teacher-blind"
+REDRAWN_TEACHER = "teacher-redrawn"
 """Job and folder of the teacher that is trained on scenes with redrawn visual attributes."""
 
 ARMS = {
@@ -450,12 +450,12 @@ ARMS = {
     "XDBERT as published": ("xdbert", "teacher", 0.0),
     "L1": ("l1", "teacher", 0.3),
     "contrastive": ("contrastive", "teacher", 1.0),
-    "contrastive, blind teacher": ("contrastive", BLIND, 1.0),
+    "contrastive, redrawn attributes": ("contrastive", REDRAWN_TEACHER, 1.0),
 }
 """Objectives, teacher, and distillation weight of each arm.
 
 XDBERT reads blocks, as in its paper: of exactly 32 tokens here, the encoder's maximum length (512 in the paper). The
-other arms read the same text by lines; a block contains about four. The blind teacher is trained on the same scenes
+other arms read the same text by lines; a block contains about four. The teacher with redrawn attributes is trained on the same scenes
 with every noun's visual attributes redrawn.
 """
 
@@ -465,19 +465,19 @@ SHORT_ARMS = ("MLM only (control)", "contrastive")
 LAST_FILES = {
     "text": "world.json",
     "images": "captions_dev.json",
-    "blind images": "captions_blind_dev.json",
+    "redrawn images": "captions_redrawn_dev.json",
 }
 """The file that is written last for each part of a world."""
 
 
 def render(world: World, folder: Path, part: str) -> None:
-    """Write one part of a world, "text", "images" or "blind images", unless it is already complete."""
+    """Write one part of a world, "text", "images" or "redrawn images", unless it is already complete."""
     if (folder / LAST_FILES[part]).exists():
         return
     if part == "text":
         world.write_text(folder)
     else:
-        world.write_images(folder, blind=part == "blind images")
+        world.write_images(folder, redraw_attributes=part == "redrawn images")
 
 
 def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
@@ -547,9 +547,9 @@ class _QuickstartPlan:
             self._teacher("teacher", "", self._teaching, after="images"),
             self._text_encoder(untrained),
         ]
-        if any(ARMS[name][1] == BLIND for name in self.arms):
-            jobs.append(Job("blind images", render, (world, self.world, "blind images")))
-            jobs.append(self._teacher(BLIND, "_blind", BLIND_TEACHING, after="blind images"))
+        if any(ARMS[name][1] == REDRAWN_TEACHER for name in self.arms):
+            jobs.append(Job("redrawn images", render, (world, self.world, "redrawn images")))
+            jobs.append(self._teacher(REDRAWN_TEACHER, "_redrawn", REDRAWN_TEACHING, after="redrawn images"))
         jobs += [self._arm(name) for name in self.arms]
         jobs += [self._probe(name, part) for part in self.probes for name in self.arms]
         return jobs

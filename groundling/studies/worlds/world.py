@@ -91,28 +91,28 @@ def cell_size(size: int) -> int:
     return size * 7 // 16
 
 
-def draw_scene(seed: int, size: int, nouns: Sequence[Noun], image_id: int, blind: bool) -> Scene:
-    """The scene of an image of `size` x `size` pixels; `blind` redraws the nouns' attributes in the same layout."""
+def draw_scene(seed: int, size: int, nouns: Sequence[Noun], image_id: int, redraw_attributes: bool) -> Scene:
+    """The scene of an image of `size` x `size` pixels; `redraw_attributes` redraws the nouns' attributes in the same layout."""
     rng = generator(seed, "scene", image_id)
     first = int(rng.integers(len(nouns)))
     distance = 1 + int(rng.integers(len(nouns) - 1))
     second = (first + distance) % len(nouns)
     alone, *named = rng.random(3) < (0.60, 0.75, 0.75)
-    other_looks = (draw_attributes(rng), draw_attributes(rng))
+    other_attributes = (draw_attributes(rng), draw_attributes(rng))
     relation = "" if alone else RELATIONS[rng.integers(4)]
     corners = _corners(rng, size, relation)
     fits = rng.integers(2, size=2)
-    redrawn = generator(seed, "blind", image_id)
+    redraw_rng = generator(seed, "blind", image_id)  # another name would redraw every world
     things = []
     for slot in range(1 if alone else 2):
         noun = nouns[(first, second)[slot]]
-        looks = draw_attributes(redrawn) if blind else noun.attributes
+        attributes = draw_attributes(redraw_rng) if redraw_attributes else noun.attributes
         x, y = (int(corner) for corner in corners[slot])
         fit = int(fits[slot])
         if named[slot]:
-            things.append(SceneObject(noun.name, looks, x, y, fit))
+            things.append(SceneObject(noun.name, attributes, x, y, fit))
         else:
-            things.append(SceneObject("", other_looks[slot], x, y, fit))
+            things.append(SceneObject("", other_attributes[slot], x, y, fit))
     return Scene(image_id, relation, tuple(things))
 
 
@@ -240,9 +240,9 @@ class World:
     def _rng(self, stream: str, index: int | str = 0) -> Generator:
         return generator(self.config.seed, stream, index)
 
-    def scene(self, image_id: int, blind: bool = False) -> Scene:
-        """The scene of one image; `blind` redraws the nouns' attributes in the same layout."""
-        return draw_scene(self.config.seed, self.config.size, self.nouns, image_id, blind)
+    def scene(self, image_id: int, redraw_attributes: bool = False) -> Scene:
+        """The scene of one image; `redraw_attributes` redraws the nouns' attributes in the same layout."""
+        return draw_scene(self.config.seed, self.config.size, self.nouns, image_id, redraw_attributes)
 
     def render_object(self, thing: SceneObject) -> RenderedObject:
         """An object rendered in its cell, without colour."""
@@ -269,7 +269,7 @@ class World:
         return np.clip(pixels, 0, 255).astype(np.uint8)
 
     def captions(self, scene: Scene) -> list[str]:
-        """Two captions; their choice of words depends only on the image id, so it is the same if blind."""
+        """Two captions; their choice of words depends only on the image id, so they are the same with redrawn attributes."""
         captions = []
         for number in (0, 1):
             rng = self._rng("caption", 2 * scene.image_id + number)
@@ -311,19 +311,19 @@ class World:
         """Write images, captions, boxes, text and probes; `world.json` is last and marks a complete folder."""
         self.write_images(folder)
         if self.config.control_images:
-            self.write_images(folder, blind=True)
+            self.write_images(folder, redraw_attributes=True)
         self.write_text(folder)
 
-    def write_images(self, folder: str | os.PathLike, blind: bool = False) -> None:
-        """Write images, captions and boxes in COCO's layout, or if `blind` the control's images and captions."""
+    def write_images(self, folder: str | os.PathLike, redraw_attributes: bool = False) -> None:
+        """Write images, captions and boxes in COCO's layout, or the control images and their captions."""
         root = Path(folder)
-        (root / ("images_blind" if blind else "images")).mkdir(parents=True, exist_ok=True)
-        self._write_split(root, "train", range(1, 1 + self.config.scenes), blind)
+        (root / ("images_redrawn" if redraw_attributes else "images")).mkdir(parents=True, exist_ok=True)
+        self._write_split(root, "train", range(1, 1 + self.config.scenes), redraw_attributes)
         held_out = range(DEV_IMAGES + 1, DEV_IMAGES + 1 + self.config.dev_scenes)
-        self._write_split(root, "dev", held_out, blind)
+        self._write_split(root, "dev", held_out, redraw_attributes)
 
-    def _write_split(self, root: Path, split: str, ids: range, blind: bool) -> None:
-        suffix = "_blind" if blind else ""
+    def _write_split(self, root: Path, split: str, ids: range, redraw_attributes: bool) -> None:
+        suffix = "_redrawn" if redraw_attributes else ""
         head = {
             "info": {"description": "groundling world", "version": str(FORMAT_VERSION)},
             "licenses": [],
@@ -335,7 +335,7 @@ class World:
         for image_id in ids:
             file = f"{image_id:012d}.png"
             images.append({"id": image_id, "width": size, "height": size, "file_name": file})
-            scene = self.scene(image_id, blind)
+            scene = self.scene(image_id, redraw_attributes)
             picture = Image.fromarray(self.render_scene(scene))
             drawn = io.BytesIO()
             picture.save(drawn, "PNG", compress_level=1)
@@ -344,7 +344,7 @@ class World:
                 captions.append({"id": len(captions) + 1, "image_id": image_id, "caption": text})
             for note in self.boxes(scene):
                 boxes.append({"id": len(boxes) + 1, **note})
-        if not blind:  # the control needs no boxes: teachers read whole images
+        if not redraw_attributes:  # the control needs no boxes: teachers read whole images
             shapes = [{"id": i, "name": name} for i, name in enumerate(ATTRIBUTES["shape"], 1)]
             content = {"images": images, "annotations": boxes, "categories": shapes}
             write_lines(root / f"instances_{split}.json", [json.dumps(head | content)])

@@ -324,15 +324,15 @@ class DataSetWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, pictures[scene.image_id])
         if self.world.config.control_images:
-            self._write_blind()
+            self._write_redrawn()
         numbered = list(enumerate(sorted(self.images), 1))
         self.write_rows("instances.json", self.coco_instances(numbered))
         self.write_rows("texts.txt", *sorted(self.texts))
         settings = asdict(self.world.config)
         self.write_rows("tasks.json", {"world": settings, "examples": self.counts})
 
-    def _write_blind(self) -> None:
-        """Write the captioned images again, below `blind/images/`, with every visual attribute redrawn.
+    def _write_redrawn(self) -> None:
+        """Write the captioned images again, below `redrawn/images/`, with every visual attribute redrawn.
 
         These captions describe attributes of all objects, so all are redrawn, unlike in `World.scene`.
         """
@@ -342,7 +342,7 @@ class DataSetWriter:
             things = tuple(
                 replace(thing, attributes=draw_attributes(rng)) for thing in scene.things
             )
-            path = self.folder / "blind" / "images" / file
+            path = self.folder / "redrawn" / "images" / file
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, self._png(replace(scene, things=things)))
 
