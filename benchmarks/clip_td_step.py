@@ -185,7 +185,9 @@ class Way:
         return time.perf_counter() - began
 
 
-def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], ModelWithObjectives]:
+def make_ways(
+    options: argparse.Namespace, folder: Path
+) -> tuple[dict[str, Way], ModelWithObjectives]:
     """All three ways, with one student."""
     photos = folder / "photos"
     photos.mkdir()
@@ -247,7 +249,7 @@ def main() -> None:
     torch.manual_seed(0)
     hf_logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as folder:
-        all_ways, module = ways(options, Path(folder))
+        all_ways, module = make_ways(options, Path(folder))
         first = range(options.batch)
         module.eval()
         with torch.no_grad():

@@ -77,7 +77,7 @@ class Drawn:
         return False
 
 
-class Held:
+class AllMaps:
     """Keeps every attention map."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ def model_of(arguments: argparse.Namespace) -> SingleStreamModel:
     return uniter(BertModel(config), tokenizer, FEATURES)
 
 
-def asked(texts: int) -> tuple[list[Example], list[list[PhraseSpan]]]:
+def make_texts(texts: int) -> tuple[list[Example], list[list[PhraseSpan]]]:
     """Texts and their phrases, each with two boxes."""
     examples = []
     phrases = []
@@ -140,9 +140,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
         nonlocal runs
         runs += 1
 
-    def read(texts: int, way: str) -> None:
-        examples, phrases = asked(texts)
-        consumer: Any = Held()
+    def run_pass(texts: int, way: str) -> None:
+        examples, phrases = make_texts(texts)
+        consumer: Any = AllMaps()
         if way == "streamed":
             consumer = HeadGrounding(
                 phrases, FLICKR30K.label_regions, [n % 2 for n in range(texts)]
@@ -157,11 +157,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
             intervals(consumer, Bootstrap(images, 0)).to_json()
 
     first = "masses" if arguments.way == "masses" else "streamed"
-    read(BATCH, first)  # memory of one batch, independent of the number of texts
+    run_pass(BATCH, first)  # memory of one batch, independent of the number of texts
     model.register_forward_hook(count)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
-    read(arguments.texts, arguments.way)
+    run_pass(arguments.texts, arguments.way)
     seconds = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"seconds": seconds, "runs": runs, "before": before / 1024, "peak": after / 1024}

@@ -75,7 +75,10 @@ INPUT_CONDITIONS = (
 
 
 def undefined_reason(
-    condition: InputCondition, outcome: Outcome, form: OutputType | None, examples: Sequence[Example]
+    condition: InputCondition,
+    outcome: Outcome,
+    form: OutputType | None,
+    examples: Sequence[Example],
 ) -> str:
     """Why a condition is undefined for a model and its examples; empty if it is defined."""
     if condition.image == "swapped":
@@ -131,7 +134,11 @@ def blank_words(special_ids: Sequence[int]) -> Callable[[Sample], Sample]:
     def row(sample: Sample) -> Sample:
         if sample.text is None:
             return sample
-        ids = np.where(word_token_mask(sample.text, special_ids), sample.text.pad_token_id, sample.text.input_ids)
+        ids = np.where(
+            word_token_mask(sample.text, special_ids),
+            sample.text.pad_token_id,
+            sample.text.input_ids,
+        )
         return replace(sample, text=replace(sample.text, input_ids=ids))
 
     return lambda sample: sample.each_row(row)
@@ -144,7 +151,9 @@ def shuffle_words(special_ids: Sequence[int], seed: int) -> Callable[[Sample], S
         if sample.text is None:
             return sample
         inner = word_token_mask(sample.text, special_ids)
-        part = sample.text.token_type_ids if sample.text.part_index is None else sample.text.part_index
+        part = (
+            sample.text.token_type_ids if sample.text.part_index is None else sample.text.part_index
+        )
         places = np.arange(len(inner))
         for number in np.unique(part[inner]):
             own = np.flatnonzero(inner & (part == number))
@@ -218,18 +227,18 @@ class InputAblation:
         self.examples = examples
         self.seed = seed
         self.notes: list[str] = []
-        """Notes on the result of `about`; filled by it."""
+        """Notes on the result; `to_json` adds them."""
         self.answers: dict[InputCondition, OutcomePass] = {}
-        self.why_not: dict[InputCondition, str] = {}
+        self.undefined_reasons: dict[InputCondition, str] = {}
         outcome = subject.outcome
         if outcome is None:
             return
         for condition in INPUT_CONDITIONS:
             reason = undefined_reason(condition, outcome, subject.form, examples)
             if reason:
-                self.why_not[condition] = reason
+                self.undefined_reasons[condition] = reason
                 continue
-            samples = partial(self._given, outcome, condition)
+            samples = partial(self._samples_under, outcome, condition)
             self.answers[condition] = OutcomePass(subject.model, outcome, samples, batch)
 
     @property
@@ -246,9 +255,13 @@ class InputAblation:
         own = values[OWN]
         rows = []
         for condition in INPUT_CONDITIONS:
-            row: dict[str, Any] = {"given": condition.name, "image": condition.image, "text": condition.text}
-            if condition in self.why_not:
-                rows.append(row | {"undefined": self.why_not[condition]})
+            row: dict[str, Any] = {
+                "given": condition.name,
+                "image": condition.image,
+                "text": condition.text,
+            }
+            if condition in self.undefined_reasons:
+                rows.append(row | {"undefined": self.undefined_reasons[condition]})
                 continue
             means = bootstrap.means(values[condition])
             changes = bootstrap.means(values[condition] - own)
@@ -269,7 +282,7 @@ class InputAblation:
         without = int((~np.isfinite(own[:, 0])).sum())
         return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}
 
-    def _given(self, outcome: Outcome, condition: InputCondition) -> SampleDataset:
+    def _samples_under(self, outcome: Outcome, condition: InputCondition) -> SampleDataset:
         """The examples as the model reads them under a condition."""
         examples = self.examples
         partner: Mapping[str, str] | None = None
@@ -302,7 +315,7 @@ class OutcomePass:
         samples: Callable[[], SampleDataset],
         batch: int,
     ) -> None:
-        """`samples` as in `AttentionPass`, prepared by the outcome's `put`."""
+        """`samples` as in `AttentionPass`, prepared by the outcome's `prepare`."""
         self.model = model
         self.outcome = outcome
         self.samples = samples
@@ -380,31 +393,33 @@ class AttributionPass:
         self.samples = samples
         self.batch = batch
         self.steps = steps
-        self.found: dict[int, Attribution] = {}
+        self.by_sample: dict[int, Attribution] = {}
 
     def run(self, process: ProcessRank) -> None:
         """Attribute the answers of a process's share."""
         model = self.model.requires_grad_(False)
         special_ids = model.text.tokenizer.all_special_ids
         for batch, samples, places in iterate_batches(model, self.samples(), process, self.batch):
-            attributions = _attributed(model, self.outcome, batch, samples, special_ids, self.steps)
-            self.found.update(zip(places, attributions, strict=True))
+            attributions = _attribute_batch(
+                model, self.outcome, batch, samples, special_ids, self.steps
+            )
+            self.by_sample.update(zip(places, attributions, strict=True))
 
     def local_result(self) -> dict[int, Attribution]:
         """The attributions of this process's share, by index of the sample."""
-        return self.found
+        return self.by_sample
 
     def merge(self, parts: Sequence[dict[int, Attribution]]) -> None:
         """Combine the shares of all processes."""
-        self.found = {place: one for part in parts for place, one in part.items()}
+        self.by_sample = {place: one for part in parts for place, one in part.items()}
 
     @property
     def attributions(self) -> list[Attribution]:
         """One for every sample, in their order."""
-        return [self.found[place] for place in sorted(self.found)]
+        return [self.by_sample[place] for place in sorted(self.by_sample)]
 
 
-def _attributed(
+def _attribute_batch(
     model: SingleStreamModel,
     outcome: Outcome,
     batch: Batch,
@@ -432,7 +447,7 @@ def _attributed(
     rest = change - sum(part.view(len(batch), -1).sum(1) for part in shares)
     tokens, regions = (part.double().cpu().numpy() for part in shares)
     return [
-        _one(
+        _sample_attribution(
             sample,
             number * batch.choices,
             tokens,
@@ -444,8 +459,13 @@ def _attributed(
     ]
 
 
-def _one(
-    sample: Sample, first_row: int, tokens: np.ndarray, regions: np.ndarray, change: float, residual: float
+def _sample_attribution(
+    sample: Sample,
+    first_row: int,
+    tokens: np.ndarray,
+    regions: np.ndarray,
+    change: float,
+    residual: float,
 ) -> Attribution:
     """A sample's attribution without padding; its rows of the batch begin at `first_row`."""
     number = right_choice_row(sample)
@@ -534,7 +554,8 @@ def attribution_summary(
         "examples": len(attributions),
         "ig_steps": explained.steps,
         "complete": round(
-            float((residuals <= np.maximum(COMPLETE_RELATIVE * change, COMPLETE_ABSOLUTE)).mean()), 6
+            float((residuals <= np.maximum(COMPLETE_RELATIVE * change, COMPLETE_ABSOLUTE)).mean()),
+            6,
         ),
         "rest_median": round(float(np.median(residuals)), 6),
         "rest_worst": round(float(residuals.max()), 6),
@@ -548,7 +569,7 @@ def attribution_summary(
 
 
 def completeness_notes(summary: Mapping[str, Any]) -> list[str]:
-    """A note if many attributions are incomplete; `summary` is the result of `about`."""
+    """A note if many attributions are incomplete; `summary` is the result of `attribution_summary`."""
     if summary["complete"] >= MIN_COMPLETE_SHARE:
         return []
     return [
@@ -581,7 +602,9 @@ def rank_correlation(values: np.ndarray, other_values: np.ndarray) -> float:
     return float(stats.spearmanr(values, other_values).statistic)
 
 
-def attribution_agreement(attention: np.ndarray, attribution: Attribution, sample: Sample) -> np.ndarray:
+def attribution_agreement(
+    attention: np.ndarray, attribution: Attribution, sample: Sample
+) -> np.ndarray:
     """Rank correlation of [CLS]'s attention (layers, T + R) with absolute attributions.
 
     (layers + 1, 2): Spearman's correlation over words and over regions, for each layer and, last,

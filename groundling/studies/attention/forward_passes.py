@@ -46,7 +46,7 @@ class AttentionConsumer(Protocol):
     """Receives attention maps as they are computed."""
 
     def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
-        """Process the map of one layer; it must not keep a tensor of `attention_map`, or a view of one."""
+        """Process the map of one layer; it must not keep its tensors or views of them."""
         ...
 
     def local_result(self) -> Any:
@@ -54,7 +54,7 @@ class AttentionConsumer(Protocol):
         ...
 
     def merge(self, parts: Sequence[Any]) -> None:
-        """Combine the results (`kept`) of all processes, this one's included."""
+        """Combine the `local_result` of all processes, this one's included."""
         ...
 
 
@@ -110,7 +110,7 @@ class SampleArrays:
         return np.concatenate(self.places), np.stack(layers, 1)
 
     def merge(self, parts: Sequence[tuple[np.ndarray, np.ndarray] | None]) -> None:
-        """Combine those of all processes, in the samples' order."""
+        """Combine the arrays of all processes, in the samples' order."""
         results = [part for part in parts if part is not None]
         self.places, self.layers = [], []
         if results:
@@ -130,7 +130,7 @@ class SampleArrays:
 
 
 FIXED_POINT_SCALE = 1 << 32
-"""`ExactSums` adds multiples of 1 / FIXED as integers, whose sum does not depend on the order."""
+"""`ExactSums` adds multiples of 1 / FIXED_POINT_SCALE as integers, whose sum does not depend on the order."""
 
 
 class ExactSums:
@@ -144,7 +144,7 @@ class ExactSums:
         self.total[index] += np.rint(np.asarray(values, float) * FIXED_POINT_SCALE).astype(np.int64)
 
     def local_result(self) -> np.ndarray:
-        """The sums of this process, in multiples of 1 / FIXED."""
+        """The sums of this process, in multiples of 1 / FIXED_POINT_SCALE."""
         return self.total
 
     def merge(self, parts: Sequence[np.ndarray]) -> None:
@@ -168,7 +168,7 @@ class ModelPass(Protocol):
         ...
 
     def merge(self, parts: Sequence[Any]) -> None:
-        """Combine the results (`kept`) of all processes, this one's included."""
+        """Combine the `local_result` of all processes, this one's included."""
         ...
 
 
@@ -215,8 +215,10 @@ class AttentionPass:
     def run(self, process: ProcessRank) -> None:
         """Hand out every layer's map in order; raises InputError if the model gives none."""
         samples = self.samples()
-        for batch, batch_samples, places in iterate_batches(self.model, samples, process, self.batch):
-            _tell(self.model, AttentionBatch(batch, batch_samples, places), self.consumers)
+        for batch, batch_samples, places in iterate_batches(
+            self.model, samples, process, self.batch
+        ):
+            _hand_out_maps(self.model, AttentionBatch(batch, batch_samples, places), self.consumers)
 
     def local_result(self) -> list[Any]:
         """The result of each consumer."""
@@ -228,7 +230,9 @@ class AttentionPass:
             consumer.merge([part[place] for part in parts])
 
 
-def _tell(model: Encoder, batch: AttentionBatch, consumers: Sequence[AttentionConsumer]) -> None:
+def _hand_out_maps(
+    model: Encoder, batch: AttentionBatch, consumers: Sequence[AttentionConsumer]
+) -> None:
     """One forward pass that hands its maps to the consumers."""
 
     def watch(attention_map: AttentionMap) -> None:

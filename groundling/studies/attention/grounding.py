@@ -188,21 +188,21 @@ class HeadGrounding:
         phrases: Sequence[Sequence[PhraseSpan]],
         mark: Mark,
         half: Sequence[int],
-        reading: PhrasePooling = "last",
+        pooling: PhrasePooling = "last",
     ) -> None:
         """`phrases` and `half` (0 or 1) of each sample; `mark` gives a phrase's right regions."""
         self.phrases = phrases
         self.mark = mark
         self.half = half
-        self.reading = reading
+        self.pooling = pooling
         self.layers: list[tuple[str, int]] = []
         self.heads = 0
         # Allocated at once: many small arrays would fragment memory between batches.
-        self.first = np.cumsum([0, *(len(own) for own in phrases)])
+        self.offsets = np.cumsum([0, *(len(own) for own in phrases)])
         self.bits: list[np.ndarray] = []
-        self.facts = np.zeros((self.first[-1], len(PhraseBaselines._fields)))
+        self.facts = np.zeros((self.offsets[-1], len(PhraseBaselines._fields)))
         self.sums: list[ExactSums] = []
-        self.asked = ExactSums(2)
+        self.scored_counts = ExactSums(2)
         self._now: tuple[AttentionBatch, _PhraseBatch] | None = None
 
     def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
@@ -215,7 +215,7 @@ class HeadGrounding:
         if not is_seen.any() or not (_numpy(attention_map.rows.kinds) == PositionKind.TOKEN).any():
             return
         if self._now is None or self._now[0] is not batch:
-            self._now = (batch, self._ask(batch))
+            self._now = (batch, self._make_phrase_batch(batch))
         phrases = self._now[1]
         number = self._number(attention_map)
         rows = self._rows(attention_map, phrases)
@@ -224,18 +224,23 @@ class HeadGrounding:
         self._check(share, phrases, batch, attention_map)
         # Ties go to the first; -1 excludes text.
         best_column = np.where(is_region, rows, -1).argmax(-1)
-        region = np.take_along_axis(_numpy(attention_map.columns.indices)[phrases.row], best_column, 1)
+        region = np.take_along_axis(
+            _numpy(attention_map.columns.indices)[phrases.row], best_column, 1
+        )
         # An image without regions gives the index of a token, which may exceed those of regions.
         region = np.minimum(region, phrases.right.shape[1] - 1)
         is_scored = phrases.state == PhraseStatus.SCORED
-        right = np.take_along_axis(phrases.right, region, 1) & (is_scored & phrases.has_regions)[:, None]
+        right = (
+            np.take_along_axis(phrases.right, region, 1)
+            & (is_scored & phrases.has_regions)[:, None]
+        )
         is_special = (kinds == PositionKind.SPECIAL)[phrases.row][:, None]
         special = np.where(is_special, rows, 0).sum(-1)
         measures = np.stack([share, special, entr(rows.astype(float)).sum(-1)], -1)
         bits = np.packbits(right, axis=-1)
         for place in dict.fromkeys(phrases.place.tolist()):
             own = phrases.place == place
-            self.bits[number][self.first[place] : self.first[place + 1]] = bits[own]
+            self.bits[number][self.offsets[place] : self.offsets[place + 1]] = bits[own]
             self.sums[number].add(self.half[place], measures[own & is_scored].sum(0))
 
     def _number(self, attention_map: AttentionMap) -> int:
@@ -249,7 +254,7 @@ class HeadGrounding:
                 )
             self.heads = heads
             self.layers.append(layer)
-            self.bits.append(np.zeros((self.first[-1], -(-heads // 8)), np.uint8))
+            self.bits.append(np.zeros((self.offsets[-1], -(-heads // 8)), np.uint8))
             self.sums.append(ExactSums(2, heads, len(MEASURES)))
         return self.layers.index(layer)
 
@@ -263,27 +268,34 @@ class HeadGrounding:
         return mean
 
     def _check(
-        self, share: np.ndarray, phrases: _PhraseBatch, batch: AttentionBatch, attention_map: AttentionMap
+        self,
+        share: np.ndarray,
+        phrases: _PhraseBatch,
+        batch: AttentionBatch,
+        attention_map: AttentionMap,
     ) -> None:
         wrong = ~(share > 0).all(-1) & phrases.has_regions & (phrases.state == PhraseStatus.SCORED)
         if wrong.any():
             phrase = int(wrong.argmax())
             sample = batch.samples[int(phrases.row[phrase])]
             raise InputError(
-                f"{sample.id}: a head of layer {attention_map.layer} gives the regions no attention, or NaN; the model is "
-                "damaged, or masks its regions as padding"
+                f"{sample.id}: a head of layer {attention_map.layer} gives the regions no attention, or NaN; the model "
+                "is damaged, or masks its regions as padding"
             )
 
-    def _ask(self, batch: AttentionBatch) -> _PhraseBatch:
+    def _make_phrase_batch(self, batch: AttentionBatch) -> _PhraseBatch:
         """The phrases of a batch; their statistics that do not depend on heads are kept."""
         phrases = []
         for row, (sample, place) in enumerate(zip(batch.samples, batch.places, strict=True)):
             regions = require(sample.regions, "regions", "heads")
-            sample_phrases = [self._one(phrase, sample, regions, place, row) for phrase in self.phrases[place]]
-            facts = [[one.state, *_facts(one.right, regions)] for one in sample_phrases]
-            self.facts[self.first[place] : self.first[place + 1]] = facts
+            sample_phrases = [
+                self._batch_phrase(phrase, sample, regions, place, row)
+                for phrase in self.phrases[place]
+            ]
+            facts = [[one.state, *_baselines_of(one.right, regions)] for one in sample_phrases]
+            self.facts[self.offsets[place] : self.offsets[place + 1]] = facts
             count = sum(one.state == PhraseStatus.SCORED for one in sample_phrases)
-            self.asked.add(self.half[place], np.array(count))
+            self.scored_counts.add(self.half[place], np.array(count))
             phrases += sample_phrases
         most = max(len(one.right) for one in phrases)
         tokens = [len(one.tokens) for one in phrases]
@@ -297,12 +309,14 @@ class HeadGrounding:
             first=np.cumsum([0, *tokens[:-1]]),
         )
 
-    def _one(
+    def _batch_phrase(
         self, phrase: PhraseSpan, sample: Sample, regions: RegionRow, sample_index: int, row: int
     ) -> _BatchPhrase:
         tokens, state = self._tokens(phrase, sample)
         right = self.mark(phrase.example, regions).astype(bool) & ~regions.is_whole_image
-        return _BatchPhrase(sample_index, row, state, right, bool((~regions.is_whole_image).any()), tokens)
+        return _BatchPhrase(
+            sample_index, row, state, right, bool((~regions.is_whole_image).any()), tokens
+        )
 
     def _tokens(self, phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
         """A phrase's query tokens; the placeholder if it cannot be scored."""
@@ -314,7 +328,7 @@ class HeadGrounding:
         tokens, state = tokens_of_words(text, words, sample.truncated_tokens)
         if state != PhraseStatus.SCORED:
             return FIRST, state
-        return tokens[-1:] if self.reading == "last" else tokens, state
+        return tokens[-1:] if self.pooling == "last" else tokens, state
 
     def local_result(self) -> dict[str, Any]:
         """Bits, statistics, sums and layer names of this process."""
@@ -325,13 +339,13 @@ class HeadGrounding:
             "facts": self.facts,
             "bits": self.bits,
             "sums": [one.local_result() for one in self.sums],
-            "asked": self.asked.local_result(),
+            "scored_counts": self.scored_counts.local_result(),
         }
 
     def merge(self, parts: Sequence[dict[str, Any]]) -> None:
-        """Combine those of all processes; a process without a batch has no layers."""
+        """Combine the results of all processes; a process without a batch has no layers."""
         results = [part for part in parts if part["layers"]]
-        self.asked.merge([part["asked"] for part in results])
+        self.scored_counts.merge([part["scored_counts"] for part in results])
         self.layers = results[0]["layers"] if results else []
         self.heads = results[0]["heads"] if results else 0
         # Each phrase is in one process; the others have zeros.
@@ -351,9 +365,9 @@ class HeadGrounding:
         # (layers, Q, H)
         hits = np.unpackbits(np.stack(self.bits), axis=-1, count=self.heads).astype(bool)
         with np.errstate(invalid="ignore"):
-            means = np.stack([one.values() for one in self.sums], 1) / self.asked.values().reshape(
-                2, 1, 1, 1
-            )
+            means = np.stack(
+                [one.values() for one in self.sums], 1
+            ) / self.scored_counts.values().reshape(2, 1, 1, 1)
         state, possible, confident, chance, ranked, regions = self.facts.T
         return GroundingResult(
             PhraseBaselines(
@@ -371,7 +385,7 @@ class HeadGrounding:
         )
 
 
-def _facts(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
+def _baselines_of(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
     """The `PhraseBaselines` of one phrase, without its state; `right` (R,)."""
     candidates = np.flatnonzero(~regions.is_whole_image)
     if not len(candidates):
@@ -503,7 +517,7 @@ class HeadLeaderboard:
         if not self.scored_phrases.any():
             raise InputError("no phrase is left to score heads on")
         all_heads = np.ones(len(self.result.heads), bool)
-        accuracies, chosen = self._of(self.scored_phrases, all_heads)
+        accuracies, chosen = self._accuracies(self.scored_phrases, all_heads)
         kinds = sorted({kind for own in self.kinds for kind in own})
         notes = []
         if not self.has_confidence:
@@ -525,7 +539,7 @@ class HeadLeaderboard:
             "chosen": [None if head is None else self.name(head) for head in chosen],
             "best": self._best(self.scored_phrases, all_heads),
             "layers": [self._layer(layer) for layer in self.layers],
-            "kinds": {kind: self._kind(kind, all_heads) for kind in kinds},
+            "kinds": {kind: self._kind_report(kind, all_heads) for kind in kinds},
             "heads": self._heads(kinds),
             "notes": notes,
         }
@@ -546,7 +560,9 @@ class HeadLeaderboard:
         several = len({name for name, _, _ in self.result.heads}) > 1
         return f"{name} {layer}-{number}" if several else f"{layer}-{number}"
 
-    def _of(self, rows: np.ndarray, among: np.ndarray) -> tuple[dict[str, Any], list[int | None]]:
+    def _accuracies(
+        self, rows: np.ndarray, among: np.ndarray
+    ) -> tuple[dict[str, Any], list[int | None]]:
         """Accuracies of heads `among` and baselines on phrases `rows`, and the selected heads."""
         facts = self.result.baselines
         columns: dict[str, np.ndarray] = {
@@ -582,11 +598,15 @@ class HeadLeaderboard:
             return None
         head = int(heads[self.result.is_right[rows][:, heads].sum(0).argmax()])
         estimate = self.intervals({"best": self.result.is_right[:, head]}, rows)["best"]
-        return {"head": self.name(head), **estimate, "region_share": _round(100 * self.means[head, 0])}
+        return {
+            "head": self.name(head),
+            **estimate,
+            "region_share": _round(100 * self.means[head, 0]),
+        }
 
     def _layer(self, layer: tuple[str, int]) -> dict[str, Any]:
         among = np.array([(name, number) == layer for name, number, _ in self.result.heads])
-        accuracies, chosen = self._of(self.scored_phrases, among)
+        accuracies, chosen = self._accuracies(self.scored_phrases, among)
         accuracy = self.result.is_right[self.scored_phrases][:, among].mean(0)
         shares = self.means[among].mean(0)
         return {
@@ -597,14 +617,14 @@ class HeadLeaderboard:
             "best": self._best(self.scored_phrases, among),
             "chosen": [None if head is None else self.name(head) for head in chosen],
             **{name: accuracies[name] for name in OF_LAYERS},
-            **_measured(shares),
+            **_rounded_measures(shares),
         }
 
-    def _kind(self, kind: str, among: np.ndarray) -> dict[str, Any]:
+    def _kind_report(self, kind: str, among: np.ndarray) -> dict[str, Any]:
         rows = self.scored_phrases & np.array([kind in own for own in self.kinds])
         if not rows.any():
             return {"phrases": 0}
-        accuracies, chosen = self._of(rows, among)
+        accuracies, chosen = self._accuracies(rows, among)
         return {
             **accuracies,
             "chosen": [None if head is None else self.name(head) for head in chosen],
@@ -630,7 +650,7 @@ class HeadLeaderboard:
             row: dict[str, Any] = {"attention": name, "layer": layer, "head": head}
             row |= {self.result.measure: _round(accuracy[place])}
             row |= {"active": bool(self.means[place, 0] > self.min_region_share)}
-            row |= _measured(self.means[place])
+            row |= _rounded_measures(self.means[place])
             row |= {"other_images": None if null is None else _round(null[place])}
             row |= {kind: _round(values[place]) for kind, values in shares.items()}
             table.append(row)
@@ -652,7 +672,7 @@ OF_LAYERS = ("held_out", "other_images")
 """Those of `COLUMNS` that are reported for each layer."""
 
 
-def _measured(means: np.ndarray) -> dict[str, float]:
+def _rounded_measures(means: np.ndarray) -> dict[str, float]:
     """The `MEASURES` by name: shares in per cent, the entropy in nats."""
     rounded = {}
     for name, value in zip(MEASURES, means.tolist(), strict=True):

@@ -86,7 +86,7 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
     )
     passes = make(run.state.device)
     run_passes(passes, make, config.processes)
-    summary = _found(texts, passes, config.min_region_attention, config.attention.seed)
+    summary = _summarise(texts, passes, config.min_region_attention, config.attention.seed)
     run.save(lambda folder: _write_tables(folder, summary["heads"]))
     run.note(*summary["notes"])
     return {
@@ -126,14 +126,14 @@ def read_grounding_data(task: Task, folder: Path, split: str, unrelated: bool) -
         for caption in entities.read_captions(folder, split, unrelated=unrelated):
             for number, phrase in enumerate(caption.phrases):
                 kinds[f"{caption.id}/{number}"] = phrase.types
-            skipped.update(_why(phrase) for phrase in caption.skipped)
+            skipped.update(_skip_reason(phrase) for phrase in caption.skipped)
         examples = [example for example in examples if example.official_id in kinds]
     if not examples:
         raise InputError(f"{folder}: {split!r} has no phrase with a box")
     return _by_text(examples, kinds, dict(sorted(skipped.items())))
 
 
-def _why(phrase: entities.EntityPhrase) -> str:
+def _skip_reason(phrase: entities.EntityPhrase) -> str:
     """Why a phrase has no box: nothing visible, a scene, or not annotated."""
     for kind in ("notvisual", "scene"):
         if kind in phrase.types:
@@ -185,7 +185,7 @@ def heads_passes(
     return passes
 
 
-def _found(
+def _summarise(
     texts: GroundingData, passes: Sequence[AttentionPass], active: float, seed: int
 ) -> dict[str, Any]:
     """Counts, accuracies and notes of `result.json`; `active`: threshold of active heads."""

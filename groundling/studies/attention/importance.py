@@ -65,8 +65,8 @@ def check_single_stream(attention_map: AttentionMap) -> None:
     """Raises InputError for a map of a two-stream model."""
     if attention_map.name != "self":
         raise InputError(
-            f"modality importance is not defined for a two-stream model (its maps are {attention_map.name!r}): self-attention "
-            "covers one modality only; use `groundling heads` for its cross-attention"
+            f"modality importance is not defined for a two-stream model (its maps are {attention_map.name!r}): "
+            "self-attention covers one modality only; use `groundling heads` for its cross-attention"
         )
 
 
@@ -75,7 +75,8 @@ def covers_regions(attention_map: AttentionMap) -> bool:
     check_single_stream(attention_map)
     return bool(
         torch.isin(
-            attention_map.columns.kinds, torch.tensor(POSITIONS_OF_MODALITY[0]).to(attention_map.columns.kinds)
+            attention_map.columns.kinds,
+            torch.tensor(POSITIONS_OF_MODALITY[0]).to(attention_map.columns.kinds),
         ).any()
     )
 
@@ -86,21 +87,23 @@ class LayerNumbers:
     def __init__(self) -> None:
         self.numbers: list[int] = []
 
-    def place(self, layer: int) -> int:
+    def index(self, layer: int) -> int:
         """The index of a layer; a new layer is appended."""
         if layer not in self.numbers:
             self.numbers.append(layer)
         return self.numbers.index(layer)
 
     def merge(self, parts: Sequence[list[int]]) -> None:
-        """Combine those of all processes; a process without samples has none."""
+        """Combine the numbers of all processes; a process without samples has none."""
         self.numbers = max(parts, key=len)
 
 
 def attention_by_modality(attention_map: AttentionMap, query: AttentionQuery) -> Tensor:
     """Attention (N, heads, 3) of the query positions to each of `ATTENTION_TARGETS`."""
     return torch.einsum(
-        "nhc,nkc->nhk", query_attention(attention_map, query).float(), modality_mask(attention_map.columns)
+        "nhc,nkc->nhk",
+        query_attention(attention_map, query).float(),
+        modality_mask(attention_map.columns),
     )
 
 
@@ -121,7 +124,7 @@ class ModalityImportance:
         """Means over heads, (3,) float32 for each sample and layer."""
         self.even = SampleArrays()
         """Share of each kind under even attention, (3,) for each sample."""
-        self.dropped = 0
+        self.truncated_tokens = 0
         """Number of truncated tokens."""
 
     def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
@@ -132,7 +135,7 @@ class ModalityImportance:
         self._check(batch, attention_map.layer, (masses.sum(-1) - 1).abs().amax(1))
         rows = (len(batch.samples), -1, *masses.shape[1:])
         by_sample = masses.double().view(rows).mean(1).cpu().numpy()
-        number = self.layers.place(attention_map.layer)
+        number = self.layers.index(attention_map.layer)
         if number == len(self.heads):
             self.heads.append(ExactSums(*masses.shape[1:]))
         self.heads[number].add(slice(None), by_sample.sum(0))
@@ -154,7 +157,7 @@ class ModalityImportance:
         count = kinds.sum(-1)
         shares = (count / count.sum(-1, keepdim=True)).view(len(batch.samples), -1, 3).mean(1)
         self.even.put(batch.places, 0, shares.cpu().numpy())
-        self.dropped += sum(sample.truncated_tokens for sample in batch.samples)
+        self.truncated_tokens += sum(sample.truncated_tokens for sample in batch.samples)
 
     def local_result(self) -> tuple[Any, ...]:
         """Sums, means, even shares, truncated tokens and layers of this process."""
@@ -163,18 +166,18 @@ class ModalityImportance:
             heads,
             self.rows.local_result(),
             self.even.local_result(),
-            self.dropped,
+            self.truncated_tokens,
             self.layers.numbers,
         )
 
     def merge(self, parts: Sequence[tuple[Any, ...]]) -> None:
-        """Combine those of all processes."""
+        """Combine the results of all processes."""
         heads, rows, even, dropped, layers = zip(*parts, strict=True)
         sums_of_processes = [sums for sums in heads if sums]
-        self.heads = [_added(sums) for sums in zip(*sums_of_processes, strict=True)]
+        self.heads = [_merged_sums(sums) for sums in zip(*sums_of_processes, strict=True)]
         self.rows.merge(rows)
         self.even.merge(even)
-        self.dropped = sum(dropped)
+        self.truncated_tokens = sum(dropped)
         self.layers.merge(layers)
 
     @property
@@ -188,7 +191,7 @@ class ModalityImportance:
         return self.even.stacked()[:, 0]
 
 
-def _added(parts: Sequence[np.ndarray]) -> ExactSums:
+def _merged_sums(parts: Sequence[np.ndarray]) -> ExactSums:
     """The sums of all processes."""
     sums = ExactSums(*parts[0].shape)
     sums.merge(parts)
@@ -213,7 +216,7 @@ class ClsAttention:
         kinds = attention_map.columns.kinds.cpu().numpy()
         is_input = ~np.isin(kinds, (PositionKind.PADDING, PositionKind.ADDED))
         choices = len(kinds) // len(batch.samples)
-        number = self.layers.place(attention_map.layer)
+        number = self.layers.index(attention_map.layer)
         for index, (place, sample) in enumerate(zip(batch.places, batch.samples, strict=True)):
             row = index * choices + right_choice_row(sample)
             self.by_sample.put(place, number, attention[row][is_input[row]])
@@ -223,7 +226,7 @@ class ClsAttention:
         return self.by_sample.local_result(), self.layers.numbers
 
     def merge(self, parts: Sequence[tuple[Any, list[int]]]) -> None:
-        """Combine that of all processes."""
+        """Combine the attention of all processes."""
         rows, layers = zip(*parts, strict=True)
         self.by_sample.merge(rows)
         self.layers.merge(layers)

@@ -97,7 +97,7 @@ class RegionModel:
         self.model = model.to(device).eval()
 
     def mark(self, usual: Mark) -> Mark:
-        """The rule for right regions: the task's (`usual`), or `pointing` for patches."""
+        """The rule for right regions: the task's (`usual`), or `pointing_game` for patches."""
         return pointing_game if isinstance(self.model, PatchReader) else usual
 
     def samples(self, examples: Sequence[Example], other_images: bool = False) -> SampleDataset:
@@ -174,7 +174,7 @@ class OtherImageStore:
     """
 
     def __init__(self, store: RegionSource, partner: Mapping[str, str]) -> None:
-        """`partner`: the image whose features each image gets, see `partners`."""
+        """`partner`: the image whose features each image gets, see `shuffle_images`."""
         self.store = store
         self.partner = partner
         self.count = store.count
@@ -238,7 +238,7 @@ class Outcome(Protocol):
 
     @property
     def target_name(self) -> str:
-        """Label of the number that `explained` returns."""
+        """Label of the number that `attribution_target` returns."""
         ...
 
     def prepare(self, samples: SampleDataset) -> SampleDataset:
@@ -458,7 +458,9 @@ def load_match_head(
 class PretrainedModalityModel:
     """A model that `pretrain` wrote, with its image-text matching head or its masked-LM head."""
 
-    def __init__(self, config: AttentionSettings, outcome: OutcomeName, device: torch.device) -> None:
+    def __init__(
+        self, config: AttentionSettings, outcome: OutcomeName, device: torch.device
+    ) -> None:
         """`outcome`: the head; `best`: the matching head if there is one. Raises InputError."""
         self.region_model = RegionModel(config, device)
         if isinstance(self.region_model.model, Lxmert):
@@ -498,7 +500,7 @@ class PretrainedModalityModel:
         self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
     ) -> SampleDataset:
         """As in `RegionModel.samples`."""
-        return self.region_model.samples(examples, others=partner is not None)
+        return self.region_model.samples(examples, other_images=partner is not None)
 
 
 class FineTunedModalityModel:

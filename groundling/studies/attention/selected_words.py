@@ -46,7 +46,9 @@ def teacher_word_scores(
     found = []
     for start in range(0, len(rows), batch):
         batch_rows = rows[start : start + batch]
-        for row, (scores, candidates) in zip(batch_rows, teacher.word_scores(batch_rows), strict=True):
+        for row, (scores, candidates) in zip(
+            batch_rows, teacher.word_scores(batch_rows), strict=True
+        ):
             text = text_for_clip(require(row.example, "example", "a teacher"))
             words = tuple(text[first:last] for first, last in word_spans(text))
             found.append(WordScores(scores[: len(words)], candidates[: len(words)], words, text))
@@ -104,7 +106,10 @@ class WordAttention(NamedTuple):
 
 
 def selected_words_summary(
-    texts: Sequence[WordScores], readers: Sequence[WordAttention], num_words: int, bootstrap: Bootstrap
+    texts: Sequence[WordScores],
+    readers: Sequence[WordAttention],
+    num_words: int,
+    bootstrap: Bootstrap,
 ) -> dict[str, Any]:
     """Agreement of attention with the `num_words` words that the teacher selects, as in `result.json`.
 

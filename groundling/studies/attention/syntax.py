@@ -99,7 +99,7 @@ class Arc:
     phrase_end: ArcEnd
     """The end that is the phrase."""
     phrase: Entity
-    other: int
+    other_word: int
     """Index of the other word in the parse."""
 
 
@@ -112,7 +112,7 @@ class MatchedParses(NamedTuple):
     """Ids of captions without a parse."""
     unaligned: list[str]
     """File and line of sentences that name a caption or image but do not have its words."""
-    elsewhere: int
+    other_sentences: int
     """Number of sentences of other captions or images."""
 
 
@@ -176,7 +176,7 @@ def arcs_of(
             skip_counts["phrases_of_several_heads"] += 1
             continue
         other_members = set().union(*members[:number], *members[number + 1 :]) - own
-        for relation, entity, place in _at(parsed.words, tops[0]):
+        for relation, entity, place in _arcs_at(parsed.words, tops[0]):
             if place in other_members and not include_other_phrases:
                 skip_counts["arcs_to_other_phrases"] += 1
                 continue
@@ -190,7 +190,7 @@ def _members(phrase: Entity, spans: np.ndarray) -> set[int]:
     return set(np.flatnonzero(touched).tolist())
 
 
-def _at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, ArcEnd, int]]:
+def _arcs_at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, ArcEnd, int]]:
     """The arcs at word `top`: relation, its own end, and the index of the other word."""
     arcs: list[tuple[str, ArcEnd, int]] = []
     if words[top].head != ROOT:
@@ -238,13 +238,13 @@ def make_arc_questions(
     for one, arcs in of_captions:
         caption = one.caption
         examples.append(Example(caption.id, caption.text, images=(caption.image,)))
-        phrases.append([_asked(one, arc) for arc in arcs])
+        phrases.append([_arc_phrase(one, arc) for arc in arcs])
         relations.append([number[arc.relation, arc.phrase_end] for arc in arcs])
     return ArcQuestions(examples, phrases, relations, names, skip_counts)
 
 
-def _asked(parsed: ParsedCaption, arc: Arc) -> PhraseSpan:
-    start, stop = parsed.spans[arc.other].tolist()
+def _arc_phrase(parsed: ParsedCaption, arc: Arc) -> PhraseSpan:
+    start, stop = parsed.spans[arc.other_word].tolist()
     caption = parsed.caption
     gold = GoldBoxes(PROTOCOLS[BOX_PROTOCOL](arc.phrase.boxes), caption.size)
     example = Example(caption.id, caption.text, images=(caption.image,), gold_boxes=gold)
@@ -403,7 +403,9 @@ def _ask_parser(parser: str, captions: Sequence[EntitiesCaption], run: Run) -> P
     path = run.folder / GOLD_PARSES
     with run.state.main_process_first():
         if not path.exists():
-            write_parses(path, parse_texts(parser, [caption.text for caption in captions]), captions)
+            write_parses(
+                path, parse_texts(parser, [caption.text for caption in captions]), captions
+            )
     return path
 
 
@@ -423,7 +425,11 @@ def _check_parsed(matched: MatchedParses, parses: str, count: int, other_images:
         raise InputError(f"none of the {count:,} captions has a parse; {reasons[0]}")
     images = {one.caption.image for one in matched.parsed}
     if other_images and len(images) < 2:
-        left_out = f"; {matched.elsewhere:,} are of other captions" if matched.elsewhere else ""
+        left_out = (
+            f"; {matched.other_sentences:,} are of other captions"
+            if matched.other_sentences
+            else ""
+        )
         raise InputError(
             f"{parses}: all its sentences are captions of one image, {next(iter(images))}{left_out}; the "
             "control with other images needs two (--no-shuffled-images-control leaves it out)"
@@ -461,14 +467,20 @@ def _too_rare(min_arcs: int, rare: Mapping[str, int], matched: MatchedParses) ->
 
 
 def _relations(
-    questions: ArcQuestions, groundings: Sequence[ArcGrounding], active: float, seed: int, min_arcs: int
+    questions: ArcQuestions,
+    groundings: Sequence[ArcGrounding],
+    active: float,
+    seed: int,
+    min_arcs: int,
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The report of every relation with enough arcs, and the number of arcs of the others."""
     half_of = questions.halves(seed)
     number = {image: place for place, image in enumerate(half_of)}
     relation = np.concatenate([np.array(own) for own in questions.relations])
     images = [
-        one.images[0] for one, own in zip(questions.examples, questions.relations, strict=True) for _ in own
+        one.images[0]
+        for one, own in zip(questions.examples, questions.relations, strict=True)
+        for _ in own
     ]
     image = np.array([number[name] for name in images])
     half = np.array([half_of[name] for name in images])
@@ -515,7 +527,7 @@ def _counts(
         "parsed": len(matched.parsed),
         "unparsed": len(matched.unparsed),
         "unaligned_sentences": len(matched.unaligned),
-        "sentences_of_other_captions": matched.elsewhere,
+        "sentences_of_other_captions": matched.other_sentences,
         "phrases": sum(len(one.caption.phrases) for one in matched.parsed),
         "phrases_of_several_heads": skip_counts["phrases_of_several_heads"],
         "arcs": len(facts.status),

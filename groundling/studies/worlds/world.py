@@ -91,8 +91,10 @@ def cell_size(size: int) -> int:
     return size * 7 // 16
 
 
-def draw_scene(seed: int, size: int, nouns: Sequence[Noun], image_id: int, redraw_attributes: bool) -> Scene:
-    """The scene of an image of `size` x `size` pixels; `redraw_attributes` redraws the nouns' attributes in the same layout."""
+def draw_scene(
+    seed: int, size: int, nouns: Sequence[Noun], image_id: int, redraw_attributes: bool
+) -> Scene:
+    """The scene of an image of `size` x `size` pixels; with `redraw_attributes`, nouns get random ones."""
     rng = generator(seed, "scene", image_id)
     first = int(rng.integers(len(nouns)))
     distance = 1 + int(rng.integers(len(nouns) - 1))
@@ -242,7 +244,9 @@ class World:
 
     def scene(self, image_id: int, redraw_attributes: bool = False) -> Scene:
         """The scene of one image; `redraw_attributes` redraws the nouns' attributes in the same layout."""
-        return draw_scene(self.config.seed, self.config.size, self.nouns, image_id, redraw_attributes)
+        return draw_scene(
+            self.config.seed, self.config.size, self.nouns, image_id, redraw_attributes
+        )
 
     def render_object(self, thing: SceneObject) -> RenderedObject:
         """An object rendered in its cell, without colour."""
@@ -258,18 +262,18 @@ class World:
         pixels[:] = 125 + rng.uniform(-20, 20) + rng.uniform(-12, 12, 3)
         for thing in scene.things:
             colour, _, _, texture = thing.attributes
-            drawn = self.render_object(thing)
+            rendered = self.render_object(thing)
             paint = np.array(RGB[colour] + rng.uniform(-14, 14, 3), dtype=np.float32)
             ink = TEXTURE_INK.get(texture, 0.0)
             rows = slice(thing.y, thing.y + self.cell)
             columns = slice(thing.x, thing.x + self.cell)
             patch = pixels[rows, columns]
-            patch += drawn.cover * (paint + drawn.mark * (ink - paint) - patch)
+            patch += rendered.cover * (paint + rendered.mark * (ink - paint) - patch)
         pixels += noise
         return np.clip(pixels, 0, 255).astype(np.uint8)
 
     def captions(self, scene: Scene) -> list[str]:
-        """Two captions; their choice of words depends only on the image id, so they are the same with redrawn attributes."""
+        """Two captions; the image id alone determines their template, so redrawn attributes do not change it."""
         captions = []
         for number in (0, 1):
             rng = self._rng("caption", 2 * scene.image_id + number)
@@ -290,22 +294,22 @@ class World:
 
     def boxes(self, scene: Scene) -> list[CocoAnnotation]:
         """COCO annotations of a scene, without ids; boxes are x, y, width, height in pixels."""
-        notes = []
+        annotations = []
         for thing in scene.things:
-            drawn = self.render_object(thing)
-            x, y, width, height = drawn.box
+            rendered = self.render_object(thing)
+            x, y, width, height = rendered.box
             box = (x + thing.x, y + thing.y, width, height)
-            note = CocoAnnotation(
+            annotation = CocoAnnotation(
                 image_id=scene.image_id,
                 category_id=ATTRIBUTES["shape"].index(thing.attributes[1]) + 1,
                 bbox=[float(value) for value in box],
-                area=round(float(drawn.cover.sum()), 2),
+                area=round(float(rendered.cover.sum()), 2),
                 iscrowd=0,
                 attributes=[thing.attributes[i] for i in SPOKEN],
                 noun=thing.name,
             )
-            notes.append(note)
-        return notes
+            annotations.append(annotation)
+        return annotations
 
     def write(self, folder: str | os.PathLike) -> None:
         """Write images, captions, boxes, text and probes; `world.json` is last and marks a complete folder."""
@@ -317,7 +321,9 @@ class World:
     def write_images(self, folder: str | os.PathLike, redraw_attributes: bool = False) -> None:
         """Write images, captions and boxes in COCO's layout, or the control images and their captions."""
         root = Path(folder)
-        (root / ("images_redrawn" if redraw_attributes else "images")).mkdir(parents=True, exist_ok=True)
+        (root / ("images_redrawn" if redraw_attributes else "images")).mkdir(
+            parents=True, exist_ok=True
+        )
         self._write_split(root, "train", range(1, 1 + self.config.scenes), redraw_attributes)
         held_out = range(DEV_IMAGES + 1, DEV_IMAGES + 1 + self.config.dev_scenes)
         self._write_split(root, "dev", held_out, redraw_attributes)
@@ -354,11 +360,13 @@ class World:
     def write_text(self, folder: str | os.PathLike) -> None:
         """Write the corpus, the probes and `world.json`."""
         root = Path(folder)
-        known = self._write_corpus(root / "corpus" / "train.txt", self.config.sentences)
-        known |= self._write_corpus(root / "corpus" / "dev.txt", self.config.dev_sentences)
+        corpus_sentences = self._write_corpus(root / "corpus" / "train.txt", self.config.sentences)
+        corpus_sentences |= self._write_corpus(
+            root / "corpus" / "dev.txt", self.config.dev_sentences
+        )
         rules = {}
         for split in ROWS:
-            rules[split] = self._write_probes(root / "probes", split, known)
+            rules[split] = self._write_probes(root / "probes", split, corpus_sentences)
         self._write_attributes(root / "probes" / "attribute.tsv")
         facts = [json.dumps(fact) for fact in self._facts()]
         write_lines(root / "probes" / "knowledge.jsonl", facts)
@@ -383,7 +391,7 @@ class World:
         write_lines(path, lines)
         return set(lines)
 
-    def _write_probes(self, folder: Path, split: str, known: set[str]) -> str:
+    def _write_probes(self, folder: Path, split: str, corpus_sentences: set[str]) -> str:
         """Write the questions on a split's nouns; returns the rule of `ODD_RULES` that chose the triples of "odd"."""
         nouns = [noun for noun in self.nouns if noun.split == split]
         questions = NounQuestions(self._rng, split, nouns, ROWS[split])
@@ -392,7 +400,7 @@ class World:
             "truth": questions.truth(),
             "odd": odd_rows,
             "category": questions.category(),
-            "order": questions.order(known),
+            "order": questions.order(corpus_sentences),
         }
         for name, rows in probes.items():
             shuffled = self._rng(f"rows/{name}", split).permutation(len(rows))

@@ -178,7 +178,9 @@ def test_text_leaks_only_when_told_to(folder: Path, tmp_path: Path) -> None:
     assert leaks(tmp_path)["predicated"] == 0.5
 
 
-def test_control_images_keep_layout_and_names_but_redraw_attributes(world: World, folder: Path) -> None:
+def test_control_images_keep_layout_and_names_but_redraw_attributes(
+    world: World, folder: Path
+) -> None:
     redrawn, total = 0, 0
     for image_id in range(1, 41):
         scene, control = world.scene(image_id), world.scene(image_id, redraw_attributes=True)

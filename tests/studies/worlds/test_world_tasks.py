@@ -436,7 +436,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:  #
 
 
 def test_fewer_than_no_examples_are_refused(tmp_path: Path) -> None:  # E8
-    for train, held, name in ((-1, 5, "train"), (5, -1, "held")):
+    for train, held, name in ((-1, 5, "limit_train"), (5, -1, "limit_dev")):
         with pytest.raises(InputError, match=f"^{name} is -1; expected 0 or more"):
             write_tasks(WORLD, tmp_path, train, held)
 
