@@ -105,7 +105,7 @@ def texts(number: int, form: str) -> list[Sample]:
     return samples
 
 
-def pad_to_longest(batch: Batch) -> Batch:
+def pad_to_fixed_layout(batch: Batch) -> Batch:
     """The same batch in the paper's fixed layout: 512 text positions and nine windows of 77 per text."""
     from dataclasses import replace
 
@@ -243,7 +243,7 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[tuple[float, int, f
             ]
         batch = collate(some)
         tokens, work = count_flops(batch, objectives, options)
-        batch = (pad_to_longest(batch) if way == "plain" else batch).to(DEVICE)
+        batch = (pad_to_fixed_layout(batch) if way == "plain" else batch).to(DEVICE)
         started = now()
         with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE.type == "cuda"):
             loss = loss_of(batch)
@@ -289,7 +289,7 @@ def every_position(objectives: list, encoded: object, batch: Batch) -> torch.Ten
     """The three losses, with logits computed at every position; unscored ones are ignored afterwards."""
     match, mlm, clip_tokens = objectives
     logits = mlm.head(encoded.joint_text, encoded.input_embeddings)  # type: ignore[attr-defined]
-    clip_logits = clip_tokens.head(encoded.joint_visual, encoded.clip_table)  # type: ignore[attr-defined]
+    clip_logits = clip_tokens.head(encoded.joint_visual, encoded.clip_input_embeddings)  # type: ignore[attr-defined]
     return torch.stack(
         [
             F.cross_entropy(logits.flatten(0, 1), batch.labels["masked_lm"].flatten()),

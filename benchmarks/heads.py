@@ -37,8 +37,11 @@ from groundling.studies.attention.forward_passes import (
     run_passes_here,
 )
 from groundling.studies.attention.grounding import HeadGrounding, PhraseSpan
-from groundling.studies.attention.importance import Bootstrap, ModalityImportance
-from groundling.studies.attention.importance import ImportanceEstimate as intervals
+from groundling.studies.attention.importance import (
+    Bootstrap,
+    ImportanceEstimate,
+    ModalityImportance,
+)
 from groundling.tasks.flickr_entities import FLICKR30K
 from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import uniter
@@ -75,6 +78,10 @@ class Drawn:
     def in_annotated_order(self, image: str) -> bool:
         """Drawn regions are not annotated."""
         return False
+
+    def appended_detections(self, image: str) -> int:
+        """None."""
+        return 0
 
 
 class AllMaps:
@@ -123,7 +130,7 @@ def make_texts(texts: int) -> tuple[list[Example], list[list[PhraseSpan]]]:
             gold = GoldBoxes(np.concatenate([corner, corner + 150], 1), (500, 400))
             start = len(" ".join(words[:first])) + 1
             stop = len(" ".join(words[: first + 2]))
-            own.append(PhraseSpan(Example(**{**vars(example), "gold": gold}), start, stop))
+            own.append(PhraseSpan(Example(**{**vars(example), "gold_boxes": gold}), start, stop))
         examples.append(example)
         phrases.append(own)
     return examples, phrases
@@ -154,7 +161,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
         run_passes_here([AttentionPass(model, lambda: samples, [consumer])])
         if way == "masses":
             images = [example.images[0] for example in examples]
-            intervals(consumer, Bootstrap(images, 0)).to_json()
+            ImportanceEstimate(consumer, Bootstrap(images, 0)).to_json()
 
     first = "masses" if arguments.way == "masses" else "streamed"
     run_pass(BATCH, first)  # memory of one batch, independent of the number of texts

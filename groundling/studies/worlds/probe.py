@@ -262,8 +262,8 @@ def score_readout(
         mentioned = pattern.findall(example.text)
         if len(set(mentioned)) != 3 or len(mentioned) != 3:
             raise InputError(
-                f"{path}, index {example.official_id}: {example.text!r} contains {len(mentioned)} nouns of attribute.tsv, "
-                "expected three different ones; give a file with other questions another name than `odd`"
+                f"{path}, index {example.official_id}: {example.text!r} contains {len(mentioned)} nouns of "
+                "attribute.tsv, expected three different ones; give a file with other questions another name than `odd`"
             )
         subject, first, second = (number[name] for name in mentioned)
         right.append(

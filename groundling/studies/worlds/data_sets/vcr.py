@@ -129,7 +129,7 @@ class _Choices:
         return [text.translate(TAGS_AS_WORDS) for text in self.texts]
 
     def fields(self, name: str, line_order: list[int], first_line: int) -> JsonObject:
-        """The line's fields for these choices; `line_order` has the scenes in the order of the lines, from line `first_line`."""
+        """The line's fields for these choices; `line_order` has the scenes by line, from line `first_line` on."""
         label = self.places.index(self.right)
         return {
             f"{name}_choices": [_tokens(text) for text in self.texts],
