@@ -51,8 +51,8 @@ def write_tasks(
     """Write all six data sets below `folder`; returns the number of examples by data set and split.
 
     `limit_train` and `limit_dev` are the maximum numbers of examples per training and held-out split. `names` selects
-    some of `WRITERS`. `shortcut` is the share of VCR's questions whose wrong answers have another attribute than asked for
-    (a shape instead of a colour), which the text alone reveals.
+    some of `WRITERS`. `shortcut` is the share of VCR's questions whose wrong answers have another attribute than asked
+    for (a shape instead of a colour), which the text alone reveals.
 
     All data sets share `images/` and `instances.json`, for one region store; `captions_*2014.json`, for pre-training,
     have the same numbers of training and held-out images; `tasks.json` is written last. Raises InputError if a number
