@@ -224,9 +224,9 @@ class _CaptionContents:
             {
                 p: captions
                 for p, captions in self.captioned.items()
-                if ("blind" in p.name) == control
+                if ("redrawn" in p.name) == control
             },
-            {p: images for p, images in self.boxed.items() if ("blind" in p.name) == control},
+            {p: images for p, images in self.boxed.items() if ("redrawn" in p.name) == control},
         )
 
 
@@ -371,7 +371,7 @@ def _check_all_images(
         report.add_fact(place.folder, "no images*/ folder, so no images were checked")
         return
     # A rendered world's control captions belong to its control images, whose names are the same.
-    control = [folder for folder in folders if folder.name == "images_blind"]
+    control = [folder for folder in folders if folder.name == "images_redrawn"]
     if not control:
         _check_captioned_images(place, folders, contents, report)
         return

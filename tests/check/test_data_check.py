@@ -366,7 +366,7 @@ def test_a_rendered_world(world: Path) -> None:
     assert f"{world}/corpus/train.txt: 200 lines, 200 with text" in "\n".join(report.lines)
     assert f"{world}/images: 9 images; 0 have no caption; 9 decoded, evenly spaced" in report.lines
     assert (
-        f"{world}/images_blind: 9 images; 0 have no caption; 9 decoded, evenly spaced"
+        f"{world}/images_redrawn: 9 images; 0 have no caption; 9 decoded, evenly spaced"
         in report.lines
     )
     probe = next(
@@ -376,14 +376,14 @@ def test_a_rendered_world(world: Path) -> None:
 
 
 def test_a_worlds_control_captions_belong_to_its_control_images(world: Path) -> None:
-    lost = sorted((world / "images_blind").iterdir())[0]
+    lost = sorted((world / "images_redrawn").iterdir())[0]
     content = lost.read_bytes()
     lost.unlink()
     try:
         one(
             check(world),
-            "captions_blind_train.json",
-            f"the first is {lost.name}; add them to {world}/images_blind",
+            "captions_redrawn_train.json",
+            f"the first is {lost.name}; add them to {world}/images_redrawn",
         )
     finally:
         lost.write_bytes(content)

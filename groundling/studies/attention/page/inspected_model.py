@@ -180,13 +180,17 @@ class InspectedModel:
         """A photo as the model reads it; raises InputError if it cannot, or without regions."""
         if isinstance(self.student, PatchReader):
             return ImageSources(PatchStore(self.student, {image: photo}))
-        seen = self.inputs.image_sources([image], {image: photo})
-        for fault in seen.faults.values():
-            held = [store.folder for store in self.stores if image in store]
+        sources = self.inputs.image_sources([image], {image: photo})
+        for fault in sources.faults.values():
+            holding_stores = [store.folder for store in self.stores if image in store]
             # The photo itself was read before, so a fault in a store means that it is of another image.
-            where = f" in {held[0]}; make the store again, or leave --regions out" if held else ""
+            where = (
+                f" in {holding_stores[0]}; make the store again, or leave --regions out"
+                if holding_stores
+                else ""
+            )
             raise InputError(f"{photo}: {fault}{where}")
-        return seen
+        return sources
 
     def _boxes(self, image: str, store: RegionSource, row: RegionRow) -> RegionView:
         return RegionView(
@@ -218,35 +222,35 @@ class InspectedModel:
         example: Example,
         photo: Path | None,
         layers: Sequence[int] = (),
-        asked: Example | None = None,
+        full_example: Example | None = None,
     ) -> AttentionView:
         """The model's attention in a text and a photo, and its answer.
 
-        `asked`: the example with all of its choices, if `example` has the text of one choice alone.
+        `full_example`: the example with all of its choices, if `example` has the text of one choice alone.
 
         Raises InputError if the photo cannot be read, or its regions cannot be found.
         """
         notes = []
-        seen = ImageSources()
+        sources = ImageSources()
         if self.reads_image and photo is not None:
             (image,) = example.images
-            seen = self._image_inputs(image, photo)
+            sources = self._image_inputs(image, photo)
         elif photo is not None:
             notes.append("This model reads the text only.")
         elif isinstance(self.student, PatchReader) and self.student.needs_photo:
             raise InputError(f"--model {self.name}: this model reads photos; pass --image, too")
         else:
             example = replace(example, images=())
-        (sample,) = self._samples(example, seen).get([0], ())
+        (sample,) = self._samples(example, sources).get([0], ())
         if sample.text is None:
             notes.append("This model reads the photo only.")
         if sample.truncated_tokens:
             notes.append(
                 f"{sample.truncated_tokens} tokens of the text did not fit and were truncated."
             )
-        boxes = RegionView.none()
-        if seen.store is not None and sample.regions is not None:
-            boxes = self._boxes(example.images[0], seen.store, sample.regions)
+        boxes = RegionView.empty()
+        if sources.store is not None and sample.regions is not None:
+            boxes = self._boxes(example.images[0], sources.store, sample.regions)
         view = collect_view(self.student, sample, boxes, layers, self.device)
         for layer in view.layers:
             if not all(np.isfinite(block).all() for block in layer.blocks.values()):
@@ -256,32 +260,32 @@ class InspectedModel:
                 )
         view.notes += notes
         view.answer = self._answer(
-            replace(asked or example, images=example.images), seen, sample, boxes
+            replace(full_example or example, images=example.images), sources, sample, boxes
         )
         return view
 
     def _answer(
-        self, example: Example, seen: ImageSources, sample: Sample, boxes: RegionView
+        self, example: Example, sources: ImageSources, sample: Sample, boxes: RegionView
     ) -> ModelAnswer | None:
         """The answer of its head; None for text encoders and models of transformers."""
         if self.fine_tuned is not None:
-            return fine_tuned_answer(self.fine_tuned, example, seen, boxes)
+            return fine_tuned_answer(self.fine_tuned, example, sources, boxes)
         if not isinstance(self.student, SingleStreamModel):
             return None
         return match_answer(self.student, self.folder, sample, self.device)
 
-    def _samples(self, example: Example, seen: ImageSources) -> SampleDataset:
+    def _samples(self, example: Example, sources: ImageSources) -> SampleDataset:
         """The example as the model reads it, with the text that a fine-tuned head appends."""
         if self.fine_tuned is not None:
-            (told,) = self.fine_tuned.inputs.select_tags([example])
+            (tagged,) = self.fine_tuned.inputs.select_tags([example])
             if not isinstance(self.fine_tuned.form, MultipleChoice):
-                told = self.fine_tuned.objective.head.prepare_example(told)
-            return self.fine_tuned.make_samples([told], seen)
+                tagged = self.fine_tuned.objective.head.prepare_example(tagged)
+            return self.fine_tuned.make_samples([tagged], sources)
         text, clip = self.student.inputs(MAX_LENGTH)
         texts = TextDataset(self.inputs.select_tags([example]), text, clip)
         if not isinstance(self.student, RegionEncoder):
             return texts
-        return self.inputs.samples(texts, self.student, seen)
+        return self.inputs.samples(texts, self.student, sources)
 
 
 def _check_supported(student: Encoder, source: str) -> None:
@@ -307,7 +311,7 @@ MATCH = "Image and text match"
 
 
 def fine_tuned_answer(
-    fitted: FineTunedModel, example: Example, seen: ImageSources, boxes: RegionView
+    fitted: FineTunedModel, example: Example, sources: ImageSources, boxes: RegionView
 ) -> ModelAnswer:
     """A fine-tuned model's answer, as from `groundling predict`; the example has all choices.
 
@@ -320,17 +324,20 @@ def fine_tuned_answer(
         return ModelAnswer(
             "No answer: this model finds the region of a phrase, and no phrase is marked"
         )
-    scores = fitted.scores([example], seen, fitted.unscored_task)
+    scores = fitted.scores([example], sources, fitted.unscored_task)
     (prediction,) = PredictionFormatter(form, MAX_ANSWERS).predictions(scores, [example])
 
-    def told(one: Candidate) -> str:
+    def format_candidate(candidate: Candidate) -> str:
         if isinstance(form, RegionSelection):
-            return f"box {boxes.title(int(one.answer))}"
+            return f"box {boxes.title(int(candidate.answer))}"
         if isinstance(form, Regression):
-            return f"{one.answer:.4g}"
-        return str(one.answer) if one.choice is None else one.choice
+            return f"{candidate.answer:.4g}"
+        return str(candidate.answer) if candidate.choice is None else candidate.choice
 
-    return ModelAnswer("Answer", [(told(one), one.probability) for one in prediction.best])
+    return ModelAnswer(
+        "Answer",
+        [(format_candidate(candidate), candidate.probability) for candidate in prediction.best],
+    )
 
 
 def match_answer(
