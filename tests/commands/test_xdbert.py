@@ -235,8 +235,12 @@ def test_an_adaptation_reports_its_parts_and_its_form(
         max_length=24,
     )
     result = adapt(config, TWO, tmp_path / "out")
-    assert (result["form"], result["max_length"], result["max_windows"]) == ("blocks", 24, WINDOWS)
-    assert result["learned"]["held"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
+    assert (result["text_layout"], result["max_length"], result["max_windows"]) == (
+        "blocks",
+        24,
+        WINDOWS,
+    )
+    assert result["learned"]["held_out"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
     assert 0.2 < result["match_by_length"] < 0.8
     said = capsys.readouterr().err
     assert "blocks of 24 tokens" in said and "objectives on" in said and "held-out texts" in said
@@ -246,11 +250,11 @@ def test_an_adaptation_reports_its_parts_and_its_form(
         TWO,
         tmp_path / "2",
     )
-    assert lines["learned"]["held"] is False and lines["learned"]["clip_tokens_loss"] is None
+    assert lines["learned"]["held_out"] is False and lines["learned"]["clip_tokens_loss"] is None
     control = adapt(
         replace_settings(config, arm="mlm"), TWO, tmp_path / "3"
     )  # shares a sweep's settings
-    assert "learned" not in control and control["form"] == "lines"
+    assert "learned" not in control and control["text_layout"] == "lines"
 
 
 # -- the released code, and what a column means ------------------------------------------------------------------------

@@ -115,8 +115,10 @@ divergence from the label distribution."""
     extra_objectives: Annotated[ExtraObjectiveSettings, unnested] = field(
         default_factory=ExtraObjectiveSettings
     )
-    settings: Annotated[ObjectiveSettings, unnested] = field(default_factory=ObjectiveSettings)
-    stepping: Annotated[TrainingStepSettings, unnested] = field(
+    objective_settings: Annotated[ObjectiveSettings, unnested] = field(
+        default_factory=ObjectiveSettings
+    )
+    training_step: Annotated[TrainingStepSettings, unnested] = field(
         default_factory=TrainingStepSettings
     )
 
@@ -135,8 +137,8 @@ def check(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> Non
     _check_baselines(config)
     _check_unlabelled(config)
     _check_adapter(config, training)
-    check_extra_objectives(config.extra_objectives, config.stepping.training_step, "finetune")
-    check_training_step(config.stepping.training_step, config.stepping.adversarial)
+    check_extra_objectives(config.extra_objectives, config.training_step.training_step, "finetune")
+    check_training_step(config.training_step.training_step, config.training_step.adversarial)
 
 
 def _check_disk(wanted: float, out: Path) -> None:
@@ -180,7 +182,7 @@ def _check_unlabelled(config: FinetuneConfig) -> None:
         raise InputError(
             f"{flag}: no objective uses unlabelled examples; name one that does, such as --objectives td_text"
         )
-    if config.settings.targeted_distillation.td_choices == "right":
+    if config.objective_settings.targeted_distillation.td_choices == "right":
         raise InputError(
             f"{flag}: the right choice of an unlabelled example is unknown; leave --td-choices out"
         )
@@ -196,7 +198,7 @@ def _check_adapter(config: FinetuneConfig, training: TrainConfig) -> None:
     if is_new and there:
         raise InputError(f"{config.model}: already an adapter over CLIP; leave --adapter out")
     flag = f"--adapter {config.adapter_settings.adapter}" if is_new else f"--model {config.model}"
-    targeted = config.settings.targeted_distillation
+    targeted = config.objective_settings.targeted_distillation
     if not targeted.teacher_images:
         raise InputError(f"{flag} needs --teacher-images FOLDER, the images that CLIP reads")
     without = {
@@ -205,7 +207,7 @@ def _check_adapter(config: FinetuneConfig, training: TrainConfig) -> None:
         "--model-format": config.model_format,
         "--teacher": config.extra_objectives.teacher,
         "--objectives": config.extra_objectives.objectives,
-        "--training-step": config.stepping.training_step,
+        "--training-step": config.training_step.training_step,
         "--batch-tokens": training.batch_tokens,
     }
     refuse_settings(
@@ -246,11 +248,13 @@ def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
         "data": config.data,
         "dev": config.own.dev,
         "partition": config.partition,
-        **{f"also {other}": other.partition("=")[2] for other in config.extra_eval},
+        **{f"extra_eval:{name}": name.partition("=")[2] for name in config.extra_eval},
         **manifests(config.regions.regions),
         "images": config.regions.images,
         "backbone": config.pixels.backbone if sees_pixels else "",
-        **teacher_inputs(config.extra_objectives.teacher, config.settings.targeted_distillation),
+        **teacher_inputs(
+            config.extra_objectives.teacher, config.objective_settings.targeted_distillation
+        ),
     }
 
 

@@ -208,7 +208,7 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
         save_model=False,
         extra_objectives=ExtraObjectiveSettings(),
         unlabelled_per_labelled=0,
-        settings=ObjectiveSettings(masking=config.settings.masking),
+        objective_settings=ObjectiveSettings(masking=config.objective_settings.masking),
     )
     if task.label_regions is not None:
         return replace(plain, zero_region_features=True)

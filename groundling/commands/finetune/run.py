@@ -254,7 +254,9 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
     if config.adapter_settings.adapter == "none" and not is_adapter(config.model):
         run.note(
             *unused_settings_note(
-                config.extra_objectives.objectives, config.settings, config.stepping.training_step
+                config.extra_objectives.objectives,
+                config.objective_settings,
+                config.training_step.training_step,
             )
         )
     run.note(
@@ -332,11 +334,11 @@ class SeedRunner:
         config, device, folder = self.config, self.place.state.device, self.place.folder
         if isinstance(student, ClipFusionAdapter):
             return load_adapter_teacher_set(
-                student.base, config.settings.targeted_distillation, device, folder
+                student.base, config.objective_settings.targeted_distillation, device, folder
             )
         names, teacher = config.extra_objectives.objectives, config.extra_objectives.teacher
         form, store = self.task.form, self.inputs.training_stores
-        given = _given(student, names, config.settings, form, store)
+        given = _given(student, names, config.objective_settings, form, store)
         return load_teacher_set(teacher, names, given, device, folder, self.training.seed)
 
 
@@ -399,7 +401,7 @@ def one_run(
         part.folder,
         teachers=teachers,
         training_step=load_training_step(
-            config.stepping.training_step, config.stepping.adversarial
+            config.training_step.training_step, config.training_step.adversarial
         ),
         evaluator=evaluator_of(student, supervised, task, samples, config.examining),
     )
@@ -443,7 +445,11 @@ def _objectives(
     loss = "" if config.head_loss == "paper" else config.head_loss
     supervised = SupervisedObjective(student.sizes, output_type=task.form, head=head, loss=loss)
     given = _given(
-        student, config.extra_objectives.objectives, config.settings, supervised.output_type, store
+        student,
+        config.extra_objectives.objectives,
+        config.objective_settings,
+        supervised.output_type,
+        store,
     )
     given = replace(given, sizes=teacher_set.sizes(given.sizes))
     own: tuple[str, ...] = ()

@@ -50,7 +50,7 @@ class TrainTexts(Settings):
 tsv, Flickr8k's token.txt, your own csv, tsv, json or jsonl, or a folder such as an imagefolder \
 (docs/vision.md, "Captions and photos as you have them"). Each step draws one file, by weight or, \
 without weights, by number of samples."""
-    reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    caption_settings: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the training images, one name per line, or as karpathy_train_images.txt \
 does; empty: all."""
@@ -101,7 +101,7 @@ of your own; a vision-language model as --model needs its own."""
     train_texts: Annotated[TrainTexts, unnested] = field(default_factory=TrainTexts)
     eval_texts: Annotated[EvalTexts, unnested] = field(default_factory=EvalTexts)
     examining: EvaluationSettings = field(default_factory=EvaluationSettings)
-    phase: Annotated[PretrainingObjectiveSettings, unnested] = field(
+    pretraining_objectives: Annotated[PretrainingObjectiveSettings, unnested] = field(
         default_factory=PretrainingObjectiveSettings
     )
     step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
@@ -119,11 +119,13 @@ still sets the feature width)."""
     joining: VisualBertSettings = field(default_factory=VisualBertSettings)
     random_init: bool = False
     """Initialise the model randomly, with the sizes of --model (ablation C3: no BERT)."""
-    extra: Annotated[ExtraObjectiveSettings, unnested] = field(
+    extra_objectives: Annotated[ExtraObjectiveSettings, unnested] = field(
         default_factory=ExtraObjectiveSettings
     )
-    settings: Annotated[ObjectiveSettings, unnested] = field(default_factory=ObjectiveSettings)
-    stepping: Annotated[TrainingStepSettings, unnested] = field(
+    objective_settings: Annotated[ObjectiveSettings, unnested] = field(
+        default_factory=ObjectiveSettings
+    )
+    training_step: Annotated[TrainingStepSettings, unnested] = field(
         default_factory=TrainingStepSettings
     )
 
@@ -144,7 +146,7 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     if learned.task:
         of_captions = {
             "--image-list": learned.image_list,
-            "--caption-splits": learned.reading.caption_splits,
+            "--caption-splits": learned.caption_settings.caption_splits,
             "--eval-captions": held.eval_captions,
             "--eval-image-list": held.eval_image_list,
         }
@@ -152,7 +154,7 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
         blind = {"--no-grounded": not config.grounded}
         refuse_settings(blind, "applies only to --captions; leave it out with --task")
     else:
-        answers = config.phase.task_answers
+        answers = config.pretraining_objectives.task_answers
         of_tasks = {
             "--data": learned.data,
             "--task-answers": answers if answers != "right" else "",
@@ -167,8 +169,8 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     weighted_files(config.text, "--text")
     for word in held.eval_captions:
         weighted(word, "--eval-captions")
-    check_extra_objectives(config.extra, config.stepping.training_step, "pretrain")
-    check_training_step(config.stepping.training_step, config.stepping.adversarial)
+    check_extra_objectives(config.extra_objectives, config.training_step.training_step, "pretrain")
+    check_training_step(config.training_step.training_step, config.training_step.adversarial)
 
 
 def reads(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Mapping[str, str]:
@@ -186,14 +188,16 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     held = [weighted(word, "--eval-captions").file for word in config.eval_texts.eval_captions]
     texts = [each.file for each in weighted_files(config.text, "--text")]
     return {
-        "student": config.model,
+        "model": config.model,
         **manifests(config.regions.regions),
         "data": learned.data,
         "partition": learned.partition,
         "eval_image_list": config.eval_texts.eval_image_list,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
-        **teacher_inputs(config.extra.teacher, config.settings.targeted_distillation),
+        **teacher_inputs(
+            config.extra_objectives.teacher, config.objective_settings.targeted_distillation
+        ),
         **{f"captions:{n}" if n else "captions": path for n, path in enumerate(captions)},
         **{f"eval_captions:{n}": path for n, path in enumerate(held)},
         **{f"text:{n}": path for n, path in enumerate(texts)},

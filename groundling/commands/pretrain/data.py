@@ -328,13 +328,13 @@ def held_texts(learned: TrainTexts, held: EvalTexts) -> TrainTexts | None:
         return replace(learned, train_splits=held.eval_splits, partition="")
     captions = held.eval_captions or learned.captions
     splits = held.eval_splits
-    told = learned.reading.caption_splits
+    told = learned.caption_settings.caption_splits
     if told and not splits and any(map(has_splits, _held_files(captions))):
         splits = told
     return replace(
         learned,
         captions=captions,
-        reading=replace(learned.reading, caption_splits=splits),
+        caption_settings=replace(learned.caption_settings, caption_splits=splits),
         image_list=held.eval_image_list,
     )
 
@@ -370,9 +370,9 @@ def _captioned(
     notes.
     """
     files = [each.file for each in corpora]
-    wanted = CaptionSelection(learned.reading.caption_splits, learned.reading.columns).for_files(
-        files
-    )
+    wanted = CaptionSelection(
+        learned.caption_settings.caption_splits, learned.caption_settings.columns
+    ).for_files(files)
     for file, own, store in zip(files, wanted, stores, strict=True):
         told = read_captions(file, own.splits, own.columns)
         images = keep_listed(told.images, learned.image_list) if learned.image_list else told.images

@@ -83,7 +83,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
     """Pre-train and write `model`, from which `finetune` and further pre-training start; returns
     the result.
     """
-    inner = load_training_step(config.stepping.training_step, config.stepping.adversarial)
+    inner = load_training_step(config.training_step.training_step, config.training_step.adversarial)
     learned = config.train_texts
     corpora = corpora_of(learned, config.eval_texts.eval_captions)
     held = held_texts(learned, config.eval_texts)
@@ -92,7 +92,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
     store = inputs.stores(*inputs.learns)
     model = _fitting(_started(config, store, training.seed), inputs, store)
     design = find_architecture(model, config.architecture)
-    answers = config.phase.task_answers
+    answers = config.pretraining_objectives.task_answers
     phase = _phase(design, bool(learned.task), answers, config.step_mix)
     tags = phase.keeps_object_tags and config.regions.object_tags
     task = (
@@ -104,16 +104,18 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
     if task is not None and config.regions.mentioned_objects_only:
         check_mentioned([texts[0] for texts in versions], task.name, config.regions.object_tags)
     design.prepare_model(model, [examples[0] for examples in versions], True)
-    given = _given(model, store, config.settings)
-    asked = config.extra.objectives
+    given = _given(model, store, config.objective_settings)
+    asked = config.extra_objectives.objectives
     device, seed = run.state.device, training.seed
-    teacher_set = load_teacher_set(config.extra.teacher, asked, given, device, run.folder, seed)
+    teacher_set = load_teacher_set(
+        config.extra_objectives.teacher, asked, given, device, run.folder, seed
+    )
     text, _ = model.inputs(config.max_length)
     reading = PretrainingReader(
         model, phase.has_caption_pairs, answers, tags, config.grounded, text, inputs, teacher_set
     )
     data = reading.data(learned, versions, corpora, mirrored=config.pixels.flip)
-    own = _own_objectives(phase, given, config.phase, config.architecture, seed)
+    own = _own_objectives(phase, given, config.pretraining_objectives, config.architecture, seed)
     if not config.random_init:
         _start_heads(own, config.model, regions=task is not None)
     _check_grounded(own, config.architecture, config.grounded)
@@ -124,7 +126,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
     sources += text_only_sources(files, text, sources, stores_folder(run.folder))
     run.note(*precision_note(config.model), *data.notes, *_unread(config))
     run.note(*_told(task, learned, answers))
-    run.note(*_missing_steps(phase, own, config.phase.region_classes))
+    run.note(*_missing_steps(phase, own, config.pretraining_objectives.region_classes))
     run.note(*in_batch_negatives_note(every, training))
     held_out = None
     measured = held_data(reading, learned, held, held_corpora, task)
@@ -166,7 +168,7 @@ def _result(
     watched, remarks = summarize_monitored_terms(objectives, run.folder, trained)
     run.note(*remarks, *selection_bias_note(trained))
     names = sorted(one.name for one in objectives)
-    result = {**trained, "model": model.join.kind, "objectives": names}
+    result = {**trained, "architecture": model.join.kind, "objectives": names}
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     return result | ({"watched": watched} if watched else {})
 
@@ -315,7 +317,9 @@ def _unread(config: PretrainConfig) -> list[str]:
         return []
     # Every architecture of this library masks words.
     return unused_settings_note(
-        ("mlm", *config.extra.objectives), config.settings, config.stepping.training_step
+        ("mlm", *config.extra_objectives.objectives),
+        config.objective_settings,
+        config.training_step.training_step,
     )
 
 
