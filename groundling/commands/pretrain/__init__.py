@@ -136,38 +136,39 @@ PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup_ratio=0.1, weight_decay=0.0
 
 def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> None:
     """Raises InputError for settings that are missing or do not fit together."""
-    learned, held = config.train_texts, config.eval_texts
+    train_texts, eval_texts = config.train_texts, config.eval_texts
     require_settings(config, "pretrain", "regions")
     check_pixels(config.pixels, config.regions.images)
-    if bool(learned.captions) == bool(learned.task):
+    if bool(train_texts.captions) == bool(train_texts.task):
         raise InputError(
             "pretrain needs --captions FILE, or --task and --data for a task's own texts"
         )
-    if learned.task:
-        of_captions = {
-            "--image-list": learned.image_list,
-            "--caption-splits": learned.caption_settings.caption_splits,
-            "--eval-captions": held.eval_captions,
-            "--eval-image-list": held.eval_image_list,
+    if train_texts.task:
+        caption_flags = {
+            "--image-list": train_texts.image_list,
+            "--caption-splits": train_texts.caption_settings.caption_splits,
+            "--eval-captions": eval_texts.eval_captions,
+            "--eval-image-list": eval_texts.eval_image_list,
+            "--no-grounded": not config.grounded,
         }
-        refuse_settings(of_captions, "applies only to --captions; leave it out with --task")
-        blind = {"--no-grounded": not config.grounded}
-        refuse_settings(blind, "applies only to --captions; leave it out with --task")
+        refuse_settings(caption_flags, "applies only to --captions; leave it out with --task")
     else:
         answers = config.pretraining_objectives.task_answers
-        of_tasks = {
-            "--data": learned.data,
+        task_flags = {
+            "--data": train_texts.data,
             "--task-answers": answers if answers != "right" else "",
-            "--train-splits": learned.train_splits,
+            "--train-splits": train_texts.train_splits,
             "--mentioned-objects-only": config.regions.mentioned_objects_only,
-            "--partition": learned.partition,
+            "--partition": train_texts.partition,
         }
-        refuse_settings(of_tasks, "applies only to --task; pass --task and --data, or leave it out")
+        refuse_settings(
+            task_flags, "applies only to --task; pass --task and --data, or leave it out"
+        )
     flags = "--eval-captions FILES, --eval-image-list FILE or --eval-splits NAMES"
-    check_has_eval_data(config.examining, held != EvalTexts(), flags)
-    weighted_files(learned.captions, "--captions")
+    check_has_eval_data(config.examining, eval_texts != EvalTexts(), flags)
+    weighted_files(train_texts.captions, "--captions")
     weighted_files(config.text, "--text")
-    for word in held.eval_captions:
+    for word in eval_texts.eval_captions:
         weighted(word, "--eval-captions")
     check_extra_objectives(config.extra_objectives, config.training_step.training_step, "pretrain")
     check_training_step(config.training_step.training_step, config.training_step.adversarial)
@@ -183,15 +184,17 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
     from groundling.data.regions.inputs import manifests
 
-    learned = config.train_texts
-    captions = [each.file for each in weighted_files(learned.captions, "--captions")]
-    held = [weighted(word, "--eval-captions").file for word in config.eval_texts.eval_captions]
+    train_texts = config.train_texts
+    captions = [each.file for each in weighted_files(train_texts.captions, "--captions")]
+    eval_captions = [
+        weighted(word, "--eval-captions").file for word in config.eval_texts.eval_captions
+    ]
     texts = [each.file for each in weighted_files(config.text, "--text")]
     return {
         "model": config.model,
         **manifests(config.regions.regions),
-        "data": learned.data,
-        "partition": learned.partition,
+        "data": train_texts.data,
+        "partition": train_texts.partition,
         "eval_image_list": config.eval_texts.eval_image_list,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
@@ -199,7 +202,7 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
             config.extra_objectives.teacher, config.objective_settings.targeted_distillation
         ),
         **{f"captions:{n}" if n else "captions": path for n, path in enumerate(captions)},
-        **{f"eval_captions:{n}": path for n, path in enumerate(held)},
+        **{f"eval_captions:{n}": path for n, path in enumerate(eval_captions)},
         **{f"text:{n}": path for n, path in enumerate(texts)},
     }
 
