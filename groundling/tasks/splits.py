@@ -277,10 +277,8 @@ def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: P
     """Raises InputError if a manifest's settings, which its hash does not cover, do not draw its ids."""
     stratify_by: Any = content.get("stratify_by")
     per_stratum, seed = content.get("per_stratum"), content.get("seed")
-    is_valid = (
-        stratify_by in get_args(StratifyBy) and type(per_stratum) is int and type(seed) is int
-    )
-    if not is_valid:
+    is_known = stratify_by in get_args(StratifyBy)
+    if not is_known or type(per_stratum) is not int or type(seed) is not int:
         raise InputError(
             f"{path}: stratify_by = {stratify_by!r}, per_stratum = {per_stratum!r}, seed = {seed!r}; damaged or "
             "edited, draw it again"

@@ -805,4 +805,4 @@ def test_semicolons_and_endings_in_capitals_are_read_and_told(own: Path, tmp_pat
     assert told["answered"] == 1
     notes = "; ".join(told["notes"])
     assert f"{data}: its columns are separated by semicolons" in notes
-    assert "1 image names differ from the file names only in capitals of the ending" in notes
+    assert "1 image names differ from the file names only in the ending's capitals" in notes
