@@ -67,7 +67,7 @@ class PredictionChecker:
         elif likely:
             if int(prediction) not in likely:
                 raise InputError(
-                    f"{where}: 'prediction' {int(prediction)} is not among the 'likely'"
+                    f"{where}: 'prediction' is {int(prediction)}, which is not among the classes in 'likely'"
                 )
         elif len(values) > 1:
             self._check_class(where, int(prediction), values)

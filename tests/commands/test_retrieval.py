@@ -342,7 +342,7 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     empty = put(tmp_path / "empty.txt", "0.png#0\t \n")
     assert "no captions found" in refused(place, out, capsys, "--captions", str(empty))
     one = put(tmp_path / "one.txt", "0.png#0\ta dog\n")
-    assert "1 image to search; expected at least 2" in refused(
+    assert "images to search: 1; expected at least 2" in refused(
         place, out, capsys, "--captions", str(one)
     )
     listing = put(tmp_path / "list.txt", "7.png\n")

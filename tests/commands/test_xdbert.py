@@ -84,14 +84,16 @@ def test_which_arms_read_blocks_and_of_what_length() -> None:
         for joint in (True, False)
         for longest in (512, 32)
     ]
-    assert [(one.form, one.max_length, one.windows(77), one.windows(20)) for one in found] == [
+    assert [
+        (one.text_layout, one.max_length, one.windows(77), one.windows(20)) for one in found
+    ] == [
         ("blocks", 512, 9, 35),
         ("blocks", 32, 9, 35),
         ("lines", 128, 0, 0),
         ("lines", 32, 0, 0),
     ]
     told = text_layout_of("lines", 40, 3, True, 512)
-    assert (told.form, told.max_length, told.windows(77)) == ("lines", 40, 3)
+    assert (told.text_layout, told.max_length, told.windows(77)) == ("lines", 40, 3)
     assert (
         found[0].note("xdbert", 9) == "xdbert reads blocks of 512 tokens, in at most 9 CLIP windows"
     )
@@ -194,7 +196,7 @@ def test_the_report_is_what_the_objectives_say(cross, samples) -> None:
     tokens = ClipTokenClassification(cross.sizes).eval()
     lm = MaskedLM(cross.sizes, joint=True, mask_id=4).eval()
     cross.train()
-    found = evaluate_objectives(cross, [lm, match, tokens], samples, 7, held=True)
+    found = evaluate_objectives(cross, [lm, match, tokens], samples, 7, held_out=True)
     assert cross.training
     cross.eval()
     places = range(len(samples))

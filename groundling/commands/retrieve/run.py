@@ -168,7 +168,7 @@ def _read_captioned_images(
     images = found.select_images(config.skip_missing, config.images)
     images, bad = split_decodable(images, config.images, config.skip_bad)
     if len(images) < 2:
-        raise InputError(f"{config.captions}: {len(images)} image to search; expected at least 2")
+        raise InputError(f"{config.captions}: images to search: {len(images)}; expected at least 2")
     images = with_store_ids(images)
     texts = [
         replace(one, captions=join_captions(one.captions, config.captions_per_text))

@@ -500,5 +500,5 @@ def _check_joints(variants: Sequence[Variant]) -> None:
     for variant in variants:
         if variant.joint_of and variant.joint_of not in with_joint:
             raise InputError(
-                f"{variant.name}: model is the joint of {variant.joint_of!r}, which is not a variant with save_joint"
+                f"{variant.name}: model is the joint of {variant.joint_of!r}; expected a variant with save_joint = true"
             )

@@ -274,7 +274,7 @@ def exposure_notes(steps: Sequence[SweepStep], sources: Mapping[str, SweepInput]
     trained on.
     """
     return [
-        f"{step.name}: {exposure.model} has read the right answers of {data}, which this row hides"
+        f"{step.name}: {exposure.model} has read the right answers of {data}, which this row holds out"
         for step in steps
         if step.command == "finetune"
         for exposure in _start_exposures(step, steps, sources)

@@ -87,7 +87,7 @@ model = "weights:second"
 [variants.again]
 model = "data:tuned/seed-0/model"
 """
-OUTSIDE = "which this row hides"
+OUTSIDE = "which this row holds out"
 
 
 def notes_of(path: Path) -> list[str]:
