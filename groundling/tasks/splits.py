@@ -66,7 +66,9 @@ def name_of(example: Example) -> str:
     return example.official_id or example.id
 
 
-def strata(task: Task, folder: Path, by: StratifyBy = "auto", split: str = "") -> dict[str, str]:
+def strata(
+    task: Task, folder: Path, stratify_by: StratifyBy = "auto", split: str = ""
+) -> dict[str, str]:
     """The stratum of every training example, by official id.
 
     `auto`: VCR's question category, a classification's label, otherwise the whole split as one stratum.
@@ -75,31 +77,31 @@ def strata(task: Task, folder: Path, by: StratifyBy = "auto", split: str = "") -
         InputError: The task has no such strata, an official id is repeated, or the files cannot be read.
     """
     split = split or task.train
-    by = resolve_strata(task, by)
+    stratify_by = resolve_strata(task, stratify_by)
     examples = task.read(folder, split)
     names = [name_of(example) for example in examples]
     repeated = [name for name, count in Counter(names).items() if count > 1]
     raise_first([f"{task.name}, {split}: repeated id {name}" for name in repeated])
-    if by == "total":
+    if stratify_by == "total":
         return dict.fromkeys(names, ALL)
-    if by == "category":
+    if stratify_by == "category":
         category_of = {item.id: category(item.question) for item in vcr.read_items(folder, split)}
         return {name: category_of[name] for name in names}
-    if by == "question-type":
+    if stratify_by == "question-type":
         types = {str(one.id): _question_type(one) for one in vqa.read_questions(folder, split)}
         return {name: types[name] for name in names}
     return dict(zip(names, map(_speller(task), examples), strict=True))
 
 
-def resolve_strata(task: Task, by: StratifyBy) -> StratifyBy:
+def resolve_strata(task: Task, stratify_by: StratifyBy) -> StratifyBy:
     """Resolve `auto` for a task; raises InputError if the task has no such strata."""
     is_vcr = task.name in (vcr.ANSWER.name, vcr.RATIONALE.name)
     is_labelled = isinstance(task.form, Classification) and not isinstance(
         task.form, MultipleChoice
     )
-    if by == "auto" and is_vcr:
+    if stratify_by == "auto" and is_vcr:
         return "category"
-    if by == "auto":
+    if stratify_by == "auto":
         return "label" if is_labelled else "total"
     offered = {
         "total": True,
@@ -109,8 +111,10 @@ def resolve_strata(task: Task, by: StratifyBy) -> StratifyBy:
         "answer": isinstance(task.form, OpenAnswer),
     }
     available = [name for name, applies in offered.items() if applies]
-    require_known(by, available, f"--stratify-by {by}: {task.name} has no such strata")
-    return by
+    require_known(
+        stratify_by, available, f"--stratify-by {stratify_by}: {task.name} has no such strata"
+    )
+    return stratify_by
 
 
 def _question_type(question: vqa.VqaQuestion) -> str:
@@ -136,12 +140,12 @@ def _speller(task: Task) -> Callable[[Example], str]:
 
 
 def draw_partition(
-    stratum_of: Mapping[str, str], per: int, seed: int, allow_fewer: bool = False
+    stratum_of: Mapping[str, str], per_stratum: int, seed: int, allow_fewer: bool = False
 ) -> list[str]:
-    """The sorted ids of a partition: `per` of every stratum, given the stratum of each id.
+    """The sorted ids of a partition: `per_stratum` ids of every stratum, given the stratum of each id.
 
     Raises:
-        InputError: A stratum is smaller than `per`, unless `allow_fewer`.
+        InputError: A stratum is smaller than `per_stratum`, unless `allow_fewer`.
     """
     members: dict[str, list[str]] = {}
     for name, stratum in stratum_of.items():
@@ -154,16 +158,16 @@ def draw_partition(
         )
     short = [
         f"stratum {stratum!r} has {len(names):,} examples, fewer than --per-stratum "
-        f"{per:,}; pass --allow-fewer to take all"
+        f"{per_stratum:,}; pass --allow-fewer to take all"
         for stratum, names in sorted(members.items())
-        if len(names) < per
+        if len(names) < per_stratum
     ]
     if not allow_fewer:
         raise_first(short)
     drawn: list[str] = []
     for stratum, names in members.items():
         lots = sorted((_lot(seed, stratum, name), name) for name in names)
-        drawn += [name for _, name in lots[:per]]
+        drawn += [name for _, name in lots[:per_stratum]]
     return sorted(drawn)
 
 
@@ -176,9 +180,9 @@ def _lot(seed: int, stratum: str, name: str) -> str:
 def partition_manifest(
     task: Task,
     folder: Path,
-    per: int,
+    per_stratum: int,
     seed: int,
-    by: StratifyBy = "auto",
+    stratify_by: StratifyBy = "auto",
     allow_fewer: bool = False,
 ) -> dict[str, Any]:
     """Everything that is needed to draw or to check the same partition elsewhere.
@@ -186,8 +190,8 @@ def partition_manifest(
     Raises:
         InputError: As `strata` and `draw_partition`.
     """
-    stratum_of = strata(task, folder, by)
-    ids = draw_partition(stratum_of, per, seed, allow_fewer)
+    stratum_of = strata(task, folder, stratify_by)
+    ids = draw_partition(stratum_of, per_stratum, seed, allow_fewer)
     sizes = Counter(stratum_of.values())
     drawn = Counter(stratum_of[name] for name in ids)
     return {
@@ -196,8 +200,8 @@ def partition_manifest(
         "version": task.version,
         "split": task.train,
         "files": files_of(task, folder),
-        "by": resolve_strata(task, by),
-        "per": per,
+        "stratify_by": resolve_strata(task, stratify_by),
+        "per_stratum": per_stratum,
         "seed": seed,
         "examples": len(stratum_of),
         "strata": {name: {"examples": size, "drawn": drawn[name]} for name, size in sizes.items()},
@@ -271,20 +275,22 @@ def select_partition(
 
 def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: Path) -> None:
     """Raises InputError if a manifest's settings, which its hash does not cover, do not draw its ids."""
-    by: Any = content.get("by")
-    per, seed = content.get("per"), content.get("seed")
-    if by not in get_args(StratifyBy) or type(per) is not int or type(seed) is not int:
+    stratify_by: Any = content.get("stratify_by")
+    per_stratum, seed = content.get("per_stratum"), content.get("seed")
+    is_known = stratify_by in get_args(StratifyBy)
+    if not is_known or type(per_stratum) is not int or type(seed) is not int:
         raise InputError(
-            f"{path}: by = {by!r}, per = {per!r}, seed = {seed!r}; damaged or edited, draw it again"
+            f"{path}: stratify_by = {stratify_by!r}, per_stratum = {per_stratum!r}, seed = {seed!r}; damaged or "
+            "edited, draw it again"
         )
     if content["task"] != task.name:  # a partition of vcr/answer also serves vcr/rationale
         task = resolve_builtin("tasks", Task, content["task"]).with_answers_of(folder)
-    again = partition_manifest(task, folder, per, seed, by, allow_fewer=True)
+    again = partition_manifest(task, folder, per_stratum, seed, stratify_by, allow_fewer=True)
     for name in ("split", "strata", "examples", "ids"):
         if content.get(name) != again[name]:
             raise InputError(
-                f"{path}: by {by}, per {per} and seed {seed} give different {name} with {folder}; damaged or edited, "
-                "draw it again"
+                f"{path}: stratify_by {stratify_by}, per_stratum {per_stratum} and seed {seed} give different {name} "
+                f"with {folder}; damaged or edited, draw it again"
             )
 
 

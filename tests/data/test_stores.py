@@ -272,7 +272,7 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
                 other.regions,
                 task,
                 other.train_splits,
-                zero_features=other.zero_region_features,
+                zero_region_features=other.zero_region_features,
                 flip=other.pixels.flip,
             ),
         )
@@ -286,7 +286,7 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
             alone.regions,
             task,
             alone.train_splits,
-            zero_features=alone.zero_region_features,
+            zero_region_features=alone.zero_region_features,
             flip=alone.pixels.flip,
         ),
     )

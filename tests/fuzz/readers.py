@@ -983,7 +983,7 @@ def _opened(place: Path) -> object:
 
 def _about_run(place: Path) -> object:
     """What other commands want to know of a run: `push`, the page of a verdict, and `data shift`."""
-    told = push._card("me/it", place, place, push._described(place), {"notes": ["a note"]})
+    told = push._card("me/it", place, place, push._read_run_config(place), {"notes": ["a note"]})
     seed = implicit.text_only_run(place / "seed-0" / "predictions_val.jsonl")
     return [told, judging._settings(place / "seed-0"), seed]
 

@@ -27,7 +27,7 @@ from transformers import (
 
 from groundling.cli import main
 from groundling.commands.train_clip import COMMAND as teach
-from groundling.commands.train_clip import TeachConfig
+from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.batch import collate
 from groundling.core.errors import InputError, did_you_mean
 from groundling.core.output_types import Classification
@@ -333,8 +333,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def continued(place: Path, **options: Any) -> TeachConfig:
-    return TeachConfig(
+def continued(place: Path, **options: Any) -> TrainClipConfig:
+    return TrainClipConfig(
         model=str(place / "clip"),
         captions=str(place / "captions.tsv"),
         images=str(place / "images"),

@@ -316,7 +316,7 @@ def test_what_each_model_sees_of_an_image(
             config.regions,
             task,
             config.train_splits,
-            zero_features=config.zero_region_features,
+            zero_region_features=config.zero_region_features,
             flip=config.pixels.flip,
         )
         (sample,) = add_regions({"dev": texts}, student, task, inputs)["dev"].get([0], ())

@@ -129,7 +129,7 @@ def inputs(config: AdaptConfig, training: TrainConfig) -> Inputs:
         "student": config.student,
         **teacher_inputs(config.teacher, config.objective_settings.targeted_distillation),
         "retention": config.retention_pairs,
-        **{f"held:{number}": path for number, path in enumerate(config.eval_text)},
+        **{f"eval_text:{number}": path for number, path in enumerate(config.eval_text)},
     }
 
 

@@ -514,7 +514,7 @@ class FineTunedModalityModel:
         """Raises InputError if it reads text alone, or a setting contradicts its training."""
         self.fitted = load(config.model, device=str(device), trust=trust)
         student = self.fitted.student
-        if not isinstance(student, SingleStreamModel) or not self.fitted.about.reads.regions:
+        if not isinstance(student, SingleStreamModel) or not self.fitted.description.reads.regions:
             raise InputError(
                 f"{config.model}: this model reads text alone; pass one that reads regions"
             )

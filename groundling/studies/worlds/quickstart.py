@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.train_clip import COMMAND as TEACH
-from groundling.commands.train_clip import TeachConfig
+from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.rng import derive_seed
 from groundling.data.tables import lines_of
 from groundling.runs.folder import read_json, whole_folder
@@ -374,7 +374,7 @@ def _scenes(world: Path) -> list[ReportImage]:
 
 
 # Chosen on the dev nouns of world 100; docs/results.md lists the alternatives.
-TEACHER = TeachConfig(
+TEACHER = TrainClipConfig(
     size=32,
     patch_size=16,
     vision_tower=(192, 2),

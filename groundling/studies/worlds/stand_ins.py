@@ -20,8 +20,8 @@ from groundling.commands.regions import COMMAND as REGIONS
 from groundling.commands.regions import RegionsConfig
 from groundling.commands.sweep.run import LENGTH, SIDE, StandInMaker
 from groundling.commands.sweep.schema import SweepInput, slug
+from groundling.commands.train_clip import CLIP_TRAINING, TrainClipConfig
 from groundling.commands.train_clip import COMMAND as TEACH
-from groundling.commands.train_clip import TEACHING, TeachConfig
 from groundling.core.errors import InputError, require_known
 from groundling.core.output_types import Classification, OutputType
 from groundling.core.rng import derive_seed
@@ -47,7 +47,7 @@ from groundling.vision_language.single_stream import SingleStreamModel, get_bert
 EXAMPLES = 32
 """Maximum number of examples per split; with fewer scenes, VCR would have none."""
 WORLD = WorldConfig(nouns=24, dev_nouns=6, test_nouns=8, size=SIDE, control_images=False)
-CLIP = TeachConfig(
+CLIP = TrainClipConfig(
     size=SIDE,
     patch_size=8,
     vision_tower=(32, 1),
@@ -164,7 +164,7 @@ class _StandInCache:
                 captions=str(self.world / DATA["captions"]),
                 images=str(self.world / DATA["images"]),
             )
-            TEACH(settings, replace(TEACHING, cpu=True), out)
+            TEACH(settings, replace(CLIP_TRAINING, cpu=True), out)
         return out / "model"
 
     def store(self) -> Path:

@@ -28,7 +28,7 @@ from groundling.models.clip import ClipTextEncoder
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder, RegionEncoder
 from groundling.prediction import Candidate, FineTunedModel, load
-from groundling.prediction.model_description import finding_settings
+from groundling.prediction.model_description import detection_settings
 from groundling.prediction.predictions import PredictionFormatter, model_folder
 from groundling.settings.input_settings import DetectionSettings, RegionSettings
 from groundling.studies.attention.inspected_models import is_fine_tuned, load_match_head
@@ -93,7 +93,7 @@ class InspectedModel:
             isinstance(self.student, RegionEncoder) and self.student.sizes.regions > 0
         )
         if self.fine_tuned is not None:
-            self.reads_image = self.reads_image and self.fine_tuned.about.reads.regions
+            self.reads_image = self.reads_image and self.fine_tuned.description.reads.regions
         self._features = not isinstance(self.student, EndToEndModel)
         """Whether regions need features; a model that reads pixels computes its own."""
         # Words are not tied to regions; only some fine-tuned heads read such tags.
@@ -117,8 +117,8 @@ class InspectedModel:
     @property
     def _region_facts(self) -> Mapping[str, Any]:
         """The facts recorded about its training regions."""
-        if self.fine_tuned is not None and self.fine_tuned.about.regions:
-            return self.fine_tuned.about.regions
+        if self.fine_tuned is not None and self.fine_tuned.description.regions:
+            return self.fine_tuned.description.regions
         return self.student.regions_provenance if isinstance(self.student, RegionEncoder) else {}
 
     # -- regions -------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class InspectedModel:
     def _with_boxes(self) -> DetectionSettings:
         """Settings with the boxes of --grid or --detector, and --backbone or the known encoder."""
         facts = self._region_manifest
-        start = DetectionSettings() if facts is None else finding_settings(facts)
+        start = DetectionSettings() if facts is None else detection_settings(facts)
         known = start.backbone if facts else self._backbone_of_files()
         if not self.backbone and not known and self._features:
             raise InputError(
@@ -173,7 +173,7 @@ class InspectedModel:
                 f"--model {self.name}: this photo is in no --regions store, and neither model nor store records how "
                 "regions were found; pass --grid N or --detector NAME, with --backbone NAME"
             )
-        start = finding_settings(facts)
+        start = detection_settings(facts)
         return replace(start, backbone=self.backbone or start.backbone)
 
     def _image_inputs(self, image: str, photo: Path) -> ImageSources:
