@@ -1006,7 +1006,7 @@ def _vcr_read(place: Path, shelf: LazyFixture) -> object:
         raise InputError(f"{place}: no finished seed")  # as the command, of both runs
     examples = task.read(shelf.once("vcr files", vcr_files.folder), "val")
     return [
-        [number, vcr._learned(file, "val"), vcr._predictions(file, examples)]
+        [number, vcr._file_trained_on(file, "val"), vcr._predictions(file, examples)]
         for number, file in files.items()
     ]
 

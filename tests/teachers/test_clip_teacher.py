@@ -375,7 +375,7 @@ def test_confidence_of_answers(place, tmp_path):
     assert isinstance(scores, ClipScorePart)
     scores.clips.model.text.logit_scale.data = torch.tensor(100.0).log()
     scores.answers = torch.tensor([[0.2], [0.25], [0.22], [0.21]])
-    assert scores._of_answers(torch.ones(1, 1), ()).item() == pytest.approx(0.9304, abs=1e-4)
+    assert scores._answer_confidence(torch.ones(1, 1), ()).item() == pytest.approx(0.9304, abs=1e-4)
 
 
 def test_a_gate_shares_its_images_and_texts_with_runs_that_have_none(place, tmp_path, monkeypatch):

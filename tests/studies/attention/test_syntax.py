@@ -298,7 +298,7 @@ def test_the_arcs_of_a_sentence_parsed_by_hand(
         f"{arc.relation}{sign[arc.phrase_end]}{one.words[arc.other_word].form}" for arc in arcs
     ]
     assert shown == expected.split() and told == passed
-    assert all(arc.phrase.words == 3 for arc in arcs if one.words[arc.other_word].form in "a red")
+    assert all(arc.phrase.word_count == 3 for arc in arcs if one.words[arc.other_word].form in "a red")
 
 
 def test_what_heads_are_asked_of_an_arc() -> None:
