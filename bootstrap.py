@@ -36,13 +36,13 @@ def install(extra: str) -> None:
     If the environment lacks only the extra, the extra is added. The stamp is written last.
     """
     files = b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
-    wanted = hashlib.sha256(files + f"{sys.version}{ROOT}".encode()).hexdigest()
-    there = STAMP.read_text().split() if STAMP.exists() else []
-    if there[:1] == [wanted] and (not extra or extra in there):
+    digest = hashlib.sha256(files + f"{sys.version}{ROOT}".encode()).hexdigest()
+    installed = STAMP.read_text().split() if STAMP.exists() else []
+    if installed[:1] == [digest] and (not extra or extra in installed):
         return
     if sys.version_info < (3, 11):
         sys.exit(f"groundling needs Python 3.11 or newer; this is {sys.version.split()[0]}")
-    if there[:1] != [wanted]:
+    if installed[:1] != [digest]:
         shutil.rmtree(VENV, ignore_errors=True)
         try:
             subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
@@ -57,7 +57,7 @@ def install(extra: str) -> None:
     subprocess.run(
         [*pip, *constraints, "-e", f"{ROOT}{extra}"], check=True, stderr=subprocess.STDOUT
     )
-    STAMP.write_text(f"{wanted} {extra}".strip())
+    STAMP.write_text(f"{digest} {extra}".strip())
 
 
 def run(*command: str) -> None:

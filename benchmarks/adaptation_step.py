@@ -105,7 +105,7 @@ def texts(number: int, form: str) -> list[Sample]:
     return samples
 
 
-def padded(batch: Batch) -> Batch:
+def pad_to_fixed_layout(batch: Batch) -> Batch:
     """The same batch in the paper's fixed layout: 512 text positions and nine windows of 77 per text."""
     from dataclasses import replace
 
@@ -162,7 +162,9 @@ def eager(
 Loss = Callable[[Batch], Tensor]
 
 
-def built(way: str, options: argparse.Namespace) -> tuple[Loss, nn.ModuleList, list[Objective]]:
+def build_model(
+    way: str, options: argparse.Namespace
+) -> tuple[Loss, nn.ModuleList, list[Objective]]:
     """A way's loss function, all its trained modules, and the objectives that corrupt and count."""
     torch.manual_seed(0)
     implementation = "eager" if way == "plain" else "sdpa"
@@ -175,9 +177,9 @@ def built(way: str, options: argparse.Namespace) -> tuple[Loss, nn.ModuleList, l
     if way in ("transformers", "alone"):
         alone: list[Objective] = [MaskedLM(text.sizes)]
         if way == "alone":
-            return partial(scored, text, alone), nn.ModuleList([text, *alone]), alone
+            return partial(summed_loss, text, alone), nn.ModuleList([text, *alone]), alone
         theirs = BertForMaskedLM(config)
-        return partial(their_loss, theirs), nn.ModuleList([theirs]), alone
+        return partial(transformers_loss, theirs), nn.ModuleList([theirs]), alone
     tower = CLIPTextModelWithProjection(
         CLIPTextConfig(hidden_size=width, num_hidden_layers=options.layers, num_attention_heads=heads,
                        intermediate_size=4 * width, projection_dim=width, attn_implementation=implementation)
@@ -190,7 +192,7 @@ def built(way: str, options: argparse.Namespace) -> tuple[Loss, nn.ModuleList, l
     ]
     everything = nn.ModuleList([model, *objectives])
     if way == "here":
-        return partial(scored, model, objectives), everything, objectives
+        return partial(summed_loss, model, objectives), everything, objectives
     CrossAttentionBlock.forward = eager  # type: ignore[method-assign]
     return (
         lambda batch: every_position(objectives, model(batch), batch).sum(),
@@ -199,7 +201,7 @@ def built(way: str, options: argparse.Namespace) -> tuple[Loss, nn.ModuleList, l
     )
 
 
-def scored(model: nn.Module, objectives: list[Objective], batch: Batch) -> Tensor:
+def summed_loss(model: nn.Module, objectives: list[Objective], batch: Batch) -> Tensor:
     """The sum of terms as in `train`."""
     encoded = model(batch)
     counts = {term: n for one in objectives for term, n in one.count(batch.cpu_copy).items()}
@@ -207,7 +209,7 @@ def scored(model: nn.Module, objectives: list[Objective], batch: Batch) -> Tenso
     return torch.stack([value / max(1, counts[term]) for term, value in terms]).sum()
 
 
-def their_loss(model: nn.Module, batch: Batch) -> Tensor:
+def transformers_loss(model: nn.Module, batch: Batch) -> Tensor:
     """The loss of transformers' class on a batch."""
     assert batch.text is not None
     loss: Tensor = model(
@@ -221,7 +223,7 @@ def their_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 def steps(way: str, options: argparse.Namespace) -> Iterator[tuple[float, int, float]]:
     """Seconds, text tokens without padding, and FLOPs of each training step; the first is a warm-up and not counted."""
-    loss_of, everything, objectives = built(way, options)
+    loss_of, everything, objectives = build_model(way, options)
     everything.to(DEVICE).train()
     parameters = [one for one in everything.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=DEVICE.type == "cuda")
@@ -240,8 +242,8 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[tuple[float, int, f
                 objective.corrupt(s, generator("corrupt", s.id), lambda: samples[0]) for s in some
             ]
         batch = collate(some)
-        tokens, work = needed(batch, objectives, options)
-        batch = (padded(batch) if way == "plain" else batch).to(DEVICE)
+        tokens, work = count_flops(batch, objectives, options)
+        batch = (pad_to_fixed_layout(batch) if way == "plain" else batch).to(DEVICE)
         started = now()
         with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE.type == "cuda"):
             loss = loss_of(batch)
@@ -260,7 +262,7 @@ def now() -> float:
     return time.perf_counter()
 
 
-def needed(
+def count_flops(
     batch: Batch, objectives: list[Objective], options: argparse.Namespace
 ) -> tuple[int, float]:
     """Text tokens without padding, and the minimum FLOPs of a step: 6 x weights x their positions + attention."""
@@ -271,8 +273,8 @@ def needed(
     tokens = int(text.sum())
     weights, pairs = layers * layer * tokens, layers * int((text**2).sum())
     for objective in objectives:
-        scored_places = sum(objective.count(batch).values())
-        weights += scored_places * width * (width + TABLES.get(objective.name, 0))
+        scored_positions = sum(objective.count(batch).values())
+        weights += scored_positions * width * (width + TABLES.get(objective.name, 0))
     if batch.clip is not None and len(objectives) > 1:
         clip, windows = batch.clip.key_mask.sum(1), batch.clip.attention_mask.sum(1)
         weights += (layers * layer + width**2) * int(clip.sum())
@@ -286,8 +288,8 @@ def needed(
 def every_position(objectives: list, encoded: object, batch: Batch) -> torch.Tensor:
     """The three losses, with logits computed at every position; unscored ones are ignored afterwards."""
     match, mlm, clip_tokens = objectives
-    logits = mlm.head(encoded.joint_text, encoded.word_table)  # type: ignore[attr-defined]
-    clip_logits = clip_tokens.head(encoded.joint_visual, encoded.clip_table)  # type: ignore[attr-defined]
+    logits = mlm.head(encoded.joint_text, encoded.input_embeddings)  # type: ignore[attr-defined]
+    clip_logits = clip_tokens.head(encoded.joint_visual, encoded.clip_input_embeddings)  # type: ignore[attr-defined]
     return torch.stack(
         [
             F.cross_entropy(logits.flatten(0, 1), batch.labels["masked_lm"].flatten()),
@@ -297,7 +299,7 @@ def every_position(objectives: list, encoded: object, batch: Batch) -> torch.Ten
     )
 
 
-def measured(way: str, options: argparse.Namespace) -> dict[str, float]:
+def measure(way: str, options: argparse.Namespace) -> dict[str, float]:
     """Text tokens per second without padding, peak memory in MiB, and MFU."""
     torch.set_num_threads(options.threads)
     rows = list(steps(way, options))
@@ -336,7 +338,7 @@ def main() -> None:
         options.layers, options.width = 12, 768
     hf_logging.set_verbosity_error()
     if options.way:
-        print(json.dumps(measured(options.way, options)))
+        print(json.dumps(measure(options.way, options)))
         return
     found = {}
     for way in options.ways:

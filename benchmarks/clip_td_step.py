@@ -93,6 +93,10 @@ class StoreOfThirtySix:
         """Made-up regions are not annotated."""
         return False
 
+    def appended_detections(self, image: str) -> int:
+        """None."""
+        return 0
+
 
 def tokenizer(size: int, start: str, end: str) -> Any:
     """Whole words between a start and an end token; the vocabulary has the model's size."""
@@ -136,7 +140,7 @@ def examples(options: argparse.Namespace, photos: Path) -> list[Example]:
 def teacher(options: argparse.Namespace, photos: Path) -> ClipTeacher:
     """A ViT-B with random weights and a text tower of CLIP's size, or smaller towers."""
     tokens = tokenizer(49408, "<start>", "<end>")
-    sides: dict[str, Any] = {"patch_size": options.patch}
+    sides: dict[str, Any] = {"patch_size": options.patch_size}
     texts: dict[str, Any] = {"eos_token_id": 3, "bos_token_id": 2, "pad_token_id": 0}
     if options.width != 768:
         small = {"num_hidden_layers": options.layers, "num_attention_heads": options.width // 64}
@@ -185,7 +189,9 @@ class Way:
         return time.perf_counter() - began
 
 
-def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], ModelWithObjectives]:
+def make_ways(
+    options: argparse.Namespace, folder: Path
+) -> tuple[dict[str, Way], ModelWithObjectives]:
     """All three ways, with one student."""
     photos = folder / "photos"
     photos.mkdir()
@@ -247,7 +253,7 @@ def main() -> None:
     torch.manual_seed(0)
     hf_logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as folder:
-        all_ways, module = ways(options, Path(folder))
+        all_ways, module = make_ways(options, Path(folder))
         first = range(options.batch)
         module.eval()
         with torch.no_grad():

@@ -135,7 +135,7 @@ def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, flo
     config = BertConfig(vocab_size=len(tokenizer), intermediate_size=128, **sizes)
     model = TextEncoder(BertModel(config), tokenizer)
     loaded = time.time()
-    before = held()
+    before = resident_mib()
     samples = corpus_samples([text], form, TextRowEncoder(tokenizer, FORMS[form]), folder)
     objectives = [MaskedLM(model.sizes, mask_id=int(tokenizer.mask_token_id))]
 
@@ -156,14 +156,14 @@ def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, flo
         "texts": len(samples),
         "libraries_s": round(loaded - BEGAN, 1),
         "first_step_s": round(first - loaded, 2),
-        "own_mib": held("RssAnon") - before["RssAnon"],
+        "own_mib": resident_mib("RssAnon") - before["RssAnon"],
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         - sum(before.values()),
         "sample_us": round(read * 1e6),
     }
 
 
-def held(name: str = "") -> Any:
+def resident_mib(name: str = "") -> Any:
     """MiB of this process: its own (`RssAnon`), and mapped from files (`RssFile`), which the system can reclaim."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     lines = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Rss"))
@@ -171,7 +171,7 @@ def held(name: str = "") -> Any:
     return mib[name] if name else mib
 
 
-def alone(*words: str) -> str:
+def run_in_new_process(*words: str) -> str:
     """Run this script in a separate process, and return the last line that it prints."""
     done = subprocess.run(
         [sys.executable, __file__, *words], capture_output=True, text=True, check=True
@@ -232,7 +232,9 @@ def measure(folder: Path, size: float, options: argparse.Namespace) -> None:
             for turn in range(options.rounds):
                 for way, taken in spent.items():
                     place = folder / f"{way}-{form}-{processes}-{turn}"
-                    told = alone("--alone", way, str(text), form, str(processes), str(place))
+                    told = run_in_new_process(
+                        "--alone", way, str(text), form, str(processes), str(place)
+                    )
                     taken.append(json.loads(told))
             for unit, number in (("processor", 0), ("clock", 1)):
                 middle = {
@@ -250,7 +252,7 @@ def measure(folder: Path, size: float, options: argparse.Namespace) -> None:
                 )
         store = folder / f"groundling-{form}-{options.processes[0]}-0"
         found = json.loads(
-            alone("--alone", "train", str(text), form, str(options.steps), str(store))
+            run_in_new_process("--alone", "train", str(text), form, str(options.steps), str(store))
         )
         kept = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
         print(f"  {form}, training: {found}, {kept / 2**20:,.0f} MiB on disk", flush=True)

@@ -28,7 +28,7 @@ WAYS = ("padded", "grouped", "here")
 LABELS = ("entailment", "not_entailment")
 
 
-def here(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+def groundling(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Seconds and dev accuracy of `finetune`."""
     from groundling.commands.finetune import COMMAND as finetune
     from groundling.commands.finetune import FinetuneConfig
@@ -106,7 +106,7 @@ def trainer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         train_dataset=rows("train", options.most),  # type: ignore[arg-type]
         eval_dataset=rows("dev", 0),  # type: ignore[arg-type]
         data_collator=DataCollatorWithPadding(tokenizer),
-        compute_metrics=lambda said: {"accuracy": (said[0].argmax(-1) == said[1]).mean()},
+        compute_metrics=lambda output: {"accuracy": (output[0].argmax(-1) == output[1]).mean()},
     )
     trained = run.train().metrics
     score = run.evaluate()["eval_accuracy"]
@@ -139,7 +139,7 @@ def _now() -> float:
     return time.perf_counter() if torch.cuda.is_available() else time.process_time()
 
 
-def one(options: argparse.Namespace) -> None:
+def run_one_way(options: argparse.Namespace) -> None:
     """Run one way, and print its figures as JSON."""
     import torch
     from transformers.utils import logging
@@ -147,7 +147,7 @@ def one(options: argparse.Namespace) -> None:
     logging.set_verbosity_error()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
-        way = here if options.way == "here" else trainer
+        way = groundling if options.way == "here" else trainer
         print(json.dumps(way(options, Path(folder) / "run")))
 
 
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, help="run one way for one seed")
     options = parser.parse_args()
     if options.way:
-        one(options)
+        run_one_way(options)
         return
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for seed in range(options.seed, options.seed + options.seeds):

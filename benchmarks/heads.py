@@ -37,8 +37,11 @@ from groundling.studies.attention.forward_passes import (
     run_passes_here,
 )
 from groundling.studies.attention.grounding import HeadGrounding, PhraseSpan
-from groundling.studies.attention.importance import Bootstrap, ModalityImportance
-from groundling.studies.attention.importance import ImportanceEstimate as intervals
+from groundling.studies.attention.importance import (
+    Bootstrap,
+    ImportanceEstimate,
+    ModalityImportance,
+)
 from groundling.tasks.flickr_entities import FLICKR30K
 from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import uniter
@@ -76,8 +79,12 @@ class Drawn:
         """Drawn regions are not annotated."""
         return False
 
+    def appended_detections(self, image: str) -> int:
+        """None."""
+        return 0
 
-class Held:
+
+class AllMaps:
     """Keeps every attention map."""
 
     def __init__(self) -> None:
@@ -109,7 +116,7 @@ def model_of(arguments: argparse.Namespace) -> SingleStreamModel:
     return uniter(BertModel(config), tokenizer, FEATURES)
 
 
-def asked(texts: int) -> tuple[list[Example], list[list[PhraseSpan]]]:
+def make_texts(texts: int) -> tuple[list[Example], list[list[PhraseSpan]]]:
     """Texts and their phrases, each with two boxes."""
     examples = []
     phrases = []
@@ -123,7 +130,7 @@ def asked(texts: int) -> tuple[list[Example], list[list[PhraseSpan]]]:
             gold = GoldBoxes(np.concatenate([corner, corner + 150], 1), (500, 400))
             start = len(" ".join(words[:first])) + 1
             stop = len(" ".join(words[: first + 2]))
-            own.append(PhraseSpan(Example(**{**vars(example), "gold": gold}), start, stop))
+            own.append(PhraseSpan(Example(**{**vars(example), "gold_boxes": gold}), start, stop))
         examples.append(example)
         phrases.append(own)
     return examples, phrases
@@ -140,9 +147,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
         nonlocal runs
         runs += 1
 
-    def read(texts: int, way: str) -> None:
-        examples, phrases = asked(texts)
-        consumer: Any = Held()
+    def run_pass(texts: int, way: str) -> None:
+        examples, phrases = make_texts(texts)
+        consumer: Any = AllMaps()
         if way == "streamed":
             consumer = HeadGrounding(
                 phrases, FLICKR30K.label_regions, [n % 2 for n in range(texts)]
@@ -150,18 +157,18 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
         if way == "masses":
             consumer = ModalityImportance()
         text = TextRowEncoder(model.text.tokenizer, 64)
-        samples = RegionDataset(TextDataset(examples, text, keep=0), Drawn())
+        samples = RegionDataset(TextDataset(examples, text, max_cached=0), Drawn())
         run_passes_here([AttentionPass(model, lambda: samples, [consumer])])
         if way == "masses":
             images = [example.images[0] for example in examples]
-            intervals(consumer, Bootstrap(images, 0)).to_json()
+            ImportanceEstimate(consumer, Bootstrap(images, 0)).to_json()
 
     first = "masses" if arguments.way == "masses" else "streamed"
-    read(BATCH, first)  # memory of one batch, independent of the number of texts
+    run_pass(BATCH, first)  # memory of one batch, independent of the number of texts
     model.register_forward_hook(count)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
-    read(arguments.texts, arguments.way)
+    run_pass(arguments.texts, arguments.way)
     seconds = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"seconds": seconds, "runs": runs, "before": before / 1024, "peak": after / 1024}

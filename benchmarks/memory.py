@@ -31,13 +31,13 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{number}" for number in range(1000)]
 
 
-def held() -> int:
+def resident_mib() -> int:
     """Current memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() // 2**20
 
 
-def measured(options: argparse.Namespace) -> dict[str, float]:
+def measure(options: argparse.Namespace) -> dict[str, float]:
     """MiB and processor seconds of one way, without other work on the machine."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -60,7 +60,7 @@ def measured(options: argparse.Namespace) -> dict[str, float]:
         save_every=10**6,
         cpu=True,
     )
-    before = held()
+    before = resident_mib()
     began = time.process_time()
     with tempfile.TemporaryDirectory() as out:
         train(model, [MaskedLM(model.sizes, mask_id=4)], samples, training, out)
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:
-        print(json.dumps(measured(options)))
+        print(json.dumps(measure(options)))
         return
     found = {}
     for name, more in (("kept", []), ("recomputed", ["--recompute"])):

@@ -188,7 +188,7 @@ def main() -> None:
         source = options.tsv or folder / "made-up.tsv"
         if not options.tsv:
             write_tsv(source, options.images, options.regions)
-        images, reads, sizes = written(source, folder, options.images)
+        images, reads, sizes = write_formats(source, folder, options.images)
         names = [image.id for image in images]
         seconds = race(reads, names, options.rounds, exact=not options.tsv)
     regions = sum(len(image.boxes) for image in images)
@@ -202,7 +202,7 @@ def main() -> None:
         print(f"{name:22}{bytes_each:12.0f}{share:14.2f}{count / spent:9.0f}{faster:20.2f}")
 
 
-def written(
+def write_formats(
     source: Path, folder: Path, count: int
 ) -> tuple[list[ImageRegions], dict[str, Read], dict[str, int]]:
     """The first `count` images of a TSV in every format below `folder`: images, readers and bytes by format."""

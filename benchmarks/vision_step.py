@@ -82,6 +82,10 @@ class StoreOfTens:
         """Made-up regions are not annotated."""
         return False
 
+    def appended_detections(self, image: str) -> int:
+        """None."""
+        return 0
+
     def __getitem__(self, image: str) -> RegionRow:
         rng, count = generator("benchmark", "regions", image), self.count(image)
         features = rng.standard_normal((count, FEATURES), np.float32).clip(0)
@@ -137,7 +141,7 @@ def sizes(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def built(options: argparse.Namespace) -> tuple[SingleStreamModel, list[Objective]]:
+def build_model(options: argparse.Namespace) -> tuple[SingleStreamModel, list[Objective]]:
     """Our model and its objectives."""
     torch.manual_seed(0)
     model = visualbert(BertModel(BertConfig(**sizes(options))), tokenizer(), FEATURES)
@@ -148,7 +152,7 @@ def built(options: argparse.Namespace) -> tuple[SingleStreamModel, list[Objectiv
     ]
 
 
-class Theirs(nn.Module):
+class TransformersStep(nn.Module):
     """Hugging Face's model with the weights of ours; answers with its loss."""
 
     def __init__(self, way: str, options: argparse.Namespace) -> None:
@@ -157,7 +161,7 @@ class Theirs(nn.Module):
         self.model = VisualBertForPreTraining(
             VisualBertConfig(visual_embedding_dim=FEATURES, **sizes(options))
         )
-        model, (mlm, match) = built(options)
+        model, (mlm, match) = build_model(options)
         own = {
             f"visual_bert.{name}": weight
             for name, weight in model.text.encoder.state_dict().items()
@@ -197,28 +201,32 @@ class Theirs(nn.Module):
         return loss
 
 
-class Ours(nn.Module):
+class GroundlingStep(nn.Module):
     """This package's step, with the loss that `train` computes from its terms."""
 
     def __init__(self, way: str, options: argparse.Namespace) -> None:
         super().__init__()
-        model, self.counted = built(options)
-        self.step = ModelWithObjectives(model, self.counted)
+        model, self.objectives = build_model(options)
+        self.step = ModelWithObjectives(model, self.objectives)
 
     def forward(self, batch: Batch) -> Tensor:
         """The sum of both losses."""
-        counts = {term: count for o in self.counted for term, count in o.count(batch).items()}
+        counts = {term: count for o in self.objectives for term, count in o.count(batch).items()}
         return torch.stack(
             [value / counts[term] for term, value in self.step(batch, ACTIVE).terms.items()]
         ).sum()
 
 
-WAYS: dict[str, type[nn.Module]] = {"fixed": Theirs, "need": Theirs, "here": Ours}
+WAYS: dict[str, type[nn.Module]] = {
+    "fixed": TransformersStep,
+    "need": TransformersStep,
+    "here": GroundlingStep,
+}
 
 
 def batches(way: str, options: argparse.Namespace) -> MicroBatchDataset:
     """One epoch; samples and their corruption are the same for all ways, and only batches of ours are bucketed."""
-    model, objectives = built(options)
+    model, objectives = build_model(options)
     captions = CaptionSampleDataset(captioned(options.batch * options.steps), model.inputs(TEXT)[0])
     data = RegionDataset(captions, StoreOfTens())
     if way != "here":

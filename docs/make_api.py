@@ -31,10 +31,10 @@ has the functions of the first section and every `groundling.NAME` below; the ot
 them. `help()` shows the same texts. Letters in shapes mean the same everywhere: """
 FUNCTIONS = """
 Each function is the command of the same name. Its flags are keywords, with `_` for `-` and spaces;
-`help(groundling.adapt)` explains them as `--help` does. A setting for several texts also takes a single one, and a path
-counts as text. Flags with a dot are a dict (`--train.steps 3` is `train={"steps": 3}`). A function returns what the
-command prints (for a run, the contents of `result.json`), and raises `InputError` where the command reports a mistake.
-`visualize` is a separate function, which returns a page."""
+`help(groundling.adapt)` explains them as `--help` does. A setting that takes a list of strings also takes a single
+string, and paths are accepted as strings. Flags with a dot are a dict (`--train.steps 3` is `train={"steps": 3}`). A
+function returns what the command prints (for a run, the contents of `result.json`), and raises `InputError` where the
+command reports a mistake. `visualize` is a separate function, which returns a page."""
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Batch: the input of a model": {
@@ -77,7 +77,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Visualization": {
         "groundling.studies.attention.page": "visualize AttentionPage",
-        "groundling.vision.show": "show_regions AnnotatedPhoto",
+        "groundling.vision.show": "show_regions AnnotatedImage",
     },
     "Data": {
         "groundling.data.regions.store": "RegionStore RegionWriter ImageRegions",
@@ -143,8 +143,8 @@ def _entry(module: ModuleType, name: str) -> str:
         return "\n".join(lines)
     lines.append(_markdown(summary_of(value)))
     if not is_dataclass(value) and "__init__" in vars(value):
-        made = vars(value)["__init__"]
-        lines += [_definition(name, value), _markdown(inspect.getdoc(made) or "")]
+        constructor = vars(value)["__init__"]
+        lines += [_definition(name, value), _markdown(inspect.getdoc(constructor) or "")]
     fields = [_field(one.name, one.kind, one.default, one.text) for one in field_docs(value)]
     for some in (fields, [*_members(value)]):
         if some:
@@ -233,7 +233,7 @@ def stub() -> str:
     lines = [f"from {module} import {name} as {name}" for name, module in groundling.PLACES.items()]
     places = sorted([*lines, "from groundling.api import Text, Texts"])
     lines = [
-        "# Written by `python docs/make_api.py`, which see.",
+        "# Written by `python docs/make_api.py`.",
         "from collections.abc import Mapping, Sequence",
         "from typing import Any, Literal",
         "",

@@ -43,7 +43,7 @@ SECTIONS = {
 """Headings whose commands run, and the folder of each: the last section compares runs of the first."""
 SKIPPED = ("groundling sweep --file sweeps/real.toml ",)
 """Beginnings of commands that need data from elsewhere."""
-LEFT_OUT = "..."
+ELLIPSIS = "..."
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?|\bnan\b")
 SHARE, DISTANCE = 0.1, 0.1
 """How much fractions may differ: as a share of the printed number, or absolutely."""
@@ -82,7 +82,7 @@ def commands_of(block: Block) -> list[str]:
     return [line.partition("  #")[0].strip() for line in ours if not line.startswith(SKIPPED)]
 
 
-def pasted(shown: str, printed: str) -> str:
+def paste_output(shown: str, printed: str) -> str:
     """The lines that a block shows below its command, with the numbers printed now.
 
     Raises StaleError if no later printed line is the same except for its numbers.
@@ -91,14 +91,14 @@ def pasted(shown: str, printed: str) -> str:
     place = 0
     new = []
     for line in shown.splitlines():
-        if line.strip() == LEFT_OUT:
+        if line.strip() == ELLIPSIS:
             new.append(line)
             continue
-        begins = line.rstrip().endswith(LEFT_OUT)
-        wanted = _shape(line.rstrip().removesuffix(LEFT_OUT))
+        is_prefix = line.rstrip().endswith(ELLIPSIS)
+        expected = _shape(line.rstrip().removesuffix(ELLIPSIS))
         for number in range(place, len(lines)):
             shape = _shape(lines[number])
-            if shape == wanted or (begins and shape.startswith(wanted)):
+            if shape == expected or (is_prefix and shape.startswith(expected)):
                 break
         else:
             raise StaleError(
@@ -106,8 +106,8 @@ def pasted(shown: str, printed: str) -> str:
             )
         place = number + 1
         now = lines[number]
-        if begins:
-            now = _cut(now, wanted) + LEFT_OUT
+        if is_prefix:
+            now = _cut(now, expected) + ELLIPSIS
         new.append(now)
     return "".join(f"{line}\n" for line in new)
 
@@ -128,8 +128,8 @@ def differences(old: str, new: str) -> list[str]:
     found = []
     for before, after in itertools.zip_longest(old.splitlines(), new.splitlines(), fillvalue=""):
         numbers = (NUMBER.findall(before), NUMBER.findall(after))
-        alike = _shape(before) == _shape(after) and len(numbers[0]) == len(numbers[1])
-        if not alike or not all(map(_close, *numbers)):
+        same_shape = _shape(before) == _shape(after) and len(numbers[0]) == len(numbers[1])
+        if not same_shape or not all(map(_close, *numbers)):
             found.append(f"{before.strip()!r}: now {after.strip()!r}")
     return found
 
@@ -160,13 +160,13 @@ def render(folder: Path) -> None:
     if world.exists():
         return
     sizes = "--limit-train 1200 --limit-dev 200 --world.scenes 3000 --world.dev-scenes 200 --world.no-control-images"
-    teaching = "--size 32 --patch-size 8 --vision-tower 128 3 --text-tower 64 2 --projection-dim 64"
-    teaching += " --vocab-size 1000 --context-length 20 --no-flip --max-shift 0.03"
-    teaching += " --steps 700 --batch 128 --lr 1e-3 --cpu"
+    training = "--size 32 --patch-size 8 --vision-tower 128 3 --text-tower 64 2 --projection-dim 64"
+    training += " --vocab-size 1000 --context-length 20 --no-flip --max-shift 0.03"
+    training += " --steps 700 --batch 128 --lr 1e-3 --cpu"
     captions = f"--captions {world}/captions_train2014.json --images {world}/images"
     for command in (
         f"data make-tasks {sizes} --out {world}",
-        f"train-clip {captions} {teaching} --out {folder}/teacher",
+        f"train-clip {captions} {training} --out {folder}/teacher",
     ):
         with redirect_stdout(io.StringIO()):
             status = main(shlex.split(command))
@@ -202,8 +202,8 @@ def put_files(folder: Path, world: Path) -> None:
     shutil.copy(world / "images" / others[0], folder / "new_photos" / "pier.jpg")
     lines = [f"{text}\t{photo}\n" for photo in mine for text in captions[photo]]
     (folder / "my_captions.tsv").write_text("".join(lines))
-    ask(folder / "my_questions.csv", mine, captions, True)
-    ask(folder / "new_questions.csv", others, captions, False)
+    write_questions(folder / "my_questions.csv", mine, captions, True)
+    write_questions(folder / "new_questions.csv", others, captions, False)
     texts = [text for some in captions.values() for text in some]
     (folder / "my_text.txt").write_text("".join(f"{text}\n" for text in texts[:TEXTS]))
     write_pairs(folder, captions, texts, draw)
@@ -219,7 +219,7 @@ def captions_of(path: Path) -> dict[str, list[str]]:
     return found
 
 
-def ask(
+def write_questions(
     path: Path,
     photos: Sequence[str],
     captions: Mapping[str, Sequence[str]],
@@ -279,30 +279,30 @@ def outputs(commands: Sequence[str], folder: Path) -> Iterator[tuple[str, str]]:
     from groundling.cli import main
 
     for command in commands:
-        said = io.StringIO()
+        stdout = io.StringIO()
         print(f"$ {command}", file=sys.stderr, flush=True)
-        with chdir(folder), redirect_stdout(said):
+        with chdir(folder), redirect_stdout(stdout):
             status = main(shlex.split(command)[1:])
         if status:
             sys.exit(f"failed with status {status}: {command}")
-        yield command, said.getvalue()
+        yield command, stdout.getvalue()
 
 
-def output_of(asked: str, printed: Mapping[str, str], folder: Path) -> str:
+def output_of(line: str, printed: Mapping[str, str], folder: Path) -> str:
     """The output of a console block's command; raises StaleError unless exactly one command begins so."""
-    shows = re.fullmatch(r"head -(\d+) (\S+)", asked)
+    shows = re.fullmatch(r"head -(\d+) (\S+)", line)
     if shows:
         lines = (folder / shows[2]).read_text().splitlines(keepends=True)
         return "".join(lines[: int(shows[1])])
-    begin = asked.removesuffix(LEFT_OUT).rstrip()
-    fitting = [
+    begin = line.removesuffix(ELLIPSIS).rstrip()
+    matches = [
         output
         for command, output in printed.items()
-        if command == asked or (asked.endswith(LEFT_OUT) and command.startswith(begin))
+        if command == line or (line.endswith(ELLIPSIS) and command.startswith(begin))
     ]
-    if len(fitting) != 1:
-        raise StaleError(f"{len(fitting)} commands match {asked!r}")
-    return fitting[0]
+    if len(matches) != 1:
+        raise StaleError(f"{len(matches)} commands match {line!r}")
+    return matches[0]
 
 
 def with_outputs(readme: str, heading: str, printed: Mapping[str, str], folder: Path) -> str:
@@ -311,9 +311,9 @@ def with_outputs(readme: str, heading: str, printed: Mapping[str, str], folder: 
         if block.kind != "console":
             continue
         first, _, shown = block.text.partition("\n")
-        asked = first.removeprefix("$ ")
-        output = output_of(asked, printed, folder)
-        new = output if asked.startswith("head ") else pasted(shown, output)
+        line = first.removeprefix("$ ")
+        output = output_of(line, printed, folder)
+        new = output if line.startswith("head ") else paste_output(shown, output)
         end = block.start + len(block.text)
         readme = f"{readme[: block.start]}{first}\n{new}{readme[end:]}"
     return readme
@@ -343,10 +343,10 @@ def main() -> None:
         "--check", action="store_true", help="change nothing, and fail if the numbers differ"
     )
     flags.add_argument("--folder", default="", help="folder to run in; empty: a temporary folder")
-    given = flags.parse_args()
+    options = flags.parse_args()
     old = README.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(given.folder or temporary).resolve()
+        folder = Path(options.folder or temporary).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         # Set before any model library is imported, so that the library uses only this cache.
         os.environ |= {"HF_HUB_CACHE": str(folder / "hub"), "HF_HUB_OFFLINE": "1"}
@@ -354,7 +354,7 @@ def main() -> None:
             new = run(old, folder)
         except StaleError as error:
             sys.exit(f"README.md: {error}")
-    if not given.check:
+    if not options.check:
         README.write_text(new, encoding="utf-8")
         return
     found = differences(old, new)

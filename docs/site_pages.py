@@ -13,7 +13,7 @@ PAGES = {
     "CHANGELOG.md": "changes.md",
 }
 """Files beside `docs/` that become pages, and the names of the pages."""
-AS_THEY_ARE = ("CITATION.cff", "examples/*.ipynb")
+DOWNLOADS = ("CITATION.cff", "examples/*.ipynb")
 """Files that pages link to for download."""
 
 
@@ -22,10 +22,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     root = Path(config.docs_dir).parent
     for name, page in PAGES.items():
         text = (root / name).read_text(encoding="utf-8").replace("](docs/", "](")
-        for other, there in PAGES.items():
-            text = text.replace(f"]({other}", f"]({there}")
+        for other, target in PAGES.items():
+            text = text.replace(f"]({other}", f"]({target}")
         files.append(File.generated(config, page, content=text))
-    for path in sorted(path for pattern in AS_THEY_ARE for path in root.glob(pattern)):
+    for path in sorted(path for pattern in DOWNLOADS for path in root.glob(pattern)):
         place = path.relative_to(root).as_posix()
         files.append(File.generated(config, place, content=path.read_bytes()))
     return files

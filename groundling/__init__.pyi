@@ -1,4 +1,4 @@
-# Written by `python docs/make_api.py`, which see.
+# Written by `python docs/make_api.py`.
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

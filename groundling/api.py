@@ -15,9 +15,9 @@ from groundling.core.field_docs import FieldDoc, field_docs, format_fields
 from groundling.settings.fields import fill_settings, flatten_settings
 
 Text = str | os.PathLike[str]
-"""A text setting; a path is accepted too."""
+"""A string setting; a path is accepted too."""
 Texts = Text | Sequence[Text]
-"""A list of texts; a single text is accepted too."""
+"""A list of strings; a single string is accepted too."""
 
 
 def function_name(command: str) -> str:
@@ -46,21 +46,21 @@ def function_of(name: str) -> Callable[..., Any]:
     where = f"groundling.{name}"
 
     def call(**values: object) -> Any:
-        given = dict(values)
-        out = [given.pop("out", command.default_out)] if command.has_out else []
+        keywords = dict(values)
+        out = [keywords.pop("out", command.default_out)] if command.has_out else []
         if not all(isinstance(place, str | os.PathLike) for place in out):
-            raise InputError(f"{where}: out = {out[0]!r}, expected a text or a path")
-        with rename_flags_to_keywords(kinds, switches, given):
+            raise InputError(f"{where}: out = {out[0]!r}, expected a string or a path")
+        with rename_flags_to_keywords(kinds, switches, keywords):
             groups = {
-                prefix: _group(given.pop(prefix, {}), prefix, where) for prefix in _groups(name)
+                prefix: _group(keywords.pop(prefix, {}), prefix, where) for prefix in _groups(name)
             }
-            own = fill_settings(list(_own(name).values()), given, where)
-            made = dict(zip(_own(name), own, strict=True))
+            own = fill_settings(list(_own(name).values()), keywords, where)
+            settings = dict(zip(_own(name), own, strict=True))
             for prefix, some in groups.items():
                 default = [command.settings[prefix]]
-                made |= {prefix: fill_settings(default, some, f"{where}: {prefix}")[0]}
+                settings |= {prefix: fill_settings(default, some, f"{where}: {prefix}")[0]}
             places = [str(place) for place in out]
-            every = [*(made[prefix] for prefix in command.settings), *places]
+            every = [*(settings[prefix] for prefix in command.settings), *places]
             command.check(every)
             return command.call(every)
 
@@ -71,7 +71,7 @@ def function_of(name: str) -> Callable[..., Any]:
     call.__dict__["__signature__"] = Signature(parameters)
     call.__name__ = call.__qualname__ = name
     call.__module__ = "groundling"
-    call.__doc__ = _explained(name, command, [one.doc for one in settings])
+    call.__doc__ = _docstring(name, command, [one.doc for one in settings])
     return call
 
 
@@ -111,30 +111,30 @@ def keywords_of(name: str) -> list[FunctionKeyword]:
     for config in _own(name).values():
         for group, one in flatten_settings(config):
             kind: Any = type(group)
-            (told,) = (field for field in field_docs(kind) if field.name == one.name)
+            (doc,) = (field for field in field_docs(kind) if field.name == one.name)
             default = vars(group)[one.name]
-            found.append(FunctionKeyword(told._replace(default=repr(default)), one.kind, default))
+            found.append(FunctionKeyword(doc._replace(default=repr(default)), one.kind, default))
     for prefix in _groups(name):
         names = ", ".join(one.name for _, one in flatten_settings(command.settings[prefix]))
         about = f"Settings by name, like the flags `--{prefix}.NAME`: {names}."
-        told = FieldDoc(prefix, "Mapping[str, Any]", "{}", about)
-        found.append(FunctionKeyword(told, Mapping[str, Any], {}))
+        doc = FieldDoc(prefix, "Mapping[str, Any]", "{}", about)
+        found.append(FunctionKeyword(doc, Mapping[str, Any], {}))
     if command.has_out:
-        told = FieldDoc("out", "str", repr(command.default_out), command.about_out)
-        found.append(FunctionKeyword(told, str, command.default_out))
+        doc = FieldDoc("out", "str", repr(command.default_out), command.about_out)
+        found.append(FunctionKeyword(doc, str, command.default_out))
     return found
 
 
-def _explained(name: str, command: Command, told: Sequence[FieldDoc]) -> str:
+def _docstring(name: str, command: Command, docs: Sequence[FieldDoc]) -> str:
     """The docstring of a command's function."""
     lines = [
         f"{command.summary[0].upper()}{command.summary[1:]}.",
         "",
         f"The command `groundling {command_of(name)}`, with its flags as keywords. A setting that takes",
-        "several texts also takes a single one, and paths are accepted for texts.",
+        "a list of strings also takes a single string, and paths are accepted as strings.",
         "",
         "Settings:",
-        *format_fields(told),
+        *format_fields(docs),
         "",
         "Returns:",
         "    What the command prints; for a run, the content of `result.json` in its folder.",

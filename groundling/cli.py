@@ -29,10 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"groundling: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        stopped = "stopped; nothing was written"
+        message = "stopped; nothing was written"
         if name and COMMANDS[name].has_out and not COMMANDS[name].file:
-            stopped = "stopped; run the same command again to resume"
-        print(f"groundling: {stopped}", file=sys.stderr)
+            message = "stopped; run the same command again to resume"
+        print(f"groundling: {message}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `groundling adapt --help | head`
         # The interpreter flushes stdout again at exit, which must not fail.
@@ -59,14 +59,14 @@ def _no_command(words: Sequence[str]) -> int:
     if words[0] == "--version":
         print(__version__)
         return 0
-    family = {name: one for name, one in COMMANDS.items() if name.startswith(words[0] + " ")}
-    asked = not HELP.isdisjoint(words)
-    if family:
-        print(command_list(family), file=sys.stdout if asked else sys.stderr)
-        return 0 if asked else 2
+    group = {name: one for name, one in COMMANDS.items() if name.startswith(words[0] + " ")}
+    wants_help = not HELP.isdisjoint(words)
+    if group:
+        print(command_list(group), file=sys.stdout if wants_help else sys.stderr)
+        return 0 if wants_help else 2
     hint = did_you_mean(words[0], COMMANDS)
-    there = ", ".join(COMMANDS)
-    print(f"groundling: no command {words[0]!r}; there are: {there}{hint}", file=sys.stderr)
+    listing = ", ".join(COMMANDS)
+    print(f"groundling: no command {words[0]!r}; there are: {listing}{hint}", file=sys.stderr)
     return 2
 
 
@@ -78,7 +78,7 @@ def _run(name: str, arguments: list[str]) -> int:
     values = parse_flags(command, arguments)
     command.check(values)
     command.function()
-    _quiet()
+    _silence_transformers()
     with report_silence(name):
         result = command.call(values)
     if command.prints_output:
@@ -88,7 +88,7 @@ def _run(name: str, arguments: list[str]) -> int:
     return 0
 
 
-def _quiet() -> None:
+def _silence_transformers() -> None:
     """Silence transformers' progress bars and warnings, if it is loaded."""
     if "transformers" not in sys.modules:
         return

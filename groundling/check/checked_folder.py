@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from groundling.core.errors import (
-    TWICE,
+    DUPLICATE,
     InputError,
     convert_read_errors,
     count_suffix,
@@ -55,7 +55,7 @@ class CheckedFolder:
         self.folder = folder
         self.root = root or self
         self.flags: ColumnFlags = self.root.flags if root else flags or ColumnFlags()
-        self.explained: set[Path] = set()
+        self.matched_paths: set[Path] = set()
         """Files and folders that belong to a recognised layout."""
 
     @cached_property
@@ -84,7 +84,7 @@ class CheckedFolder:
     @property
     def imagefolders(self) -> list[Path]:
         """Its image folders with captions inside, unless other captions name their images."""
-        free = [folder for folder in self.image_folders if folder not in self.explained]
+        free = [folder for folder in self.image_folders if folder not in self.matched_paths]
         return [folder for folder in free if any((folder / name).is_file() for name in METADATA)]
 
     @cached_property
@@ -152,12 +152,12 @@ class DataLayout:
     """Name in the report."""
     files: str
     """Its files in words, for the list of all layouts."""
-    look: Callable[[CheckedFolder, CheckReport], LayoutMatch | None]
+    check: Callable[[CheckedFolder, CheckReport], LayoutMatch | None]
     """Reports on a folder, or returns None if it is in another layout; may raise InputError, \
 KeyError and the like."""
-    below: bool = False
+    in_subfolders: bool = False
     """Whether sub-folders are searched too."""
-    last: bool = False
+    is_fallback: bool = False
     """Whether it is tried only if no other layout was found."""
 
 
@@ -177,7 +177,7 @@ class CheckReport:
     """Facts, one per line."""
     problems: list[str] = field(default_factory=list)
     """Problems, one per line, with file, place and what is expected."""
-    seen: set[Path] = field(default_factory=set)
+    checked: set[Path] = field(default_factory=set)
     """Files that were checked, and folders of which every file was."""
     files: list[str] = field(default_factory=list)
     """Numbers of checked and unchecked files by ending, in two lines."""
@@ -187,44 +187,46 @@ class CheckReport:
         """Whether there are no problems."""
         return not self.problems
 
-    def fact(self, file: Path | str, what: str) -> None:
+    def add_fact(self, file: Path | str, text: str) -> None:
         """Add a line on a file, which counts as checked, or on several in words."""
-        self.lines.append(f"{file}: {what}")
+        self.lines.append(f"{file}: {text}")
         if isinstance(file, Path) and not file.is_dir():
-            self.mark_seen(file)
+            self.mark_checked(file)
 
-    def mark_seen(self, *places: Path) -> None:
+    def mark_checked(self, *places: Path) -> None:
         """Count files, or folders with all their files, as checked."""
-        self.seen.update(places)
+        self.checked.update(places)
 
     def count_files(self, folder: Path) -> None:
         """Fill `files`, without hidden files."""
-        seen: list[Path] = []
-        unseen: list[Path] = []
+        checked: list[Path] = []
+        unchecked: list[Path] = []
         for place, folders, names in os.walk(folder):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             here = Path(place)
-            within = not self.seen.isdisjoint((here, *here.parents))
+            within = not self.checked.isdisjoint((here, *here.parents))
             for name in sorted(names):
                 path = here / name
                 if not name.startswith("."):
-                    (seen if within or path in self.seen else unseen).append(path)
-        self.files.append(f"{folder}: checked: {kinds(seen)}")
-        if unseen:
-            first = unseen[0].relative_to(folder)
-            self.files.append(f"{folder}: not checked: {kinds(unseen)}; the first is {first}")
+                    (checked if within or path in self.checked else unchecked).append(path)
+        self.files.append(f"{folder}: checked: {describe_files(checked)}")
+        if unchecked:
+            first = unchecked[0].relative_to(folder)
+            self.files.append(
+                f"{folder}: not checked: {describe_files(unchecked)}; the first is {first}"
+            )
 
-    def problem(self, file: Path, what: str, places: Sequence[str]) -> None:
+    def add_problem(self, file: Path, fault: str, places: Sequence[str]) -> None:
         """Add one line for all places with the same fault: the first few, and their number; nothing
         for no places.
         """
-        self.problems.extend(fault_lines(file, what, places))
+        self.problems.extend(fault_lines(file, fault, places))
 
-    def repeated(self, file: Path, places: Sequence[str]) -> None:
+    def add_duplicates(self, file: Path, places: Sequence[str]) -> None:
         """Add a problem if a place occurs more than once."""
-        self.problem(file, TWICE, duplicates(places))
+        self.add_problem(file, DUPLICATE, duplicates(places))
 
-    def error(self, error: InputError) -> None:
+    def add_error(self, error: InputError) -> None:
         """Add a reader's error, unless another split of the same file has raised it."""
         if str(error) not in self.problems:
             self.problems.append(str(error))
@@ -233,20 +235,20 @@ class CheckReport:
         """Add the content of another report."""
         self.lines.extend(other.lines)
         self.problems.extend(other.problems)
-        self.mark_seen(*other.seen)
+        self.mark_checked(*other.checked)
 
-    def errors(self, messages: Iterable[str]) -> None:
+    def add_errors(self, messages: Iterable[str]) -> None:
         """Add one problem per group of messages that differ only in place and numbers: the first,
         and their number.
         """
-        alike: dict[str, list[str]] = {}
+        groups: dict[str, list[str]] = {}
         for message in messages:
-            _, _, what = message.partition(": ")
-            alike.setdefault(re.sub(r"[\d,]+", "", what), []).append(message)
-        for group in alike.values():
+            _, _, fault = message.partition(": ")
+            groups.setdefault(re.sub(r"[\d,]+", "", fault), []).append(message)
+        for group in groups.values():
             self.problems.append(group[0] + count_suffix(group))
 
-    def readable(self, reads: Iterable[Callable[[], T]]) -> list[T]:
+    def read_all(self, reads: Iterable[Callable[[], T]]) -> list[T]:
         """The values that can be read; adds a problem for each kind of fault."""
         values: list[T] = []
         messages: list[str] = []
@@ -255,13 +257,13 @@ class CheckReport:
                 values.append(read())
             except InputError as error:
                 messages.append(str(error))
-        self.errors(messages)
+        self.add_errors(messages)
         return values
 
 
-def kinds(paths: Sequence[Path]) -> str:
-    """Number of files, and their endings."""
+def describe_files(paths: Sequence[Path]) -> str:
+    """Number of files, and number by ending, in words."""
     counts = Counter(path.suffix.lower() or "without ending" for path in paths)
-    told = ", ".join(f"{count:,} {ending}" for ending, count in counts.most_common())
+    endings = ", ".join(f"{count:,} {ending}" for ending, count in counts.most_common())
     total = f"{len(paths):,} file{'' if len(paths) == 1 else 's'}"
-    return f"{total} ({told})" if told else total
+    return f"{total} ({endings})" if endings else total

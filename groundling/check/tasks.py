@@ -20,8 +20,8 @@ from groundling.data.image_samples import missing_images_message
 from groundling.data.images import image_id
 from groundling.data.regions.annotations import OUTSIDE, read_detections
 from groundling.data.regions.store import clip_boxes
-from groundling.data.samples import thinned
-from groundling.data.tables import OWN, TABLES, lines_of, separator_note
+from groundling.data.samples import subsample
+from groundling.data.tables import DATA_FILES, TABLES, lines_of, separator_note
 from groundling.data.text.words import TELLING, length_auc
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task, flickr_entities, list_oddities, nlvr2, refcoco, snli_ve, vcr, vqa
@@ -43,38 +43,38 @@ TEXTS: tuple[tuple[str, ...], ...] = (
     *(("text",), ("sentence",), ("hypothesis",), ("statement",), ("caption",), ("review",)),
 )
 """Common names of text columns, single or in pairs; the label column is excluded."""
-MOST_LABELS = 10
+MAX_LABELS = 10
 """Maximum number of classes listed, the most frequent."""
 PHOTOS = (*IMAGES, "image_id", "flickr30kid")
 
 
 def own_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Task tables: columns given by flags, or recognised by their names."""
-    told = place.root.flags.own
-    if place is not place.root and not told.label:
+    columns = place.root.flags.own
+    if place is not place.root and not columns.label:
         return None  # files of a data set may have any columns
-    taken: dict[Path, Sequence[str]] = {}
-    read_as: list[TableTaskSettings] = []
+    images_by_file: dict[Path, Sequence[str]] = {}
+    task_tables: list[TableTaskSettings] = []
     others: dict[Path, list[str]] = {}
     for path in place.files:
-        if path.suffix not in OWN or path in place.explained:
+        if path.suffix not in DATA_FILES or path in place.matched_paths:
             continue
         header = _header(place, path)
-        options = columns_of(header, told)
+        options = columns_of(header, columns)
         if options is None:
             others[path] = header
             continue
-        read_as.append(options)
-        taken[path] = _own_file(path, options, report)
-    if not taken:
+        task_tables.append(options)
+        images_by_file[path] = _check_own_file(path, options, report)
+    if not images_by_file:
         return None
     for path, header in others.items():
-        if any(_lacks_the_label_alone(header, options) for options in read_as):
-            report.fact(path, "the same columns without labels, for `predict`")
-            taken[path] = ()
-    images = list(dict.fromkeys(image for ids in taken.values() for image in ids))
-    folders = _photos(place, images, taken, report) if images else []
-    return LayoutMatch(taken | dict.fromkeys(folders, ()), ("your own file",))
+        if any(_lacks_the_label_alone(header, options) for options in task_tables):
+            report.add_fact(path, "the same columns without labels, for `predict`")
+            images_by_file[path] = ()
+    images = list(dict.fromkeys(image for ids in images_by_file.values() for image in ids))
+    folders = _check_photos(place, images, images_by_file, report) if images else []
+    return LayoutMatch(images_by_file | dict.fromkeys(folders, ()), ("your own file",))
 
 
 def _lacks_the_label_alone(header: Sequence[str], options: TableTaskSettings) -> bool:
@@ -90,11 +90,15 @@ def _header(place: CheckedFolder, path: Path) -> list[str]:
     return header_of(path) if path.suffix != ".json" else place.fields_of_first(path)
 
 
-def columns_of(header: Sequence[str], told: TableTaskSettings) -> TableTaskSettings | None:
+def columns_of(header: Sequence[str], columns: TableTaskSettings) -> TableTaskSettings | None:
     """The columns that make a task, with those given by flags; None if the header lacks some."""
-    if told.label or told.text:
-        asked = [*told.text.split(","), told.label, told.image, told.group]
-        return told if all(name.strip() in header for name in asked if name.strip()) else None
+    if columns.label or columns.text:
+        names_in_flags = [*columns.text.split(","), columns.label, columns.image, columns.group]
+        return (
+            columns
+            if all(name.strip() in header for name in names_in_flags if name.strip())
+            else None
+        )
     names = {name.strip().lower(): name for name in header}
     label = next((names[name] for name in LABELS if name in names), "")
     free = names.keys() - {label.strip().lower()}
@@ -102,42 +106,43 @@ def columns_of(header: Sequence[str], told: TableTaskSettings) -> TableTaskSetti
     if not label or not texts:
         return None
     image = next((names[name] for name in PHOTOS if name in names), "")
-    return replace(told, text=",".join(names[name] for name in texts), label=label, image=image)
+    return replace(columns, text=",".join(names[name] for name in texts), label=label, image=image)
 
 
-def _own_file(path: Path, options: TableTaskSettings, report: CheckReport) -> list[str]:
+def _check_own_file(path: Path, options: TableTaskSettings, report: CheckReport) -> list[str]:
     """Report on a file; returns the ids of its images."""
     flags = f"--text {options.text} --label {options.label}"
     flags += f" --image {options.image}" if options.image else ""
-    report.mark_seen(path)
+    report.mark_checked(path)
     try:
         reader = TableReader(path, options)
         notes = table_notes(reader)
     except InputError as error:
-        report.fact(path, f"your own file, read as {flags}")
-        report.error(error)
+        report.add_fact(path, f"your own file, read as {flags}")
+        report.add_error(error)
         return []
-    report.fact(
-        path, f"your own file, {len(reader.rows):,} rows{_own_labels(reader)}; read as {flags}"
+    report.add_fact(
+        path,
+        f"your own file, {len(reader.rows):,} rows{_describe_own_labels(reader)}; read as {flags}",
     )
     for note in notes:
-        report.fact(path, f"note: {note.removeprefix(f'{path}: ')}")
+        report.add_fact(path, f"note: {note.removeprefix(f'{path}: ')}")
     return [image for row in reader.rows for image in row.images]
 
 
-def _own_labels(reader: TableReader) -> str:
+def _describe_own_labels(reader: TableReader) -> str:
     """Number of examples per class, or the range of numbers."""
     if isinstance(reader.form, Classification):
         counts = Counter(row.label for row in reader.rows)
-        told = sorted(reader.form.labels, key=lambda name: -counts[name])[:MOST_LABELS]
-        others = f" and {len(counts) - len(told):,} others" if len(counts) > len(told) else ""
-        kept = [name for name in reader.form.labels if name in told]
-        return "; labels " + ", ".join(f"{name}: {counts[name]:,}" for name in kept) + others
+        common = sorted(reader.form.labels, key=lambda name: -counts[name])[:MAX_LABELS]
+        others = f" and {len(counts) - len(common):,} others" if len(counts) > len(common) else ""
+        ordered = [name for name in reader.form.labels if name in common]
+        return "; labels " + ", ".join(f"{name}: {counts[name]:,}" for name in ordered) + others
     numbers = [float(row.label) for row in reader.rows]
     return f"; labels {min(numbers):g} to {max(numbers):g}"
 
 
-def _photos(
+def _check_photos(
     place: CheckedFolder,
     images: Sequence[str],
     files: dict[Path, Sequence[str]],
@@ -149,17 +154,17 @@ def _photos(
     best = place.folder
     found: set[str] = set()
     for folder in folders:
-        there = {image_id(p.relative_to(folder).as_posix()) for p in pictures_below(folder)}
-        if len(there.intersection(images)) > len(found):
-            best, found = folder, there
+        available = {image_id(p.relative_to(folder).as_posix()) for p in pictures_below(folder)}
+        if len(available.intersection(images)) > len(found):
+            best, found = folder, available
     if not any(pictures_below(folder) for folder in folders):
-        report.fact(place.folder, "no images, so none were checked")
+        report.add_fact(place.folder, "no images, so none were checked")
         return []
     for path, ids in files.items():
         absent = [image for image in dict.fromkeys(ids) if image not in found]
         if absent:
             report.problems.append(f"{path}: {missing_images_message(best, absent)}")
-    report.fact(best, f"has {len(found.intersection(images)):,} of the {len(images):,} images")
+    report.add_fact(best, f"has {len(found.intersection(images)):,} of the {len(images):,} images")
     try_images([best], report)
     return [best]
 
@@ -183,13 +188,15 @@ def count_lines(folder: Path, report: CheckReport) -> int:
         try:
             lines = lines_of(path)
         except InputError as error:
-            report.error(error)
+            report.add_error(error)
             continue
         words = [len(line.split()) for line in lines]
         full = [line for line, count in zip(lines, words, strict=True) if count]
-        report.fact(path, f"{len(words):,} lines, {len(full):,} with text, {sum(words):,} words")
+        report.add_fact(
+            path, f"{len(words):,} lines, {len(full):,} with text, {sum(words):,} words"
+        )
         if len(full) >= LEAST:
-            report.fact(path, _by_length(full))
+            report.add_fact(path, _describe_lengths(full))
     return len(paths)
 
 
@@ -199,19 +206,19 @@ COMPARED = 2000
 """Maximum number of lines whose lengths are compared."""
 
 
-def _by_length(lines: Sequence[str]) -> str:
+def _describe_lengths(lines: Sequence[str]) -> str:
     """Whether lines can be told apart by length alone, in words."""
-    some = thinned(lines, COMPARED)
+    some = subsample(lines, COMPARED)
     words = np.array([len(line.split()) for line in some])
     letters = np.array([len(line) for line in some])
     # Every line with itself, and with the line half a file away.
     others = np.roll(letters, len(some) // 2)
     same = np.repeat([True, False], len(some))
     area = length_auc(np.tile(words, 2), np.concatenate([letters, others]), same)
-    said = f"lengths alone tell equal from different lines at an AUC of {area:.2f} (chance .5)"
+    text = f"length alone tells equal from different lines with an AUC of {area:.2f} (chance .5)"
     if area < TELLING:
-        return said
-    return f"{said}; `adapt --arm xdbert` reads blocks; with --text-layout lines use --match-negatives length"
+        return text
+    return f"{text}; `adapt --arm xdbert` reads blocks; with --text-layout lines use --match-negatives length"
 
 
 GLUE = tuple((task, task.read) for task in TASKS if isinstance(task.read, GlueLayout))
@@ -225,24 +232,24 @@ def examples_of(task: Task, folder: Path, split: str, report: CheckReport) -> li
     try:
         examples, notes = task.with_notes(folder, split)
     except InputError as error:
-        report.error(error)
+        report.add_error(error)
         return None
     path = task.file(folder, split)
     if path.suffix in TABLES and (note := separator_note(path)):
-        report.fact(path, f"note: {note.removeprefix(f'{path}: ')}")
+        report.add_fact(path, f"note: {note.removeprefix(f'{path}: ')}")
     if split == task.train:
         report.problems.extend(task.identical_split_notes(folder))
     about = f"{len(examples):,} examples"
     if task.file(folder, task.train) == task.file(folder, task.dev[0]):
         about += f" of {split}"  # one file holds all splits
-    report.fact(path, f"{about}{_labels(task, examples)}")
+    report.add_fact(path, f"{about}{_describe_labels(task, examples)}")
     for note in notes:
-        report.fact(path, note)
+        report.add_fact(path, note)
     report.problems.extend(list_oddities(path, examples))
     return examples
 
 
-def _labels(task: Task, examples: list[Example]) -> str:
+def _describe_labels(task: Task, examples: list[Example]) -> str:
     """Number of examples per label, or the range of values; empty for other labels."""
     labels = [e.label for e in examples if isinstance(e.label, int | float)]
     if not labels:
@@ -265,23 +272,25 @@ def glue(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
         name = folder.resolve().name
         tasks = [pair for pair in GLUE if pair[1].folder == name]
         if not tasks:
-            tasks, read = _fitting(folder)
+            tasks, read = _first_readable_task(folder)
     for task, _ in tasks:
-        _splits(task, folder, report, read)
+        _check_splits(task, folder, report, read)
     if not tasks:
         return None
     names = ", ".join(reader.folder for _, reader in tasks)
-    return LayoutMatch(_all(place), (f"GLUE {names}",))
+    return LayoutMatch(_all_files(place), (f"GLUE {names}",))
 
 
-def _fitting(folder: Path) -> tuple[list[tuple[Task, GlueLayout]], dict[str, CheckReport]]:
+def _first_readable_task(
+    folder: Path,
+) -> tuple[list[tuple[Task, GlueLayout]], dict[str, CheckReport]]:
     """The first task whose development split can be read from the folder, and the report on the
     split.
     """
     for task, reader in GLUE:
-        tried = CheckReport("")
-        if examples_of(task, folder, task.dev[0], tried) is not None:
-            return [(task, reader)], {task.dev[0]: tried}
+        report = CheckReport("")
+        if examples_of(task, folder, task.dev[0], report) is not None:
+            return [(task, reader)], {task.dev[0]: report}
     return [], {}
 
 
@@ -296,11 +305,11 @@ def tables(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
         if column in columns:
             tasks[task.name] = task
     for task in tasks.values():
-        _splits(task, place.folder, report)
-    return LayoutMatch(_all(place), tuple(tasks)) if tasks else None
+        _check_splits(task, place.folder, report)
+    return LayoutMatch(_all_files(place), tuple(tasks)) if tasks else None
 
 
-def _splits(
+def _check_splits(
     task: Task, folder: Path, report: CheckReport, read: Mapping[str, CheckReport] | None = None
 ) -> None:
     """Report on a task's splits; those in `read` have been read already."""
@@ -314,7 +323,7 @@ def _splits(
             examples_of(task, folder, split, report)
 
 
-def _all(place: CheckedFolder) -> dict[Path, list[str]]:
+def _all_files(place: CheckedFolder) -> dict[Path, list[str]]:
     """All files of a folder: further files beside a text task's own are not checked."""
     return {path: [] for path in place.files}
 
@@ -329,15 +338,15 @@ LISTS = ("minival.json", "nominival.json")
 """File names that only LXMERT's VQA lists have."""
 
 
-def _matched(
-    place: CheckedFolder, wanted: RequiredImages, report: CheckReport
+def _match(
+    place: CheckedFolder, images_by_file: RequiredImages, report: CheckReport
 ) -> LayoutMatch | None:
     """A match if there are files of the layout, after a check of their images."""
-    if not wanted:
+    if not images_by_file:
         return None
-    report.mark_seen(*(file for file in wanted if file.is_file()))
-    check_images(place, wanted, report)
-    return LayoutMatch(wanted)
+    report.mark_checked(*(file for file in images_by_file if file.is_file()))
+    check_images(place, images_by_file, report)
+    return LayoutMatch(images_by_file)
 
 
 def _first_images(examples: Sequence[Example] | None) -> list[str]:
@@ -353,14 +362,14 @@ def vqa_v2(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     splits += [path.stem for path in lists]
     if not splits:
         return None
-    wanted: RequiredImages = {}
+    images_by_file: RequiredImages = {}
     for pattern in ("*ans2label.json", "*label2ans.json"):
-        wanted.update((path, []) for path in folder.glob(pattern))
+        images_by_file.update((path, []) for path in folder.glob(pattern))
     for split in splits:
         examples = examples_of(vqa.VQA, folder, split, report)
-        wanted[vqa.file_of(folder, split, vqa.ANNOTATIONS)] = []
-        wanted[vqa.file_of(folder, split)] = _first_images(examples)
-    return _matched(place, wanted, report)
+        images_by_file[vqa.file_of(folder, split, vqa.ANNOTATIONS)] = []
+        images_by_file[vqa.file_of(folder, split)] = _first_images(examples)
+    return _match(place, images_by_file, report)
 
 
 def _has_vqa(folder: Path, split: str) -> bool:
@@ -376,54 +385,54 @@ def vcr_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     for path in place.heads:  # the fields of a damaged file are not recognised
         if path.name in {"train.jsonl", "val.jsonl", "test.jsonl"} and path not in files:
             files.append(path)
-    wanted: RequiredImages = {}
+    images_by_file: RequiredImages = {}
     for file in files:
         examples = examples_of(vcr.ANSWER, place.folder, file.stem, report)
-        wanted[file] = _first_images(examples)
+        images_by_file[file] = _first_images(examples)
         if examples and (place.folder / "vcr1images").is_dir():
-            report.mark_seen(place.folder / "vcr1images")
+            report.mark_checked(place.folder / "vcr1images")
             _vcr_metadata(place.folder, file, examples, report)
-    return _matched(place, wanted, report)
+    return _match(place, images_by_file, report)
 
 
 def _vcr_metadata(
     folder: Path, file: Path, examples: Sequence[Example], report: CheckReport
 ) -> None:
     by_image = {example.images[0]: example for example in examples}
-    sound = report.readable(partial(vcr.objects_of, folder, one) for one in by_image.values())
-    boxes = sum(len(objects.boxes) for objects in sound)
-    metadata = f"metadata of {len(sound):,} with {boxes:,} boxes"
-    report.fact(file, f"{len(by_image):,} images, {metadata}")
+    readable = report.read_all(partial(vcr.objects_of, folder, one) for one in by_image.values())
+    boxes = sum(len(objects.boxes) for objects in readable)
+    metadata = f"metadata of {len(readable):,} with {boxes:,} boxes"
+    report.add_fact(file, f"{len(by_image):,} images, {metadata}")
 
 
 def nlvr2_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """NLVR2's json files, and its lists of subsets."""
-    wanted: RequiredImages = {}
+    images_by_file: RequiredImages = {}
     files = place.with_fields(".json", "identifier", "sentence")
     if files:  # the other splits belong to NLVR2, whatever their first bytes
         splits = (nlvr2.NLVR2.train, *nlvr2.NLVR2.dev)
-        named = [place.folder / f"{split}.json" for split in splits]
-        files += [file for file in named if file in place.heads and file not in files]
+        paths = [place.folder / f"{split}.json" for split in splits]
+        files += [file for file in paths if file in place.heads and file not in files]
     for file in files:
         examples = examples_of(nlvr2.NLVR2, place.folder, file.stem, report) or []
-        wanted[file] = [image for example in examples for image in example.images]
+        images_by_file[file] = [image for example in examples for image in example.images]
         known = {example.official_id for example in examples if example.label is not None}
         if known:  # subsets of unlabelled splits are not scored
-            report.readable([partial(nlvr2.parts_of, place.folder, file.stem, known)])
-            report.mark_seen(*place.folder.glob("*_identifiers.txt"))
-    return _matched(place, wanted, report)
+            report.read_all([partial(nlvr2.parts_of, place.folder, file.stem, known)])
+            report.mark_checked(*place.folder.glob("*_identifiers.txt"))
+    return _match(place, images_by_file, report)
 
 
 def snli_ve_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """SNLI-VE's jsonl files."""
-    wanted: RequiredImages = {}
+    images_by_file: RequiredImages = {}
     for file in place.heads:
         if not file.match("snli_ve_*.jsonl"):
             continue
         split = file.stem.removeprefix("snli_ve_")
         examples = examples_of(snli_ve.SNLI_VE, place.folder, split, report)
-        wanted[file] = _first_images(examples)
-    return _matched(place, wanted, report)
+        images_by_file[file] = _first_images(examples)
+    return _match(place, images_by_file, report)
 
 
 def refcoco_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
@@ -432,20 +441,20 @@ def refcoco_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | No
     detections = place.with_fields(".json", "image_id", "box", "score")
     if not files and not detections:
         return None
-    wanted: RequiredImages = {file: [] for file in (*files, *detections)}
+    images_by_file: RequiredImages = {file: [] for file in (*files, *detections)}
     objects: refcoco.InstanceTables | None = None
     if files or (place.folder / "instances.json").is_file():
-        (objects,) = report.readable([partial(refcoco.read_instance_tables, place.folder)]) or (
+        (objects,) = report.read_all([partial(refcoco.read_instance_tables, place.folder)]) or (
             None,
         )
     for file in files:
-        wanted[file] = _expressions(file, objects, report)
+        images_by_file[file] = _check_expressions(file, objects, report)
     for file in detections:
-        _detections(file, objects, report)
-    return _matched(place, wanted, report)
+        _check_detections(file, objects, report)
+    return _match(place, images_by_file, report)
 
 
-def _expressions(
+def _check_expressions(
     file: Path, objects: refcoco.InstanceTables | None, report: CheckReport
 ) -> list[str]:
     """Images of the expressions of all splits."""
@@ -456,17 +465,19 @@ def _expressions(
         return []
     for split in splits:
         reads = [partial(refcoco.expressions_in, file, refs, objects, split)]
-        for asked in report.readable(reads):
-            images = {expression.image for expression in asked}
-            named = {expression.object for expression in asked}
-            every += asked
-            about = f"{len(asked):,} expressions of {split}, {len(named):,} objects"
-            report.fact(file, f"{about} in {len(images):,} images")
+        for expressions in report.read_all(reads):
+            images = {expression.image for expression in expressions}
+            named = {expression.object for expression in expressions}
+            every += expressions
+            about = f"{len(expressions):,} expressions of {split}, {len(named):,} objects"
+            report.add_fact(file, f"{about} in {len(images):,} images")
     report.problems.extend(refcoco.list_ref_oddities(file, refs, every))
     return [expression.image for expression in every]
 
 
-def _detections(file: Path, objects: refcoco.InstanceTables | None, report: CheckReport) -> None:
+def _check_detections(
+    file: Path, objects: refcoco.InstanceTables | None, report: CheckReport
+) -> None:
     """Report on detected boxes: empty boxes are counted, others are checked against their images."""
     found = read_detections(file)
     full = [one for one in found if (one.corners[2:] > one.corners[:2]).all()]
@@ -478,16 +489,16 @@ def _detections(file: Path, objects: refcoco.InstanceTables | None, report: Chec
         _, good = clip_boxes(shares)
         outside = [one.image for one, fits in zip(known, good, strict=True) if not fits]
     unlisted = [one.image for one in full if sizes and one.image not in sizes]
-    report.problem(file, OUTSIDE, _named(outside))
-    report.problem(file, "not in instances.json", _named(unlisted))
+    report.add_problem(file, OUTSIDE, _image_names(outside))
+    report.add_problem(file, "not in instances.json", _image_names(unlisted))
     about = f"{len(full):,} detected boxes in {len({one.image for one in full}):,} images"
-    report.fact(file, f"{about}; {len(found) - len(full):,} empty ones")
+    report.add_fact(file, f"{about}; {len(found) - len(full):,} empty ones")
 
 
-def _named(images: Sequence[int]) -> list[str]:
+def _image_names(images: Sequence[int]) -> list[str]:
     """RefCOCO image numbers as named in messages."""
-    called = (refcoco.COCO.format(subset="train2014", number=number) for number in images)
-    return [f"image {name}" for name in dict.fromkeys(called)]
+    names = (refcoco.COCO.format(subset="train2014", number=number) for number in images)
+    return [f"image {name}" for name in dict.fromkeys(names)]
 
 
 def flickr30k_entities(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
@@ -495,25 +506,25 @@ def flickr30k_entities(place: CheckedFolder, report: CheckReport) -> LayoutMatch
     folder = place.folder
     if not any((folder / name).is_dir() for name in ("Sentences", "Annotations")):
         return None
-    report.mark_seen(folder / "Sentences", folder / "Annotations")
-    wanted: RequiredImages = {}
+    report.mark_checked(folder / "Sentences", folder / "Annotations")
+    images_by_file: RequiredImages = {}
     for split in ("train", "val", "test"):
         file = folder / f"{split}.txt"
         if file.is_file():
-            wanted[file] = flickr_entities.read_image_ids(folder, split)
-            _entities(folder, file, wanted[file], report)
-    if not wanted:
+            images_by_file[file] = flickr_entities.read_image_ids(folder, split)
+            _check_entities(folder, file, images_by_file[file], report)
+    if not images_by_file:
         expected = "found no image list, expected train.txt, val.txt or test.txt"
         report.problems.append(f"{folder}: {expected}")
         return LayoutMatch()
-    return _matched(place, wanted, report)
+    return _match(place, images_by_file, report)
 
 
-def _entities(folder: Path, file: Path, images: Sequence[str], report: CheckReport) -> None:
+def _check_entities(folder: Path, file: Path, images: Sequence[str], report: CheckReport) -> None:
     reads = [partial(flickr_entities.captions_of, folder, image) for image in images]
-    captions = [caption for group in report.readable(reads) for caption in group]
+    captions = [caption for group in report.read_all(reads) for caption in group]
     boxed = sum(len(caption.phrases) for caption in captions)
     others = sum(len(caption.skipped) for caption in captions)
     phrases = f"{boxed:,} phrases with boxes, {others:,} without"
-    report.fact(file, f"{len(images):,} images, {len(captions):,} captions; {phrases}")
-    report.repeated(file, [f"image {image}" for image in images])
+    report.add_fact(file, f"{len(images):,} images, {len(captions):,} captions; {phrases}")
+    report.add_duplicates(file, [f"image {image}" for image in images])

@@ -63,11 +63,12 @@ printed."""
 
         Raises InputError as `check` and `call`.
         """
-        given = iter(values)
+        remaining = iter(values)
         every = [
-            one if isinstance(one, HubSettings) else next(given) for one in self.settings.values()
+            one if isinstance(one, HubSettings) else next(remaining)
+            for one in self.settings.values()
         ]
-        every += given
+        every += remaining
         self.check(every)
         return self.call(every)
 
@@ -100,10 +101,10 @@ printed."""
         if self.has_out and (not out or "\0" in out):
             raise InputError(f"--out {out!r}: not the name of a file or folder")
         self.check_settings(values)
-        for sharing in _shared(values):
+        for sharing in _hub_settings(values):
             from groundling.models.hub import check_sharing
 
-            check_sharing(sharing, _own(values))
+            check_sharing(sharing, _function_values(values))
         self.check_inputs_exist(values)
 
     def check_settings(self, values: Sequence[Any]) -> None:
@@ -112,27 +113,27 @@ printed."""
             if required in one.annotations and not vars(group)[one.name]:
                 raise InputError(f"{self.name} needs --{flag_name(one.name)}")
         if self.validate is not None:
-            self.validate(*_own(values))
+            self.validate(*_function_values(values))
 
     def check_inputs_exist(
-        self, values: Sequence[Any], later: Callable[[str], bool] = lambda word: False
+        self, values: Sequence[Any], skip: Callable[[str], bool] = lambda word: False
     ) -> None:
         """Raises InputError for files, folders, models and columns that do not exist.
 
-        `later` tells which words are not checked yet.
+        `skip` decides which words are not checked yet.
         """
         from groundling.command_line.input_checks import check_inputs, check_model_exists
 
         for prefix, settings in zip(self.settings, values, strict=False):
             if isinstance(settings, Settings):  # the last value is `out`
-                check_inputs(settings, flag_prefix(prefix), later)
+                check_inputs(settings, flag_prefix(prefix), skip)
         if self.default_models is not None:
-            for flag, word in self.default_models(*_own(values)).items():
+            for flag, word in self.default_models(*_function_values(values)).items():
                 check_model_exists(flag, word)
 
     def function(self) -> Callable[..., Any]:
         """The function, imported now together with what it needs."""
-        return _imported(self.function_path)
+        return _import_function(self.function_path)
 
     def call(self, values: Sequence[Any]) -> Any:
         """The function's result, or the result of an earlier run of the same folder; uploads the
@@ -141,15 +142,15 @@ printed."""
         Raises InputError as the function does, if the run folder holds another run, or if the
         upload fails.
         """
-        own = _own(values)
-        result = self._made(own)
+        own = _function_values(values)
+        result = self._run_function(own)
         if self.formatter and is_main_process():
-            print(_imported(self.formatter)(result))
-        for sharing in _shared(values):
-            _imported(SHARE)(own[-1], sharing)
+            print(_import_function(self.formatter)(result))
+        for sharing in _hub_settings(values):
+            _import_function(SHARE)(own[-1], sharing)
         return result
 
-    def _made(self, own: Sequence[Any]) -> Any:
+    def _run_function(self, own: Sequence[Any]) -> Any:
         settings, out = (own[:-1], own[-1]) if self.has_out else (own, "")
         names = [
             name for name, group in self.settings.items() if not isinstance(group, HubSettings)
@@ -167,16 +168,16 @@ class Commands(Mapping[str, Command]):
     """
 
     def __init__(self) -> None:
-        self._core = {_first_word(one): one for one in _inside("groundling.commands")}
+        self._core = {_first_word(one): one for one in _submodules("groundling.commands")}
 
     def __getitem__(self, name: str) -> Command:
         command = self.core_command(name)
-        return _of_studies()[name] if command is None else command
+        return _study_commands()[name] if command is None else command
 
     def core_command(self, name: str) -> Command | None:
         """A command of the core; None if the core has none of this name."""
         word = name.partition(" ")[0]
-        return _in_module(self._core[word]).get(name) if word in self._core else None
+        return _module_commands(self._core[word]).get(name) if word in self._core else None
 
     def first(self, names: Sequence[str]) -> str:
         """The first of some names that is a command, the core's first; empty if none is."""
@@ -184,16 +185,16 @@ class Commands(Mapping[str, Command]):
         return core or next((name for name in names if name in self), "")
 
     def __iter__(self) -> Iterator[str]:
-        core = [name for module in self._core.values() for name in _in_module(module)]
+        core = [name for module in self._core.values() for name in _module_commands(module)]
         yield from sorted(core, key=lambda name: TITLES.index(self[name].title))
-        yield from _of_studies()
+        yield from _study_commands()
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
 @cache
-def _in_module(module: str) -> dict[str, Command]:
+def _module_commands(module: str) -> dict[str, Command]:
     """The commands defined in a module of the core, not those it imports."""
     word = _first_word(module)
     every = vars(importlib.import_module(module)).values()
@@ -207,14 +208,14 @@ def _first_word(module: str) -> str:
 
 
 @cache
-def _of_studies() -> dict[str, Command]:
-    every: list[Command] = []
-    for study in _inside("groundling.studies"):
-        every += vars(importlib.import_module(f"{study}.commands"))["COMMANDS"]
-    return {command.name: command for command in every}
+def _study_commands() -> dict[str, Command]:
+    commands: list[Command] = []
+    for study in _submodules("groundling.studies"):
+        commands += vars(importlib.import_module(f"{study}.commands"))["COMMANDS"]
+    return {command.name: command for command in commands}
 
 
-def _inside(package: str) -> list[str]:
+def _submodules(package: str) -> list[str]:
     """Modules and packages of a package."""
     return [
         one.name for one in iter_modules(importlib.import_module(package).__path__, f"{package}.")
@@ -230,19 +231,19 @@ def flag_prefix(prefix: str) -> str:
     return "" if prefix.startswith("_") else f"{prefix}."
 
 
-def _imported(place: str) -> Callable[..., Any]:
+def _import_function(place: str) -> Callable[..., Any]:
     """The function of MODULE:NAME."""
     module, _, name = place.partition(":")
     function: Callable[..., Any] = vars(importlib.import_module(module))[name]
     return function
 
 
-def _own(values: Sequence[Any]) -> list[Any]:
+def _function_values(values: Sequence[Any]) -> list[Any]:
     """The values that the function takes: all but `HubSettings`."""
     return [value for value in values if not isinstance(value, HubSettings)]
 
 
-def _shared(values: Sequence[Any]) -> list[HubSettings]:
+def _hub_settings(values: Sequence[Any]) -> list[HubSettings]:
     """Where to upload the model, if asked and if this is the main process."""
     shared = [one for one in values if isinstance(one, HubSettings) and one.push_to_hub]
     return shared if is_main_process() else []

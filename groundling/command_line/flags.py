@@ -72,20 +72,22 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
     flags = {one.name: one for one in flags_of(command)}
     parser = _parser(command, flags)
     try:
-        found, unknown = parser.parse_known_args([*map(_number, _spelt(command, words))])
+        namespace, unknown = parser.parse_known_args(
+            [*map(_number, _expand_positional(command, words))]
+        )
     except argparse.ArgumentError as error:
         reason = error.message.replace("ignored explicit argument", "takes no value, found")
-        told = f"{error.argument_name}: {reason}"
-        raise InputError(f"{told}; see `groundling {command.name} --help`") from None
+        message = f"{error.argument_name}: {reason}"
+        raise InputError(f"{message}; see `groundling {command.name} --help`") from None
     if unknown:
-        raise InputError(_unknown(unknown[0], command, flags))
-    given = {name: _typed(words) for name, words in vars(found).items()}
+        raise InputError(_unknown_message(unknown[0], command, flags))
+    typed_words = {name: _without_blank(words) for name, words in vars(namespace).items()}
     values: dict[str, dict[str, object]] = defaultdict(dict)
     for name, flag in flags.items():
-        if name in given:
-            values[flag.prefix][flag.setting.name] = _value(flag, given[name])
-    made = [_made(*item, values[item[0]]) for item in command.settings.items()]
-    return [*made, given.get(OUT, command.default_out)] if command.has_out else made
+        if name in typed_words:
+            values[flag.prefix][flag.setting.name] = _parse_value(flag, typed_words[name])
+    settings = [_make_settings(*item, values[item[0]]) for item in command.settings.items()]
+    return [*settings, typed_words.get(OUT, command.default_out)] if command.has_out else settings
 
 
 class _StoreOnce(argparse.Action):
@@ -133,14 +135,14 @@ def _number(word: str) -> str:
     return f" {word}" if word.startswith("-") else word
 
 
-def _typed(words: Any) -> Any:
+def _without_blank(words: Any) -> Any:
     """The typed words without the blank of `_number`."""
     if isinstance(words, list):
-        return [_typed(word) for word in words]
+        return [_without_blank(word) for word in words]
     return words[1:] if isinstance(words, str) and words == _number(words[1:]) else words
 
 
-def _spelt(command: Command, words: Sequence[str]) -> list[str]:
+def _expand_positional(command: Command, words: Sequence[str]) -> list[str]:
     """The words with positional flags written out, and `_` in flags replaced by `-`."""
     rest = list(words)
     named = []
@@ -148,21 +150,21 @@ def _spelt(command: Command, words: Sequence[str]) -> list[str]:
         if not rest or rest[0].startswith("-"):
             break
         named += [flag, rest.pop(0)]
-    return [*named, *map(_dashed, rest)]
+    return [*named, *map(_with_dashes, rest)]
 
 
-def _dashed(word: str) -> str:
+def _with_dashes(word: str) -> str:
     flag, equals_sign, value = word.partition("=")
     return flag.replace("_", "-") + equals_sign + value if flag.startswith("--") else word
 
 
 def _negated(name: str) -> str:
-    """`--no-object-tags` for `tags`, `--adapt.no-masked-lm` for `adapt.masked-lm`."""
+    """`--no-object-tags` for `object-tags`, `--adapt.no-masked-lm` for `adapt.masked-lm`."""
     prefix, dot, last = name.rpartition(".")
     return f"--{prefix}{dot}no-{last}"
 
 
-def _value(flag: Flag, words: Any) -> object:
+def _parse_value(flag: Flag, words: Any) -> object:
     """The value of a flag's words."""
     try:
         return flag.setting.parse(words)
@@ -170,7 +172,7 @@ def _value(flag: Flag, words: Any) -> object:
         raise error.under(flag_prefix(flag.prefix)) from None
 
 
-def _made(prefix: str, default: Any, values: Mapping[str, object]) -> Any:
+def _make_settings(prefix: str, default: Any, values: Mapping[str, object]) -> Any:
     """Settings with some values; errors name the flags of the command."""
     try:
         return replace_settings(default, **values)
@@ -182,16 +184,16 @@ def _made(prefix: str, default: Any, values: Mapping[str, object]) -> Any:
         ) from None
 
 
-def _unknown(word: str, command: Command, flags: Mapping[str, Flag]) -> str:
+def _unknown_message(word: str, command: Command, flags: Mapping[str, Flag]) -> str:
     """Message for a word that is neither a flag of the command nor a value."""
     bare = word.partition("=")[0].lstrip("-").replace("_", "-")
-    there = [*flags, *[OUT][: command.has_out]]
-    same = [one for one in there if one.rpartition(".")[2] == bare]
-    alike = same or [one for one in there if bare in one.split("-")]
-    alike = alike or get_close_matches(bare, there, 1)
-    hint = f"; did you mean {' or '.join(f'--{one}' for one in alike)}?" if alike else ""
-    kind = "flag" if word.startswith("-") else "place for"
-    return f"{command.name} has no {kind} {word.strip()!r}{hint}; see `groundling {command.name} --help`"
+    names = [*flags, *[OUT][: command.has_out]]
+    same = [one for one in names if one.rpartition(".")[2] == bare]
+    similar = same or [one for one in names if bare in one.split("-")]
+    similar = similar or get_close_matches(bare, names, 1)
+    hint = f"; did you mean {' or '.join(f'--{one}' for one in similar)}?" if similar else ""
+    fault = "has no flag" if word.startswith("-") else "takes no argument"
+    return f"{command.name} {fault} {word.strip()!r}{hint}; see `groundling {command.name} --help`"
 
 
 # -- help --------------------------------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ def command_help(command: Command) -> str:
     out = [
         _entry(f"--{OUT} PATH", command.about_out, f"default: {command.default_out}")
     ] * command.has_out
-    parts.append("\n".join(["most used flags:", *map(_explained, common), *out]))
+    parts.append("\n".join(["most used flags:", *map(_flag_help, common), *out]))
     groups: dict[tuple[str, type[Any]], list[Flag]] = {
         (prefix, type(settings)): [] for prefix, settings in command.settings.items()
     }
@@ -230,7 +232,7 @@ def command_help(command: Command) -> str:
         groups.setdefault((one.prefix, one.group), []).append(one)
     for (prefix, group), some in groups.items():
         if some:
-            parts.append("\n".join([_title(prefix, group), *map(_explained, some)]))
+            parts.append("\n".join([_title(prefix, group), *map(_flag_help, some)]))
     return "\n\n".join(parts)
 
 
@@ -245,19 +247,19 @@ def _title(prefix: str, group: type[Any]) -> str:
     return f"{first} (--{flag_prefix(prefix)}NAME):" if flag_prefix(prefix) else f"{first}:"
 
 
-def _explained(flag: Flag) -> str:
+def _flag_help(flag: Flag) -> str:
     """A flag with its value, help, range and default."""
-    (told,) = (one for one in field_docs(flag.group) if one.name == flag.setting.name)
-    said = [str(flag.setting.range)] if flag.setting.range else []
-    needed = required in flag.setting.annotations
-    if needed:
-        said.append("required")
+    (doc,) = (one for one in field_docs(flag.group) if one.name == flag.setting.name)
+    remarks = [str(flag.setting.range)] if flag.setting.range else []
+    is_required = required in flag.setting.annotations
+    if is_required:
+        remarks.append("required")
     if flag.setting.kind is bool:
-        said.append(f"default: {'on' if flag.default else 'off'}")
-        return _entry(f"--{flag.name}/{_negated(flag.name)}", told.text, *said)
-    if not needed and flag.default not in ("", ()):
-        said.append(f"default: {format_value(flag.default)}")
-    return _entry(f"--{flag.name} {_metavar(flag.setting)}", told.text, *said)
+        remarks.append(f"default: {'on' if flag.default else 'off'}")
+        return _entry(f"--{flag.name}/{_negated(flag.name)}", doc.text, *remarks)
+    if not is_required and flag.default not in ("", ()):
+        remarks.append(f"default: {format_value(flag.default)}")
+    return _entry(f"--{flag.name} {_metavar(flag.setting)}", doc.text, *remarks)
 
 
 def _metavar(setting: Setting) -> str:
@@ -269,9 +271,9 @@ def _metavar(setting: Setting) -> str:
     return f"[{one} ...]" if setting.count == -1 else " ".join([one] * (setting.count or 1))
 
 
-def _entry(flag: str, text: str, *said: str) -> str:
+def _entry(flag: str, text: str, *remarks: str) -> str:
     """A flag with its help text beside or below it."""
-    about = f"{text} ({'; '.join(said)})" if said else text
+    about = f"{text} ({'; '.join(remarks)})" if remarks else text
     lines = textwrap.wrap(
         about,
         min(WIDTH, get_terminal_size().columns) - INDENT,

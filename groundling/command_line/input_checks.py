@@ -28,8 +28,8 @@ from groundling.settings.input_settings import (
     PredictionColumns,
     SavedModelSettings,
     TableTaskSettings,
-    named_folder,
-    weighted,
+    parse_named_folder,
+    parse_weighted_file,
 )
 
 Check = Callable[[str, str], None]
@@ -58,19 +58,19 @@ def check_folder_exists(flag: str, word: str) -> None:
 
 
 def check_weighted_path(flag: str, word: str) -> None:
-    """Raises InputError as `path`, for FILE or FILE=WEIGHT."""
-    check_path_exists(flag, weighted(word, flag).file)
+    """Raises InputError as `check_path_exists`, for FILE or FILE=WEIGHT."""
+    check_path_exists(flag, parse_weighted_file(word, flag).file)
 
 
 def check_named_path(flag: str, word: str) -> None:
-    """Raises InputError as `path`, for FOLDER or NAME=FOLDER."""
-    check_path_exists(flag, named_folder(word).folder or word)
+    """Raises InputError as `check_path_exists`, for FOLDER or NAME=FOLDER."""
+    check_path_exists(flag, parse_named_folder(word).folder or word)
 
 
 def check_data_exists(flag: str, word: str) -> None:
-    """Raises InputError as `path`; `hub` is allowed and downloads GLUE."""
+    """Raises InputError as `check_path_exists`; `hub` is allowed and downloads GLUE."""
     if word != "hub" and not Path(word).exists():
-        raise InputError(f"{flag} {word}: no such folder or file of data")
+        raise InputError(f"{flag} {word}: no such file or folder")
 
 
 def check_model_exists(flag: str, word: str) -> None:
@@ -86,7 +86,7 @@ def check_model_exists(flag: str, word: str) -> None:
 
 
 def check_weights_exist(flag: str, word: str) -> None:
-    """Raises InputError as `model`, and for a run folder, which holds its model in a subfolder."""
+    """Raises InputError as `check_model_exists`, and for a run folder, which holds its model in a subfolder."""
     inside = Path(word) / "model"
     if (Path(word) / RESULT).is_file() and inside.is_dir():
         raise InputError(f"{flag} {word}: is a run folder; pass its model, {inside}")
@@ -94,7 +94,7 @@ def check_weights_exist(flag: str, word: str) -> None:
 
 
 def check_model_or_random(flag: str, word: str) -> None:
-    """Raises InputError as `model`; `random` is allowed."""
+    """Raises InputError as `check_model_exists`; `random` is allowed."""
     if word != "random":
         check_model_exists(flag, word)
 
@@ -119,25 +119,25 @@ CHECKS: Mapping[InputKind | None, Check] = {
     InputKind.MODEL_OR_RANDOM: check_model_or_random,
     InputKind.OBJECT: check_own_object,
     InputKind.TASK: lambda flag, word: check_name("tasks", "Task", word),
-    InputKind.DESIGN: lambda flag, word: check_name("vision_language", "Architecture", word),
-    InputKind.INNER: lambda flag, word: check_name(
+    InputKind.ARCHITECTURE: lambda flag, word: check_name("vision_language", "Architecture", word),
+    InputKind.TRAINING_STEP: lambda flag, word: check_name(
         "training.training_steps", "TrainingStepSpec", word
     ),
 }
 """Check of each kind of input."""
 
 
-NAMES = (InputKind.TASK, InputKind.DESIGN, InputKind.INNER)
+NAMES = (InputKind.TASK, InputKind.ARCHITECTURE, InputKind.TRAINING_STEP)
 """Inputs that are names, not files."""
 
 
 def check_inputs(
-    settings: object, prefix: str = "", later: Callable[[str], bool] = lambda word: False
+    settings: object, prefix: str = "", skip: Callable[[str], bool] = lambda word: False
 ) -> None:
     """Raises InputError, which begins with the flag, for inputs that do not exist.
 
     Checks files, folders, models, and table columns as far as headers show them. `prefix` stands
-    before a flag's name; `later` tells which words are not checked yet.
+    before a flag's name; `skip` decides which words are not checked yet.
     """
     # Names first: their check does not read the disk.
     for group, one in sorted(
@@ -149,50 +149,50 @@ def check_inputs(
             continue
         flag = f"--{prefix}{flag_name(one.name)}"
         for word in _words(vars(group)[one.name]):
-            if not later(word):
+            if not skip(word):
                 CHECKS[one.input](flag, word)
-    if not later(str(setting_values(settings).get("data", ""))):
-        _check_own(settings)
-    _check_asked(settings)
-    _check_captions(settings)
+    if not skip(str(setting_values(settings).get("data", ""))):
+        _check_task_table(settings)
+    _check_prediction_columns(settings)
+    _check_caption_columns(settings)
 
 
 def _words(value: object) -> list[str]:
     return [word for word in (value if isinstance(value, tuple) else (value,)) if word]
 
 
-def _check_own(settings: object) -> None:
+def _check_task_table(settings: object) -> None:
     """Raises InputError if a task table of the user's own lacks a column."""
-    own, data = (vars(settings).get(name) for name in ("own", "data"))
-    if isinstance(own, TableTaskSettings) and own.label and data:
-        _, columns = user_columns(own)
-        for table in filter(None, (data, own.dev)):
+    options, data = (vars(settings).get(name) for name in ("own", "data"))
+    if isinstance(options, TableTaskSettings) and options.label and data:
+        _, columns = user_columns(options)
+        for table in filter(None, (data, options.dev)):
             check_columns(Path(table), list(columns))
 
 
-def _check_asked(settings: object) -> None:
+def _check_prediction_columns(settings: object) -> None:
     """Raises InputError if a table for a saved model lacks a column, whether named by a flag or
     taken from training.
 
     Any seed of the run will do: all were trained on the same columns.
     """
-    held = vars(settings)
-    saved, asking = held.get("saved_model"), held.get("columns")
-    if not (isinstance(saved, SavedModelSettings) and isinstance(asking, PredictionColumns)):
+    groups = vars(settings)
+    saved, columns = groups.get("saved_model"), groups.get("columns")
+    if not (isinstance(saved, SavedModelSettings) and isinstance(columns, PredictionColumns)):
         return
-    table = Path(held["data"])
+    table = Path(groups["data"])
     if not table.is_file() or table.suffix not in TABLES:
         return
     folder = Path(saved.model)
     files = (file for part in ("", "model/", "seed-*/model/") for file in folder.glob(part + TASK))
-    about = next(files, None)
-    learned: Any = {} if about is None else read_json(about)
-    own = learned.get("own") if isinstance(learned, dict) else None
-    asked = {**vars(asking), "label": held.get("label", "")}
-    if isinstance(own, dict) and not asked["text"]:
-        asked = {**asked, "text": str(own.get("text", ""))}
-    if asked["text"]:
-        check_named_columns(table, read_header(table), asked, "--")
+    file = next(files, None)
+    description: Any = {} if file is None else read_json(file)
+    trained = description.get("own") if isinstance(description, dict) else None
+    names = {**vars(columns), "label": groups.get("label", "")}
+    if isinstance(trained, dict) and not names["text"]:
+        names = {**names, "text": str(trained.get("text", ""))}
+    if names["text"]:
+        check_named_columns(table, read_header(table), names, "--")
 
 
 TASK = "groundling_task.json"
@@ -200,17 +200,17 @@ TASK = "groundling_task.json"
 `groundling.prediction.model_description`."""
 
 
-def _check_captions(settings: object) -> None:
+def _check_caption_columns(settings: object) -> None:
     """Raises InputError if a caption table lacks a named column."""
-    given = setting_values(settings)
-    if "caption_column" not in given:
+    values = setting_values(settings)
+    if "caption_column" not in values:
         return
-    told = CaptionColumns(given["caption_column"], given["image_column"])
-    if told == CaptionColumns():
+    columns = CaptionColumns(values["caption_column"], values["image_column"])
+    if columns == CaptionColumns():
         return
     for name in ("captions", "text", "eval_captions"):
-        for word in _words(given.get(name, ())):
-            table = Path(weighted(str(word), "").file)
+        for word in _words(values.get(name, ())):
+            table = Path(parse_weighted_file(str(word), "").file)
             header = header_of(table) if table.suffix in ROWS else []
             if header:
-                check_named_captions(table, header, told)
+                check_named_captions(table, header, columns)

@@ -31,7 +31,15 @@ TASKS = (
 )
 """Names of all tasks; a test compares them with the registry."""
 
-TOLD = ("swag", "swag/full", "vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale")
+TASKS_WITH_ANSWERS = (
+    "swag",
+    "swag/full",
+    "vqa",
+    "vqa/minival",
+    "vcr",
+    "vcr/answer",
+    "vcr/rationale",
+)
 """Tasks whose pre-training texts contain the right answer; a test compares them with the \
 registry."""
 
@@ -52,21 +60,21 @@ def declared_objects(folder: str, kind: str) -> dict[str, dict[str, Any]]:
     By name; each with the keyword values of its constructor call, such as `needs_teacher`, or True
     for a value that is no constant.
     """
-    found: dict[str, dict[str, Any]] = {}
+    objects: dict[str, dict[str, Any]] = {}
     root = Path(groundling.__file__).parent
     inside = folder.replace(".", "/")
     for path in sorted([*root.glob(f"{inside}/[a-z]*.py"), *root.glob(f"studies/*/{inside}/*.py")]):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            made = node.value if isinstance(node, ast.Assign) else None
-            if isinstance(made, ast.Call) and ast.unparse(made.func) == kind:
-                words = {word.arg or "": word.value for word in made.keywords}
-                name = made.args[0] if made.args else words.pop("name")
+            call = node.value if isinstance(node, ast.Assign) else None
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == kind:
+                keywords = {word.arg or "": word.value for word in call.keywords}
+                name = call.args[0] if call.args else keywords.pop("name")
                 plain: dict[str, Any] = {
                     key: value.value if isinstance(value, ast.Constant) else True
-                    for key, value in words.items()
+                    for key, value in keywords.items()
                 }
-                found[ast.literal_eval(name)] = plain
-    return found
+                objects[ast.literal_eval(name)] = plain
+    return objects
 
 
 def check_name(folder: str, kind: str, name: str) -> None:
@@ -78,8 +86,8 @@ def check_name(folder: str, kind: str, name: str) -> None:
 
 
 def _check_offered(folder: str, kind: str, name: str) -> None:
-    there = sorted(TASKS) if folder == "tasks" else sorted(declared_objects(folder, kind))
-    require_known(name, there, f"no {kind_name(folder)} is called {name!r}")
+    names = sorted(TASKS) if folder == "tasks" else sorted(declared_objects(folder, kind))
+    require_known(name, names, f"no {kind_name(folder)} is called {name!r}")
 
 
 @dataclass(frozen=True)
@@ -95,22 +103,22 @@ class ObjectiveRequirements:
 
 
 def objective_requirements(name: str) -> ObjectiveRequirements:
-    """Facts of an objective by name, or of your own, MODULE:NAME, which is imported; raises
+    """The requirements of an objective by name; MODULE:NAME of your own is imported. Raises
     InputError if it does not exist.
     """
     if is_import_path(name):
         from groundling.objectives import find_objective
 
-        part = find_objective(name)
+        spec = find_objective(name)
         return ObjectiveRequirements(
-            part.needs_cross_modal, part.needs_teacher, part.wrap_encoder is not None
+            spec.needs_cross_modal, spec.needs_teacher, spec.wrap_encoder is not None
         )
     _check_offered("objectives", "ObjectiveSpec", name)
-    told = declared_objects("objectives", "ObjectiveSpec")[name]
+    keywords = declared_objects("objectives", "ObjectiveSpec")[name]
     return ObjectiveRequirements(
-        bool(told.get("needs_cross_modal")),
-        bool(told.get("needs_teacher")),
-        bool(told.get("wrap_encoder")),
+        bool(keywords.get("needs_cross_modal")),
+        bool(keywords.get("needs_teacher")),
+        bool(keywords.get("wrap_encoder")),
     )
 
 
@@ -120,10 +128,10 @@ class Arm:
 
     names: list[str]
     """Names of the objectives, without repetition."""
-    joint: bool
-    """Whether any needs the cross-modal encoder."""
-    taught: bool
-    """Whether any needs teacher features."""
+    needs_cross_modal: bool
+    """Whether any reads states of the cross-modal encoder."""
+    needs_teacher: bool
+    """Whether any reads teacher features."""
     wraps_encoder: bool
     """Whether any trains a model of its own around the text encoder."""
 
@@ -132,13 +140,13 @@ def parse_arm(text: str, masked_lm: bool = True) -> Arm:
     """The objectives of `--arm`, without `mlm` if `masked_lm` is off; raises InputError for an
     unknown name.
     """
-    told = text.split("+")
-    for part in told:
-        if told.count(part) > 1:
+    parts = text.split("+")
+    for part in parts:
+        if parts.count(part) > 1:
             raise InputError(
                 f"--arm {text}: {part} is given twice but would be trained once; remove one"
             )
-    names = [name for part in told for name in ARMS.get(part, part).split("+")]
+    names = [name for part in parts for name in ARMS.get(part, part).split("+")]
     names = list(dict.fromkeys(names))
     for name in names:
         try:
@@ -148,7 +156,7 @@ def parse_arm(text: str, masked_lm: bool = True) -> Arm:
             raise InputError(
                 f"--arm {text}: unknown name {name!r}, expected {', '.join(ARMS)} or objectives{more}"
             ) from None
-    facts = [objective_requirements(name) for name in names]
+    requirements = [objective_requirements(name) for name in names]
     if {"mlm", "joint_mlm"} <= set(names):
         names.remove("mlm")  # one masking per text: XDBERT's MLM is the joint one
     if not masked_lm:
@@ -158,12 +166,12 @@ def parse_arm(text: str, masked_lm: bool = True) -> Arm:
                 "in l1 and contrastive"
             )
         names.remove("mlm")
-        facts = [objective_requirements(name) for name in names]
+        requirements = [objective_requirements(name) for name in names]
     return Arm(
         names,
-        any(one.needs_cross_modal for one in facts),
-        any(one.needs_teacher for one in facts),
-        any(one.wraps_encoder for one in facts),
+        any(one.needs_cross_modal for one in requirements),
+        any(one.needs_teacher for one in requirements),
+        any(one.wraps_encoder for one in requirements),
     )
 
 
@@ -176,16 +184,16 @@ def check_options(options: Sequence[str], names: Sequence[str]) -> None:
         )
 
 
-def check_extra_objectives(extra: ExtraObjectiveSettings, inner: str, command: str) -> None:
+def check_extra_objectives(extra: ExtraObjectiveSettings, training_step: str, command: str) -> None:
     """Raises InputError for an unknown objective, one without its teacher, or a teacher that no
     objective uses.
 
     A training step of the user's own may use the teacher.
     """
-    taught = [name for name in extra.objectives if objective_requirements(name).needs_teacher]
-    if taught and not extra.teacher:
-        raise InputError(f"{command}: {taught[0]} needs --teacher FOLDER_OR_HUB_ID")
-    if extra.teacher and not taught and not is_import_path(inner):
+    with_teacher = [name for name in extra.objectives if objective_requirements(name).needs_teacher]
+    if with_teacher and not extra.teacher:
+        raise InputError(f"{command}: {with_teacher[0]} needs --teacher FOLDER_OR_HUB_ID")
+    if extra.teacher and not with_teacher and not is_import_path(training_step):
         raise InputError(
             f"{command}: no objective uses --teacher {extra.teacher}; name one that does, such as --objectives "
             "contrastive"

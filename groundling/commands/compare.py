@@ -60,18 +60,18 @@ def check(
     tuning: TrainConfig,
     out: str | Path,
 ) -> None:
-    """Raises InputError without data, unless there are tasks or a task table, and for settings of
-    runs that are not allowed.
+    """Raises InputError without data, without tasks or a task table, and for run settings that are
+    not allowed.
     """
     from groundling.commands.sweep.run import check_runs
 
     check_one_task("compare", config.tasks, config.own, "--tasks")
     require_settings(config, "compare", "data")
-    check_runs(_as_sweep(config, adapting, training, tuning), Path(out), _as_typed_here)
+    check_runs(_as_sweep(config, adapting, training, tuning), Path(out), _with_own_flags)
 
 
-def _as_typed_here(command: str, message: str) -> str:
-    """A message about flags of `adapt` or `finetune`, with the flags of `compare`."""
+def _with_own_flags(command: str, message: str) -> str:
+    """A message about flags of `adapt` or `finetune`, rewritten with the flags of `compare`."""
     if command == "adapt":
         flags = prefixed_flags("adapt.", AdaptConfig()) | prefixed_flags("train.", ADAPTING)
         return qualify_flags(message, {**flags, "arm": "arms"})
@@ -92,8 +92,8 @@ def compare(
     from groundling.commands.sweep.run import run_all
     from groundling.commands.sweep.steps import steps_of
 
-    what = _as_sweep(config, adapting, training, tuning)
-    return run_all(what, steps_of(what, work.out), work.out, config.processes)
+    sweep = _as_sweep(config, adapting, training, tuning)
+    return run_all(sweep, steps_of(sweep, work.out), work.out, config.processes)
 
 
 def _as_sweep(

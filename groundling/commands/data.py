@@ -89,20 +89,20 @@ def data_show(config: ShowConfig, work: CommandContext) -> dict[str, Any]:
     from groundling.vision.show import show_for_command
 
     path = work.out
-    _check_place(path)
-    found = show_for_command(config.store, config.image, config.images)
-    about = PngInfo()
-    about.add_text("Software", MARK)
-    drawn = BytesIO()
-    found.picture.save(drawn, "PNG", pnginfo=about)
+    _check_output_path(path)
+    shown = show_for_command(config.store, config.image, config.images)
+    metadata = PngInfo()
+    metadata.add_text("Software", MARK)
+    buffer = BytesIO()
+    shown.image.save(buffer, "PNG", pnginfo=metadata)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, drawn.getvalue())
-    work.note(*found.notes)
-    return {"out": str(path), "image": found.id, "regions": found.regions}
+    write_whole(path, buffer.getvalue())
+    work.note(*shown.notes)
+    return {"out": str(path), "image": shown.id, "regions": shown.regions}
 
 
-def _check_place(path: Path) -> None:
+def _check_output_path(path: Path) -> None:
     """Raises InputError for a path that is not a PNG, or an existing file that this command did not
     write.
     """
@@ -113,10 +113,10 @@ def _check_place(path: Path) -> None:
         return
     try:
         with Image.open(path) as picture:
-            ours = picture.info.get("Software") == MARK
+            is_ours = picture.info.get("Software") == MARK
     except OSError:
-        ours = False
-    if not ours:
+        is_ours = False
+    if not is_ours:
         raise InputError(
             f"{path}: exists already and was not written by `{MARK}`; choose another --out"
         )
@@ -180,7 +180,9 @@ def partition(config: PartitionConfig, work: CommandContext) -> str:
     )
     write_manifest(work.out, content)
     total = content["examples"]
-    lines = [f"{work.out}: {len(content['ids']):,} of {total:,} examples by {content['by']}"]
+    lines = [
+        f"{work.out}: {len(content['ids']):,} of {total:,} examples by {content['stratify_by']}"
+    ]
     for name, sizes in sorted(content["strata"].items()):
         share = sizes["examples"] / total
         drawn = "never drawn" if name in NEVER else f"{sizes['drawn']:,} drawn"

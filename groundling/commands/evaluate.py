@@ -37,9 +37,9 @@ def evaluate(config: EvaluateConfig, work: CommandContext) -> dict[str, Any]:
     from groundling.prediction.fine_tuned import evaluate_on, image_lookup, load_saved
 
     model = load_saved(config.saved_model)
-    sight = image_lookup(model, config.saved_model, decode=False)
+    lookup = image_lookup(model, config.saved_model, decode=False)
     data = Path(config.data)
-    result = evaluate_on(model, data, config.split, config.columns, config.label, sight)
+    result = evaluate_on(model, data, config.split, config.columns, config.label, lookup)
     work.note(*model.notes)
     return result
 

@@ -75,16 +75,16 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
     from groundling.prediction.predictions import PredictionFormatter, prediction_columns
 
     model = load_saved(config.saved_model)
-    sight = image_lookup(model, config.saved_model, decode=config.skip_bad)
+    lookup = image_lookup(model, config.saved_model, decode=config.skip_bad)
     task, header, lines = read_data_rows(
-        model, Path(config.data), config.split, config.columns, sight
+        model, Path(config.data), config.split, config.columns, lookup
     )
-    wording = PredictionFormatter(model.form, config.top_k)
+    formatter = PredictionFormatter(model.form, config.top_k)
     if not config.skip_bad:
-        _refuse([f"{line.where}: {line.fault}" for line in lines if line.fault])
-    answers, faults, dropped = _asked(model, task, lines, wording, sight, config.skip_bad)
-    names = prediction_columns(model.form, wording.best)
-    text = _written(work.out.suffix, header, lines, names, answers)
+        _raise_first_fault([f"{line.where}: {line.fault}" for line in lines if line.fault])
+    answers, faults, dropped = _predict_rows(model, task, lines, formatter, lookup, config.skip_bad)
+    names = prediction_columns(model.form, formatter.best)
+    text = _format_table(work.out.suffix, header, lines, names, answers)
     if is_main_process():
         write_new(work.out, text)
     work.note(*model.notes)
@@ -101,17 +101,17 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
     }
 
 
-def _refuse(faults: Sequence[str]) -> None:
+def _raise_first_fault(faults: Sequence[str]) -> None:
     """Raises InputError for the first bad row."""
     raise_first(faults, "; correct it, or pass --skip-bad to leave its answer empty")
 
 
-def _asked(
+def _predict_rows(
     model: LoadedModel,
     task: Task,
     lines: Sequence[InputRow],
-    wording: PredictionFormatter,
-    sight: ImageLookup,
+    formatter: PredictionFormatter,
+    lookup: ImageLookup,
     skip_bad: bool,
 ) -> tuple[dict[int, Prediction], dict[int, str], int]:
     """Predictions by row, faults of the rows without one, and the number of truncated tokens."""
@@ -120,21 +120,23 @@ def _asked(
     numbers = list(examples)
     answers: dict[int, Prediction] = {}
     dropped = 0
-    for part in model.predict_examples(list(examples.values()), sight, task):
+    for part in model.predict_examples(list(examples.values()), lookup, task):
         new = {numbers[place]: fault for place, fault in part.faults.items()}
         if not skip_bad:
-            _refuse([f"{lines[number].where}: {fault}" for number, fault in new.items()])
+            _raise_first_fault([f"{lines[number].where}: {fault}" for number, fault in new.items()])
         faults |= new
         if part.scores is None:
             continue
         some = [examples[numbers[place]] for place in part.numbers]
-        said = wording.predictions(part.scores, some, part.boxes)
-        answers |= {numbers[place]: one for place, one in zip(part.numbers, said, strict=True)}
+        predictions = formatter.predictions(part.scores, some, part.boxes)
+        answers |= {
+            numbers[place]: one for place, one in zip(part.numbers, predictions, strict=True)
+        }
         dropped += part.scores.truncated_tokens
     return answers, faults, dropped
 
 
-def _written(
+def _format_table(
     ending: str,
     header: Sequence[str],
     lines: Sequence[InputRow],

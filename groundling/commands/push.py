@@ -48,14 +48,14 @@ def upload_run(config: PushConfig) -> dict[str, Any]:
     seed = None if config.model_seed < 0 else config.model_seed
     folder = Path(config.run)
     model = choose_seed_models(folder, seed).folder
-    run = _described(folder)
+    run = _read_run_config(folder)
     result = read_result(folder)
     if result is None:
         raise InputError(
             f"{folder}: the run has not finished (no result.json); run its command again to finish it"
         )
     text = _card(config.to, folder, model, run, result)
-    url = _sent(model, text, config.to, config.private)
+    url = _upload(model, text, config.to, config.private)
     return {"pushed": str(model), "to": url}
 
 
@@ -73,13 +73,13 @@ def push_after_run(out: str, sharing: HubSettings) -> None:
         ) from None
 
 
-def _described(folder: Path) -> dict[str, Any]:
+def _read_run_config(folder: Path) -> dict[str, Any]:
     """`config.json` of a run folder; raises InputError if it is not a run that saves a model."""
     run = read_json(folder / "config.json")
-    there = [name for name, one in COMMANDS.items() if SHARED.keys() <= one.settings.keys()]
+    commands = [name for name, one in COMMANDS.items() if SHARED.keys() <= one.settings.keys()]
     is_run = isinstance(run, dict) and {"kind", "config", "inputs", "versions"} <= run.keys()
-    if not is_run or run["kind"] not in there:
-        raise InputError(f"{folder}: expected the run folder of {', '.join(there)}")
+    if not is_run or run["kind"] not in commands:
+        raise InputError(f"{folder}: expected the run folder of {', '.join(commands)}")
     return {"commit": "unknown", **run}
 
 
@@ -94,7 +94,7 @@ def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dic
         return card(name, model, run, result, (settings["_own"], settings["_train"]))
 
 
-def _sent(model: Path, text: str, to: str, is_private: bool) -> str:
+def _upload(model: Path, text: str, to: str, is_private: bool) -> str:
     """Upload the model; returns its address."""
     from huggingface_hub import HfApi
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FIRST = 5
 """Number of skipped images named in the result."""
-PATIENCE = timedelta(days=7)
+SHARD_TIMEOUT = timedelta(days=7)
 """How long a process under torchrun waits for the shards of the others."""
 
 
@@ -63,8 +63,8 @@ def check(config: RegionsConfig, out: str | Path) -> None:
     if bool(reads.boxes) and reads.detection.grid:
         raise InputError("regions: --boxes and --grid both give the boxes; pass only one")
     if not reads.boxes:
-        also = {"--add-detected-boxes": reads.add_detected_boxes}
-        refuse_settings(also, "needs --boxes; leave it out")
+        settings = {"--add-detected-boxes": reads.add_detected_boxes}
+        refuse_settings(settings, "needs --boxes; leave it out")
 
 
 def inputs(config: RegionsConfig) -> Inputs:
@@ -73,7 +73,7 @@ def inputs(config: RegionsConfig) -> Inputs:
     found: dict[str, str] = {"images": extraction.images}
     found |= _numbered("boxes", extraction.boxes)
     found |= _numbered("ids", config.ids)
-    found |= _numbered("ids_as", [told for told in config.ids_as if told.endswith(".json")])
+    found |= _numbered("ids_as", [name for name in config.ids_as if name.endswith(".json")])
     if not config.imports:
         found["detector"] = extraction.detection.detector
         found["backbone"] = extraction.detection.backbone
@@ -92,9 +92,12 @@ def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
     """Models for boxes and features."""
     if config.imports:
         return {}
-    extraction, finding = config.extraction, config.extraction.detection
-    detects = not finding.grid and (extraction.add_detected_boxes or not extraction.boxes)
-    return {**({"--detector": finding.detector} if detects else {}), "--backbone": finding.backbone}
+    extraction, detection = config.extraction, config.extraction.detection
+    detects = not detection.grid and (extraction.add_detected_boxes or not extraction.boxes)
+    return {
+        **({"--detector": detection.detector} if detects else {}),
+        "--backbone": detection.backbone,
+    }
 
 
 def identifying_settings(config: RegionsConfig) -> Mapping[str, object]:
@@ -115,12 +118,12 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
     from groundling.runs.report import format_count
 
     part = ProcessRank(run.state.process_index, run.state.num_processes)
-    _refuse_processes(config, part)
+    _check_processes(config, part)
     folder = run.folder
     if config.imports:
-        manifest = _imported(config, folder)
+        manifest = _import_store(config, folder)
     else:
-        manifest = _extracted(
+        manifest = _extract_store(
             config.extraction, config.processes, folder, part, run.state.wait_for_everyone
         )
     first = manifest["skipped"][:FIRST]
@@ -128,19 +131,19 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
         run.note(*unread_images(config.extraction.images))
     skipped = manifest["counts"]["skipped"]
     if skipped:
-        named = "; ".join(first)
+        names = "; ".join(first)
         more = (
             f"; ... ({skipped:,} in all, in the store's manifest.json)"
             if skipped > len(first)
             else ""
         )
         run.note(
-            f"{format_count(skipped, 'image')} skipped (no regions in the store): {named}{more}"
+            f"{format_count(skipped, 'image')} skipped (no regions in the store): {names}{more}"
         )
     return {"store": str(folder), **manifest["counts"], "skipped_first": first}
 
 
-def _refuse_processes(config: RegionsConfig, part: ProcessRank) -> None:
+def _check_processes(config: RegionsConfig, part: ProcessRank) -> None:
     from groundling.runs.jobs import check_starts
 
     check_starts(config.processes, part.world)
@@ -148,7 +151,7 @@ def _refuse_processes(config: RegionsConfig, part: ProcessRank) -> None:
         raise InputError("regions: --imports reads in one process; start it without torchrun")
 
 
-def _imported(config: RegionsConfig, folder: Path) -> dict[str, Any]:
+def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
     """Manifest of a store made of existing region files."""
     from groundling.data.regions.imports import import_several
     from groundling.data.regions.store import RegionWriter
@@ -159,7 +162,7 @@ def _imported(config: RegionsConfig, folder: Path) -> dict[str, Any]:
     return writer.close(facts)
 
 
-def _extracted(
+def _extract_store(
     extraction: ExtractionSettings,
     processes: int,
     folder: Path,
@@ -197,5 +200,5 @@ COMMAND = Command(
     positional=("--images",),
     validate=check,
     default_models=reads,
-    output=ResumableRun(inputs, identity=identifying_settings, timeout=PATIENCE),
+    output=ResumableRun(inputs, identity=identifying_settings, timeout=SHARD_TIMEOUT),
 )

@@ -15,7 +15,7 @@ from groundling.core.errors import InputError, require_known
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings
-from groundling.settings.input_settings import named_folder
+from groundling.settings.input_settings import parse_named_folder
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ def check(config: VerdictConfig, out: str | Path) -> None:
         raise InputError(
             "verdict needs --runs CONTROL_FOLDER OTHER_FOLDER [...], each FOLDER or NAME=FOLDER"
         )
-    named = [text.partition("=")[0] for text in config.published]
+    names = [text.partition("=")[0] for text in config.published]
     for text in config.published:
         name, _, system = text.partition("=")
-        if named.count(name) > 1:
+        if names.count(name) > 1:
             raise InputError(f"--published: {name} is given twice; pass one system per group")
         require_known(system, published_scores(), f"--published {name}={system}: no such system")
         require_known(name, groups, f"--published {text}: no group is called {name!r}")
@@ -55,7 +55,7 @@ def groups_of(runs: Sequence[str]) -> dict[str, str]:
     """The run folders by group name; raises InputError for two of one name."""
     groups: dict[str, str] = {}
     for text in runs:
-        name, folder = named_folder(text)
+        name, folder = parse_named_folder(text)
         if not name:
             name = Path(folder).name
         if name in groups:
@@ -74,10 +74,10 @@ def verdict(config: VerdictConfig, work: CommandContext) -> dict[str, Any]:
     from groundling.stats.verdict_report import are_comparable, collect_groups, write_verdict
 
     groups = groups_of(config.runs)
-    beside = {}
+    published = {}
     for text in config.published:
         name, _, system = text.partition("=")
-        beside[name] = published_scores()[system]
+        published[name] = published_scores()[system]
     collected = collect_groups(groups, trust=config.trust)
     # Before anything is written, so that an earlier verdict's page is kept.
     if not are_comparable(collected):
@@ -85,12 +85,12 @@ def verdict(config: VerdictConfig, work: CommandContext) -> dict[str, Any]:
             f"verdict: no task has finished runs of both {next(iter(groups))} and another group, so "
             "there is nothing to compare"
         )
-    for name, scores in beside.items():
+    for name, scores in published.items():
         if scores.keys().isdisjoint(collected[name]):
             raise InputError(
                 f"--published {name}: the paper has no scores on {', '.join(collected[name])}; leave it out"
             )
-    return write_verdict(collected, work.out, print, beside)
+    return write_verdict(collected, work.out, print, published)
 
 
 COMMAND = Command(

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def require(value: T | None, name: str, who: str) -> T:
-    """The value itself; raises InputError if it is None.
+    """The value; raises InputError if it is None.
 
     `name` is the field, `who` the object that needs it.
     """
@@ -177,8 +177,8 @@ class RegionRow:
 
     def fields(self) -> dict[str, np.ndarray]:
         """All fields that are not None, by name: arrays (R, ...)."""
-        there = ((f.name, self.__dict__[f.name]) for f in fields(self))
-        return {name: values for name, values in there if values is not None}
+        pairs = ((f.name, self.__dict__[f.name]) for f in fields(self))
+        return {name: values for name, values in pairs if values is not None}
 
     def _map_fields(self, change: Callable[[np.ndarray], np.ndarray]) -> RegionRow:
         return RegionRow(**{name: change(values) for name, values in self.fields().items()})
@@ -404,7 +404,7 @@ class Batch:
     truncated_regions: int = 0
     """Number of truncated regions of these rows, for the report."""
     cpu_batch: Batch | None = None
-    """The batch before it was moved to an accelerator; None if it was not moved. See `host`."""
+    """The batch before it was moved to an accelerator; None if it was not moved. See `cpu_copy`."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -446,10 +446,10 @@ class Batch:
         return self.rows // len(self.ids)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """The batch on another device; on an accelerator, `origin` refers to the CPU batch."""
+        """The batch on another device; on an accelerator, `cpu_batch` is the CPU batch."""
         moved = _each_tensor(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-        left = _is_cpu(self.cpu_copy.device) and not _is_cpu(moved.device)
-        return replace(moved, cpu_batch=self.cpu_copy if left else None)
+        has_left_cpu = _is_cpu(self.cpu_copy.device) and not _is_cpu(moved.device)
+        return replace(moved, cpu_batch=self.cpu_copy if has_left_cpu else None)
 
     def pin_memory(self) -> Batch:
         """The batch in page-locked memory (called by `DataLoader`)."""
@@ -461,8 +461,8 @@ class Batch:
         `make_mask` computes the mask from a batch; it is called with `cpu_copy`, so nothing
         synchronises with the GPU.
         """
-        found = make_mask(self.cpu_copy).flatten().nonzero().squeeze(1)
-        return to_device(found, self.device)
+        indices = make_mask(self.cpu_copy).flatten().nonzero().squeeze(1)
+        return to_device(indices, self.device)
 
     def require(self, needs: Sequence[str], who: str) -> None:
         """Raise InputError naming the first of `needs` (fields, `labels.x`, `features.x`) that
@@ -645,14 +645,14 @@ def _labels(samples: Sequence[Sample]) -> dict[str, Tensor]:
 def _teacher_input(inputs: Sequence[Sample]) -> TeacherInput:
     """Inputs with equal ids, once."""
     place: dict[str, int] = {}
-    different: list[Sample] = []
+    distinct: list[Sample] = []
     row = []
     for sample in inputs:
         if sample.id not in place:
-            place[sample.id] = len(different)
-            different.append(sample)
+            place[sample.id] = len(distinct)
+            distinct.append(sample)
         row.append(place[sample.id])
-    return TeacherInput(collate(different), torch.tensor(row))
+    return TeacherInput(collate(distinct), torch.tensor(row))
 
 
 def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
@@ -664,16 +664,16 @@ def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
 
 def _tokens(rows: Sequence[TextRow]) -> Tokens:
     width = max(len(row.input_ids) for row in rows)
-    named = [row.region_index for row in rows if row.region_index is not None]
-    parts = [row.part_index for row in rows if row.part_index is not None]
+    region_indices = [row.region_index for row in rows if row.region_index is not None]
+    part_indices = [row.part_index for row in rows if row.part_index is not None]
     return Tokens(
         input_ids=_pad([row.input_ids for row in rows], rows[0].pad_token_id, width),
         attention_mask=_pad([np.ones(len(row.input_ids), bool) for row in rows], False, width),
         special_tokens_mask=_pad([row.special_tokens_mask for row in rows], True, width),
         word_ids=_pad([row.word_ids for row in rows], -1, width),
         token_type_ids=_pad([row.token_type_ids for row in rows], 0, width),
-        region_index=_pad(named, -1, width) if named else None,
-        part_index=_pad(parts, 0, width) if parts else None,
+        region_index=_pad(region_indices, -1, width) if region_indices else None,
+        part_index=_pad(part_indices, 0, width) if part_indices else None,
     )
 
 

@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 from safetensors import SafetensorError
 
-MOST_QUOTED = 160
+MAX_QUOTED = 160
 """Maximum number of characters that a message quotes from a library's own error."""
 
 
@@ -35,7 +35,7 @@ VALUE = re.compile(r"-?[\d.]+\W*$|[A-Z]+\W*$|.*[/.:='\"\\]")
 def rename_flags_to_keywords(
     settings: Collection[str],
     switches: Collection[str] = (),
-    given: Mapping[str, object] | None = None,
+    values: Mapping[str, object] | None = None,
 ) -> Iterator[None]:
     """Context manager: an InputError that names a command's flag names the Python keyword instead.
 
@@ -43,20 +43,20 @@ def rename_flags_to_keywords(
 
     `settings` are the names of all keywords, `switches` those that are True or False: `--batch 8`
     becomes `batch=8`, `--no-object-tags` becomes `object_tags=False`, and `--train.batch 8` becomes
-    `train['batch']=8`. Other flags and quoted commands stay unchanged. `given` holds the keywords'
+    `train['batch']=8`. Other flags and quoted commands stay unchanged. `values` holds the keywords'
     values, which distinguish a value from the next word of the sentence.
     """
 
     def is_value(name: str, word: str) -> bool:
-        value = (given or {}).get(name)
+        value = (values or {}).get(name)
         several = value if isinstance(value, (list, tuple)) else [value]
         return bool(VALUE.match(word)) or word.rstrip(".,;:)") in map(str, several)
 
-    def keyword(found: re.Match[str]) -> str:
-        command, flag, word = found.groups()
+    def to_keyword(match: re.Match[str]) -> str:
+        command, flag, word = match.groups()
         name = (flag or "").replace("-", "_")
         negated = name.removeprefix("no_")
-        blank = " " if found[0].endswith(" ") else ""
+        blank = " " if match[0].endswith(" ") else ""
         group, dot, inner = name.partition(".")
         is_inner = bool(dot) and group in settings
         if is_inner:
@@ -66,23 +66,23 @@ def rename_flags_to_keywords(
         if negated != name and negated in switches:
             return f"{negated}=False{blank}"
         if not is_inner and (command or name not in settings):
-            return found[0]
-        if word == "=" or found.string.startswith(":", found.end()):
+            return match[0]
+        if word == "=" or match.string.startswith(":", match.end()):
             return f"{name}{blank}"
         return f"{name}=" if word and is_value(name, word) else f"{name}={blank}"
 
     try:
         yield
     except InputError as error:
-        told = FLAG.sub(keyword, str(error))
-        if told == str(error):
+        message = FLAG.sub(to_keyword, str(error))
+        if message == str(error):
             raise
-        raise InputError(told) from error.__cause__
-    except OSError as error:  # the readers name their file themselves; this is for all others
+        raise InputError(message) from error.__cause__
+    except OSError as error:  # readers name their file themselves; all others end here
         raise InputError(describe_os_error(error)) from error
 
 
-STUMBLES = (
+LIBRARY_ERRORS = (
     BadZipFile,
     EOFError,
     MemoryError,
@@ -109,7 +109,7 @@ def convert_read_errors(path: str | PathLike[str], advice: str = "") -> Iterator
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise InputError(f"{error.filename or path}: cannot be read ({reason}){advice}") from None
-    except STUMBLES as error:
+    except LIBRARY_ERRORS as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise InputError(f"{path}: cannot be read ({reason}){advice}") from None
 
@@ -125,8 +125,8 @@ def prefix_errors(where: object) -> Iterator[None]:
         raise InputError(f"{where}: {error}") from None
 
 
-MISSHAPEN = (
-    *STUMBLES,
+CONTENT_ERRORS = (
+    *LIBRARY_ERRORS,
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -141,11 +141,11 @@ MISSHAPEN = (
 
 @contextmanager
 def convert_errors(
-    what: str,
+    message: str,
     advice: str = "",
-    errors: type[BaseException] | tuple[type[BaseException], ...] = MISSHAPEN,
+    errors: type[BaseException] | tuple[type[BaseException], ...] = CONTENT_ERRORS,
 ) -> Iterator[None]:
-    """Context manager: an error of a reader or library becomes an InputError: `what`, the
+    """Context manager: an error of a reader or library becomes an InputError: `message`, the
     reason in brackets, `advice`.
 
     An InputError stays unchanged. `errors`: the exceptions to convert, for a
@@ -157,7 +157,7 @@ def convert_errors(
         raise
     except errors as error:
         raise InputError(
-            f"{what} ({type(error).__name__}: {flatten_message(error)}){advice}"
+            f"{message} ({type(error).__name__}: {flatten_message(error)}){advice}"
         ) from None
 
 
@@ -166,12 +166,12 @@ def qualify_flags(message: str, flags: Mapping[str, str]) -> str:
     `--steps` if `flags` maps it so.
     """
 
-    def typed(found: re.Match[str]) -> str:
-        no, name = found.groups("")
+    def qualify(match: re.Match[str]) -> str:
+        no, name = match.groups("")
         prefix, dot, last = flags.get(name, name).rpartition(".")
         return f"--{prefix}{dot}{no}{last}"
 
-    return re.sub(r"(?<![\w/.-])--(no-)?([a-z][a-z0-9-]*)", typed, message)
+    return re.sub(r"(?<![\w/.-])--(no-)?([a-z][a-z0-9-]*)", qualify, message)
 
 
 def describe_os_error(error: OSError) -> str:
@@ -186,12 +186,12 @@ def first_line(error: BaseException) -> str:
     For an empty message, the name of the error's type.
     """
     lines = str(error).strip().splitlines()
-    return lines[0][:MOST_QUOTED] if lines else type(error).__name__
+    return lines[0][:MAX_QUOTED] if lines else type(error).__name__
 
 
 def flatten_message(error: BaseException) -> str:
     """All lines of an error's message as one line of at most 160 characters."""
-    return " ".join(str(error).split())[:MOST_QUOTED]
+    return " ".join(str(error).split())[:MAX_QUOTED]
 
 
 def count_suffix(faults: Sized) -> str:
@@ -213,27 +213,27 @@ def raise_first(faults: Sequence[str], advice: str = "") -> None:
         raise InputError(f"{faults[0]}{count_suffix(faults)}{advice}")
 
 
-def require_nonempty(found: Sized, told: str) -> None:
-    """Raise InputError with the message `told` if `found` is empty."""
-    if not len(found):
-        raise InputError(told)
+def require_nonempty(values: Sized, message: str) -> None:
+    """Raise InputError with `message` if `values` is empty."""
+    if not len(values):
+        raise InputError(message)
 
 
-NAMED = 5
+MAX_PLACES = 5
 """Maximum number of places that one line names for a fault."""
 EMPTY = "expected text, found none"
-TWICE = "expected only once, found again"
+DUPLICATE = "expected only once, found again"
 
 
-def fault_lines(file: object, what: str, places: Sequence[str]) -> list[str]:
+def fault_lines(file: object, fault: str, places: Sequence[str]) -> list[str]:
     """One line for all places of a file with the same fault: the first few, and their number.
 
     An empty list if there are no places.
     """
     if not places:
         return []
-    named = ", ".join(list(dict.fromkeys(places))[:NAMED])
-    return [f"{file}, {named}: {what}{count_suffix(places)}"]
+    named = ", ".join(list(dict.fromkeys(places))[:MAX_PLACES])
+    return [f"{file}, {named}: {fault}{count_suffix(places)}"]
 
 
 def duplicates(places: Iterable[str]) -> list[str]:
@@ -249,22 +249,22 @@ def did_you_mean(name: str, offered: Iterable[str]) -> str:
     A name whose last part matches (`rte`) takes precedence over one with
     similar spelling (`glue/rtee`).
     """
-    every = list(offered)
-    wanted = name.lower()
-    ends = [other for other in every if other.lower().rpartition("/")[2] == wanted]
-    spelt = {other.lower(): other for other in every}
+    names = list(offered)
+    lowered = name.lower()
+    ends = [other for other in names if other.lower().rpartition("/")[2] == lowered]
+    spelt = {other.lower(): other for other in names}
     parts = {other.rpartition("/")[2]: spelt[other] for other in spelt}
-    alike = [spelt[one] for one in get_close_matches(wanted, spelt, 1)]
-    alike += [parts[one] for one in get_close_matches(wanted, parts, 1)]
-    found = [*sorted(ends), *alike]
-    return f"; did you mean {found[0]}?" if found else ""
+    similar = [spelt[one] for one in get_close_matches(lowered, spelt, 1)]
+    similar += [parts[one] for one in get_close_matches(lowered, parts, 1)]
+    candidates = [*sorted(ends), *similar]
+    return f"; did you mean {candidates[0]}?" if candidates else ""
 
 
-def require_known(name: str, offered: Iterable[str], told: str, advice: str = "") -> None:
-    """Raise InputError if `name` is not among `offered`: the message `told`, all names
+def require_known(name: str, offered: Iterable[str], message: str, advice: str = "") -> None:
+    """Raise InputError if `name` is not among `offered`: `message`, all names
     offered, and the nearest one.
     """
-    every = list(offered)
-    if name not in every:
-        there = ", ".join(every) or "none"
-        raise InputError(f"{told}; there are: {there}{did_you_mean(name, every)}{advice}")
+    names = list(offered)
+    if name not in names:
+        listing = ", ".join(names) or "none"
+        raise InputError(f"{message}; there are: {listing}{did_you_mean(name, names)}{advice}")

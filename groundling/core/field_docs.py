@@ -55,10 +55,10 @@ def field_docs(kind: type[Any]) -> list[FieldDoc]:
     return list(found.values())
 
 
-def format_fields(told: Iterable[FieldDoc]) -> list[str]:
+def format_fields(docs: Iterable[FieldDoc]) -> list[str]:
     """Docstring lines: each field with its type and default, and its docstring below."""
     lines = []
-    for one in told:
+    for one in docs:
         default = f" = {one.default}" if one.default else ""
         lines += [f"    {one.name}: {one.kind}{default}", *_WRAPPER.wrap(one.text)]
     return lines
@@ -82,14 +82,12 @@ class _LazyDoc:
         self.summary = summary
 
     def __get__(self, instance: object, owner: type[Any]) -> str:
-        has = vars(owner)
-        if "__dataclass_fields__" in has and "__match_args__" not in has:
-            return (
-                self.summary
-            )  # `dataclass`, while it builds the class, asks whether there is a docstring
-        told = field_docs(owner)
+        attributes = vars(owner)
+        if "__dataclass_fields__" in attributes and "__match_args__" not in attributes:
+            return self.summary  # `dataclass` reads the docstring while it builds the class
+        docs = field_docs(owner)
         return (
-            "\n".join([self.summary, "", "Fields:", *format_fields(told)]) if told else self.summary
+            "\n".join([self.summary, "", "Fields:", *format_fields(docs)]) if docs else self.summary
         )
 
 
@@ -139,9 +137,9 @@ def _of_group(kind: type[Any], hint: str) -> str:
 def _default(value: ast.expr) -> str:
     """A default as written; for `field(default_factory=dict)`, the value that the factory makes."""
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
-        given = {word.arg: ast.unparse(word.value) for word in value.keywords}
-        made = given.get("default_factory")
-        return f"{made}()" if made else given.get("default", "")
+        keywords = {one.arg: ast.unparse(one.value) for one in value.keywords}
+        factory = keywords.get("default_factory")
+        return f"{factory}()" if factory else keywords.get("default", "")
     return ast.unparse(value)
 
 

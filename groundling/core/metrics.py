@@ -16,11 +16,11 @@ from groundling.core.field_docs import with_field_docs
 
 Values = np.ndarray
 
-COLLAPSED = 0.99
+DEGENERATE_SHARE = 0.99
 """Share of equal predictions from which a run counts as degenerate, for any labels."""
-NEARLY = 0.95
-"""The same threshold where the labels' own majority class is rarer by `RARER` or more."""
-RARER = 0.05
+NEARLY_DEGENERATE_SHARE = 0.95
+"""The same threshold where the labels' own majority class is rarer by `MIN_SHARE_GAP` or more."""
+MIN_SHARE_GAP = 0.05
 """Minimum difference between the shares of the majority prediction and the majority label."""
 
 ROUNDING = 1e-12
@@ -32,8 +32,8 @@ rounding error of a constant.
 @with_field_docs
 @dataclass(frozen=True)
 class Metric:
-    """A number computed from predictions (N,) and labels: `finish` of the sum
-    of `terms` over examples.
+    """A number computed from predictions (N,) and labels: `from_sums` of the sum
+    of `example_terms` over examples.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Metric:
     """
 
     def compute(self, predictions: Values, labels: Values) -> float:
-        """The metric of predictions (N,), or of outputs (N, R) if it is `ranked`."""
+        """The metric of predictions (N,), or of outputs (N, R) if it `uses_scores`."""
         return float(self.from_sums(self.example_terms(predictions, labels).sum(0)))
 
     @property
@@ -88,9 +88,9 @@ class Metric:
 
 def most_common(values: Values) -> tuple[float, float]:
     """The most common of values (N,) and its share; ties go to the first."""
-    found, counts = np.unique(values, return_counts=True)
+    distinct, counts = np.unique(values, return_counts=True)
     best = int(counts.argmax())
-    return float(found[best]), float(counts[best] / len(values))
+    return float(distinct[best]), float(counts[best] / len(values))
 
 
 def is_degenerate(predictions: Values, labels: Values | None = None) -> bool:
@@ -101,16 +101,16 @@ def is_degenerate(predictions: Values, labels: Values | None = None) -> bool:
     examples is the most common; labels of any other shape are ignored.
     """
     _, share = most_common(predictions)
-    if share >= COLLAPSED or labels is None or share < NEARLY:
-        return share >= COLLAPSED
+    if share >= DEGENERATE_SHARE or labels is None or share < NEARLY_DEGENERATE_SHARE:
+        return share >= DEGENERATE_SHARE
     if labels.ndim == 1:
-        return most_common(labels)[1] <= share - RARER
+        return most_common(labels)[1] <= share - MIN_SHARE_GAP
     if labels.ndim == 3:
         credited = np.where(labels[..., 1] > 0, labels[..., 0], np.nan)
-        often = [
+        shares = [
             float((credited == one).any(1).mean()) for one in np.unique(credited[credited >= 0])
         ]
-        return max(often, default=0.0) <= share - RARER
+        return max(shares, default=0.0) <= share - MIN_SHARE_GAP
     return False
 
 
@@ -164,8 +164,8 @@ def _any_region_is_right(outputs: Values, labels: Values) -> Values:
 
 
 def _score_of_prediction(predictions: Values, labels: Values) -> Values:
-    said = labels[..., 0] == predictions[:, None]
-    return _with_count((labels[..., 1] * said).sum(1))
+    is_predicted = labels[..., 0] == predictions[:, None]
+    return _with_count((labels[..., 1] * is_predicted).sum(1))
 
 
 # -- counts and correlations -------------------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ def _correlation(sums: Values) -> Values:
     p, y, pp, yy, py, count = np.moveaxis(sums, -1, 0)
     spread_of_predictions = _spread(p, pp, count)
     spread_of_labels = _spread(y, yy, count)
-    together = py - p * y / count
+    covariance = py - p * y / count
     with np.errstate(divide="ignore", invalid="ignore"):
-        r = together / (np.sqrt(spread_of_predictions) * np.sqrt(spread_of_labels))
+        r = covariance / (np.sqrt(spread_of_predictions) * np.sqrt(spread_of_labels))
     r = np.clip(r, -1, 1)
     r = np.where(spread_of_predictions == 0, 0.0, r)
     return np.where(spread_of_labels == 0, np.nan, r)
@@ -295,7 +295,9 @@ RMSE = Metric(
 )
 """Root of the mean squared error."""
 
-PICKED = Metric("picked", example_terms=_region_is_right, from_sums=_mean, uses_example_scores=True)
+REGION_ACCURACY = Metric(
+    "picked", example_terms=_region_is_right, from_sums=_mean, uses_example_scores=True
+)
 """Share of examples whose predicted region is right: labels (N, R) are 1 at right regions."""
 
 
@@ -309,7 +311,7 @@ def _recall(count: int) -> Metric:
     )
 
 
-AMONG = (_recall(1), _recall(5), _recall(10))
+RECALLS = (_recall(1), _recall(5), _recall(10))
 """Share of examples with a right region among the best 1, 5 and 10."""
 
 UPPER_BOUND = Metric(
@@ -343,8 +345,8 @@ METRICS: tuple[Metric, ...] = (
     SPEARMAN,
     MSE,
     RMSE,
-    PICKED,
-    *AMONG,
+    REGION_ACCURACY,
+    *RECALLS,
     UPPER_BOUND,
     SCORE,
 )

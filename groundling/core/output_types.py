@@ -27,7 +27,7 @@ class OutputType(Protocol):
     """The output type of a task; any object with these members is one.
 
     =================  =====================  ===========================================  ====================
-    form               outputs of the head    labels                                       prediction
+    type               outputs of the head    labels                                       prediction
     =================  =====================  ===========================================  ====================
     `Classification`   (B, classes)           (B,) class                                   class
     `MultipleChoice`   (B, C), or (B, 2 C)    (B,) number of the right choice              number of the choice
@@ -90,7 +90,7 @@ class Classification(OutputType):
     kind: Literal["ce", "bce", "each"] = "ce"
     """Loss: `ce`, softmax over classes, or `bce`, each class alone (UNITER's SNLI-VE, VL-BERT's VCR).
 
-    `each` is for `MultipleChoice` alone, which describes it.
+    `each` is only for `MultipleChoice`; see there.
     """
 
     @property
@@ -226,7 +226,9 @@ class OpenAnswer(OutputType):
     def head_width(self) -> int:
         """One per answer; raises InputError while the answers are unknown."""
         if not self.labels:
-            raise InputError("this task's answers are in its data folder; use task.at(folder)")
+            raise InputError(
+                "this task's answers are in its data folder; use task.with_answers_of(folder)"
+            )
         return len(self.labels)
 
     def parse_label(self, text: str, where: str) -> int:
@@ -274,9 +276,9 @@ class OpenAnswer(OutputType):
         return torch.zeros_like(like).scatter_add(1, place.clamp(min=0).long(), score)
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
-        """The most likely answer (N,) for outputs (N, answers), without those in `never`."""
-        barred = np.isin(self.labels, self.excluded_answers)
-        return np.where(barred, -np.inf, outputs).argmax(-1)
+        """The most likely answer (N,) for outputs (N, answers), without `excluded_answers`."""
+        is_excluded = np.isin(self.labels, self.excluded_answers)
+        return np.where(is_excluded, -np.inf, outputs).argmax(-1)
 
     def best_answer(self, label: float | np.ndarray | None) -> str:
         """The text of the best answer in an example's label; empty if none of `labels` has credit.
@@ -356,21 +358,23 @@ class RegionSelection(OutputType):
         return str(int(prediction))
 
 
-def with_loss(form: AnyOutputType, kind: str) -> AnyOutputType:
+def with_loss(output_type: AnyOutputType, kind: str) -> AnyOutputType:
     """The output type with another loss.
 
     Raises InputError if it has no such loss, or if that loss needs other outputs.
     """
-    kinds = [one for one in get_args(get_type_hints(type(form)).get("kind")) if one != "each"]
+    kinds = [
+        one for one in get_args(get_type_hints(type(output_type)).get("kind")) if one != "each"
+    ]
     if kind not in kinds:
         expected = f"expected {' or '.join(kinds)} for this task"
         raise InputError(
             f"--head-loss {kind}: {expected if kinds else 'this task has only one loss; leave it out'}"
         )
-    changed: AnyOutputType = replace(form, kind=kind)  # type: ignore[type-var]
-    if changed.head_width != form.head_width:
+    changed: AnyOutputType = replace(output_type, kind=kind)  # type: ignore[type-var]
+    if changed.head_width != output_type.head_width:
         raise InputError(
-            f"--head-loss {kind}: this head has {form.head_width} outputs, {kind} needs {changed.head_width}; "
-            "pass --linear-head, too"
+            f"--head-loss {kind}: this head has {output_type.head_width} outputs, {kind} needs {changed.head_width}; "
+            "also pass --linear-head"
         )
     return changed

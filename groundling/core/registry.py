@@ -1,4 +1,4 @@
-"""Objects by name: a built-in name, whose folder holds its module, or
+"""Finds objects by name: built-in ones in the modules of a sub-package, or
 `MODULE:NAME` of the user's own code.
 """
 
@@ -48,16 +48,16 @@ def source_files(module: str) -> dict[str, Path]:
     """
     root = _root(module)
     if root == PACKAGE:
-        alone = _file_of(module)
-        return {} if alone is None else {module: alone}
+        file = _file_of(module)
+        return {} if file is None else {module: file}
     found: dict[str, Path] = {}
-    seen: set[str] = set()
+    visited: set[str] = set()
     todo = [module]
     while todo:
         for name in _with_packages(todo.pop()):
-            if name in seen or not (_root(name) == root or is_user_module(_root(name))):
+            if name in visited or not (_root(name) == root or is_user_module(_root(name))):
                 continue
-            seen.add(name)
+            visited.add(name)
             file = _file_of(name)
             if file is not None:
                 found[name] = file
@@ -170,12 +170,12 @@ class _WorkingDirectoryFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a top-level module that is known."""
+        """The spec of a top-level module in `places`."""
         place = self.places.get(name)
         return PathFinder.find_spec(name, [place]) if place and path is None else None
 
 
-_HERE = _WorkingDirectoryFinder()
+_FINDER = _WorkingDirectoryFinder()
 
 
 def allow_import(module: str) -> None:
@@ -183,28 +183,28 @@ def allow_import(module: str) -> None:
 
     Installed modules come first: a file in the working directory never replaces a library.
     """
-    if _HERE not in sys.meta_path:
-        sys.meta_path.append(_HERE)
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.append(_FINDER)
     here = str(Path.cwd())
     # A folder without `__init__.py` has no file, but is a package.
     for name in {_root(module), *map(_root, source_files(module))}:
         if PathFinder.find_spec(name, [here]) is not None:
-            _HERE.places[name] = here
+            _FINDER.places[name] = here
 
 
 T = TypeVar("T")
-OUTSIDE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """MODULE:NAME."""
 
 
 def is_import_path(name: str) -> bool:
     """Whether a name is MODULE:NAME of the user's own module, and not a file or a hub id."""
-    return OUTSIDE.fullmatch(name) is not None and not Path(name).exists()
+    return IMPORT_PATH.fullmatch(name) is not None and not Path(name).exists()
 
 
 @cache
 def public_modules(folder: str) -> tuple[ModuleType, ...]:
-    """The public modules of a sub-package, e.g. `modules("objectives")`, and of the
+    """The public modules of a sub-package, e.g. `public_modules("objectives")`, and of the
     studies' packages of that name.
 
     A study may have a module of that name instead; objects that only studies
@@ -213,19 +213,19 @@ def public_modules(folder: str) -> tuple[ModuleType, ...]:
     root = __package__.partition(".")[0]
     package = importlib.import_module(root)
     studies = importlib.import_module(f"{root}.studies")
-    houses = {root: Path(package.__path__[0])}
+    places = {root: Path(package.__path__[0])}
     for name in sorted(_names(studies)):
-        houses[f"{studies.__name__}.{name}"] = Path(studies.__path__[0]) / name
-    inside = Path(*folder.split("."))
-    found: list[ModuleType] = []
-    for house, place in houses.items():
-        if (place / inside).is_dir():
-            package = importlib.import_module(f"{house}.{folder}")
+        places[f"{studies.__name__}.{name}"] = Path(studies.__path__[0]) / name
+    subpath = Path(*folder.split("."))
+    modules: list[ModuleType] = []
+    for parent, path in places.items():
+        if (path / subpath).is_dir():
+            package = importlib.import_module(f"{parent}.{folder}")
             names = sorted(_names(package))
-            found += [importlib.import_module(f"{package.__name__}.{name}") for name in names]
-        elif (place / inside).with_suffix(".py").exists():
-            found.append(importlib.import_module(f"{house}.{folder}"))
-    return tuple(found)
+            modules += [importlib.import_module(f"{package.__name__}.{name}") for name in names]
+        elif (path / subpath).with_suffix(".py").exists():
+            modules.append(importlib.import_module(f"{parent}.{folder}"))
+    return tuple(modules)
 
 
 def _names(package: ModuleType) -> list[str]:
@@ -236,21 +236,22 @@ def _names(package: ModuleType) -> list[str]:
 
 def registered(folder: str, kind: type[T]) -> dict[str, T]:
     """All module-level objects of a kind, also inside module-level tuples, by their `name`."""
-    offered: dict[str, T] = {}
+    objects: dict[str, T] = {}
     for module in public_modules(folder):
         for value in vars(module).values():
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, kind):
-                    offered[vars(item)["name"]] = item
-    return offered
+                    objects[vars(item)["name"]] = item
+    return objects
 
 
 def resolve(folder: str, kind: type[T], name: str) -> T:
     """The object called `name` in a sub-package, or the user's own object MODULE:NAME.
 
-    Only for names that the user gave: names in a file import nothing (`stock`, `check_trust`).
+    Only for names that the user gave; names in a file import nothing (see `resolve_builtin` and
+    `check_trust`).
 
-    Raises InputError that lists the names there are, or describes the fault of the module.
+    Raises InputError, which lists the available names or describes the fault of the module.
     """
     return (
         import_object(name, kind) if is_import_path(name) else resolve_builtin(folder, kind, name)
@@ -266,7 +267,7 @@ def kind_name(folder: str) -> str:
 def resolve_builtin(folder: str, kind: type[T], name: str) -> T:
     """The object called `name` in a sub-package, never the user's own.
 
-    Raises InputError that lists the names there are.
+    Raises InputError, which lists the available names.
     """
     offered = registered(folder, kind)
     require_known(name, sorted(offered), f"no {kind_name(folder)} is called {name!r}")
@@ -279,7 +280,7 @@ def import_object(name: str, kind: type[T]) -> T:
     Raises InputError if there is no such module or object, if the import fails, or if the
     object is of another kind.
     """
-    if OUTSIDE.fullmatch(name) is None:
+    if IMPORT_PATH.fullmatch(name) is None:
         raise InputError(f"{name!r}: expected MODULE:NAME")
     path, _, attribute = name.partition(":")
     allow_import(path)
@@ -295,9 +296,11 @@ def import_object(name: str, kind: type[T]) -> T:
         ) from None
     if attribute not in vars(module):
         offered = [other for other in vars(module) if not other.startswith("_")]
-        there = ", ".join(offered) or "nothing"
+        listing = ", ".join(offered) or "nothing"
         hint = did_you_mean(attribute, offered)
-        raise InputError(f"{name}: the module {path!r} has no {attribute!r}; it has: {there}{hint}")
+        raise InputError(
+            f"{name}: the module {path!r} has no {attribute!r}; it has: {listing}{hint}"
+        )
     value = vars(module)[attribute]
     if not isinstance(value, kind):
         raise InputError(
@@ -315,29 +318,29 @@ def files_of_object(name: str) -> dict[str, Path]:
     return {name if one == module else one: file for one, file in source_files(module).items()}
 
 
-def check_trust(asked: Sequence[str], trust: Collection[str], file: Path) -> None:
-    """Raises InputError, beginning with the file, if it names objects MODULE:NAME
-    that the user did not trust.
+def check_trust(names: Sequence[str], trusted: Collection[str], file: Path) -> None:
+    """Raises InputError, which begins with the file, if it names objects MODULE:NAME
+    that the user does not trust.
 
-    `asked` are the names in the file, empty if it has none; `trust` are the
-    names that the user gave.
+    `names` are those in the file, some of which may be empty; `trusted` are those that the
+    user gave.
     """
-    named_there = [name for name in asked if name]
-    for name in named_there:
-        if OUTSIDE.fullmatch(name) is None:
+    nonempty = [name for name in names if name]
+    for name in nonempty:
+        if IMPORT_PATH.fullmatch(name) is None:
             raise InputError(f"{file}: {name!r:.60}, expected MODULE:NAME; the file may be damaged")
-    strange = [name for name in dict.fromkeys(named_there) if name not in trust]
-    if strange:
-        names = " ".join(strange)
+    untrusted = [name for name in dict.fromkeys(nonempty) if name not in trusted]
+    if untrusted:
+        listing = " ".join(untrusted)
         raise InputError(
-            f"{file}: needs {names}, which is not part of groundling and runs code when imported; if you "
-            f"trust it, pass --trust {names}"
+            f"{file}: needs {listing}, which is not part of groundling and runs code when imported; if you "
+            f"trust it, pass --trust {listing}"
         )
 
 
 def instantiate(
     name: str,
-    fits: Callable[[object], TypeGuard[T]],
+    is_valid: Callable[[object], TypeGuard[T]],
     expected: str,
     options: Mapping[str, str] | None = None,
 ) -> T:
@@ -345,39 +348,40 @@ def instantiate(
 
     One with a required parameter gets `options` as its argument, if they are not None.
 
-    Raises InputError as `outside`, if the call would need arguments, or if the result does not fit;
-    `expected` describes a result that fits.
+    Raises InputError as `import_object`, if the call would need arguments, or if the result does not fit;
+    `expected` describes a valid result.
     """
     value = import_object(name, object)
-    is_maker = isinstance(value, type) or (callable(value) and not fits(value))
-    if is_maker and callable(value):
+    is_factory = isinstance(value, type) or (callable(value) and not is_valid(value))
+    if is_factory and callable(value):
         with convert_errors(
             f"{name}: cannot be called without arguments",
             advice="; write MODULE:NAME of an object",
         ):
-            wants_options = options is not None and _needs_one_argument(value)
-            inspect.signature(value).bind(*([options] if wants_options else []))
-        value = _made(name, partial(value, options) if wants_options else value)
-    if not fits(value):
+            arguments = [options] if options is not None and _needs_one_argument(value) else []
+            inspect.signature(value).bind(*arguments)
+        value = _call_factory(name, partial(value, *arguments))
+    if not is_valid(value):
         raise InputError(f"{name}: expected {expected}, found {describe_value(value)}")
     return value
 
 
-def _needs_one_argument(maker: Callable[..., object]) -> bool:
-    """Whether a class or function has exactly one positional parameter without a default."""
-    parameters = inspect.signature(maker).parameters.values()
-    needed = [one for one in parameters if one.default is one.empty and one.kind in POSITIONAL]
-    return len(needed) == 1
-
-
 POSITIONAL = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+"""Kinds of parameters that a call can give by position."""
 
 
-def _made(name: str, maker: Callable[[], object]) -> object:
+def _needs_one_argument(factory: Callable[..., object]) -> bool:
+    """Whether a class or function has exactly one positional parameter without a default."""
+    parameters = inspect.signature(factory).parameters.values()
+    required = [one for one in parameters if one.default is one.empty and one.kind in POSITIONAL]
+    return len(required) == 1
+
+
+def _call_factory(name: str, factory: Callable[[], object]) -> object:
     """The result of calling the user's class or function; raises InputError if the call fails."""
     # The user's code can raise any exception.
-    with prefix_errors(name), convert_errors("making it failed", errors=(Exception, SystemExit)):
-        return maker()
+    with prefix_errors(name), convert_errors("the call failed", errors=(Exception, SystemExit)):
+        return factory()
 
 
 def describe_value(value: object) -> str:
@@ -395,10 +399,10 @@ def kind_with_article(kind: type) -> str:
     return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
 
 
-def require_kind(value: object, kind: type[T], told: str) -> T:
-    """The value, if it is of a kind; else raises InputError: `told`, the value in
-    words, and the kind expected.
+def require_instance(value: object, kind: type[T], message: str) -> T:
+    """The value, if it is of a kind; else raises InputError: `message`, which precedes the
+    value in words, and the expected kind.
     """
     if not isinstance(value, kind):
-        raise InputError(f"{told} {describe_value(value)}, expected {kind_with_article(kind)}")
+        raise InputError(f"{message} {describe_value(value)}, expected {kind_with_article(kind)}")
     return value

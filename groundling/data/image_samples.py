@@ -17,8 +17,8 @@ from groundling.core.batch import Example, RegionRow, Sample, Tags, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.data.captions.captions import CaptionedImage
 from groundling.data.images import (
-    PICTURES,
-    Picture,
+    IMAGE_ENDINGS,
+    ImageInput,
     check_image_folder,
     is_image_file,
     normalize_unicode,
@@ -50,7 +50,9 @@ class ExampleSideSwap:
     def __init__(self, labels: Sequence[str] = ()) -> None:
         """`labels`: the task's answers or classes by number, if they are words."""
         place = {label: number for number, label in enumerate(labels)}
-        self.other = np.array([place.get(_swap_sides(label)[0], -1) for label in labels], np.int64)
+        self.swapped = np.array(
+            [place.get(_swap_sides(label)[0], -1) for label in labels], np.int64
+        )
 
     def __call__(self, example: Example) -> Example:
         """The example with left and right swapped in texts and label.
@@ -60,8 +62,8 @@ class ExampleSideSwap:
         text, tags = _swap_sides(example.text, example.region_tags)
         of_choices = example.choice_region_tags or ((),) * len(example.choices)
         choices = [
-            _swap_sides(choice, its)
-            for choice, its in zip(example.choices, of_choices, strict=True)
+            _swap_sides(choice, choice_tags)
+            for choice, choice_tags in zip(example.choices, of_choices, strict=True)
         ]
         return replace(
             example,
@@ -69,7 +71,7 @@ class ExampleSideSwap:
             region_tags=tags,
             text_pair=None if example.text_pair is None else _swap_sides(example.text_pair)[0],
             choices=tuple(choice for choice, _ in choices),
-            choice_region_tags=tuple(its for _, its in choices)
+            choice_region_tags=tuple(choice_tags for _, choice_tags in choices)
             if example.choice_region_tags
             else (),
             label=self._label(example.label),
@@ -81,17 +83,17 @@ class ExampleSideSwap:
 
         Answers whose swapped text is no answer are ignored.
         """
-        if not len(self.other) or label is None or isinstance(label, float):
+        if not len(self.swapped) or label is None or isinstance(label, float):
             return label
         if np.ndim(label) == 0:
-            other = int(self.other[label])
+            other = int(self.swapped[label])
             return label if other < 0 else other
         if np.ndim(label) != 2:
             return label
         classes = label[:, 0].astype(np.int64)
-        there = classes >= 0
+        is_class = classes >= 0
         return np.column_stack(
-            [np.where(there, self.other[classes.clip(0)], classes), label[:, 1]]
+            [np.where(is_class, self.swapped[classes.clip(0)], classes), label[:, 1]]
         ).astype(label.dtype)
 
 
@@ -104,8 +106,8 @@ def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
     boxes = row.boxes.copy()
     boxes[:, [0, 2]] = (1 - 1 / width - row.boxes[:, [2, 0]]).clip(0)
     boxes[row.is_whole_image] = row.boxes[row.is_whole_image]
-    cover = None if row.segmentation is None else row.segmentation[:, :, ::-1].copy()
-    return replace(row, boxes=boxes, segmentation=cover)
+    segmentation = None if row.segmentation is None else row.segmentation[:, :, ::-1].copy()
+    return replace(row, boxes=boxes, segmentation=segmentation)
 
 
 class PixelDataset:
@@ -116,7 +118,7 @@ class PixelDataset:
     def __init__(
         self,
         samples: SampleDataset,
-        folder: str | Path | Mapping[str, Picture],
+        folder: str | Path | Mapping[str, ImageInput],
         side: int,
         longest_edge: float = 0,
     ) -> None:
@@ -152,9 +154,9 @@ class PixelDataset:
             for index, sample in zip(indices, samples, strict=True)
         ]
 
-    def _pixels(self, picture: Picture) -> np.ndarray:
-        with prefix_errors(picture):
-            image = read_image(picture)
+    def _pixels(self, file: ImageInput) -> np.ndarray:
+        with prefix_errors(file):
+            image = read_image(file)
         scale = min(self.side / min(image.size), self.longest_edge / max(image.size))
         wide, high = (max(1, round(side * scale)) for side in image.size)
         scaled = image.resize((wide, high), Image.Resampling.BICUBIC)
@@ -213,32 +215,32 @@ def _mirror_sample(sample: Sample) -> Sample:
 
 
 def image_files_by_id(
-    samples: SampleDataset, folder: str | Path | Mapping[str, Picture], who: str
-) -> dict[str, Picture]:
+    samples: SampleDataset, folder: str | Path | Mapping[str, ImageInput], reader_name: str
+) -> dict[str, ImageInput]:
     """All images of samples, by id; ids are paths below `folder` without ending, or its keys.
 
-    Raises InputError if a sample does not have exactly one image, which `who`
+    Raises InputError if a sample does not have exactly one image, which `reader_name`
     needs, or if a file is missing.
     """
     for name, images in zip(samples.ids, samples.images, strict=True):
         if len(images) != 1:
-            raise InputError(f"{name} has {len(images)} images; {who} takes one per text")
-    every = dict.fromkeys(image for (image,) in samples.images)
+            raise InputError(f"{name} has {len(images)} images; {reader_name} takes one per text")
+    image_ids = dict.fromkeys(image for (image,) in samples.images)
     if isinstance(folder, Mapping):
-        return {image: folder[image] for image in every}
+        return {image: folder[image] for image in image_ids}
     files = files_below(Path(folder))
-    missing = [image for image in every if image not in files]
+    missing = [image for image in image_ids if image not in files]
     if missing:
         raise InputError(missing_images_message(Path(folder), missing))
     with prefix_errors(folder):
-        return {image: single_file(files[image]) for image in every}
+        return {image: single_file(files[image]) for image in image_ids}
 
 
 def missing_images_message(folder: Path, missing: Sequence[str]) -> str:
     """The message for image ids that a folder lacks."""
     return (
         f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
-        f"({', '.join(sorted(PICTURES))}); add them"
+        f"({', '.join(sorted(IMAGE_ENDINGS))}); add them"
     )
 
 
@@ -250,23 +252,23 @@ def split_decodable(
     Raises:
         InputError: an image cannot be decoded, unless `skip` is set.
     """
-    kept = []
-    bad = []
+    decodable = []
+    undecodable = []
     faults = []
     for image in images:
         try:
             read_image(Path(folder) / image.file)
         except InputError as error:
-            bad.append(image.file)
+            undecodable.append(image.file)
             faults.append(f"{Path(folder) / image.file}: {error}")
         else:
-            kept.append(image)
-    if bad and not skip:
+            decodable.append(image)
+    if undecodable and not skip:
         raise InputError(
-            f"{faults[0]} ({len(bad):,} of {len(images):,} captioned images); replace it, or pass --skip-bad to "
-            "leave out images that do not decode"
+            f"{faults[0]} ({len(undecodable):,} of {len(images):,} captioned images); replace it, or pass "
+            "--skip-bad to leave out images that do not decode"
         )
-    return kept, bad
+    return decodable, undecodable
 
 
 def single_file(files: Sequence[Path]) -> Path:
@@ -283,7 +285,7 @@ def files_below(folder: Path) -> dict[str, list[Path]]:
     Files of the same name are all listed.
     """
     check_image_folder(folder)
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     # rglob takes seconds for the many thousands of images that a folder may have.
     for place, _, names in os.walk(folder):
         below = Path(place).relative_to(folder)
@@ -291,14 +293,14 @@ def files_below(folder: Path) -> dict[str, list[Path]]:
         for name in sorted(names, reverse=True):
             if is_image_file(name):
                 base, _ = os.path.splitext(prefix + name)
-                found.setdefault(normalize_unicode(base), []).append(Path(place, name))
-    return found
+                files.setdefault(normalize_unicode(base), []).append(Path(place, name))
+    return files
 
 
 # Captioned images as samples: every image is decoded once; each epoch draws one caption and one
 # view.
 
-Cut = Callable[[Image.Image], np.ndarray]
+PixelMaker = Callable[[Image.Image], np.ndarray]
 """Converts an RGB image to the pixels (3, size, size) uint8 that a model reads."""
 
 
@@ -311,13 +313,13 @@ def decode_image(path: Path, size: int) -> np.ndarray:
 
     Source: CLIP's preprocessing (openai/CLIP, clip/clip.py, `_transform`).
     """
-    rgb = _picture(path)
+    rgb = _read_file(path)
     if rgb.size != (size, size):
         rgb = _centre_crop(rgb, size)
     return np.asarray(rgb).transpose(2, 0, 1)
 
 
-def _picture(path: Path) -> Image.Image:
+def _read_file(path: Path) -> Image.Image:
     with prefix_errors(path):
         return read_image(path)
 
@@ -349,7 +351,7 @@ class CaptionedImageDataset:
         augment: bool = True,
         shift: float = 0.0,
         flip: bool = True,
-        cut: Cut | None = None,
+        make_pixels: PixelMaker | None = None,
     ) -> None:
         """Decodes all images.
 
@@ -361,7 +363,7 @@ class CaptionedImageDataset:
             augment: draw captions and views; off for evaluation.
             shift: maximum translation of the view, as a share of `size`.
             flip: mirror half of the views.
-            cut: converts an image to pixels, in place of `decode`.
+            make_pixels: converts an image to pixels, in place of `decode_image`.
 
         Raises:
             InputError: an image cannot be decoded.
@@ -374,8 +376,11 @@ class CaptionedImageDataset:
         self.ids = [image.id for image in images]
         reading = track(images, "reading images", "image")
         paths = (Path(folder) / image.file for image in reading)
-        seen = (decode_image(path, size) if cut is None else cut(_picture(path)) for path in paths)
-        self.pixels = np.stack(list(seen))
+        pixels = (
+            decode_image(path, size) if make_pixels is None else make_pixels(_read_file(path))
+            for path in paths
+        )
+        self.pixels = np.stack(list(pixels))
         examples = []
         for place, image in enumerate(images):
             for number, caption in enumerate(image.captions):

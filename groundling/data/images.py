@@ -17,21 +17,21 @@ from PIL import ExifTags, Image, ImageOps
 from groundling.core.errors import InputError, convert_errors
 from groundling.runs.hashing import sha256_of
 
-PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
+IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
 """Endings of image files that are always supported."""
-HEIF = frozenset({".heic", ".heif"})
+HEIF_ENDINGS = frozenset({".heic", ".heif"})
 """Endings of iPhone photos, which need one of `HEIF_READERS`."""
 HEIF_READERS = ("pi_heif", "pillow_heif")
 """Packages that add HEIF to Pillow; the first contains no GPL code, so messages recommend it."""
 HEIF_ADVICE = "pip install 'groundling[heic]'"
-OTHERS = frozenset({".tif", ".tiff", ".avif", ".jxl", ".jp2", ".psd", ".dng", ".cr2"})
-OTHERS |= frozenset({".cr3", ".nef", ".arw", ".orf", ".rw2"})
+UNSUPPORTED_ENDINGS = frozenset({".tif", ".tiff", ".avif", ".jxl", ".jp2", ".psd", ".dng", ".cr2"})
+UNSUPPORTED_ENDINGS |= frozenset({".cr3", ".nef", ".arw", ".orf", ".rw2"})
 """Endings of images that are not searched for in folders."""
 SAME_SHAPE = 0.02
 """Tolerance for the ratio of width and height after scaling to whole pixels."""
 ON_ITS_SIDE = (5, 6, 7, 8)
 """EXIF orientations that swap width and height."""
-Picture = Path | Image.Image
+ImageInput = Path | Image.Image
 """An image file, or a Pillow image."""
 
 
@@ -45,7 +45,7 @@ def is_image_file(name: str) -> bool:
     if name.startswith("._"):
         return False
     ending = os.path.splitext(name)[1].lower()
-    return ending in PICTURES or (ending in HEIF and bool(heif_reader()))
+    return ending in IMAGE_ENDINGS or (ending in HEIF_ENDINGS and bool(heif_reader()))
 
 
 def register_heif(name: str) -> None:
@@ -53,7 +53,7 @@ def register_heif(name: str) -> None:
 
     Raises InputError if none is installed.
     """
-    if os.path.splitext(name)[1].lower() not in HEIF:
+    if os.path.splitext(name)[1].lower() not in HEIF_ENDINGS:
         return
     reader = heif_reader()
     if not reader:
@@ -61,24 +61,26 @@ def register_heif(name: str) -> None:
     import_module(reader).register_heif_opener()
 
 
-def unread_images(folder: str | Path, wanted: Iterable[str] | None = None) -> list[str]:
+def unread_images(folder: str | Path, names: Iterable[str] | None = None) -> list[str]:
     """One line for each unsupported image ending below a folder: number of files, and what to do.
 
-    `wanted`: names that are searched, with or without folders and endings; only files
+    `names`: names that are searched, with or without folders and endings; only files
     that may match are counted.
     """
-    asked = None if wanted is None else {_without_ending(name) for name in wanted}
+    stems = None if names is None else {_without_ending(name) for name in names}
     counts: Counter[str] = Counter()
-    for _, _, names in os.walk(folder):
-        for name in names:
+    for _, _, files in os.walk(folder):
+        for name in files:
             ending = os.path.splitext(name)[1].lower()
-            if ending not in OTHERS and (ending not in HEIF or is_image_file(name)):
+            if ending not in UNSUPPORTED_ENDINGS and (
+                ending not in HEIF_ENDINGS or is_image_file(name)
+            ):
                 continue
-            if asked is None or _without_ending(name) in asked:
+            if stems is None or _without_ending(name) in stems:
                 counts[ending] += 1
     lines = []
     for ending, count in sorted(counts.items()):
-        advice = HEIF_ADVICE if ending in HEIF else "save them as .jpg or .png"
+        advice = HEIF_ADVICE if ending in HEIF_ENDINGS else "save them as .jpg or .png"
         lines.append(f"{folder}: {count:,} {ending} images are not read; {advice}")
     return lines
 
@@ -87,7 +89,7 @@ def _without_ending(name: str) -> str:
     """The last part of a name, in lower case and without the ending of any image."""
     last = _plain(name).rpartition("/")[2].casefold()
     base, ending = os.path.splitext(last)
-    return base if ending in PICTURES | HEIF | OTHERS else last
+    return base if ending in IMAGE_ENDINGS | HEIF_ENDINGS | UNSUPPORTED_ENDINGS else last
 
 
 def is_outside_folder(name: str, folder: str | Path) -> bool:
@@ -107,7 +109,7 @@ def image_id(file: str) -> str:
     Other dots are part of the name.
     """
     base, dot, ending = file.rpartition(".")
-    is_ending = f"{dot}{ending}".lower() in PICTURES | HEIF
+    is_ending = f"{dot}{ending}".lower() in IMAGE_ENDINGS | HEIF_ENDINGS
     return normalize_unicode(base if base and is_ending else file)
 
 
@@ -120,26 +122,26 @@ class FileNameMatcher:
         for name in names:
             self.by_last.setdefault(_key(name), []).append(name)
 
-    def find(self, wanted: str) -> list[str]:
-        """The names that match `wanted`: in either Unicode form, with more
+    def find(self, name: str) -> list[str]:
+        """The names that match `name`: in either Unicode form, with more
         or fewer leading folders.
 
         A name without an image ending matches any ending; capitals of endings are ignored, because
         cameras write .JPG, unless one name matches exactly.
         """
-        wanted = _plain(wanted)
-        near = self.by_last.get(_key(wanted), [])
-        exact = [name for name in near if _means(wanted, normalize_unicode(name))]
-        small = _small_ending(wanted)
+        name = _plain(name)
+        candidates = self.by_last.get(_key(name), [])
+        exact = [other for other in candidates if _means(name, normalize_unicode(other))]
+        small = _small_ending(name)
         return exact or [
-            name for name in near if _means(small, _small_ending(normalize_unicode(name)))
+            other for other in candidates if _means(small, _small_ending(normalize_unicode(other)))
         ]
 
-    def differing_in_case(self, wanted: str) -> list[str]:
+    def differing_in_case(self, name: str) -> list[str]:
         """The names that would match if capitals were ignored."""
-        wanted = _plain(wanted).casefold()
-        near = self.by_last.get(_key(wanted), [])
-        return [name for name in near if _means(wanted, normalize_unicode(name).casefold())]
+        name = _plain(name).casefold()
+        candidates = self.by_last.get(_key(name), [])
+        return [other for other in candidates if _means(name, normalize_unicode(other).casefold())]
 
     def case_note(self, missing: Sequence[str]) -> str:
         """The number of names that differ from a file only in capitals, in words.
@@ -153,8 +155,8 @@ class FileNameMatcher:
         return f"{len(alike)} differ only in capitals, such as {name} from {file}; "
 
 
-def _plain(wanted: str) -> str:
-    return normalize_unicode(wanted.strip().replace("\\", "/").removeprefix("./"))
+def _plain(name: str) -> str:
+    return normalize_unicode(name.strip().replace("\\", "/").removeprefix("./"))
 
 
 def _small_ending(name: str) -> str:
@@ -175,16 +177,16 @@ def _key(name: str) -> str:
     return image_id(name.rpartition("/")[2]).casefold()
 
 
-def _means(wanted: str, name: str) -> bool:
-    if image_id(wanted) == wanted:
-        name = image_id(name)
-    return wanted == name or wanted.endswith(f"/{name}") or name.endswith(f"/{wanted}")
+def _means(name: str, other: str) -> bool:
+    if image_id(name) == name:
+        other = image_id(other)
+    return name == other or name.endswith(f"/{other}") or other.endswith(f"/{name}")
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
-def read_image(picture: Picture, reduced: bool = False) -> Image.Image:
+def read_image(image: ImageInput, reduced: bool = False) -> Image.Image:
     """An RGB image, rotated by its EXIF orientation.
 
     `reduced`: a JPEG at an eighth of its size, which is faster.
@@ -193,22 +195,22 @@ def read_image(picture: Picture, reduced: bool = False) -> Image.Image:
     """
     # For damaged bytes, Pillow's readers raise many kinds of exceptions.
     with convert_errors("does not decode as an image", errors=Exception):
-        if isinstance(picture, Image.Image):
-            return _in_rgb(picture)
-        if picture.exists() and not picture.is_file():  # reading a pipe would never end
-            raise InputError("is not a regular file")
-        register_heif(picture.name)
-        with Image.open(picture) as image:
-            if reduced:
-                image.draft("RGB", (1, 1))
+        if isinstance(image, Image.Image):
             return _in_rgb(image)
+        if image.exists() and not image.is_file():  # reading a pipe would never end
+            raise InputError("is not a regular file")
+        register_heif(image.name)
+        with Image.open(image) as opened:
+            if reduced:
+                opened.draft("RGB", (1, 1))
+            return _in_rgb(opened)
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
 
 
-def shape_mismatch(size: tuple[int, int], picture: Picture) -> str:
+def shape_mismatch(size: tuple[int, int], image: ImageInput) -> str:
     """A message if an image's shape differs from `size`, the width and
     height of its regions' image.
 
@@ -216,31 +218,31 @@ def shape_mismatch(size: tuple[int, int], picture: Picture) -> str:
     without the file's name, if the image cannot be read.
     """
     width, height = size
-    wide, high = _size_of(picture)
+    wide, high = _size_of(image)
     if not width or not height or abs(wide * height - high * width) <= SAME_SHAPE * wide * height:
         return ""
     return f"{wide} x {high} pixels, but its regions are from an image of {width} x {height}"
 
 
-def _size_of(picture: Picture) -> tuple[int, int]:
+def _size_of(image: ImageInput) -> tuple[int, int]:
     """Width and height after rotation by the EXIF orientation; for a file, from its header."""
-    if isinstance(picture, Image.Image):
-        return _in_rgb(picture).size
+    if isinstance(image, Image.Image):
+        return _in_rgb(image).size
     # See `read_image`.
     with convert_errors("does not decode as an image", errors=Exception):
-        register_heif(picture.name)
-        with Image.open(picture) as image:
-            turned = image.getexif().get(ExifTags.Base.Orientation, 1) in ON_ITS_SIDE
-            wide, high = image.size
-    return (high, wide) if turned else (wide, high)
+        register_heif(image.name)
+        with Image.open(image) as opened:
+            is_turned = opened.getexif().get(ExifTags.Base.Orientation, 1) in ON_ITS_SIDE
+            wide, high = opened.size
+    return (high, wide) if is_turned else (wide, high)
 
 
-def image_digest(picture: Picture) -> str:
+def image_digest(image: ImageInput) -> str:
     """A hash that identifies an image: of its file, or of its pixels."""
-    if isinstance(picture, Image.Image):
-        pixels = _in_rgb(picture)
+    if isinstance(image, Image.Image):
+        pixels = _in_rgb(image)
         return hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()
-    return sha256_of(picture)
+    return sha256_of(image)
 
 
 def _in_bytes(image: Image.Image) -> Image.Image:

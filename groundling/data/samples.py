@@ -21,11 +21,11 @@ from groundling.data.text.words import align_words, word_spans, word_type_ids
 Item = TypeVar("Item")
 
 
-def thinned(items: Sequence[Item], most: int) -> list[Item]:
-    """At most `most` of the items, evenly spaced, with the first and the last; 0: all."""
-    if not most or most >= len(items):
+def subsample(items: Sequence[Item], limit: int) -> list[Item]:
+    """At most `limit` of the items, evenly spaced, with the first and the last; 0: all."""
+    if not limit or limit >= len(items):
         return list(items)
-    places = np.linspace(0, len(items) - 1, most).round().astype(int)
+    places = np.linspace(0, len(items) - 1, limit).round().astype(int)
     return [items[place] for place in places]
 
 
@@ -43,7 +43,7 @@ def without_region_tags(example: Example) -> Example:
     )
 
 
-def together(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
+def concatenate_splits(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
     """The examples of several splits, concatenated; raises InputError if two have the same id.
 
     Soft targets (K, 2) need the same K throughout: shorter ones are padded with pairs of `IGNORE`.
@@ -58,20 +58,20 @@ def together(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
                 f"{' and '.join(splits)}: {count} examples are called {name!r}; the splits overlap, or the task's "
                 "reader gives different examples the same id"
             )
-    most = max((len(e.label) for e in examples if isinstance(e.label, np.ndarray)), default=0)
-    return [_padded(example, most) for example in examples]
+    length = max((len(e.label) for e in examples if isinstance(e.label, np.ndarray)), default=0)
+    return [_padded(example, length) for example in examples]
 
 
-def _padded(example: Example, most: int) -> Example:
+def _padded(example: Example, length: int) -> Example:
     label = example.label
-    if not isinstance(label, np.ndarray) or len(label) == most:
+    if not isinstance(label, np.ndarray) or len(label) == length:
         return example
-    rows = ((0, most - len(label)), (0, 0))
+    rows = ((0, length - len(label)), (0, 0))
     return replace(example, label=np.pad(label, rows, constant_values=IGNORE))
 
 
 class SampleDataset(Protocol):
-    """The data set that `train` and `evaluate` read.
+    """The data set that training and evaluation read.
 
     Wrappers (regions, pixels, teachers) take one and are one, in any order.
     """
@@ -217,7 +217,8 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, table: Sized) -> None:
     """
     if len(tokenizer) > len(table):
         raise InputError(
-            f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, the model {len(table)}"
+            f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, "
+            f"but the model's word embeddings have only {len(table)} rows"
         )
 
 
@@ -289,9 +290,9 @@ class TextRowEncoder:
         for parts, spans_of_parts, encoding in zip(
             texts, words, self.engine.encode_batch(plain), strict=True
         ):
-            dropped = max(0, len(encoding.ids) - self.max_length)
-            kept = self._cut(parts) if dropped else encoding
-            out.append((self._row(kept, spans_of_parts), dropped))
+            truncated_tokens = max(0, len(encoding.ids) - self.max_length)
+            kept = self._cut(parts) if truncated_tokens else encoding
+            out.append((self._row(kept, spans_of_parts), truncated_tokens))
         return out
 
     def row_of(self, tokens: Tokens) -> tuple[TextRow, int]:
@@ -318,13 +319,13 @@ class TextRowEncoder:
         return row, dropped
 
     def _cut(self, parts: tuple[str, ...]) -> Encoding:
-        kept = self.cutter.encode(parts[0], parts[1] if len(parts) == 2 else None)
+        truncated = self.cutter.encode(parts[0], parts[1] if len(parts) == 2 else None)
         # Without room for a token besides the special ones, the engine may not truncate the text.
-        if len(kept.ids) > self.max_length or set(kept.sequence_ids) == {None}:
+        if len(truncated.ids) > self.max_length or set(truncated.sequence_ids) == {None}:
             raise InputError(
                 f"--max-length {self.max_length}: no room for {parts[0][:40]!r} besides special tokens; raise it"
             )
-        return kept
+        return truncated
 
     def _row(self, encoding: Encoding, words: tuple[np.ndarray, ...]) -> TextRow:
         segment = np.array([-1 if s is None else s for s in encoding.sequence_ids], np.int64)
@@ -483,16 +484,16 @@ class TextDataset:
         text: TextRowEncoder | None,
         clip: ClipRowEncoder | None = None,
         *,
-        keep: int = 500_000,
+        max_cached: int = 500_000,
     ) -> None:
         """`text` and `clip` select the sides to make.
 
-        At most `keep` converted samples stay in memory.
+        At most `max_cached` converted samples stay in memory.
         """
         self.examples = examples
         self.text = text
         self.clip = clip
-        self.keep = keep
+        self.max_cached = max_cached
         self.ids = [example.id for example in examples]
         self.images = [example.images for example in examples]
         place: dict[object, int] = {}
@@ -513,25 +514,25 @@ class TextDataset:
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): rows, text tokens and CLIP tokens, counted by converting every text."""
-        counted: list[tuple[int, int, int]] = []
-        for start in range(0, len(self), AT_ONCE):
-            some = range(start, min(start + AT_ONCE, len(self)))
-            counted += [size_of(sample) for sample in self.get(some)]
-        return np.array(counted, np.int64).reshape(-1, 3)
+        counts: list[tuple[int, int, int]] = []
+        for start in range(0, len(self), TEXTS_PER_BATCH):
+            some = range(start, min(start + TEXTS_PER_BATCH, len(self)))
+            counts += [size_of(sample) for sample in self.get(some)]
+        return np.array(counts, np.int64).reshape(-1, 3)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
-        wanted = dict.fromkeys(self.first_of_equal[index] for index in indices)
-        missing = [first for first in wanted if first not in self.cache]
+        firsts = dict.fromkeys(self.first_of_equal[index] for index in indices)
+        missing = [first for first in firsts if first not in self.cache]
         converted = self._convert([self.examples[first] for first in missing]) if missing else []
-        fresh = dict(zip(missing, converted, strict=True))
+        converted_samples = dict(zip(missing, converted, strict=True))
         out = []
         for index in indices:
             first = self.first_of_equal[index]
-            sample = fresh.get(first) or self.cache[first]
+            sample = converted_samples.get(first) or self.cache[first]
             out.append(_labelled(sample, self.examples[index]))
-        for first in missing[: max(0, self.keep - len(self.cache))]:
-            self.cache[first] = fresh[first]
+        for first in missing[: max(0, self.max_cached - len(self.cache))]:
+            self.cache[first] = converted_samples[first]
         return out
 
     def _convert(self, examples: Sequence[Example]) -> list[Sample]:
@@ -575,7 +576,7 @@ class TextDataset:
         return samples
 
 
-AT_ONCE = 1024
+TEXTS_PER_BATCH = 1024
 """Texts that are converted together while sizes are counted."""
 
 
@@ -590,17 +591,20 @@ class SampledTextDataset:
     """Samples of texts that have several versions; each epoch draws one at random."""
 
     def __init__(
-        self, versions: Sequence[Sequence[Example]], text: TextRowEncoder, judged: bool = False
+        self,
+        versions: Sequence[Sequence[Example]],
+        text: TextRowEncoder,
+        labels_correctness: bool = False,
     ) -> None:
         """All versions of each text; the first gives the id.
 
         For a multiple choice, one choice is drawn as well.
 
-        With `judged`, the label `sentence_image` is 1 if the drawn choice or statement is right.
+        With `labels_correctness`, the label `sentence_image` is 1 if the drawn choice or statement is right.
         """
         self.versions = versions
         self.text = text
-        self.labels_correctness = judged
+        self.labels_correctness = labels_correctness
         firsts = [examples[0] for examples in versions]
         self.ids = [example.id for example in firsts]
         self.images = [example.images for example in firsts]
@@ -654,7 +658,7 @@ def _drawable(example: Example) -> list[Example]:
 def longest_versions(versions: Sequence[Sequence[Example]], text: TextRowEncoder) -> np.ndarray:
     """Number of tokens (len(versions),) of the longest version of each text."""
     every = [example for examples in versions for example in examples]
-    tokens = TextDataset(every, text, keep=0).sizes[:, 1]
+    tokens = TextDataset(every, text, max_cached=0).sizes[:, 1]
     ends = np.cumsum([len(examples) for examples in versions])
     return np.array([part.max() for part in np.split(tokens, ends[:-1])], np.int64)
 
@@ -673,16 +677,16 @@ def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndar
     badly: in batches of 32 sorted by tokens, padding is .02 of RTE's and .01 of MRPC's tokens;
     sorted by characters, .17 and .33.
     """
-    counted: list[int] = []
-    for start in range(0, len(examples), AT_ONCE):
-        some = examples[start : start + AT_ONCE]
-        seconds = [one.choices or texts_of(one)[1:] for one in some]
+    counts: list[int] = []
+    for start in range(0, len(examples), TEXTS_PER_BATCH):
+        batch = examples[start : start + TEXTS_PER_BATCH]
+        seconds = [one.choices or texts_of(one)[1:] for one in batch]
         every = [
-            text for one, more in zip(some, seconds, strict=True) for text in (one.text, *more)
+            text for one, more in zip(batch, seconds, strict=True) for text in (one.text, *more)
         ]
         sizes = map(len, every if engine is None else _encoded(every, engine))
-        counted += [next(sizes) + max((next(sizes) for _ in more), default=0) for more in seconds]
-    return np.array(counted, np.int64)
+        counts += [next(sizes) + max((next(sizes) for _ in more), default=0) for more in seconds]
+    return np.array(counts, np.int64)
 
 
 def _encoded(texts: Sequence[str], engine: Tokenizer) -> list[Encoding]:
@@ -692,10 +696,7 @@ def _encoded(texts: Sequence[str], engine: Tokenizer) -> list[Encoding]:
 
 
 def _key(example: Example) -> object:
-    """The rows of a multiple-choice example, in place of its own.
-
-    All samples of a data set have C of them.
-    """
+    """The texts and tags of an example; those with equal ones share a converted sample."""
     marks = (
         example.region_tags,
         example.choice_region_tags,

@@ -144,17 +144,17 @@ class ShardWriter:
     """
 
     def __init__(
-        self, folder: str | Path, key: Facts | None = None, part: ProcessRank | None = None
+        self, folder: str | Path, key: Facts | None = None, process: ProcessRank | None = None
     ) -> None:
         """Start a store in `folder`, or resume one.
 
         `key` is everything that the contents depend on (checkpoint, preprocessing, hashes
-        of inputs), as JSON. `part` is this process's rank. Raises InputError if the folder
+        of inputs), as JSON. `process` is this process's rank. Raises InputError if the folder
         has shards with another key.
         """
         self.folder = Path(folder)
         self.key: dict[str, Any] = json.loads(json_text(key or {}))
-        self.part = part or ProcessRank()
+        self.process = process or ProcessRank()
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         written = self._numbers()
@@ -167,7 +167,7 @@ class ShardWriter:
 
     def pending(self, shards: int) -> Iterator[int]:
         """The numbers of this process's incomplete shards, among `shards`."""
-        for number in self.part.shard_numbers(shards):
+        for number in self.process.shard_numbers(shards):
             if not self.is_complete(number):
                 yield number
 
@@ -182,10 +182,10 @@ class ShardWriter:
             arrays = [np.ascontiguousarray(record.arrays[name], dtype) for record in records]
             rows = sum(len(array) for array in arrays)
             header = io.BytesIO()
-            about = {"descr": dtype.str, "fortran_order": False, "shape": (rows, *shape)}
-            np.lib.format.write_array_header_1_0(header, about)
-            tokens = [memoryview(header.getvalue()), *(array.data for array in arrays)]
-            sha256 = _write(shard_file(self.folder, name, number), tokens)
+            header_fields = {"descr": dtype.str, "fortran_order": False, "shape": (rows, *shape)}
+            np.lib.format.write_array_header_1_0(header, header_fields)
+            chunks = [memoryview(header.getvalue()), *(array.data for array in arrays)]
+            sha256 = _write(shard_file(self.folder, name, number), chunks)
             columns[name] = ColumnInfo(dtype.str, shape, rows, sha256)
         facts = [dict(record.facts) for record in records]
         index = ShardIndex(
@@ -213,7 +213,7 @@ class ShardWriter:
             skipped: reasons for skipped records that are in no shard.
             summary: further entries of the manifest, computed from all shards'
                 indices, e.g. other `counts`.
-            barrier: waits for all processes of `part`, each of which must call
+            barrier: waits for all processes of the run, each of which must call
                 this; the first one writes.
 
         Raises InputError if a shard is missing, has another key or other arrays,
@@ -221,7 +221,7 @@ class ShardWriter:
         """
         if barrier is not None:
             barrier()
-        if self.part.rank == 0:
+        if self.process.rank == 0:
             self._write_manifest(facts, skipped, summary)
         if barrier is not None:
             barrier()
@@ -290,32 +290,32 @@ class ShardWriter:
 
     def _forms(self, records: Sequence[Record]) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
         """By array name: type and shape of a row, which must be equal for all records of a shard."""
-        seen = set()
+        names = set()
         forms: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         for record in records:
-            if record.id in seen:
+            if record.id in names:
                 raise InputError(f"{self.folder}: two records are called {record.id!r}")
-            seen.add(record.id)
-            theirs = {name: self._form(record, name) for name in record.arrays}
+            names.add(record.id)
+            record_forms = {name: self._form(record, name) for name in record.arrays}
             if not forms:
-                forms = theirs
-            if theirs != forms:
+                forms = record_forms
+            if record_forms != forms:
                 raise InputError(
                     f"{self.folder}: records differ: {records[0].id!r} has {_words(forms)}, "
-                    f"{record.id!r} {_words(theirs)}; expected arrays of one type and shape"
+                    f"{record.id!r} {_words(record_forms)}; expected arrays of one type and shape"
                 )
         return forms
 
     def _form(self, record: Record, name: str) -> tuple[np.dtype, tuple[int, ...]]:
         array = record.arrays[name]
         dtype = array.dtype
-        who = f"{self.folder}: array {name!r} of {record.id!r}"
+        where = f"{self.folder}: array {name!r} of {record.id!r}"
         if not _ARRAY_NAME.fullmatch(name) or name == "index":
-            raise InputError(f"{who}: names are a-z, 0-9 and _, and not index")
+            raise InputError(f"{where}: names are a-z, 0-9 and _, and not index")
         if dtype.kind not in "biuf" or dtype.itemsize > 8:
-            raise InputError(f"{who} holds {dtype}, expected numbers of at most 8 bytes, or bool")
+            raise InputError(f"{where} holds {dtype}, expected numbers of at most 8 bytes, or bool")
         if array.ndim == 0:
-            raise InputError(f"{who} has no first axis")
+            raise InputError(f"{where} has no first axis")
         return dtype.newbyteorder("<"), array.shape[1:]
 
 
@@ -323,7 +323,7 @@ def _words(forms: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> str:
     return ", ".join(f"{name} {dtype.name} {shape}" for name, (dtype, shape) in forms.items())
 
 
-def _write(path: Path, tokens: Iterable[memoryview]) -> str:
+def _write(path: Path, chunks: Iterable[memoryview]) -> str:
     """Write a file atomically; returns its SHA-256.
 
     The data is flushed to disk before the rename, so after a power failure every file
@@ -333,9 +333,9 @@ def _write(path: Path, tokens: Iterable[memoryview]) -> str:
     partial = path.with_name(path.name + ".partial")
     with disk_errors(path):
         with partial.open("wb") as stream:
-            for token in tokens:
-                stream.write(token)
-                digest.update(token)
+            for chunk in chunks:
+                stream.write(chunk)
+                digest.update(chunk)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, path)
@@ -467,13 +467,13 @@ def open_file_limit() -> int:
     several hundred files open.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    target = MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN)
+    if soft != resource.RLIM_INFINITY and soft < target:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
         except (OSError, ValueError):
             return OPEN_FILES
-    return max(OPEN_FILES, wanted // 8)
+    return max(OPEN_FILES, target // 8)
 
 
 def duplicate_ids(indices: Iterable[ShardIndex], folder: Path) -> list[str]:
@@ -498,20 +498,20 @@ class ShardStore:
         self,
         folder: str | Path,
         noun: str = "record",
-        read: Callable[[Path], ShardIndex] = read_index,
+        index_reader: Callable[[Path], ShardIndex] = read_index,
     ) -> None:
         """A folder that a `ShardWriter` has closed.
 
-        `noun` is the word for a record in messages. `read` reads an index (and may check more of
+        `noun` is the word for a record in messages. `index_reader` reads an index (and may check more of
         it). Raises InputError if the store is incomplete, damaged or another kind of folder.
         """
         self.folder = Path(folder)
         self.noun = noun
-        self._read = read
+        self._index_reader = index_reader
         path = self.folder / "manifest.json"
         if not path.is_file():
             raise InputError(
-                f"{folder}: not a complete store; the command that writes it resumes it"
+                f"{folder}: not a complete store; repeat the command that writes it, which then resumes"
             )
         self.manifest = read_object(path)
         shards = self.manifest.get("shards")
@@ -522,7 +522,9 @@ class ShardStore:
                 f"{path}: format {self.manifest.get('format')!r}, expected {FORMAT}; "
                 "a newer version of groundling wrote it"
             )
-        self.indices = [read(shard_file(self.folder, "index", at)) for at in range(shards)]
+        self.indices = [
+            index_reader(shard_file(self.folder, "index", shard)) for shard in range(shards)
+        ]
         self.rows = total_rows(self.indices, self.folder)
         self.columns: dict[str, ColumnInfo] = next((i.columns for i in self.indices if i.ids), {})
         self.ids = [name for index in self.indices for name in index.ids]
@@ -532,7 +534,7 @@ class ShardStore:
         self._arrays = lru_cache(max(1, open_file_limit() // max(1, len(self.columns))))(self._open)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ShardStore, (self.folder, self.noun, self._read)
+        return ShardStore, (self.folder, self.noun, self._index_reader)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -24,7 +24,7 @@ TABLES = (".csv", ".tsv")
 """Endings of tables, whose first line names the columns."""
 ROWS = (*TABLES, ".jsonl")
 """Endings of files with one row of named columns or fields per line."""
-OWN = (*ROWS, ".json")
+DATA_FILES = (*ROWS, ".json")
 """The same, and .json, which holds a list of such objects."""
 BLOCK = 1 << 20
 """Number of bytes read at a time."""
@@ -174,7 +174,7 @@ def separator_note(path: Path) -> str:
 
     Raises InputError as `read_text`.
     """
-    if path.suffix in OWN and path.suffix not in TABLES:
+    if path.suffix in DATA_FILES and path.suffix not in TABLES:
         return ""
     usual = default_dialect(path)
     found = detect_dialect(_first_line(path), usual)
@@ -214,8 +214,8 @@ def read_tsv(
             values into other columns.
     """
     path = Path(path)
-    how = detect_dialect(_first_line(path), TABS) if header else TABS
-    return _by_name(columns, _values(path, columns, how, header, short))
+    dialect = detect_dialect(_first_line(path), TABS) if header else TABS
+    return _by_name(columns, _values(path, columns, dialect, header, short))
 
 
 def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -252,11 +252,11 @@ def table_values(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list
 def _values(
     path: Path,
     columns: Sequence[str],
-    how: TableDialect,
+    dialect: TableDialect,
     header: bool = True,
     short: list[int] | None = None,
 ) -> Iterator[tuple[int, list[str]]]:
-    rows = _rows(path, how)
+    rows = _rows(path, dialect)
     names = list(columns)
     if header:
         _, names = next(rows)
@@ -268,25 +268,25 @@ def _values(
             if short is not None and len(fields) < width:
                 short.append(line)
                 continue
-            raise InputError(f"{path}, line {line}: {_wrong_count(len(fields), names, how)}")
+            raise InputError(f"{path}, line {line}: {_wrong_count(len(fields), names, dialect)}")
         yield line, [fields[place] for place in places]
 
 
-def _wrong_count(fields: int, names: Sequence[str], how: TableDialect) -> str:
+def _wrong_count(fields: int, names: Sequence[str], dialect: TableDialect) -> str:
     """The message for a row whose number of fields differs from the header's."""
-    if not how.quoted:
+    if not dialect.quoted:
         return f"{fields} fields, expected {len(names)}; a tab separates columns and cannot be part of a text"
     if fields < len(names):
         return f"no value for column {names[fields]!r}; the row has {fields} of {len(names)} values"
-    mark = SEPARATORS[how.separator].removesuffix("s")
+    mark = SEPARATORS[dialect.separator].removesuffix("s")
     return f"{fields} values for {len(names)} columns; a {mark} inside a value needs quotes"
 
 
-def _rows(path: Path, how: TableDialect) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, dialect: TableDialect) -> Iterator[tuple[int, list[str]]]:
     """All rows of a table, the header included, each with its line number."""
-    if how.quoted:
-        return _quoted_rows(path, how.separator)
-    return _plain_rows(path, how.separator)
+    if dialect.quoted:
+        return _quoted_rows(path, dialect.separator)
+    return _plain_rows(path, dialect.separator)
 
 
 def _plain_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -311,7 +311,7 @@ def _quoted_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _wrong_quotes(path: Path, separator: str, first: int, last: int, error: csv.Error) -> str:
-    """The message for a faulty row from line `first` to `train_metrics`: the quote
+    """The message for a faulty row from line `first` to `last`: the quote
     that is not closed correctly.
 
     Everything after an unclosed quote belongs to one value, until a later quote is invalid
@@ -415,20 +415,20 @@ class TableRow(Mapping[str, str]):
     memory for a million rows.
     """
 
-    __slots__ = ("places", "values_in_order")
+    __slots__ = ("position_of", "values_in_order")
 
-    def __init__(self, places: Mapping[str, int], values: tuple[str, ...]) -> None:
-        self.places = places
+    def __init__(self, position_of: Mapping[str, int], values: tuple[str, ...]) -> None:
+        self.position_of = position_of
         self.values_in_order = values
 
     def __getitem__(self, name: str) -> str:
-        return self.values_in_order[self.places[name]]
+        return self.values_in_order[self.position_of[name]]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
+        return iter(self.position_of)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.position_of)
 
 
 def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
@@ -494,16 +494,16 @@ def check_columns(path: Path, columns: Sequence[str]) -> None:
 
 
 def check_named_columns(
-    path: Path, header: Sequence[str], columns: Mapping[str, str], mark: str
+    path: Path, header: Sequence[str], columns: Mapping[str, str], prefix: str
 ) -> None:
     """Raises InputError if a setting names a column, or one of several separated by
     commas, that the header lacks.
 
-    `columns`: values of settings, by the name of the setting, which messages write after `mark`.
+    `columns`: values of settings, by the name of the setting, which messages write after `prefix`.
     """
     for setting, listed in columns.items():
         for name in filter(None, map(str.strip, listed.split(","))):
-            advice = f"; name the column with {mark}{setting}"
+            advice = f"; name the column with {prefix}{setting}"
             require_known(name, header, f"{path}: no column {name!r}", advice)
 
 
@@ -520,9 +520,9 @@ def read_all_columns(
     if path.suffix in TABLES:
         header = read_header(path)
         _require_columns(path, columns, header)
-        places = {name: place for place, name in enumerate(header)}
+        position_of = {name: place for place, name in enumerate(header)}
         rows: list[tuple[RowPosition, Mapping[str, Any]]] = [
-            (row_position(path, number), TableRow(places, tuple(values)))
+            (row_position(path, number), TableRow(position_of, tuple(values)))
             for number, values in read_rows(path, tuple(header))
         ]
     else:

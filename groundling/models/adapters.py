@@ -119,7 +119,7 @@ class ClipFusionAdapter(Encoder):
         return nn.ModuleList()
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """`pooled` (N, P), P as in `sizes`, from the features `clip_image` and `clip_text` (N, E)."""
+        """`pooler_output` (N, P), P as in `sizes`, from the features `clip_image` and `clip_text` (N, E)."""
         batch.require((f"features.{IMAGE}", f"features.{TEXT}"), "an adapter over CLIP")
         image = batch.features[IMAGE].float()
         text = batch.features[TEXT].float()
@@ -199,7 +199,8 @@ def load_adapter(source: str | Path) -> ClipFusionAdapter:
         base = load_adapter_backbone(fields["clip"])
     if base.weights != fields.get("weights"):
         raise InputError(
-            f"{path}: the adapter was trained over other weights than {base.source} has now; give it the same CLIP"
+            f"{path}: the adapter was trained over other weights than {base.source} has now; "
+            "restore that CLIP"
         )
     model = ClipFusionAdapter(base, AdapterSettings(**settings))  # type: ignore[arg-type]
     with convert_errors(f"{Path(source) / WEIGHTS}: its weights do not fit this adapter"):

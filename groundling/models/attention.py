@@ -44,8 +44,8 @@ class SequencePositions:
     @staticmethod
     def concatenate(*parts: SequencePositions) -> SequencePositions:
         """Concatenate the positions of several sequences."""
-        holds = torch.cat([part.kinds for part in parts], 1)
-        return SequencePositions(holds, torch.cat([part.indices for part in parts], 1))
+        kinds = torch.cat([part.kinds for part in parts], 1)
+        return SequencePositions(kinds, torch.cat([part.indices for part in parts], 1))
 
 
 @with_field_docs
@@ -69,9 +69,9 @@ AttentionCallback = Callable[[AttentionMap], None]
 """Called with each map as it is computed; to keep memory constant it must not keep the tensors."""
 
 
-def _with_indices(holds: Tensor) -> SequencePositions:
+def _with_indices(kinds: Tensor) -> SequencePositions:
     return SequencePositions(
-        holds, torch.arange(holds.shape[1], device=holds.device).expand_as(holds)
+        kinds, torch.arange(kinds.shape[1], device=kinds.device).expand_as(kinds)
     )
 
 
@@ -119,7 +119,7 @@ def added_positions(rows: int, count: int, device: torch.device) -> SequencePosi
 
 @contextmanager
 def capture_attention(encoder: Any, callback: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Within the context, call `tell(layer, weights)` with the weights (N, heads, S, S) of each self-attention.
+    """Within the context, call `callback(layer, weights)` with the weights (N, heads, S, S) of each self-attention.
 
     Only eager attention returns weights, so the encoder uses it within the context. Raises
     InputError if the encoder returned none.

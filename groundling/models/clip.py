@@ -111,7 +111,7 @@ class ClipTextTower(nn.Module):
             states = self._states(windows)
         return self._with_ends(self.projection(states), windows)
 
-    def unprojected(self, windows: ClipWindows) -> tuple[Tensor, Tensor]:
+    def forward_unprojected(self, windows: ClipWindows) -> tuple[Tensor, Tensor]:
         """As `forward`, without the projection: token states (W, S, D) and each window's end state (W, D)."""
         return self._with_ends(self._states(windows), windows)
 
@@ -142,12 +142,12 @@ class ClipTextTower(nn.Module):
         places = window_positions(windows)
         tokens = windows.input_ids.shape[1]
 
-        def tell(layer: int, weights: Tensor) -> None:
+        def report(layer: int, weights: Tensor) -> None:
             # SigLIP attends to its padding too, which is left out of rows and columns.
             inside = weights[:, :, :tokens, :tokens]
             attention(AttentionMap("self", layer, inside, places, places))
 
-        return capture_attention(self.tower, tell)
+        return capture_attention(self.tower, report)
 
 
 def last_token_positions(word: Tensor, words: int) -> Tensor:
@@ -235,10 +235,10 @@ class ClipImageTower(nn.Module):
 
         Raises InputError if the processor returns another shape or type.
         """
-        made = self.processor(
+        processed = self.processor(
             images=image, do_rescale=False, do_normalize=False, return_tensors="np"
         )
-        pixels: np.ndarray = made["pixel_values"][0]
+        pixels: np.ndarray = processed["pixel_values"][0]
         side = int(self.tower.config.image_size)
         if pixels.shape != (3, side, side) or pixels.dtype != np.uint8:
             raise InputError(
@@ -260,18 +260,19 @@ def load_clip_image_tower(source: str | Path) -> ClipImageTower:
     Raises InputError if it has no CLIP-like image tower, or no image processor.
     """
     config = load_config(source)
-    if config.model_type not in SEEING:
+    if config.model_type not in IMAGE_TOWERS:
         raise InputError(
-            f"{source}: a {config.model_type} model has no CLIP-like image tower; expected {sorted(SEEING)}"
+            f"{source}: a {config.model_type} model has no CLIP-like image tower; "
+            f"expected {sorted(IMAGE_TOWERS)}"
         )
-    model = load_weights(SEEING[config.model_type], source)
+    model = load_weights(IMAGE_TOWERS[config.model_type], source)
     tower = model.vision_model if hasattr(model, "vision_model") else model
     projects = hasattr(model, "visual_projection")
     projection = model.visual_projection if projects else nn.Identity()
     return ClipImageTower(tower, projection, load_processor(source))
 
 
-SEEING: dict[str, Any] = {
+IMAGE_TOWERS: dict[str, Any] = {
     "clip": AutoModel,
     "siglip": AutoModel,
     "clip_vision_model": CLIPVisionModelWithProjection,
@@ -288,15 +289,15 @@ class FrozenClip:
         image: ClipImageTower | None,
         text: ClipTextTower | None,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        joined: bool = True,
+        share_space: bool = True,
     ) -> None:
-        """`tokenizer`: the text tower's; `joined`: both towers are of one model and share a space."""
-        for side in (image, text):
-            if side is not None:
-                side.eval().requires_grad_(False)
+        """`tokenizer`: the text tower's; `share_space`: both towers are of one model, with one space."""
+        for tower in (image, text):
+            if tower is not None:
+                tower.eval().requires_grad_(False)
         self.image = image
         self.text = text
-        self.share_space = joined
+        self.share_space = share_space
         self.windows: ClipRowEncoder | None = None
         if text is not None:
             own = require(tokenizer, "tokenizer", "a text side")
@@ -304,33 +305,33 @@ class FrozenClip:
 
     def to(self, device: torch.device | str) -> None:
         """Move both towers to a device."""
-        for side in (self.image, self.text):
-            if side is not None:
-                side.to(device)
+        for tower in (self.image, self.text):
+            if tower is not None:
+                tower.to(device)
 
     @property
     def device(self) -> torch.device:
         """The device of the towers."""
-        side = self.text if self.text is not None else require(self.image, "image", "a teacher")
-        return next(side.parameters()).device
+        tower = self.text if self.text is not None else require(self.image, "image", "a teacher")
+        return next(tower.parameters()).device
 
     def encode_images(self, batch: Batch, names: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Pooled features (U, D) of each row's image, and embeddings (U, E) in the joint space.
 
         `names` (U,) identify the images; rows of one image share one forward pass.
         """
-        side = require(self.image, "image", "this teacher")
+        tower = require(self.image, "image", "this teacher")
         first = {name: place for place, name in reversed(list(enumerate(names)))}
         order = {name: number for number, name in enumerate(first)}
         pixels = require(batch.pixels, "pixels", "a teacher of images")
-        pooled = side(pixels[list(first.values())])[[order[name] for name in names]]
-        return pooled, side.projection(pooled)
+        pooled = tower(pixels[list(first.values())])[[order[name] for name in names]]
+        return pooled, tower.projection(pooled)
 
     def encode_texts(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Token states (U, V, D) of each row's text, and the state (U, D) at its end, before the projection."""
-        side = require(self.text, "text", "this teacher")
+        tower = require(self.text, "text", "this teacher")
         windows = require(batch.clip, "clip", "a teacher of texts")
-        states, ends = side.unprojected(windows)
+        states, ends = tower.forward_unprojected(windows)
         return windows.flatten_states(states), ends
 
     def tokenize(self, texts: Sequence[str]) -> list[tuple[TextRow, int]]:
@@ -341,17 +342,17 @@ class FrozenClip:
 
     @torch.no_grad()
     def embed_texts(self, rows: Sequence[TextRow], batch: int = 64) -> Tensor:
-        """Unit-length embeddings (len(rows), E) in the joint space, of texts that `rows` tokenized.
+        """Unit-length embeddings (len(rows), E) in the joint space, of tokenized texts.
 
         Encodes `batch` texts at a time, on the towers' device.
         """
-        side = require(self.text, "text", "a text's embedding")
+        tower = require(self.text, "text", "a text's embedding")
         embedded = []
         for start in range(0, len(rows), batch):
             some = rows[start : start + batch]
             samples = [Sample(str(number), clip=row) for number, row in enumerate(some)]
             _, ends = self.encode_texts(collate(samples).to(self.device))
-            embedded.append(F.normalize(side.projection(ends), dim=-1))
+            embedded.append(F.normalize(tower.projection(ends), dim=-1))
         return torch.cat(embedded)
 
     def tokenize_words(self, text: str) -> TextRow:
@@ -371,20 +372,20 @@ class FrozenClip:
     @cached_property
     def image_key(self) -> dict[str, Any]:
         """Hash of the image tower's weights, and its preprocessing, as JSON."""
-        side = require(self.image, "image", "this teacher")
-        preprocessing = json.loads(json.dumps(side.processor.to_dict(), default=str))
-        return {"weights": weights_sha256(side), "preprocessing": preprocessing}
+        tower = require(self.image, "image", "this teacher")
+        preprocessing = json.loads(json.dumps(tower.processor.to_dict(), default=str))
+        return {"weights": weights_sha256(tower), "preprocessing": preprocessing}
 
     @cached_property
     def text_key(self) -> dict[str, Any]:
         """Hashes of the text tower's weights and tokenizer, and its context length, as JSON."""
-        side = require(self.text, "text", "this teacher")
+        tower = require(self.text, "text", "this teacher")
         windows = require(self.windows, "text", "this teacher")
         tokenizer = hashlib.sha256(windows.engine.to_str().encode()).hexdigest()
         return {
-            "weights": weights_sha256(side),
+            "weights": weights_sha256(tower),
             "tokenizer": tokenizer,
-            "positions": side.context_length,
+            "positions": tower.context_length,
         }
 
 
@@ -416,7 +417,7 @@ class ClipTextEncoder(Encoder):
         return self.clip.token_embedding
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """`pooled` (N, 2E), the mean of the windows' text features (W, E); `attention` as in `ClipTextTower`."""
+        """`pooler_output` (N, 2E), the mean of the windows' text features (W, E); `attention` as in `ClipTextTower`."""
         windows = require(batch.clip, "clip", "a CLIP text tower")
         _, features = self.clip(windows, attention)
         place = windows.row_index * 2 + windows.token_type_ids

@@ -34,15 +34,15 @@ from groundling.models.text_encoder import TextEncoder, load_text_encoder
 class CrossAttentionBlock(nn.Module):
     """Post-LN multi-head attention from one sequence to another (or itself), with residual and LayerNorm."""
 
-    def __init__(self, width: int, over: int, heads: int, dropout: float) -> None:
-        """`width` of the query states, `over` of the key and value states."""
+    def __init__(self, width: int, key_width: int, heads: int, dropout: float) -> None:
+        """`width` of the query states, `key_width` of the key and value states."""
         super().__init__()
         self.heads = heads
         self.dropout = dropout
         self.query = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
-        self.key = nn.Linear(over, width)
-        self.value = nn.Linear(over, width)
+        self.key = nn.Linear(key_width, width)
+        self.value = nn.Linear(key_width, width)
         self.norm = nn.LayerNorm(width, eps=1e-12)
 
     def _split(self, projected: Tensor) -> Tensor:
@@ -50,20 +50,20 @@ class CrossAttentionBlock(nn.Module):
         by_head: Tensor = projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         return by_head
 
-    def weights(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
+    def weights(self, states: Tensor, context: Tensor, key_mask: Tensor) -> Tensor:
         """Attention weights (N, heads, T, V) of `forward`; each row sums to 1 over the positions in `key_mask`."""
         query = self._split(self.query(states))
-        key = self._split(self.key(over))
+        key = self._split(self.key(context))
         scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
         inside: Tensor = scores.masked_fill(~key_mask[:, None, None, :], -torch.inf)
         return inside.softmax(-1)
 
-    def forward(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
-        """States (N, T, D) after attending over (N, V, D') where `key_mask` (N, V) is True."""
+    def forward(self, states: Tensor, context: Tensor, key_mask: Tensor) -> Tensor:
+        """States (N, T, D) after attending over `context` (N, V, D') where `key_mask` (N, V) is True."""
         mixed = F.scaled_dot_product_attention(
             self._split(self.query(states)),
-            self._split(self.key(over)),
-            self._split(self.value(over)),
+            self._split(self.key(context)),
+            self._split(self.value(context)),
             attn_mask=key_mask[:, None, None, :],
             dropout_p=self.dropout if self.training else 0.0,
         )
@@ -152,7 +152,7 @@ def make_cross_modal_layers(
             f"a {config.model_type} model has no `num_attention_heads`, which a cross-modal encoder needs"
         )
     settings = config.to_dict()
-    told = [settings[name] for name in INNER if settings.get(name)]
+    inner_widths = [settings[name] for name in INNER if settings.get(name)]
     dropouts = [settings[name] for name in DROPOUT if settings.get(name) is not None]
     return nn.ModuleList(
         CrossModalLayer(
@@ -161,7 +161,7 @@ def make_cross_modal_layers(
             clip=clip.embed_dim,
             # 64 is CLIP's head width; the tower's number of heads may not divide the projection's width.
             clip_heads=max(1, clip.embed_dim // 64),
-            inner=told[0] if told else 4 * config.hidden_size,
+            inner=inner_widths[0] if inner_widths else 4 * config.hidden_size,
             dropout=dropouts[0] if dropouts else 0.1,
         )
         for _ in range(layers)
@@ -200,8 +200,8 @@ class CrossModalEncoder(Encoder):
         """
         tokens = require(batch.text, "text", "a cross-modal model")
         windows = require(batch.clip, "clip", "a cross-modal model")
-        alone: EncoderOutput = self.text(batch)
-        text = require(alone.text, "text", "a cross-modal model")
+        text_output: EncoderOutput = self.text(batch)
+        text = require(text_output.text, "text", "a cross-modal model")
         visual = windows.flatten_states(self.clip(windows)[0])
         clip = visual
         for number, layer in enumerate(self.cross):
@@ -211,7 +211,7 @@ class CrossModalEncoder(Encoder):
                 _report_maps(attention, number, maps, places)
             text, clip = layer(text, clip, tokens.attention_mask, windows.key_mask)
         return replace(
-            alone,
+            text_output,
             pooler_output=None,
             visual=visual,
             joint_text=text,
@@ -252,9 +252,9 @@ def _report_maps(
     maps: dict[tuple[str, str], Tensor],
     places: dict[str, SequencePositions],
 ) -> None:
-    for (reader, read), weights in maps.items():
-        name = f"{reader} over {read}"
-        attention(AttentionMap(name, layer, weights, places[reader], places[read]))
+    for (query, key), weights in maps.items():
+        name = f"{query} over {key}"
+        attention(AttentionMap(name, layer, weights, places[query], places[key]))
 
 
 LAYERS = "cross_layers.safetensors"

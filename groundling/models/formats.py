@@ -12,7 +12,7 @@ from torch import nn
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
 from groundling.core.field_docs import with_field_docs
-from groundling.data.regions.inputs import Source
+from groundling.data.regions.inputs import FeatureSource
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.attention import AttentionCallback
 
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
 class RegionEncoder(Encoder):
     """A model that reads text and regions, or text and patches. Abstract."""
 
-    region_source: Source = "features"
+    region_source: FeatureSource = "features"
     """Where the features of its regions come from."""
     reads_whole_image: bool
     """Whether the first region is the whole image."""
@@ -101,7 +101,7 @@ class InspectionFormat:
 
     name: str
     """Its name in messages."""
-    fits: Callable[[str], bool]
+    matches: Callable[[str], bool]
     """Whether a hub id or folder has this format."""
     load: Callable[[str], Encoder]
     """Load the model to show from that hub id or folder."""

@@ -155,14 +155,14 @@ class LMHead(nn.Module):
 
         Missing biases of the LayerNorm and of the Linear are zero; a table may be missing.
         """
-        made = {name: value for name, value in self.state_dict().items() if name != "table"}
+        initial = {name: value for name, value in self.state_dict().items() if name != "table"}
         if not {"dense.weight", "norm.weight", "bias"} <= stored.keys():
             return {}
         weights = {
             name: extend_vector(stored[name], value) if name in stored else torch.zeros_like(value)
-            for name, value in made.items()
+            for name, value in initial.items()
         }
-        shapes = {name: value.shape for name, value in made.items()}
+        shapes = {name: value.shape for name, value in initial.items()}
         if "table" in stored:
             weights["table"] = stored["table"]
             shapes["table"] = torch.Size((len(self.bias), self.norm.weight.shape[0]))
@@ -179,14 +179,14 @@ def _tie_as_stored(head: LMHead, stored: Mapping[str, Tensor], prefix: str, *_: 
         head.table = nn.Parameter(torch.empty_like(table).to(head.bias))
 
 
-def extend_vector(stored: Tensor, made: Tensor) -> Tensor:
-    """Extend a stored vector (n,) with the last values of the longer `made`: biases of words added since.
+def extend_vector(stored: Tensor, initial: Tensor) -> Tensor:
+    """Extend a stored vector (n,) with the last values of the longer `initial`: biases of words added since.
 
     Any other tensor is returned unchanged.
     """
-    if stored.ndim != 1 or made.ndim != 1 or len(stored) >= len(made):
+    if stored.ndim != 1 or initial.ndim != 1 or len(stored) >= len(initial):
         return stored
-    return torch.cat([stored, made[len(stored) :].to(stored.dtype)])
+    return torch.cat([stored, initial[len(stored) :].to(stored.dtype)])
 
 
 def lm_head_weights(folder: Path, family: str) -> dict[str, Tensor]:
@@ -253,7 +253,7 @@ def _read_tensor(files: Mapping[str, Path], name: str) -> Tensor:
 def _stored_names(spelling: LMHeadNames, keys: Collection[str]) -> dict[str, str] | None:
     """The checkpoint's name of each weight of the head except `table`; None if one is missing from `keys`."""
     # Early BERT checkpoints, such as bert-base-uncased, call a LayerNorm's weights gamma and beta.
-    wanted = {
+    required = {
         "dense.weight": (f"{spelling.dense}.weight",),
         "norm.weight": (f"{spelling.norm}.weight", f"{spelling.norm}.gamma"),
         "bias": spelling.bias,
@@ -263,11 +263,11 @@ def _stored_names(spelling: LMHeadNames, keys: Collection[str]) -> dict[str, str
         "norm.bias": (f"{spelling.norm}.bias", f"{spelling.norm}.beta"),
     }  # ModernBERT has neither
     names = {}
-    for name, spellings in {**wanted, **optional}.items():
-        there = [each for each in spellings if each in keys]
-        if there:
-            names[name] = there[0]
-        elif name in wanted:
+    for name, spellings in {**required, **optional}.items():
+        stored_spellings = [each for each in spellings if each in keys]
+        if stored_spellings:
+            names[name] = stored_spellings[0]
+        elif name in required:
             return None
     return names
 
@@ -441,6 +441,6 @@ def _match_weights(head: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, T
     before = head.state_dict()
     if not before.keys() <= stored.keys():
         return {}
-    weights = {key: extend_vector(stored[key], made) for key, made in before.items()}
-    fits = all(weights[key].shape == made.shape for key, made in before.items())
+    weights = {key: extend_vector(stored[key], initial) for key, initial in before.items()}
+    fits = all(weights[key].shape == initial.shape for key, initial in before.items())
     return weights if fits else {}

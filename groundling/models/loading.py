@@ -45,9 +45,9 @@ def saved_sha256(source: str | Path) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else ""
 
 
-MOST_LAYERS = 1000
+MAX_LAYERS = 1000
 """Maximum number of layers, or of heads, in a configuration."""
-MOST_NUMBER = 2**31 - 1
+MAX_NUMBER = 2**31 - 1
 """Maximum of any other number in a configuration."""
 SHARDS = "model.safetensors.index.json"
 """Maps each weight to its file."""
@@ -63,12 +63,12 @@ NO_KERNELS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm
 
 
 @contextmanager
-def library_errors(source: str | Path, what: str) -> Iterator[None]:
+def library_errors(source: str | Path, message: str) -> Iterator[None]:
     """Within the context, turn any error of transformers, tokenizers and huggingface_hub into an InputError."""
     try:
         yield
     except Exception as error:  # the libraries raise many types
-        raise InputError(f"{source}: {what} ({describe_load_error(source, error)})") from None
+        raise InputError(f"{source}: {message} ({describe_load_error(source, error)})") from None
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
@@ -101,11 +101,11 @@ def _refuse_kernels(source: str | Path, config: Any) -> None:
     """Raises InputError if a configuration, or one inside it, names a kernel that transformers would run."""
     for part in (config, *filter(_is_config, vars(config).values())):
         for name in IMPLEMENTATIONS:
-            asked = vars(part).get(f"_{name}_internal")
-            if asked not in NO_KERNELS:
+            implementation = vars(part).get(f"_{name}_internal")
+            if implementation not in NO_KERNELS:
                 raise InputError(
-                    f"{source}: config.json sets {name} = {asked!r:.60}, code that is not part of transformers; "
-                    "remove this setting"
+                    f"{source}: config.json sets {name} = {implementation!r:.60}, code that is not "
+                    "part of transformers; remove this setting"
                 )
 
 
@@ -119,10 +119,10 @@ def _refuse_giants(source: str | Path, values: dict[Any, Any]) -> None:
     for name, value in values.items():
         if isinstance(value, dict):
             _refuse_giants(source, value)
-        most = MOST_LAYERS if str(name).endswith(("_layers", "_heads")) else MOST_NUMBER
-        if isinstance(value, int) and value > most:
+        maximum = MAX_LAYERS if str(name).endswith(("_layers", "_heads")) else MAX_NUMBER
+        if isinstance(value, int) and value > maximum:
             raise InputError(
-                f"{source}: config.json sets {name} = {str(value)[:20]}, expected at most {most:,}; is it damaged?"
+                f"{source}: config.json sets {name} = {str(value)[:20]}, expected at most {maximum:,}; is it damaged?"
             )
 
 
@@ -153,7 +153,7 @@ def precision_note(source: str | Path) -> list[str]:
 
 
 def load_weights(model_class: Any, source: str | Path) -> Any:
-    """`kind.from_pretrained(source)` in fp32; a missing pooler becomes None, other missing weights an InputError.
+    """`model_class.from_pretrained(source)` in fp32; a missing pooler becomes None, other gaps an InputError.
 
     Pickled weights are never opened.
     """
@@ -222,8 +222,8 @@ def load_processor(source: str | Path) -> Any:
 
     Raises InputError if there is none.
     """
-    what = "no image processor found: preprocessor_config.json is missing or damaged"
-    with library_errors(source, what):
+    message = "no image processor found: preprocessor_config.json is missing or damaged"
+    with library_errors(source, message):
         processor = AutoImageProcessor.from_pretrained(
             source, backend="pil", **NO_CODE, **local_only(source)
         )

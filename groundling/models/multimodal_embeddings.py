@@ -109,24 +109,24 @@ class MultimodalEmbeddings(nn.Module):
 
     def _parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The result of `embed_parts`; raises InputError unless it is a pair of tensors of the expected shapes."""
-        found: object = self.embed_parts(embeddings, words, batch)
-        least = 0 if batch.regions is None else batch.regions.mask.shape[1]
-        what = f"expected text {tuple(words.shape[:2])} x H and regions {len(words)} x R x H with R >= {least}"
-        if not isinstance(found, tuple) or len(found) != 2:
+        embedded: object = self.embed_parts(embeddings, words, batch)
+        min_regions = 0 if batch.regions is None else batch.regions.mask.shape[1]
+        what = f"expected text {tuple(words.shape[:2])} x H and regions {len(words)} x R x H with R >= {min_regions}"
+        if not isinstance(embedded, tuple) or len(embedded) != 2:
             raise InputError(f"{self.kind}: `embed_parts` returns no pair of tensors; {what}")
-        text, rest = found
+        text, rest = embedded
         fits = text.ndim == rest.ndim == 3 and text.shape[:2] == words.shape[:2]
-        if not (fits and len(rest) == len(words) and rest.shape[1] >= least):
+        if not (fits and len(rest) == len(words) and rest.shape[1] >= min_regions):
             shapes = f"{tuple(text.shape)} and {tuple(rest.shape)}"
             raise InputError(f"{self.kind}: `embed_parts` returns {shapes}; {what}")
         return text, rest
 
-    def prepare_last_stage(self, states: Tensor, cover: Tensor) -> Tensor:
-        """Input of the CNN's last stage, from regions (R, C, bins, bins) and their object masks `cover` (R, 14, 14)."""
+    def prepare_last_stage(self, states: Tensor, object_masks: Tensor) -> Tensor:
+        """Input of the CNN's last stage, from regions (R, C, bins, bins) and their `object_masks` (R, 14, 14)."""
         return states
 
-    def mask_last_stage(self, states: Tensor, cover: Tensor) -> Tensor:
-        """Output (R, D, bins, bins) of the CNN's last stage, masked by the object masks `cover` (R, 14, 14)."""
+    def mask_last_stage(self, states: Tensor, object_masks: Tensor) -> Tensor:
+        """Output (R, D, bins, bins) of the CNN's last stage, masked by the regions' `object_masks` (R, 14, 14)."""
         return states
 
     def embed_parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -152,10 +152,10 @@ class MultimodalEmbeddings(nn.Module):
     def segment_ids(self, batch: Batch, rows: Sequence[int]) -> Tensor:
         """Segment id (N, R) of each region, from `rows` by its image; raises InputError for too many images."""
         on_host = require(batch.cpu_copy.regions, "regions", f"a {self.kind} model")
-        most = int(on_host.image_index.max()) + 1
-        if most > len(rows):
+        images = int(on_host.image_index.max()) + 1
+        if images > len(rows):
             raise InputError(
-                f"a sample has {most} images, but this {self.kind} model has segments for {len(rows)}"
+                f"a sample has {images} images, but this {self.kind} model has segments for {len(rows)}"
             )
         image = require(batch.regions, "regions", f"a {self.kind} model").image_index
         return to_device(torch.tensor(rows), image.device)[image]
@@ -180,7 +180,7 @@ def add_token_types(bert: BertModel, copies: Sequence[int | None]) -> None:
 
 
 def check_segments(bert: BertModel, last: int) -> None:
-    """Raises InputError if a BERT has no token type embedding of index `train_metrics`."""
+    """Raises InputError if a BERT has no token type embedding of index `last`."""
     segments = bert.config.type_vocab_size
     if last >= segments:
         raise InputError(

@@ -150,7 +150,7 @@ class SentenceModules:
 
     pooling: Pooling
     post_pooling: tuple[Callable[[Tensor], Tensor], ...] = ()
-    """Modules after pooling: `Dense`, `normalized`."""
+    """Modules after pooling: `Dense`, `unit_length`."""
     max_length: int = 0
     """Maximum number of tokens, special ones included; 0: the encoder's own maximum."""
     prompt: str = ""
@@ -261,16 +261,16 @@ def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModul
         return None, False
     modules = folder.modules()
     pooling, width = _pooling(folder, str(modules[1]["path"]), width)
-    after: list[Callable[[Tensor], Tensor]] = []
+    post_pooling: list[Callable[[Tensor], Tensor]] = []
     for module in modules[2:]:
         path = str(module["path"])
         if _kind(module) == "Normalize":
             folder.keep(f"{path}/{CONFIG}")
-            after.append(unit_length)
+            post_pooling.append(unit_length)
         else:
             dense = _dense(folder, path, width)
             width = len(dense.weight)
-            after.append(dense)
+            post_pooling.append(dense)
     # An encoder in a subfolder has its settings there.
     place = f"{modules[0]['path']}/" if modules[0]["path"] else ""
     name = next((place + name for name in ENCODER if folder.keep(place + name)), "")
@@ -283,7 +283,7 @@ def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModul
         )
     sentence = SentenceModules(
         pooling,
-        tuple(after),
+        tuple(post_pooling),
         _max_length(folder.name(name), settings),
         prompt,
         ({**modules[0], "path": ""}, *modules[1:]),
@@ -308,12 +308,12 @@ def _prompt(folder: _SentenceFolder, about: Mapping[str, Any]) -> str:
 
 def _max_length(file: str, settings: Mapping[str, Any]) -> int:
     """Maximum number of tokens of a text, 0 if not set; raises InputError unless it is a positive integer."""
-    said = settings.get("max_seq_length")
-    if said is None:
+    value = settings.get("max_seq_length")
+    if value is None:
         return 0
-    if type(said) is not int or said < 1:
-        raise InputError(f"{file}: max_seq_length is {said!r:.40}, expected an integer above 0")
-    return said
+    if type(value) is not int or value < 1:
+        raise InputError(f"{file}: max_seq_length is {value!r:.40}, expected an integer above 0")
+    return value
 
 
 def add_lowercase(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -336,14 +336,14 @@ class _SentenceFolder:
         return f"{self.source}/{file}"
 
     def _path(self, file: str) -> Path | None:
-        found = cached_file(
+        cached = cached_file(
             str(self.source),
             file,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
             **local_only(self.source),
         )
-        return Path(found) if found else None
+        return Path(cached) if cached else None
 
     def has(self, file: str) -> bool:
         """Whether the file exists."""
@@ -415,15 +415,15 @@ def _pooling(folder: _SentenceFolder, path: str, width: int) -> tuple[Pooling, i
     """The pooling in a module's folder, for states of `width`, and the width of the pooled vector."""
     file = f"{path}/{CONFIG}"
     settings = folder.settings(file)
-    said = settings.get("pooling_mode", settings)
-    if said is settings:
+    value = settings.get("pooling_mode", settings)
+    if value is settings:
         switched = [key for key, on in settings.items() if key.startswith("pooling_mode_") and on]
         unknown = [key for key in switched if key not in LEGACY]
         named = unknown or [mode for key, mode in LEGACY.items() if key in switched]
         # With all of them off sentence-transformers pools the mean; an empty `pooling_mode` is an error.
         modes: Sequence[Any] = named or ["mean"]
     else:
-        modes = [said] if isinstance(said, str) else said
+        modes = [value] if isinstance(value, str) else value
     if not isinstance(modes, Sequence) or not modes or any(m not in list(POOLS) for m in modes):
         raise InputError(
             f"{folder.name(file)}: pooling {modes!r} is not supported; expected some of {', '.join(POOLS)}"

@@ -55,9 +55,9 @@ class TaskHead(nn.Module):
     """Whether its paper masks each region outside its object."""
 
     @classmethod
-    def output_type_for(cls, form: OutputType) -> OutputType:
+    def output_type_for(cls, output_type: OutputType) -> OutputType:
         """The task's output type with the loss of this head's paper, which may change the number of outputs."""
-        return replace(form, kind=cls.loss) if cls.loss else form  # type: ignore[type-var]
+        return replace(output_type, kind=cls.loss) if cls.loss else output_type  # type: ignore[type-var]
 
     def prepare_example(self, example: Example) -> Example:
         """The example prepared for this head, e.g. with a [MASK] after the text, which becomes its `prompt_suffix`."""
@@ -67,10 +67,10 @@ class TaskHead(nn.Module):
         """Layers that an earlier run may have trained, with their names in its file of heads."""
         return []
 
-    def count_loss_items(self, labels: Tensor, choices: int, form: OutputType) -> int:
+    def count_loss_items(self, labels: Tensor, choices: int, output_type: OutputType) -> int:
         """Number of items that the loss is averaged over, by default samples; labels (B, ...), `choices` each.
 
-        `form`: the output type the head is trained with.
+        `output_type`: the output type the head is trained with.
         """
         return len(labels)
 
@@ -105,13 +105,13 @@ class PooledClsHead(TaskHead):
     XDBERT's Section 2.4 fine-tunes as BERT does; its released script does not, see `UnpooledClsHead`.
     """
 
-    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
+    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the last Linear."""
         super().__init__()
-        sizes = reading.sizes
+        sizes = context.sizes
         self.pooler = None if sizes.pooler_output else Pooler(sizes.text)
         self.dropout = nn.Dropout(dropout)
-        self.classify = make_output_layer(sizes.pooler_output or sizes.text, reading.outputs)
+        self.classify = make_output_layer(sizes.pooler_output or sizes.text, context.outputs)
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
         """The new pooler, which `SameSentencePrediction` may have trained."""
@@ -133,14 +133,14 @@ class PooledClsHead(TaskHead):
 class UnpooledClsHead(TaskHead):
     """One Linear on the encoder's first position, without pooler or dropout (Splend1d/XDBERT, its GLUE script)."""
 
-    def __init__(self, reading: HeadContext) -> None:
+    def __init__(self, context: HeadContext) -> None:
         """Raises InputError for an output type that is not predicted from the first position."""
         super().__init__()
-        if reading.output_type.head_input != "first":
+        if context.output_type.head_input != "first":
             raise InputError(
                 "--cls-without-pooler: this task is not predicted from the first position; omit it"
             )
-        self.classify = make_output_layer(reading.sizes.text, reading.outputs)
+        self.classify = make_output_layer(context.sizes.text, context.outputs)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs) of the first position."""
@@ -152,12 +152,12 @@ class UnpooledClsHead(TaskHead):
 class RegionScoreHead(TaskHead):
     """One score per region: dropout, one Linear on its last state."""
 
-    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
+    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the last Linear."""
         super().__init__()
         self.dropout = nn.Dropout(dropout)
         self.classify = make_output_layer(
-            reading.sizes.pooler_output or reading.sizes.text, reading.outputs
+            context.sizes.pooler_output or context.sizes.text, context.outputs
         )
 
     def transform(self, regions: Tensor) -> Tensor:
@@ -178,12 +178,12 @@ class TransformedRegionScoreHead(RegionScoreHead):
     norm: ClassVar[bool]
     """Whether a LayerNorm follows that layer, as in the model's pre-training."""
 
-    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
+    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the last Linear."""
-        width = reading.sizes.pooler_output or reading.sizes.text
+        width = context.sizes.pooler_output or context.sizes.text
         # Made before the last Linear, so that both are initialised in the order of the forward pass.
         between = make_transform(width, width, nn.GELU(), self.norm)
-        super().__init__(reading, dropout)
+        super().__init__(context, dropout)
         self.between = between
 
     def transform(self, regions: Tensor) -> Tensor:
@@ -202,10 +202,10 @@ class PhraseGroundingHead(TaskHead):
     VisualBERT Appendix B.4; release (uclanlp/visualbert): an attention head whose values are unused.
     """
 
-    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
+    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before both Linears."""
         super().__init__()
-        width = reading.sizes.pooler_output or reading.sizes.text
+        width = context.sizes.pooler_output or context.sizes.text
         self.dropout = nn.Dropout(dropout)
         self.query = nn.Linear(width, HEAD)
         self.classify = make_output_layer(width, HEAD)
@@ -265,12 +265,12 @@ class ImagePairHead(TaskHead):
 
     separates_images = True
 
-    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
+    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` inside the pooling; none before the last Linear (release)."""
         super().__init__()
-        width = reading.sizes.text
+        width = context.sizes.text
         self.pair = PairPooler(width, dropout)
-        self.classify = make_output_layer(2 * width, reading.outputs)
+        self.classify = make_output_layer(2 * width, context.outputs)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B, outputs), from 2B rows."""
@@ -287,14 +287,14 @@ class ImagePairHead(TaskHead):
 class MaskTokenHead(TaskHead):
     """Base of heads that predict the answer at the last [MASK] of the text."""
 
-    def __init__(self, reading: HeadContext) -> None:
+    def __init__(self, context: HeadContext) -> None:
         """Raises InputError if the tokenizer has no mask token."""
         super().__init__()
-        tokenizer = require(reading.tokenizer, "tokenizer", "a head that reads a [MASK]")
+        tokenizer = require(context.tokenizer, "tokenizer", "a head that reads a [MASK]")
         self.mask_id = mask_id_of(tokenizer, ", which this head needs to predict the answer")
         self.mask = str(tokenizer.mask_token)
 
-    def at_mask(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+    def mask_states(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """States (N, H) at each row's last [MASK]; raises InputError if a text was truncated before it."""
         text = require(encoded.text, "text", "a head that reads a [MASK]")
         if not self._masked(batch.cpu_copy).any(1).all():
@@ -318,6 +318,6 @@ PLAIN: dict[str, type[TaskHead]] = {
 """The plain head by `OutputType.head_input`."""
 
 
-def make_plain_head(reading: HeadContext) -> TaskHead:
+def make_plain_head(context: HeadContext) -> TaskHead:
     """The plain head for the task's output type."""
-    return PLAIN[reading.output_type.head_input](reading)
+    return PLAIN[context.output_type.head_input](context)

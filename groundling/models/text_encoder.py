@@ -31,7 +31,7 @@ from groundling.models.sentence_modules import SentenceModules, add_lowercase, l
 
 # Attention masks on an accelerator: transformers checks each for padding, which synchronises with the GPU.
 
-ASKED = ("sdpa", "eager")
+CHECKED_ATTENTION = ("sdpa", "eager")
 """Attention implementations whose masks are checked: PyTorch's fused one, and transformers' eager one."""
 
 
@@ -42,7 +42,7 @@ def skip_mask_checks() -> Iterator[None]:
     transformers omits a mask without padding, and reads the mask from the device in every pass to find
     out. `make_attention_mask` omits it earlier, without that read. Attention is the same with or without such a mask.
     """
-    before = {name: ALL_MASK_ATTENTION_FUNCTIONS[name] for name in ASKED}
+    before = {name: ALL_MASK_ATTENTION_FUNCTIONS[name] for name in CHECKED_ATTENTION}
     for name, make in before.items():
         ALL_MASK_ATTENTION_FUNCTIONS[name] = partial(_skip_check, make)
     try:
@@ -109,15 +109,15 @@ def gradient_checkpointing(model: nn.Module) -> Iterator[None]:
 
 def _checkpointable_models(model: nn.Module) -> list[PreTrainedModel]:
     """The outermost Hugging Face models inside a model that support gradient checkpointing."""
-    found: list[PreTrainedModel] = []
+    outermost: list[PreTrainedModel] = []
     inside: set[nn.Module] = set()
     for module in model.modules():
         if module in inside or not isinstance(module, PreTrainedModel):
             continue
         if module.supports_gradient_checkpointing:
-            found.append(module)
+            outermost.append(module)
             inside |= set(module.modules())
-    return found
+    return outermost
 
 
 def embed_words(table: nn.Module, batch: Batch, who: str) -> Tensor:
@@ -232,17 +232,18 @@ class TextEncoder(Encoder):
         """Encode `batch.text`; `attention` is called with every layer's map, named `self`."""
         tokens = require(batch.text, "text", "a text encoder")
 
-        def tell(layer: int, weights: Tensor) -> None:
+        def report(layer: int, weights: Tensor) -> None:
             places = text_positions(tokens)
             if attention is not None:
                 attention(AttentionMap("self", layer, weights, places, places))
 
         arguments = self._encoder_arguments(batch)
+        again = None
         if self.has_layer_outputs:
             arguments["output_hidden_states"] = True
-        with nullcontext() if attention is None else capture_attention(self.encoder, tell):
+            again = partial(self._encode_again, batch)
+        with nullcontext() if attention is None else capture_attention(self.encoder, report):
             out = self.encoder(**arguments)
-        again = partial(self._encode_again, batch) if self.has_layer_outputs else None
         return EncoderOutput(
             text=out.last_hidden_state,
             pooler_output=out.pooler_output if self.sizes.pooler_output else None,

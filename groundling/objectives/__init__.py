@@ -20,7 +20,7 @@ from groundling.core.registry import (
     describe_value,
     import_object,
     is_import_path,
-    require_kind,
+    require_instance,
     resolve,
 )
 from groundling.core.rng import derive_seed
@@ -37,7 +37,7 @@ class NegativeSampler(Protocol):
     """Draws another sample of the same data, with the objective's random generator."""
 
     def __call__(self, similar_length: bool = False) -> Sample:
-        """A random sample, with `near` of about the same length; it may be the corrupted sample itself."""
+        """A random sample, with `similar_length` of about the same length; may be the corrupted sample itself."""
         ...
 
 
@@ -102,7 +102,7 @@ class Objective(nn.Module):
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
     ) -> Sample:
-        """A copy with corrupted inputs and with labels; `other()` draws another sample of the same data with `rng`."""
+        """A copy with corrupted inputs and with labels; `sample_negative()` draws another sample."""
         return sample
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -125,19 +125,21 @@ class Objective(nn.Module):
         return None
 
     def cached_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """Outputs of `read` in this pass, computed now if they are missing; needs an implementation of `read`."""
-        answer = encoded.heads.get(self.name)
+        """Outputs of `compute_logits` in this pass, computed if missing; raises InputError if it returns None."""
+        logits = encoded.heads.get(self.name)
         return require(
-            self.compute_logits(encoded, batch) if answer is None else answer, "read", self.name
+            self.compute_logits(encoded, batch) if logits is None else logits,
+            "compute_logits",
+            self.name,
         )
 
     def count_logits(self, batch: Batch) -> int:
-        """Number of items in the outputs of `read`, computed from the batch alone: the first term's count."""
+        """Number of items in the outputs of `compute_logits`, from the batch alone: the first term's count."""
         return next(iter(self.count(batch).values()), 0)
 
-    def comparison_logits(self, answer: Tensor) -> Tensor:
-        """The outputs of `read` as logits (..., K) of a softmax, by which a training step compares two passes."""
-        return answer
+    def comparison_logits(self, logits: Tensor) -> Tensor:
+        """The outputs of `compute_logits` as softmax logits (..., K), by which a training step compares two passes."""
+        return logits
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Mapping[str, Tensor]:
         """The summed loss of each term, a scalar () by name. Abstract."""
@@ -227,8 +229,10 @@ def find_objective(name: str) -> ObjectiveSpec:
             f"{name}: expected an ObjectiveSpec or a sub-class of Objective, found {describe_value(value)}"
         )
     objective = value
-    taught = any(need.startswith("features.") for need in objective.required_fields)
-    return ObjectiveSpec(name, lambda given: objective(given.sizes), needs_teacher=taught)
+    needs_teacher = any(name.startswith("features.") for name in objective.required_fields)
+    return ObjectiveSpec(
+        name, lambda context: objective(context.sizes), needs_teacher=needs_teacher
+    )
 
 
 def order_for_corruption(objectives: Sequence[Objective]) -> list[Objective]:
@@ -245,14 +249,14 @@ def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) 
     for name in names:
         torch.manual_seed(derive_seed(seed, "init", name))
         made: object = find_objective(name).make(context)
-        made = require_kind(made, Objective, f"{name}: makes")
+        made = require_instance(made, Objective, f"{name}: makes")
         check_saved_modules(made)
         objectives.append(made)
     return objectives
 
 
 def check_saved_modules(objective: Objective) -> None:
-    """Raises InputError before training if `saved` does not return modules by name."""
+    """Raises InputError before training unless `saved_modules` returns modules by name."""
     saved: object = objective.saved_modules()
     sound = isinstance(saved, Mapping) and all(
         isinstance(name, str) and isinstance(head, nn.Module) for name, head in saved.items()
@@ -264,7 +268,7 @@ def check_saved_modules(objective: Objective) -> None:
 
 
 def save_objective_heads(folder: Path, objectives: Sequence[Objective]) -> None:
-    """Write the objectives' `saved` modules beside an exported model."""
+    """Write the objectives' `saved_modules` beside an exported model."""
     heads = {name: head for one in objectives for name, head in one.saved_modules().items()}
     save_heads(folder, heads)
 
@@ -273,10 +277,10 @@ def required_features(names: Sequence[str], context: ObjectiveContext) -> frozen
     """Names of the teacher features that objectives read."""
     # `required_fields` may depend on the settings, so the objectives are made, with any width.
     sizes = context.sizes._replace(teacher=1, teacher_image=1)
-    taught = [name for name in names if find_objective(name).needs_teacher]
-    made = make_objectives(taught, replace(context, sizes=sizes), seed=0)
-    parts = [need.partition(".") for objective in made for need in objective.required_fields]
-    return frozenset(name for field, _, name in parts if field == "features")
+    with_teacher = [name for name in names if find_objective(name).needs_teacher]
+    made = make_objectives(with_teacher, replace(context, sizes=sizes), seed=0)
+    fields = [name.partition(".") for objective in made for name in objective.required_fields]
+    return frozenset(name for group, _, name in fields if group == "features")
 
 
 def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConfig) -> list[str]:
@@ -294,7 +298,7 @@ def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConf
     ]
 
 
-SILENT = frozenset({"cache_gb", "teacher_cache", "option"})
+CACHE_SETTINGS = frozenset({"cache_gb", "teacher_cache", "option"})
 """Settings of the cache and of the user's own parts, which no objective of the package has to read."""
 
 
@@ -304,7 +308,7 @@ def unused_settings_note(
     training_step: str,
     cross_modal: CrossModalSettings | None = None,
 ) -> list[str]:
-    """A note if settings were given that none of the objectives `names` reads.
+    """A note on settings that differ from their defaults although none of the objectives `names` reads them.
 
     `cross_modal`: settings of the cross-modal encoder, in a command that may train one.
     """
@@ -313,7 +317,7 @@ def unused_settings_note(
     parts = [find_objective(name) for name in names]
     read = {group for part in parts for group in part.settings_groups}
     # A cross-modal model reads `max_windows` too.
-    silent = SILENT | ({"max_windows"} if CrossModalSettings in read else set())
+    silent = CACHE_SETTINGS | ({"max_windows"} if CrossModalSettings in read else set())
     flags = [
         f"--{flag_name(one.name)}"
         for group, one in [*flatten_settings(settings), *flatten_settings(cross_modal)]

@@ -18,22 +18,22 @@ class _GatherRows(torch.autograd.Function):
     """Gathers the rows of all ranks; in backward, sums each row's gradients at its own rank."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, most: int) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, max_rows: int) -> Tensor:
         ctx.size = len(rows)
-        ctx.most = most
-        return _gather_padded(rows, most)
+        ctx.max_rows = max_rows
+        return _gather_padded(rows, max_rows)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         total = grads[0].contiguous()
         dist.all_reduce(total)
-        start = dist.get_rank() * ctx.most
+        start = dist.get_rank() * ctx.max_rows
         return total[start : start + ctx.size], None
 
 
-def _gather_padded(rows: Tensor, most: int) -> Tensor:
-    """Rows (n, D) of all ranks, padded to `most` each, in rank order: (ranks * most, D)."""
-    padded = F.pad(rows, (0, 0, 0, most - len(rows)))
+def _gather_padded(rows: Tensor, max_rows: int) -> Tensor:
+    """Rows (n, D) of all ranks, padded to `max_rows` each, in rank order: (ranks * max_rows, D)."""
+    padded = F.pad(rows, (0, 0, 0, max_rows - len(rows)))
     parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, padded.contiguous())
     return torch.cat(parts)
@@ -48,26 +48,28 @@ def gather_across_processes(rows: Tensor) -> tuple[Tensor, int]:
     ]
     dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
     counts = [int(size) for size in sizes]
-    most = max(counts)
+    max_rows = max(counts)
     table = rows.unsqueeze(-1) if rows.ndim == 1 else rows
-    differentiably: Callable[[Tensor, int], Tensor] = _GatherRows.apply
-    gather = differentiably if table.is_floating_point() else _gather_padded
-    padded = gather(table, most)
-    kept = [padded[rank * most : rank * most + count] for rank, count in enumerate(counts)]
-    return torch.cat(kept).view(-1, *rows.shape[1:]), sum(counts[: dist.get_rank()])
+    gather_rows: Callable[[Tensor, int], Tensor] = _GatherRows.apply
+    gather = gather_rows if table.is_floating_point() else _gather_padded
+    padded = gather(table, max_rows)
+    unpadded = [
+        padded[rank * max_rows : rank * max_rows + count] for rank, count in enumerate(counts)
+    ]
+    return torch.cat(unpadded).view(-1, *rows.shape[1:]), sum(counts[: dist.get_rank()])
 
 
 def info_nce(
-    anchors: Tensor, others: Tensor, same: Tensor, start: int, scale: Tensor | float
+    anchors: Tensor, candidates: Tensor, is_same: Tensor, start: int, scale: Tensor | float
 ) -> Tensor:
-    """Summed InfoNCE of unit-length anchors (n, E), whose positives are `others[start : start + n]` (m, E).
+    """Summed InfoNCE of unit-length anchors (n, E), whose positives are `candidates[start : start + n]` (m, E).
 
-    `same` (n, m) marks false negatives (the same word, text or image), which are masked out.
+    `is_same` (n, m) marks false negatives (the same word, text or image), which are masked out.
     """
     number = torch.arange(len(anchors), device=anchors.device)
-    logits = scale * anchors @ others.T
+    logits = scale * anchors @ candidates.T
     target = number + start
-    ignore = same.clone()
+    ignore = is_same.clone()
     ignore[number, target] = False
     logits = logits.float().masked_fill(ignore, float("-inf"))
     return F.cross_entropy(logits, target, reduction="sum")
@@ -103,7 +105,7 @@ class ClipContrastiveLoss(Objective):
         texts, start = gather_across_processes(text)
         images, _ = gather_across_processes(image)
         numbers, _ = gather_across_processes(batch.labels["image"])
-        same = batch.labels["image"][:, None] == numbers[None]
-        to_image = info_nce(text, images, same, start, scale)
-        to_text = info_nce(image, texts, same, start, scale)
+        is_same = batch.labels["image"][:, None] == numbers[None]
+        to_image = info_nce(text, images, is_same, start, scale)
+        to_text = info_nce(image, texts, is_same, start, scale)
         return {"clip": (to_image + to_text) / 2}

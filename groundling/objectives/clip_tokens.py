@@ -99,7 +99,9 @@ class ClipTokenClassification(Objective):
 
 CLIP_TOKENS = ObjectiveSpec(
     "clip_tokens",
-    lambda given: ClipTokenClassification(given.sizes, targets=given.cross_modal.clip_targets),
+    lambda context: ClipTokenClassification(
+        context.sizes, targets=context.cross_modal.clip_targets
+    ),
     needs_cross_modal=True,
     settings_groups=(CrossModalSettings,),
 )

@@ -17,7 +17,7 @@ class EmbeddingRetention(Objective):
     """
 
     name = "retain"
-    required_fields = ("text", "features.as_it_was")
+    required_fields = ("text", "features.initial_sentence_embedding")
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Texts."""
@@ -26,5 +26,5 @@ class EmbeddingRetention(Objective):
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Summed cosine distance () between the student's pooled vectors (N, S) and the frozen copy's (N, S)."""
         now = require(encoded.sentence_embedding, "sentence_embedding", self.name)
-        before = batch.features["as_it_was"].to(now.dtype)
+        before = batch.features["initial_sentence_embedding"].to(now.dtype)
         return {self.name: (1 - F.cosine_similarity(now, before, dim=-1)).sum()}

@@ -22,7 +22,7 @@ class FeatureDistillation(Objective):
     features of both (`targets="unit"`), or with the teacher's standardised features. The kind "contrastive"
     is InfoNCE against the teacher's features of other sentences and words in the micro-batch of all
     processes; equal words are not negatives. The student's sentence feature is its first position, the
-    mean, or with `pool="own"` its own sentence-transformers pooling, if it has one; its word feature is
+    mean, or with `pooling="own"` its own sentence-transformers pooling, if it has one; its word feature is
     the mean of the word's tokens. Words with a masked token are excluded, and so are special tokens,
     unless the student's own pooling includes them.
     """
@@ -41,25 +41,25 @@ class FeatureDistillation(Objective):
         sizes: OutputSizes,
         *,
         kind: Literal["contrastive", "l1"] = "contrastive",
-        sentence: float = 1.0,
-        word: float = 1.0,
+        sentence_weight: float = 1.0,
+        word_weight: float = 1.0,
         temperature: float = 0.07,
-        pool: Literal["own", "cls", "mean"] = "cls",
+        pooling: Literal["own", "cls", "mean"] = "cls",
         targets: Literal["standard", "unit"] = "standard",
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`sentence`, `word`: weights of the two terms; `temperature` of the contrastive kind."""
+        """`sentence_weight`, `word_weight`: weights of the two terms; `temperature` of the contrastive kind."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.name = kind  # both kinds in one run have different names
         self.kind = kind
         self.in_batch_negatives = kind == "contrastive"
-        self.part_weights = {"sentence": sentence, "word": word}
+        self.part_weights = {"sentence": sentence_weight, "word": word_weight}
         self.temperature = temperature
-        self.pool = pool
+        self.pooling = pooling
         self.targets = targets
         widths = {part: sizes.text for part in self.part_weights}
-        if pool == "own" and sizes.sentence_embedding:
+        if pooling == "own" and sizes.sentence_embedding:
             widths["sentence"] = sizes.sentence_embedding
         self.project = nn.ModuleDict(
             {part: nn.Linear(width, sizes.teacher) for part, width in widths.items()}
@@ -79,11 +79,11 @@ class FeatureDistillation(Objective):
         word = require(batch.text, "text", self.name).word_ids
         words = require(batch.word_type_ids, "word_type_ids", self.name)
         width = words.shape[1]
-        seen = _count_per_word(word >= 0, word, width)
-        masked = torch.zeros_like(seen)
+        token_counts = _count_per_word(word >= 0, word, width)
+        masked = torch.zeros_like(token_counts)
         if "masked_lm" in batch.labels:
             masked = _count_per_word(batch.labels["masked_lm"] != IGNORE, word, width)
-        return (seen > 0) & (masked == 0) & batch.features["has"].bool() & (words >= 0)
+        return (token_counts > 0) & (masked == 0) & batch.features["has"].bool() & (words >= 0)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed losses () `contrastive_sentence` and `contrastive_word`, or `l1_sentence` and `l1_word`."""
@@ -95,20 +95,20 @@ class FeatureDistillation(Objective):
             teacher = batch.features["sentence"]
             terms["sentence"] = self._compare("sentence", student, teacher, _hash_texts(numbers))
         if self.part_weights["word"]:
-            taught = batch.flat_indices(self._distilled_words)
-            student = select(self._words(states, batch, numbers.shape[1]), taught)
-            teacher = select(batch.features["words"], taught)
-            terms["word"] = self._compare("word", student, teacher, select(numbers, taught))
+            places = batch.flat_indices(self._distilled_words)
+            student = select(self._words(states, batch, numbers.shape[1]), places)
+            teacher = select(batch.features["words"], places)
+            terms["word"] = self._compare("word", student, teacher, select(numbers, places))
         return {
             f"{self.kind}_{part}": self.part_weights[part] * loss for part, loss in terms.items()
         }
 
     def _sentences(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The student's feature (N, D) of each text."""
-        if self.pool == "own" and self.sizes.sentence_embedding:
+        if self.pooling == "own" and self.sizes.sentence_embedding:
             return require(encoded.sentence_embedding, "sentence_embedding", self.name)
         states = require(encoded.text, "text", self.name)
-        if self.pool != "mean":
+        if self.pooling != "mean":
             return states[:, 0]
         tokens = require(batch.text, "text", self.name)
         inside = (tokens.attention_mask & ~tokens.special_tokens_mask).unsqueeze(-1)
@@ -150,16 +150,16 @@ def _hash_texts(words: Tensor) -> Tensor:
 
 
 def _make_feature_distillation(
-    given: ObjectiveContext, kind: Literal["contrastive", "l1"]
+    context: ObjectiveContext, kind: Literal["contrastive", "l1"]
 ) -> FeatureDistillation:
-    options = given.settings.distillation
+    options = context.settings.distillation
     return FeatureDistillation(
-        given.sizes,
+        context.sizes,
         kind=kind,
-        sentence=options.sentence_weight,
-        word=options.word_weight,
+        sentence_weight=options.sentence_weight,
+        word_weight=options.word_weight,
         temperature=options.temperature,
-        pool=options.pooling,
+        pooling=options.pooling,
         targets=options.l1_targets,
         weight=options.distill_weight,
     )
@@ -167,13 +167,13 @@ def _make_feature_distillation(
 
 CONTRASTIVE = ObjectiveSpec(
     "contrastive",
-    lambda given: _make_feature_distillation(given, "contrastive"),
+    lambda context: _make_feature_distillation(context, "contrastive"),
     needs_teacher=True,
     settings_groups=(DistillationSettings,),
 )
 L1 = ObjectiveSpec(
     "l1",
-    lambda given: _make_feature_distillation(given, "l1"),
+    lambda context: _make_feature_distillation(context, "l1"),
     needs_teacher=True,
     settings_groups=(DistillationSettings,),
 )

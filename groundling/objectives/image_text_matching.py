@@ -22,9 +22,9 @@ ATTEMPTS = 20
 class ImageTextMatching(Objective):
     """Binary classification of the first position; label 1 = image and text belong together.
 
-    With `swap`, a sample's image (regions and pixels) is replaced by another one in half of the cases:
+    With `swap_images`, a sample's image (regions and pixels) is replaced by another one in half of the cases:
     UNITER's image-text matching, and VL-BERT's sentence-image relationship (Task 1 of its first version;
-    its release trains without it). A negative is never another text of the same image. Without `swap`, the
+    its release trains without it). A negative is never another text of the same image. Without it, the
     label comes with the data: VisualBERT, whose second caption is of the same image or of a random one.
     `alignment` > 0 adds UNITER's word-region alignment by optimal transport: it minimises the distance of
     matching pairs and maximises that of others (ChenRocks/UNITER, model/pretrain.py).
@@ -46,7 +46,7 @@ class ImageTextMatching(Objective):
     ) -> None:
         """`negatives`: share of swapped samples; `alignment`: weight of word-region alignment (UNITER: 0.1)."""
         super().__init__(sizes, weight=weight, warmup=warmup)
-        self.swap = swap_images
+        self.swap_images = swap_images
         if not swap_images:
             self.required_fields = (
                 f"labels.{self.name}",
@@ -60,13 +60,13 @@ class ImageTextMatching(Objective):
         self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
     ) -> Sample:
         """Swap the image of some samples."""
-        if not self.swap:
+        if not self.swap_images:
             return sample
         if rng.random() < self.negatives:
             for _ in range(ATTEMPTS):
-                stranger = sample_negative()
-                if _shows_other_image(sample, stranger):
-                    swapped = replace(sample, regions=stranger.regions, pixels=stranger.pixels)
+                negative = sample_negative()
+                if _shows_other_image(sample, negative):
+                    swapped = replace(sample, regions=negative.regions, pixels=negative.pixels)
                     return swapped.with_label(self.name, np.array(0))
         return sample.with_label(self.name, np.array(1))
 
@@ -107,12 +107,12 @@ class ImageTextMatching(Objective):
         return terms
 
 
-def _shows_other_image(sample: Sample, stranger: Sample) -> bool:
-    if stranger.id == sample.id or stranger.regions is None:
+def _shows_other_image(sample: Sample, negative: Sample) -> bool:
+    if negative.id == sample.id or negative.regions is None:
         return False
-    if sample.example is None or stranger.example is None:
+    if sample.example is None or negative.example is None:
         return True
-    return sample.example.images != stranger.example.images
+    return sample.example.images != negative.example.images
 
 
 def transport_distance(

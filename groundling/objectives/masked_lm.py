@@ -81,7 +81,7 @@ class MaskedLM(Objective):
         return (JOINT_LM_HEAD, LM_HEAD) if self.joint else (LM_HEAD,)
 
     def saved_modules(self) -> dict[str, nn.Module]:
-        """The head, by `saved_as`."""
+        """The head, by `saved_name`."""
         return {self.saved_name: self.head}
 
     def corrupt(
@@ -96,13 +96,13 @@ class MaskedLM(Objective):
         chosen = self._choose(row, rng)
         labels = np.where(chosen, row.input_ids, IGNORE)
         ids = row.input_ids.copy()
-        fate = self._random_numbers(row, rng)
+        action = self._random_numbers(row, rng)
         random_share = 0.1 if self.scheme == "bert" else 0.09
-        stand_in = rng.choice(self.replacements, len(ids))
-        hidden = chosen & (fate >= 0.1)  # the rest is kept
+        random_ids = rng.choice(self.replacements, len(ids))
+        hidden = chosen & (action >= 0.1)  # the rest is kept
         ids[hidden] = self.mask_id
-        swapped = hidden & (fate < 0.1 + random_share)
-        ids[swapped] = stand_in[swapped]
+        swapped = hidden & (action < 0.1 + random_share)
+        ids[swapped] = random_ids[swapped]
         masked = replace(sample, text=replace(row, input_ids=ids))
         return masked.with_label(self.name, labels)
 
@@ -170,13 +170,13 @@ def _part_masks(row: TextRow, ordinary: np.ndarray) -> list[np.ndarray]:
 
 
 def masked_lm(
-    given: ObjectiveContext, joint: bool = False, whole_word: bool | None = None
+    context: ObjectiveContext, joint: bool = False, whole_word: bool | None = None
 ) -> MaskedLM:
     """Make masked LM from a run's settings; `whole_word` overrides them. Raises InputError without a vocabulary."""
-    vocabulary = require(given.vocabulary, "vocabulary", "masked_lm")
-    masking = given.settings.masking
+    vocabulary = require(context.vocabulary, "vocabulary", "masked_lm")
+    masking = context.settings.masking
     return MaskedLM(
-        given.sizes,
+        context.sizes,
         mask_id=vocabulary.mask_id,
         replacements=vocabulary.replacement_ids,
         rate=masking.mask_rate,
@@ -189,7 +189,7 @@ def masked_lm(
 MLM = ObjectiveSpec("mlm", masked_lm, settings_groups=(MaskingSettings,))
 JOINT_MLM = ObjectiveSpec(
     "joint_mlm",
-    lambda given: masked_lm(given, joint=True),
+    lambda context: masked_lm(context, joint=True),
     needs_cross_modal=True,
     settings_groups=(MaskingSettings, CrossModalSettings),
 )

@@ -34,8 +34,8 @@ class MaskedRegionModeling(Objective):
     cross-entropy with the most likely class that is not background (UNITER's MRC, model/pretrain.py; the
     hard label of VL-BERT's paper, Section 3.3). The kind "regress" is the squared error of the features, summed
     over dimensions (UNITER's MRFR). 15 % of the boxes are chosen, never the whole image; of these a share
-    `keep` is scored without being masked (VL-BERT: 0.1; UNITER: 0). With `least` = 1 every sample has at
-    least one chosen box (UNITER).
+    `keep_ratio` is scored without being masked (VL-BERT: 0.1; UNITER: 0). With `min_masked` = 1 every sample
+    has at least one chosen box (UNITER).
     """
 
     name = "masked_regions"
@@ -57,21 +57,21 @@ class MaskedRegionModeling(Objective):
         """`norm`: a LayerNorm in the head (UNITER); VL-BERT's head is Linear, GELU, Linear.
 
         `tied`: the last Linear is the transpose of the feature projection, with its own bias (UNITER, regress).
-        Raises InputError unless 0 < rate < 1 and 0 <= keep < 1.
+        Raises InputError unless 0 < rate < 1 and 0 <= keep_ratio < 1.
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not 0 < rate < 1 or not 0 <= keep_ratio < 1:
             raise InputError(
-                f"rate={rate}, keep={keep_ratio}: shares of regions must lie between 0 and 1"
+                f"rate={rate}, keep_ratio={keep_ratio}: shares of regions must lie between 0 and 1"
             )
         if kind != "soft":  # two kinds in one run have different names
             self.name = f"{kind}_regions"
         self.required_fields = ("regions", f"labels.{self.name}", f"labels.{self.name}_targets")
         self.kind = kind
         self.rate = rate
-        self.keep = keep_ratio
-        self.least = min_masked
-        self.first = int(sizes.background)  # the first class that is not background
+        self.keep_ratio = keep_ratio
+        self.min_masked = min_masked
+        self.first_class = int(sizes.background)  # the first class that is not background
         outputs = sizes.regions if kind == "regress" else sizes.classes
         width = sizes.visual or sizes.text
         layers: list[nn.Module] = [nn.Linear(width, width), nn.GELU()]
@@ -92,13 +92,13 @@ class MaskedRegionModeling(Objective):
     def _mask_row(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """A row with masked regions, their labels (R,) and targets (R, ...)."""
         row = require(sample.regions, "regions", self.name)
-        parts = ~row.is_whole_image
+        maskable = ~row.is_whole_image
         draw = rng.random(len(row))
-        chosen = parts & (draw < self.rate)
-        if self.least and not chosen.any() and parts.any():
-            chosen = draw == draw[parts].min()
-        hidden = chosen & (rng.random(len(row)) >= self.keep)
-        regions = replace(row, features=_mask_features(row, hidden), masked=hidden)
+        chosen = maskable & (draw < self.rate)
+        if self.min_masked and not chosen.any() and maskable.any():
+            chosen = draw == draw[maskable].min()
+        masked = chosen & (rng.random(len(row)) >= self.keep_ratio)
+        regions = replace(row, features=_mask_features(row, masked), masked=masked)
         sample = sample.with_label(self.name, np.where(chosen, 1, IGNORE))
         sample = sample.with_label(f"{self.name}_targets", self._targets(row, sample.id))
         return replace(sample, regions=regions)
@@ -128,11 +128,11 @@ class MaskedRegionModeling(Objective):
     def _predictions(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Class logits (scored regions, C), or features (scored regions, D)."""
         states = require(encoded.visual, "visual", self.name)
-        guesses: Tensor = self.head(select(states, batch.flat_indices(self._scored)))
+        predictions: Tensor = self.head(select(states, batch.flat_indices(self._scored)))
         if self.bias is None:
-            return guesses
+            return predictions
         table = require(encoded.region_embedding_weight, "region_embedding_weight", self.name)
-        return F.linear(guesses, table.T, self.bias)
+        return F.linear(predictions, table.T, self.bias)
 
     def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
         """Classes, class distributions, or features of the scored regions."""
@@ -140,36 +140,38 @@ class MaskedRegionModeling(Objective):
         if self.kind == "regress":
             return {self.name: LossTargets("number", values)}
         if self.kind == "hard":
-            return {self.name: LossTargets("class", self._best(values))}
+            return {self.name: LossTargets("class", self._top_class(values))}
         return {self.name: LossTargets("share", values)}
 
-    def _best(self, shares: Tensor) -> Tensor:
+    def _top_class(self, shares: Tensor) -> Tensor:
         """The most likely class (n,) except background."""
-        return shares[:, self.first :].argmax(-1) + self.first
+        return shares[:, self.first_class :].argmax(-1) + self.first_class
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed loss () over scored regions, by the objective's name."""
         if self.kind == "regress":
-            guesses = self._predictions(encoded, batch).float()
+            predictions = self._predictions(encoded, batch).float()
         else:
-            guesses = self.cached_logits(encoded, batch).float()
+            predictions = self.cached_logits(encoded, batch).float()
         stored = batch.labels[f"{self.name}_targets"]
-        targets = select(stored, batch.flat_indices(self._scored)).to(guesses.dtype)
+        targets = select(stored, batch.flat_indices(self._scored)).to(predictions.dtype)
         if self.kind == "regress":
-            return {self.name: F.mse_loss(guesses, targets, reduction="sum")}
+            return {self.name: F.mse_loss(predictions, targets, reduction="sum")}
         if self.kind == "hard":
-            return {self.name: F.cross_entropy(guesses, self._best(targets), reduction="sum")}
-        return {self.name: -(targets * guesses.log_softmax(-1)).sum()}
+            return {
+                self.name: F.cross_entropy(predictions, self._top_class(targets), reduction="sum")
+            }
+        return {self.name: -(targets * predictions.log_softmax(-1)).sum()}
 
 
-def _mask_features(row: RegionRow, hidden: np.ndarray) -> np.ndarray:
-    """Features (R, D), zero where `hidden` (R,).
+def _mask_features(row: RegionRow, masked: np.ndarray) -> np.ndarray:
+    """Features (R, D), zero where `masked` (R,).
 
     The whole image's feature is the mean of its regions and would leak the masked ones: it becomes the
     mean of the visible ones (VL-BERT's release, pre-computed features).
     """
-    features = np.where(hidden[:, None], 0, row.features)
+    features = np.where(masked[:, None], 0, row.features)
     for place in np.flatnonzero(row.is_whole_image):
-        visible = ~row.is_whole_image & ~hidden & (row.image_index == row.image_index[place])
+        visible = ~row.is_whole_image & ~masked & (row.image_index == row.image_index[place])
         features[place] = features[visible].mean(0) if visible.any() else 0
     return features

@@ -34,9 +34,9 @@ class RegionClassification(Objective):
             )
         width = sizes.visual or sizes.text
         # Class 0 is "none of them": added here, unless the store's first class is background.
-        self.first = int(not sizes.background)
+        self.first_class = int(not sizes.background)
         self.between = make_transform(width, width, nn.GELU(), norm=False)
-        self.classify = nn.Linear(width, self.first + sizes.classes)
+        self.classify = nn.Linear(width, self.first_class + sizes.classes)
         nn.init.normal_(self.classify.weight, std=0.02)
         nn.init.zeros_(self.classify.bias)
 
@@ -47,7 +47,7 @@ class RegionClassification(Objective):
     def labels(self, regions: Regions) -> Tensor:
         """The most likely class (N, R) of each region; 0 for a region without classes."""
         classes = require(regions.classes, "regions.classes", self.name)
-        best = classes.argmax(-1) + self.first
+        best = classes.argmax(-1) + self.first_class
         return best.where(classes.sum(-1) > 0, 0)
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -68,13 +68,13 @@ class RegionClassification(Objective):
         regions = require(batch.regions, "regions", self.name)
         places = batch.flat_indices(self._scored)
         states = select(require(encoded.visual, "visual", self.name), places)
-        guesses = self.classify(self.between(states)).float()
+        logits = self.classify(self.between(states)).float()
         labels = select(self.labels(regions), places)
-        return {self.name: F.cross_entropy(guesses, labels, reduction="sum")}
+        return {self.name: F.cross_entropy(logits, labels, reduction="sum")}
 
 
-def _make_region_classification(given: ObjectiveContext) -> RegionClassification:
-    return RegionClassification(given.sizes)
+def _make_region_classification(context: ObjectiveContext) -> RegionClassification:
+    return RegionClassification(context.sizes)
 
 
 REGION_CLASSES = ObjectiveSpec("region_classes", _make_region_classification)

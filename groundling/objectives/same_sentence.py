@@ -51,8 +51,8 @@ class SameSentencePrediction(Objective):
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.negatives = negatives
-        self.hard = hard_candidates
-        self.near = similar_length
+        self.hard_candidates = hard_candidates
+        self.similar_length = similar_length
         self.pooler = Pooler(sizes.text)
         self.classify = nn.Linear(sizes.text, 2)
 
@@ -65,23 +65,26 @@ class SameSentencePrediction(Objective):
             return same
         clip = require(sample.clip, "clip", self.name)
         candidates = self._candidates(sample_negative)
-        strangers = [one.clip for one in candidates if one.clip is not None and one.id != sample.id]
-        if not strangers:  # a corpus of one text has no negatives
+        negatives = [one.clip for one in candidates if one.clip is not None and one.id != sample.id]
+        if not negatives:  # a corpus of one text has no negatives
             return same
-        chosen = strangers[0]
-        if self.hard:
-            chosen = max(strangers, key=lambda stranger: _token_overlap(stranger, clip))
-        elif self.near:
+        chosen = negatives[0]
+        if self.hard_candidates:
+            chosen = max(negatives, key=lambda negative: _token_overlap(negative, clip))
+        elif self.similar_length:
             chosen = min(
-                strangers, key=lambda stranger: abs(len(stranger.input_ids) - len(clip.input_ids))
+                negatives, key=lambda negative: abs(len(negative.input_ids) - len(clip.input_ids))
             )
         label = int(np.array_equal(chosen.input_ids, clip.input_ids))
         return replace(sample, clip=chosen).with_label(self.name, np.array(label))
 
-    def _candidates(self, other: NegativeSampler) -> list[Sample]:
-        if self.near:
-            return [other(similar_length=True) for _ in range(max(NEAREST, self.hard))]
-        return [other() for _ in range(max(1, self.hard))]
+    def _candidates(self, sample_negative: NegativeSampler) -> list[Sample]:
+        if self.similar_length:
+            return [
+                sample_negative(similar_length=True)
+                for _ in range(max(NEAREST, self.hard_candidates))
+            ]
+        return [sample_negative() for _ in range(max(1, self.hard_candidates))]
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Samples."""
@@ -112,10 +115,10 @@ def _token_overlap(one: TextRow, other: TextRow) -> float:
     )
 
 
-def _make_same_sentence(given: ObjectiveContext) -> SameSentencePrediction:
-    options = given.cross_modal
+def _make_same_sentence(context: ObjectiveContext) -> SameSentencePrediction:
+    options = context.cross_modal
     return SameSentencePrediction(
-        given.sizes,
+        context.sizes,
         hard_candidates=options.hard_negatives,
         similar_length=options.match_negatives == "length",
     )

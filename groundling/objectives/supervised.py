@@ -70,29 +70,29 @@ class SupervisedObjective(Objective):
         """Samples, with or without a label."""
         return len(batch)
 
-    def comparison_logits(self, answer: Tensor) -> Tensor:
+    def comparison_logits(self, logits: Tensor) -> Tensor:
         """One softmax per sample (B, K), or per row (N, 2) if each choice is classified right or wrong."""
         width = self.output_type.head_width
-        return answer.view(-1, width) if width > 1 else answer
+        return logits.view(-1, width) if width > 1 else logits
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Number of items the head's paper averages the loss over, of samples with a label."""
         labels = batch.labels.get("label")
         if labels is None:
             return {"task": 0}
-        known = labels[_has_label(labels)]
-        return {"task": self.head.count_loss_items(known, batch.choices, self.output_type)}
+        labelled = labels[_has_label(labels)]
+        return {"task": self.head.count_loss_items(labelled, batch.choices, self.output_type)}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The task's loss, summed over labelled samples to (), as `task`; empty if no sample is labelled."""
         labels = batch.labels.get("label")
         if labels is None:
             return {}
-        known = batch.flat_indices(lambda one: _has_label(one.labels["label"]))
-        if not len(known):
+        labelled = batch.flat_indices(lambda one: _has_label(one.labels["label"]))
+        if not len(labelled):
             return {}
-        outputs = self.cached_logits(encoded, batch).index_select(0, known)
-        return {"task": self.output_type.loss(outputs, labels.index_select(0, known))}
+        outputs = self.cached_logits(encoded, batch).index_select(0, labelled)
+        return {"task": self.output_type.loss(outputs, labels.index_select(0, labelled))}
 
 
 def _has_label(labels: Tensor) -> Tensor:

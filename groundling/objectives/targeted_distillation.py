@@ -51,8 +51,8 @@ class ConfidenceGate:
         return isinstance(self.output_type, MultipleChoice)
 
     @property
-    def needs(self) -> str:
-        """The teacher's feature that it reads."""
+    def required_field(self) -> str:
+        """The batch field of the teacher's feature that it reads."""
         return (
             "features.clip_similarity" if self._is_multiple_choice else "features.clip_confidence"
         )
@@ -83,14 +83,14 @@ class ConfidenceGate:
 
     def _check(self, batch: Batch) -> None:
         """Raises InputError if a cached feature is not finite; the loop checks features computed in the step."""
-        name = self.needs.partition(".")[2]
+        name = self.required_field.partition(".")[2]
         if name in batch.features and not self._teacher(batch).isfinite().all():
             raise InputError(f"the teacher's {name} is not finite for some of {batch.ids[:3]}")
 
     def _teacher(self, batch: Batch) -> Tensor:
         """The teacher's probabilities (B, C), or its confidence (B, rows of a sample)."""
-        said = batch.features[self.needs.partition(".")[2]].float().view(len(batch), -1)
-        return said.softmax(-1) if self._is_multiple_choice else said
+        values = batch.features[self.required_field.partition(".")[2]].float().view(len(batch), -1)
+        return values.softmax(-1) if self._is_multiple_choice else values
 
     def _student(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The student's probabilities (B, C), or (B, answers)."""
@@ -129,32 +129,32 @@ class TargetedDistillationTerm(Objective, ABC):
         sizes: OutputSizes,
         *,
         options: TargetedDistillationSettings = PAPER,
-        form: OutputType | None = None,
+        output_type: OutputType | None = None,
         weight: float = PAPER.td_weight,
         warmup: int = 0,
     ) -> None:
-        """`form`: the task's output type, with the loss of its head; raises InputError for a gate without a task."""
+        """`output_type`: the task's, with the loss of its head; raises InputError for a gate without a task."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.options = options
         self.correct_choice_only = options.td_choices == "right" and isinstance(
-            form, MultipleChoice
+            output_type, MultipleChoice
         )
         self.gate: ConfidenceGate | None = None
         if options.td_gate != "none":
-            if form is None:
+            if output_type is None:
                 raise InputError(
-                    f"{self.name}: --td-gate {options.td_gate} compares answers to a task, but there is no task; omit "
-                    "it (CLIP-TD has a gate only in fine-tuning)"
+                    f"{self.name}: --td-gate {options.td_gate} compares the answers of a task, but this run has none; "
+                    "omit it (CLIP-TD has a gate only in fine-tuning)"
                 )
-            self.gate = ConfidenceGate(form, options.td_gate, options.td_temperature)
-            self.required_fields = (*self.required_fields, self.gate.needs)
-            self.monitored_terms = (*self.monitored_terms, self._opened)
+            self.gate = ConfidenceGate(output_type, options.td_gate, options.td_temperature)
+            self.required_fields = (*self.required_fields, self.gate.required_field)
+            self.monitored_terms = (*self.monitored_terms, self._gate_term)
         if self.correct_choice_only:
             self.required_fields = (*self.required_fields, "labels.label")
         self.project = nn.Linear(*self.widths(sizes))
 
     @property
-    def _opened(self) -> str:
+    def _gate_term(self) -> str:
         """Name of the term that counts open gates."""
         return f"{self.name}_gate_open"
 
@@ -191,40 +191,40 @@ class TargetedDistillationTerm(Objective, ABC):
         counts = {self.name: int(self.distilled_rows(batch).sum())}
         if self.gate is not None:
             is_own = self.gate.is_per_pair
-            counts[self._opened] = counts[self.name] if is_own else self.gate.count(batch)
+            counts[self._gate_term] = counts[self.name] if is_own else self.gate.count(batch)
         return counts
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed distance (), by the term's name, and the number of open gates, as `NAME_gate_open`."""
         distances = self.distances(encoded, batch)
-        heard = self.distilled_rows(batch)
+        rows = self.distilled_rows(batch)
         terms = {}
         if self.gate is not None:
             is_open = self.gate.open_gates(encoded, batch)
-            open_rows = heard & is_open.repeat_interleave(batch.rows // len(is_open))
-            terms[self._opened] = (open_rows if self.gate.is_per_pair else is_open).float().sum()
-            heard = open_rows
-        return {self.name: (distances * heard).sum(), **terms}
+            open_rows = rows & is_open.repeat_interleave(batch.rows // len(is_open))
+            terms[self._gate_term] = (open_rows if self.gate.is_per_pair else is_open).float().sum()
+            rows = open_rows
+        return {self.name: (distances * rows).sum(), **terms}
 
     def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
         """Notes on epochs in which the gate was never or always open."""
         lines = []
-        opened = list(enumerate(means.get(self._opened, ()), start=1))
-        for share, what in ((0.0, "nothing was distilled"), (1.0, "the gate had no effect")):
+        opened = list(enumerate(means.get(self._gate_term, ()), start=1))
+        for share, consequence in ((0.0, "nothing was distilled"), (1.0, "the gate had no effect")):
             epochs = [str(number) for number, mean in opened if mean == share]
             if epochs:
                 lines.append(
-                    f"the confidence gate was open in {share:.0%} of all cases in epoch {', '.join(epochs)}: {what}; "
-                    "check --td-temperature and the scale of the teacher's logits"
+                    f"the confidence gate was open in {share:.0%} of all cases in epoch {', '.join(epochs)}: "
+                    f"{consequence}; check --td-temperature and the scale of the teacher's logits"
                 )
         return lines
 
 
-def make_from_settings(kind: Callable[..., Objective]) -> Callable[[ObjectiveContext], Objective]:
+def make_from_settings(term: Callable[..., Objective]) -> Callable[[ObjectiveContext], Objective]:
     """The `ObjectiveSpec.make` of a term: from the command's settings and the task's output type."""
-    return lambda given: kind(
-        given.sizes,
-        options=given.settings.targeted_distillation,
-        form=given.output_type,
-        weight=given.settings.targeted_distillation.td_weight,
+    return lambda context: term(
+        context.sizes,
+        options=context.settings.targeted_distillation,
+        output_type=context.output_type,
+        weight=context.settings.targeted_distillation.td_weight,
     )

@@ -65,8 +65,8 @@ class TargetedImageDistillation(TargetedDistillationTerm):
         """The summed distance (), as `td_image`, and the number of rows that use the mean, as `td_image_mean`."""
         regions = require(batch.regions, "regions", self.name)
         has_whole = (regions.is_whole_image & regions.mask).any(1)
-        without = (self.distilled_rows(batch) & ~has_whole).float().sum()
-        return {**super().forward(encoded, batch), MEAN: without}
+        without_whole = (self.distilled_rows(batch) & ~has_whole).float().sum()
+        return {**super().forward(encoded, batch), MEAN: without_whole}
 
     def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
         """Notes on the gate, and on images without a whole-image region."""

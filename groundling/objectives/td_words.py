@@ -18,7 +18,7 @@ SHORT = "td_words_short"
 class TargetedWordDistillation(TargetedDistillationTerm):
     """CLIP's features of a row's selected words, and the mean state of the student's tokens of each (Eq. 7).
 
-    The teacher selects the words: `clip_word` has their numbers, as in `Tokens.word`. A word without a
+    The teacher selects the words: `clip_word` has their numbers, as in `Tokens.word_ids`. A word without a
     token of the student, or with a masked one, is excluded; a row without words has loss 0. The loss is
     averaged over a row's words; the formula, read literally, sums them.
     """
@@ -60,11 +60,11 @@ class TargetedWordDistillation(TargetedDistillationTerm):
         return {**super().count(batch), USED: batch.rows, SHORT: batch.rows}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """The summed distance (), as `td_words`, distilled words, and rows with fewer than `options.words`."""
+        """The summed distance (), as `td_words`, distilled words, and rows with fewer than `options.num_words`."""
         used = self._distilled_words(batch).sum(1)
         short = used < self.options.num_words
-        watched = {USED: used.float().sum(), SHORT: short.float().sum()}
-        return {**super().forward(encoded, batch), **watched}
+        monitored = {USED: used.float().sum(), SHORT: short.float().sum()}
+        return {**super().forward(encoded, batch), **monitored}
 
 
 TD_WORDS = ObjectiveSpec(

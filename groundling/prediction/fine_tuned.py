@@ -28,7 +28,7 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.data.images import Picture
+from groundling.data.images import ImageInput
 from groundling.data.regions.inputs import ImageSources, MessageTerms
 from groundling.data.samples import SampleDataset
 from groundling.data.tables import check_no_label, row_texts, separator_note
@@ -41,11 +41,11 @@ from groundling.prediction.inputs import (
     PredictionInput,
     PythonInput,
     example_row,
+    input_example,
     python_inputs,
-    question_example,
     read_input_rows,
 )
-from groundling.prediction.loaded_model import AT_ONCE, LoadedModel, LocalModels, images_of
+from groundling.prediction.loaded_model import DETECTION_BATCH, LoadedModel, LocalModels, images_of
 from groundling.prediction.model_description import read_description
 from groundling.prediction.predictions import (
     Prediction,
@@ -67,14 +67,14 @@ from groundling.training.evaluation import EvaluationOutput, concatenate_outputs
 # Input data: your own table file, or a folder with the official files of the model's task.
 
 
-def columns_for(model: LoadedModel, asking: PredictionColumns) -> InputColumns | None:
-    """Columns of your own file: the given ones, else those of the training file; None if neither has any."""
-    own = model.about.own
-    text = asking.text or ("" if own is None else own.text)
+def columns_for(model: LoadedModel, settings: PredictionColumns) -> InputColumns | None:
+    """Columns of your own file: those of `settings`, else those of the training file; None if neither names any."""
+    own = model.description.own
+    text = settings.text or ("" if own is None else own.text)
     if not text:
         return None
-    image = asking.image or ("" if own is None else own.image)
-    columns = InputColumns(text, image if model.reads_images else "", asking.choices)
+    image = settings.image or ("" if own is None else own.image)
+    columns = InputColumns(text, image if model.reads_images else "", settings.choices)
     model.note_pairs(len(columns.texts))
     return columns
 
@@ -84,7 +84,7 @@ def is_own_file(model: LoadedModel, data: Path, columns: InputColumns | None) ->
     if not data.exists():
         raise InputError(f"{data}: no such file or folder")
     if data.is_dir():
-        if model.about.own is not None:
+        if model.description.own is not None:
             raise InputError(f"{data}: this model was trained on a table file; pass a file")
         return False
     if columns is not None:
@@ -99,14 +99,14 @@ def is_own_file(model: LoadedModel, data: Path, columns: InputColumns | None) ->
 
 
 def read_data_rows(
-    model: LoadedModel, data: Path, split: str, asking: PredictionColumns, sight: ImageLookup
+    model: LoadedModel, data: Path, split: str, settings: PredictionColumns, lookup: ImageLookup
 ) -> tuple[Task, list[str], list[InputRow]]:
     """The task, the column names of the data, and an `InputRow` for each row or example."""
-    columns = columns_for(model, asking)
+    columns = columns_for(model, settings)
     if is_own_file(model, data, columns) and columns is not None:
         if split:
             raise InputError(f"--split {split}: {data} is a file, and has no splits")
-        header, lines = read_file_rows(model, data, columns, sight)
+        header, lines = read_file_rows(model, data, columns, lookup)
         return model.unscored_task, header, lines
     task = model.task()
     split = split or next(iter(task.test), task.dev[0])
@@ -117,11 +117,11 @@ def read_data_rows(
 
 
 def read_file_rows(
-    model: LoadedModel, data: Path, columns: InputColumns, sight: ImageLookup
+    model: LoadedModel, data: Path, columns: InputColumns, lookup: ImageLookup
 ) -> tuple[list[str], list[InputRow]]:
     """As `read_input_rows`; adds notes about the file to the model's notes."""
-    header, lines = read_input_rows(data, columns, model.form, model.about.reads, sight)
-    for note in (separator_note(data), *sight.notes):
+    header, lines = read_input_rows(data, columns, model.form, model.description.reads, lookup)
+    for note in (separator_note(data), *lookup.notes):
         if note:
             model.note(note)
     return header, lines
@@ -132,14 +132,14 @@ def check_answers(task: Task, data: Path, split: str) -> None:
     if task.read_form is None or not isinstance(task.form, OpenAnswer | Classification):
         return
     try:
-        there = task.read_form(data)
+        form = task.read_form(data)
     except InputError:
         if split in task.test:
             return
         raise
-    if isinstance(there, OpenAnswer | Classification) and there.labels != task.form.labels:
+    if isinstance(form, OpenAnswer | Classification) and form.labels != task.form.labels:
         raise InputError(
-            f"{data}: its {len(there.labels):,} answers differ from the model's {len(task.form.labels):,}, or their "
+            f"{data}: its {len(form.labels):,} answers differ from the model's {len(task.form.labels):,}, or their "
             "order does; use the folder of the training run"
         )
 
@@ -154,20 +154,20 @@ def evaluate_on(
     model: LoadedModel,
     data: Path,
     split: str,
-    asking: PredictionColumns,
+    settings: PredictionColumns,
     label: str,
-    sight: ImageLookup,
+    lookup: ImageLookup,
 ) -> dict[str, Any]:
     """Scores by split and metric, 0..1 as in `result.json`, and the number of examples of each split.
 
     Raises InputError if the data has no labels, labels unknown to the model, or an invalid row.
     """
-    task, parts = labelled_splits(model, data, split, asking, label, sight)
+    task, parts = labelled_splits(model, data, split, settings, label, lookup)
     scores = {}
     counts = {}
     dropped = 0
     for name, examples in parts.items():
-        answers = _answers(model, examples, sight, task)
+        answers = _answers(model, examples, lookup, task)
         scores[name] = score_split(answers, task, name, data)
         counts[name] = len(examples)
         dropped += answers.truncated_tokens
@@ -180,25 +180,25 @@ def labelled_splits(
     model: LoadedModel,
     data: Path,
     split: str,
-    asking: PredictionColumns,
+    settings: PredictionColumns,
     label: str,
-    sight: ImageLookup,
+    lookup: ImageLookup,
 ) -> tuple[Task, dict[str, list[Example]]]:
     """The model's task, and labelled examples by split from official files or your own file.
 
     Raises InputError as `evaluate_on`.
     """
     task = model.task()
-    columns = columns_for(model, asking)
+    columns = columns_for(model, settings)
     if is_own_file(model, data, columns) and columns is not None:
         # The `extra` scores need the official files of the data set.
         task = replace(task, official_scores=None)
-        return task, {split or ALL: _own(model, data, split, columns, label, sight)}
+        return task, {split or ALL: _own(model, data, split, columns, label, lookup)}
     return task, {name: _labelled(task, data, name) for name in _splits(task, split)}
 
 
-def _splits(task: Task, asked: str) -> tuple[str, ...]:
-    return (asked,) if asked else task.dev
+def _splits(task: Task, split: str) -> tuple[str, ...]:
+    return (split,) if split else task.dev
 
 
 def _labelled(task: Task, data: Path, split: str) -> list[Example]:
@@ -216,17 +216,17 @@ def _own(
     split: str,
     columns: InputColumns,
     label: str,
-    sight: ImageLookup,
+    lookup: ImageLookup,
 ) -> list[Example]:
     """The labelled rows of your own file: all, or the train or dev rows of the training run."""
-    own = model.about.own or TableTaskSettings()
+    own = model.description.own or TableTaskSettings()
     label = label or own.label
     if not label:
-        raise InputError(f"{data}: name the column of the labels ({sight.names.mark}label)")
-    check_no_label(columns.texts, label, f"{sight.names.mark}text {columns.text}")
+        raise InputError(f"{data}: name the column of the labels ({lookup.names.prefix}label)")
+    check_no_label(columns.texts, label, f"{lookup.names.prefix}text {columns.text}")
     if split:
         return _split_rows(model, replace(own, label=label), data, split)
-    header, lines = read_file_rows(model, data, columns, sight)
+    header, lines = read_file_rows(model, data, columns, lookup)
     require_known(label, header, f"{data}: no column {label!r}")
     examples = []
     for line in lines:
@@ -255,16 +255,16 @@ def _split_rows(
     if split not in ("train", "dev"):
         raise InputError(f"--split {split}: your own file has train and dev")
     rows = read_table(data, own)
-    held = held_out(data, [row.group for row in rows])
-    sides = [row for row in rows if (row.group in held) == (split == "dev")]
+    held_out_groups = held_out(data, [row.group for row in rows])
+    sides = [row for row in rows if (row.group in held_out_groups) == (split == "dev")]
     return [example_of(row, model.form, data, split) for row in sides]
 
 
 def _answers(
-    model: LoadedModel, examples: list[Example], sight: ImageLookup, task: Task
+    model: LoadedModel, examples: list[Example], lookup: ImageLookup, task: Task
 ) -> EvaluationOutput:
     parts = []
-    for part in model.predict_examples(examples, sight, task, task.label_regions):
+    for part in model.predict_examples(examples, lookup, task, task.label_regions):
         raise_first(list(part.faults.values()))
         if part.scores is not None:
             parts.append(part.scores)
@@ -283,20 +283,20 @@ class FineTunedModel(LoadedModel):
 
     def __repr__(self) -> str:
         """Folder, task, possible answers, inputs and device."""
-        told = [
+        fields = [
             repr(str(self.folder)),
-            f"task={self.about.task!r}",
+            f"task={self.description.task!r}",
             f"answers={describe_answers(self.form)}",
         ]
-        looks = (
+        images = (
             "regions of images"
-            if self.about.reads.regions
+            if self.description.reads.regions
             else "images"
             if self.reads_images
             else ""
         )
-        told.append(f"reads={(f'text and {looks}' if looks else 'text')!r}")
-        return f"FineTunedModel({', '.join([*told, f'device={str(self.device)!r}'])})"
+        fields.append(f"reads={(f'text and {images}' if images else 'text')!r}")
+        return f"FineTunedModel({', '.join([*fields, f'device={str(self.device)!r}'])})"
 
     @overload
     def predict(
@@ -351,60 +351,62 @@ class FineTunedModel(LoadedModel):
             InputError: an input is invalid, or lists differ in length.
         """
         if isinstance(text, str) or text is None:
-            asked = python_inputs(
+            inputs = python_inputs(
                 [text],
                 None if pair is None else [pair],
                 None if image is None else [image],
                 [choices],
             )
-            (only,) = self._answers(asked, top_k, str(regions), False)
+            (only,) = self._answers(inputs, top_k, str(regions), False)
             return require(only, "answer", "a question")
-        asked = python_inputs(text, pair, image, choices or None)
-        return self._answers(asked, top_k, str(regions), skip_bad)
+        inputs = python_inputs(text, pair, image, choices or None)
+        return self._answers(inputs, top_k, str(regions), skip_bad)
 
     def _answers(
-        self, asked: Sequence[PythonInput], top_k: int, regions: str, skip_bad: bool
+        self, inputs: Sequence[PythonInput], top_k: int, regions: str, skip_bad: bool
     ) -> list[Prediction | None]:
-        if any(one.pair is not None for one in asked):
+        if any(one.pair is not None for one in inputs):
             self.note_pairs(2)
-        wording = PredictionFormatter(self.form, top_k, "top_k =")
+        formatter = PredictionFormatter(self.form, top_k, "top_k =")
         faults: dict[int, str] = {}
         examples: dict[int, Example] = {}
-        photos: dict[str, Picture] = {}
-        for number, one in enumerate(asked):
+        photos: dict[str, ImageInput] = {}
+        for number, one in enumerate(inputs):
             ids = one.ids(bool(regions))
             photos |= dict(zip(ids, one.pictures, strict=True))
             question = PredictionInput(one.text, one.pair, one.choices, ids)
             try:
-                examples[number] = question_example(
-                    str(number), question, self.form, self.about.reads, self.reads_images
+                examples[number] = input_example(
+                    str(number), question, self.form, self.description.reads, self.reads_images
                 )
             except InputError as error:
                 faults[number] = str(error)
-        answers: list[Prediction | None] = [None] * len(asked)
+        answers: list[Prediction | None] = [None] * len(inputs)
         numbers = list(examples)
-        sight = self._sight_of(photos, regions, "image=FILE")
-        for part in self.predict_examples(list(examples.values()), sight, self.unscored_task):
+        lookup = self._photo_lookup(photos, regions, "image=FILE")
+        for part in self.predict_examples(list(examples.values()), lookup, self.unscored_task):
             faults |= {numbers[place]: fault for place, fault in part.faults.items()}
             if part.scores is None:
                 continue
             some = [examples[numbers[place]] for place in part.numbers]
-            said = wording.predictions(part.scores, some, part.boxes)
-            for place, prediction in zip(part.numbers, said, strict=True):
+            predictions = formatter.predictions(part.scores, some, part.boxes)
+            for place, prediction in zip(part.numbers, predictions, strict=True):
                 answers[numbers[place]] = prediction
         if faults and not skip_bad:
             raise_first([f"question {number}: {faults[number]}" for number in sorted(faults)])
         return answers
 
-    def _sight_of(self, photos: Mapping[str, Picture], regions: str, called: str) -> ImageLookup:
-        """The lookup for the photos of some inputs; `called` is the argument's name in messages."""
+    def _photo_lookup(
+        self, photos: Mapping[str, ImageInput], regions: str, argument: str
+    ) -> ImageLookup:
+        """The image lookup for the photos of some inputs; `argument` names the photos in messages."""
         if photos and not self.reads_images:
             raise InputError(f"{self.folder}: this model reads only text; omit the image")
-        stores = (regions,) if regions and self.about.reads.regions else ()
+        stores = (regions,) if regions and self.description.reads.regions else ()
         reads_files = self.reads_pixels or not stores
         read = photos if reads_files and self.reads_images else ""
         return self.image_lookup(
-            stores, read, decode=True, names=MessageTerms("regions=STORE", called)
+            stores, read, decode=True, names=MessageTerms("regions=STORE", argument)
         )
 
     def evaluate(
@@ -438,14 +440,14 @@ class FineTunedModel(LoadedModel):
         """
         stores = [regions] if isinstance(regions, str | Path) else list(regions)
         names = MessageTerms("regions=STORE", "images=FOLDER", "allow_region_mismatch=True")
-        sight = self.image_lookup(
+        lookup = self.image_lookup(
             [str(store) for store in stores if str(store)],
             str(images),
             allow_region_mismatch=allow_region_mismatch,
             names=names,
         )
-        asking = PredictionColumns(text, image, choices)
-        return evaluate_on(self, Path(data), split, asking, label, sight)
+        columns = PredictionColumns(text, image, choices)
+        return evaluate_on(self, Path(data), split, columns, label, lookup)
 
     def encode(
         self,
@@ -467,26 +469,26 @@ class FineTunedModel(LoadedModel):
             InputError: an image cannot be read, or lists differ in length.
         """
         if isinstance(texts, str):
-            together = None if images is None else [images]
-            vector: np.ndarray = self.encode([texts], together, pool, regions)[0]
+            image_list = None if images is None else [images]
+            vector: np.ndarray = self.encode([texts], image_list, pool, regions)[0]
             return vector
         if images is None and isinstance(self.student, ClipFusionAdapter):
             raise InputError(f"{self.folder}: an adapter over CLIP needs an image for each text")
         examples = []
-        photos: dict[str, Picture] = {}
+        photos: dict[str, ImageInput] = {}
         for number, one in enumerate(python_inputs(texts, None, images, None)):
             ids = one.ids(bool(regions))
             photos |= dict(zip(ids, one.pictures, strict=True))
             examples.append(Example(str(number), one.text, images=ids))
         if not photos:
             return self._states(self.make_samples(examples, ImageSources()), pool)
-        sight = self._sight_of(photos, str(regions), "images=FILES")
+        lookup = self._photo_lookup(photos, str(regions), "images=FILES")
         found = []
-        for start in range(0, len(examples), AT_ONCE):
-            some = examples[start : start + AT_ONCE]
-            seen = sight.load_images(images_of(some))
-            raise_first([f"{image}: {fault}" for image, fault in seen.faults.items()])
-            found.append(self._states(self.make_samples(some, seen), pool))
+        for start in range(0, len(examples), DETECTION_BATCH):
+            some = examples[start : start + DETECTION_BATCH]
+            sources = lookup.load_images(images_of(some))
+            raise_first([f"{image}: {fault}" for image, fault in sources.faults.items()])
+            found.append(self._states(self.make_samples(some, sources), pool))
         return np.concatenate(found)
 
     @torch.no_grad()
@@ -550,7 +552,7 @@ def load(
         seed: the seed of a run; None: `seeds` decides, and `notes` names the choice.
         seeds: `best`, the best seed on the development split, or `all`, the majority vote of all seeds; ties go to
             the answer with the higher mean probability. Probabilities and numbers are means over the seeds.
-        detector: hub id or folder of the region detector, if not where the training run had it.
+        detector: hub id or folder of the region detector, if the training run's is not available.
         backbone: hub id or folder of the backbone, likewise.
         device: such as cuda; empty: an accelerator if there is one.
         trust: your own objects, MODULE:NAME each, that the folder may import; nothing else is imported.
@@ -560,17 +562,17 @@ def load(
             not name.
     """
     with convert_read_errors(source):
-        found = choose_seed_models(Path(source), seed, seeds)
+        models = choose_seed_models(Path(source), seed, seeds)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     trust = (trust,) if isinstance(trust, str) else trust
-    elsewhere = LocalModels(detector, backbone)
-    fitted, *others = (
-        FineTunedModel(folder, read_description(folder), device, elsewhere, trust)
-        for folder in (found.folder, *found.others)
+    local_models = LocalModels(detector, backbone)
+    model, *others = (
+        FineTunedModel(folder, read_description(folder), device, local_models, trust)
+        for folder in (models.folder, *models.others)
     )
-    fitted.vote_with(others)
-    fitted.notes[:0] = [found.note] if found.note else []
-    return fitted
+    model.vote_with(others)
+    model.notes[:0] = [models.note] if models.note else []
+    return model
 
 
 def load_saved(saved: SavedModelSettings) -> FineTunedModel:

@@ -12,13 +12,13 @@ from PIL import Image
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
-from groundling.data.images import Picture, differs_in_ending, image_id
+from groundling.data.images import ImageInput, differs_in_ending, image_id
 from groundling.data.regions.inputs import (
-    FLAGS,
+    COMMAND_TERMS,
+    ImageCollection,
     ImageInputBuilder,
     ImageSources,
     MessageTerms,
-    Photos,
 )
 from groundling.data.tables import (
     RowPosition,
@@ -43,14 +43,14 @@ class ImageLookup:
     def __init__(
         self,
         student: Encoder,
-        about: ModelDescription,
+        description: ModelDescription,
         find: Callable[[], RegionFinder],
         regions: Sequence[str] = (),
-        photos: Photos = "",
+        photos: ImageCollection = "",
         *,
         allow_region_mismatch: bool = False,
         decode: bool = False,
-        names: MessageTerms = FLAGS,
+        names: MessageTerms = COMMAND_TERMS,
     ) -> None:
         """`find` returns the region finder for photos, used where `regions` names no stores.
 
@@ -61,31 +61,31 @@ class ImageLookup:
         `allow_region_mismatch`).
         """
         self.student = student
-        self.reads_regions = about.reads.regions
-        self.reads_pixels = reads_pixels(student, about)
+        self.reads_regions = description.reads.regions
+        self.reads_pixels = reads_pixels(student, description)
         self.names = names
-        self._refuse(regions, photos)
-        self.given: Mapping[str, Picture] | None = None
-        self.place = ""
+        self._check_sources(regions, photos)
+        self.pictures: Mapping[str, ImageInput] | None = None
+        self.photo_folder = ""
         if isinstance(photos, Mapping):
-            self.given = photos or None
+            self.pictures = photos or None
         else:
-            self.place = str(photos)
+            self.photo_folder = str(photos)
         self.inputs = ImageInputBuilder(
-            about.reads.settings(
+            description.reads.settings(
                 regions=tuple(regions),
-                images=self.place,
+                images=self.photo_folder,
                 allow_region_mismatch=allow_region_mismatch,
             ),
             features=not isinstance(student, EndToEndModel),
-            blind=about.reads.blind,
-            find=find() if self.reads_regions and not regions else None,
+            zero_features=description.reads.zero_region_features,
+            region_finder=find() if self.reads_regions and not regions else None,
             decode=decode,
-            called=names,
+            terms=names,
         )
         self.files: Mapping[str, Sequence[Path]] = self.inputs.files
         if regions and isinstance(student, SingleStreamModel):
-            self.inputs.check(student, learned=about.regions)
+            self.inputs.check(student, provenance=description.regions)
         self.other_endings: dict[str, None] = {}
         """Names whose file ending differs in capitals, each once."""
 
@@ -97,7 +97,7 @@ class ImageLookup:
     @property
     def finds_regions(self) -> bool:
         """Whether regions are detected now, which takes time and memory for every photo."""
-        return self.inputs.find is not None
+        return self.inputs.region_finder is not None
 
     def id_of(self, file: str) -> str:
         """The image id of a file name with or without ending.
@@ -108,11 +108,11 @@ class ImageLookup:
         image = image_id(file)
         if not image:
             raise InputError("no image name")
-        there = self.files.get(image, ())
+        photos = self.files.get(image, ())
         ending = file[len(image) :].lower()
-        if ending and there and all(photo.suffix.lower() != ending for photo in there):
-            raise InputError(f"{file}: {self.place} has {there[0].name} instead")
-        if ending and there and all(differs_in_ending(file, photo.name) for photo in there):
+        if ending and photos and all(photo.suffix.lower() != ending for photo in photos):
+            raise InputError(f"{file}: {self.photo_folder} has {photos[0].name} instead")
+        if ending and photos and all(differs_in_ending(file, photo.name) for photo in photos):
             self.other_endings[file] = None
         return image
 
@@ -122,47 +122,53 @@ class ImageLookup:
         if not self.other_endings:
             return []
         return [
-            f"{self.place}: {len(self.other_endings):,} image names differ from the file names only in capitals of "
-            f"the ending and are accepted; the first is {next(iter(self.other_endings))}"
+            f"{self.photo_folder}: {len(self.other_endings):,} image names differ from the file names only in "
+            f"the ending's capitals and are accepted; the first is {next(iter(self.other_endings))}"
         ]
 
     def load_images(self, images: Sequence[str]) -> ImageSources:
         """Regions, pixels and faults of these images; `images` has no repeats."""
         return (
-            self.inputs.image_sources(images, self.given) if self.reads_images else ImageSources()
+            self.inputs.image_sources(images, self.pictures)
+            if self.reads_images
+            else ImageSources()
         )
 
-    def _refuse(self, regions: Sequence[str], photos: Photos) -> None:
+    def _check_sources(self, regions: Sequence[str], photos: ImageCollection) -> None:
         """Raises InputError for inputs that this model does not read, and for missing ones."""
         names = self.names
-        given = [names.regions] if regions else []
+        passed = [names.regions] if regions else []
         if photos:
-            given.append(names.photos)
+            passed.append(names.images)
         if not self.reads_images:
-            if given:
-                raise InputError(f"{given[0]}: this model reads only text; omit it")
+            if passed:
+                raise InputError(f"{passed[0]}: this model reads only text; omit it")
             return
         if not self.reads_regions and regions:
             raise InputError(
-                f"{names.regions}: this model reads pixels, not regions; pass {names.photos}"
+                f"{names.regions}: this model reads pixels, not regions; pass {names.images}"
             )
         if self.reads_pixels and not photos:
-            raise InputError(f"this model reads pixels; pass {names.photos}")
-        if self.reads_regions and not given:
+            raise InputError(f"this model reads pixels; pass {names.images}")
+        if self.reads_regions and not passed:
             raise InputError(
-                f"this model reads image regions; pass {names.regions}, or {names.photos} to detect them now"
+                f"this model reads image regions; pass {names.regions}, or {names.images} to detect them now"
             )
         if regions and photos and not self.reads_pixels:
             raise InputError(
-                f"{' and '.join(given)}: regions come from the store or from the photos; pass one of them"
+                f"{' and '.join(passed)}: regions come from the store or from the photos; pass one of them"
             )
 
 
-def reads_pixels(student: Encoder, about: ModelDescription) -> bool:
+def reads_pixels(student: Encoder, description: ModelDescription) -> bool:
     """Whether the model reads pixels; a model trained with zeros in place of image features does not."""
     if isinstance(student, ClipFusionAdapter):
         return True
-    return isinstance(student, EndToEndModel) and about.reads.regions and not about.reads.blind
+    return (
+        isinstance(student, EndToEndModel)
+        and description.reads.regions
+        and not description.reads.zero_region_features
+    )
 
 
 @dataclass(frozen=True)
@@ -212,21 +218,21 @@ class PythonInput:
     text: str
     pair: str | None
     choices: tuple[str, ...]
-    pictures: tuple[Picture, ...]
+    pictures: tuple[ImageInput, ...]
     where: str
     """Position of the images in the input, for messages."""
 
-    def ids(self, stored: bool) -> tuple[str, ...]:
-        """Image ids: those of a region store if `stored`, else file paths, or `where` for PIL images.
+    def ids(self, in_store: bool) -> tuple[str, ...]:
+        """Image ids: those of a region store if `in_store`, else file paths, or `where` for PIL images.
 
-        Raises InputError for a PIL image if `stored`.
+        Raises InputError for a PIL image if `in_store`.
         """
         ids = []
         for number, picture in enumerate(self.pictures):
             if isinstance(picture, Path):
-                ids.append(image_id(str(picture)) if stored else str(picture))
+                ids.append(image_id(str(picture)) if in_store else str(picture))
                 continue
-            if stored:
+            if in_store:
                 raise InputError(
                     f"{self.where}: a region store finds images by file name; pass the image's path, or omit `regions`"
                 )
@@ -248,8 +254,8 @@ def python_inputs(
         raise InputError("there are no texts: the list is empty")
     if isinstance(images, ImageFile) and len(texts) == 1:
         images = [images]
-    for name, many in (("pair", pairs), ("image", images), ("choices", choices)):
-        if many is not None and (isinstance(many, ImageFile) or len(many) != len(texts)):
+    for name, values in (("pair", pairs), ("image", images), ("choices", choices)):
+        if values is not None and (isinstance(values, ImageFile) or len(values) != len(texts)):
             raise InputError(f"{name}: expected a list of {len(texts)}, one for each text")
     return [
         PythonInput(
@@ -263,44 +269,56 @@ def python_inputs(
     ]
 
 
-def _text(value: object, what: str) -> str:
+def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise InputError(f"{what}: expected a text, got {type(value).__name__}")
+        raise InputError(f"{name}: expected a text, got {type(value).__name__}")
     return value
 
 
-def _pictures(image: ImageFiles, what: str) -> tuple[Picture, ...]:
+def _pictures(image: ImageFiles, name: str) -> tuple[ImageInput, ...]:
     files = image if isinstance(image, list | tuple) else (image,)
     for file in files:
         if not isinstance(file, ImageFile):
             kind = type(file).__name__
-            raise InputError(f"{what}: expected a file path or a PIL image, got {kind}")
+            raise InputError(f"{name}: expected a file path or a PIL image, got {kind}")
     return tuple(Path(file) if isinstance(file, str) else file for file in files)
 
 
-def question_example(
-    name: str, asked: PredictionInput, form: OutputType, reads: InputSpec, sees: bool
+def input_example(
+    name: str,
+    prediction_input: PredictionInput,
+    form: OutputType,
+    spec: InputSpec,
+    reads_images: bool,
 ) -> Example:
     """Build an unlabelled example from an input.
 
     Raises InputError, without the row's position, if a text is empty, or choices, images or phrase do not fit.
     """
-    for what, text in (("text", asked.text), ("second text", asked.pair)):
+    for kind, text in (("text", prediction_input.text), ("second text", prediction_input.pair)):
         if text is not None and not text.strip():
-            raise InputError(f"the {what} is empty")
+            raise InputError(f"the {kind} is empty")
     expected = len(form.labels) if isinstance(form, MultipleChoice) else 0
-    if len(asked.choices) != expected:
-        raise InputError(f"{len(asked.choices)} choices; this model expects {expected}")
-    if sees and not 1 <= len(asked.images) <= reads.images:
-        raise InputError(f"{len(asked.images)} images; this model reads {reads.images}")
-    images = tuple(asked.images) if sees else ()
+    if len(prediction_input.choices) != expected:
+        raise InputError(f"{len(prediction_input.choices)} choices; this model expects {expected}")
+    if reads_images and not 1 <= len(prediction_input.images) <= spec.images:
+        raise InputError(f"{len(prediction_input.images)} images; this model reads {spec.images}")
+    images = tuple(prediction_input.images) if reads_images else ()
     if form.head_input != "phrase":
-        return Example(name, asked.text, asked.pair, choices=tuple(asked.choices), images=images)
-    start = asked.text.find(asked.pair or "\0")
+        return Example(
+            name,
+            prediction_input.text,
+            prediction_input.pair,
+            choices=tuple(prediction_input.choices),
+            images=images,
+        )
+    start = prediction_input.text.find(prediction_input.pair or "\0")
     if start < 0:
-        raise InputError(f"the phrase {asked.pair!r} is not in the text {asked.text!r:.60}")
-    tags = ((start, start + len(asked.pair or ""), 0),)
-    return Example(name, asked.text, images=images, region_tags=tags)
+        raise InputError(
+            f"the phrase {prediction_input.pair!r} is not in the text {prediction_input.text!r:.60}"
+        )
+    tags = ((start, start + len(prediction_input.pair or ""), 0),)
+    return Example(name, prediction_input.text, images=images, region_tags=tags)
 
 
 @dataclass(frozen=True)
@@ -318,25 +336,27 @@ class InputRow:
 
 
 def read_input_rows(
-    path: Path, columns: InputColumns, form: OutputType, reads: InputSpec, sight: ImageLookup
+    path: Path, columns: InputColumns, form: OutputType, spec: InputSpec, images: ImageLookup
 ) -> tuple[list[str], list[InputRow]]:
     """Column names of a file, and an `InputRow` for each row, in order.
 
     Raises InputError if the file cannot be read or lacks a column; an invalid row only gets a `fault`.
     """
     header, rows = read_all_columns(path, ())
-    check_named_columns(path, header, vars(columns), sight.names.mark)
+    check_named_columns(path, header, vars(columns), images.names.prefix)
     texts = columns.texts
     check_one_or_two(texts, f"--text {columns.text}")
     lines = []
     for number, (where, cells) in enumerate(rows):
         try:
             first, *second = row_texts(cells, texts)
-            images = [sight.id_of(file) for file in row_texts(cells, split_columns(columns.image))]
+            image_ids = [
+                images.id_of(file) for file in row_texts(cells, split_columns(columns.image))
+            ]
             choices = row_texts(cells, split_columns(columns.choices))
-            asked = PredictionInput(first, second[0] if second else None, choices, images)
-            example = question_example(
-                f"{path.stem}-{number}", asked, form, reads, sight.reads_images
+            row_input = PredictionInput(first, second[0] if second else None, choices, image_ids)
+            example = input_example(
+                f"{path.stem}-{number}", row_input, form, spec, images.reads_images
             )
         except InputError as error:
             lines.append(InputRow(where, cells, None, str(error)))

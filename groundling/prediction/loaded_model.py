@@ -20,15 +20,15 @@ from groundling.core.registry import (
     resolve_builtin,
 )
 from groundling.data.image_samples import PixelDataset
-from groundling.data.images import Picture
+from groundling.data.images import ImageInput
 from groundling.data.regions.inputs import (
-    FLAGS,
+    COMMAND_TERMS,
+    ImageCollection,
     ImageInputBuilder,
     ImageSources,
     MessageTerms,
-    Photos,
 )
-from groundling.data.regions.samples import Mark, RegionDataset, RegionOptions
+from groundling.data.regions.samples import RegionDataset, RegionLabeler, RegionOptions
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.adapters import IMAGE, TEXT, ClipFusionAdapter
 from groundling.models.clip import FrozenClip
@@ -39,7 +39,7 @@ from groundling.prediction.inputs import ImageLookup, reads_pixels, split_column
 from groundling.prediction.model_description import (
     FILE,
     ModelDescription,
-    finding_settings,
+    detection_settings,
     tokenizer_sha256,
 )
 from groundling.prediction.predictions import combine_seeds
@@ -55,7 +55,7 @@ from groundling.vision_language.end_to_end import EndToEndModel
 from groundling.vision_language.loading import find_architecture, load_encoder, make_task_head
 from groundling.vision_language.single_stream import SingleStreamModel
 
-AT_ONCE = 256
+DETECTION_BATCH = 256
 """Number of examples whose detected regions are in memory at once."""
 
 
@@ -92,9 +92,9 @@ class LoadedModel:
     def __init__(
         self,
         folder: Path,
-        about: ModelDescription,
+        description: ModelDescription,
         device: str,
-        elsewhere: LocalModels | None = None,
+        local_models: LocalModels | None = None,
         trust: Sequence[str] = (),
     ) -> None:
         """`trust`: your own objects, MODULE:NAME, that the folder may import; the folder cannot add any.
@@ -102,27 +102,29 @@ class LoadedModel:
         Raises InputError if the folder is damaged, or needs a module of yours that is missing or not trusted.
         """
         self.folder = folder
-        self.about = about
+        self.description = description
         self.device = device
-        self.elsewhere = elsewhere or LocalModels()
+        self.local_models = local_models or LocalModels()
         self.trust = tuple(trust)
         self.notes: list[str] = []
-        self.others: Sequence[LoadedModel] = ()
-        self._compare_code(about.kind, about.design)
-        if about.tokenizer and about.tokenizer != tokenizer_sha256(folder):
+        self.other_seeds: Sequence[LoadedModel] = ()
+        self._compare_code(description.kind, description.design)
+        if description.tokenizer and description.tokenizer != tokenizer_sha256(folder):
             self.note(
                 f"{folder}: its tokenizer files changed after training; predictions may be wrong"
             )
-        self.student: Encoder = load_encoder(str(folder), about.kind, about.design)
-        self.form: OutputType = self.task().form if about.form is None else about.form
+        self.student: Encoder = load_encoder(str(folder), description.kind, description.design)
+        self.form: OutputType = self.task().form if description.form is None else description.form
         if isinstance(self.student, SingleStreamModel):
-            self.student.add_images(about.reads.images)
-            if about.ready:
-                find_architecture(self.student, about.design).prepare_model(self.student, (), False)
+            self.student.add_images(description.reads.images)
+            if description.ready:
+                find_architecture(self.student, description.design).prepare_model(
+                    self.student, (), False
+                )
         with prefix_errors(self.folder / FILE):
-            head = make_task_head(self.student, self.form, about.head, about.design)
+            head = make_task_head(self.student, self.form, description.head, description.design)
             self.objective = SupervisedObjective(
-                self.student.sizes, output_type=self.form, head=head, loss=about.loss
+                self.student.sizes, output_type=self.form, head=head, loss=description.loss
             )
         if not load_head(folder, self.objective, self.objective.name):
             raise InputError(
@@ -134,35 +136,42 @@ class LoadedModel:
     def vote_with(self, others: Sequence[LoadedModel]) -> None:
         """Add other seeds of the same run to a majority vote; raises InputError if their task or answers differ."""
         for other in others:
-            if (other.about.task, other.form) != (self.about.task, self.form):
+            if (other.description.task, other.form) != (self.description.task, self.form):
                 raise InputError(
                     f"{other.folder}: task or answers differ from {self.folder}; choose one of them (--model-seed)"
                 )
-        self.others = others
+        self.other_seeds = others
 
     # -- task and notes ------------------------------------------------------------------------------------------------
 
     @property
     def reads_images(self) -> bool:
         """Whether the model reads images."""
-        return self.about.reads.regions or isinstance(self.student, ClipFusionAdapter)
+        return self.description.reads.regions or isinstance(self.student, ClipFusionAdapter)
 
     def task(self) -> Task:
         """The task with the model's own answers; raises InputError if its module of yours is missing."""
-        about = self.about
-        if about.own is not None and about.form is not None:
-            return Task(about.task, about.form, _no_layout, metrics_of(about.form), about.task)
-        if is_import_path(about.task):
-            self._compare_code(about.task)
-            task = resolve("tasks", Task, about.task)
+        description = self.description
+        if description.own is not None and description.form is not None:
+            return Task(
+                description.task,
+                description.form,
+                _no_layout,
+                metrics_of(description.form),
+                description.task,
+            )
+        if is_import_path(description.task):
+            self._compare_code(description.task)
+            task = resolve("tasks", Task, description.task)
         else:
             with prefix_errors(self.folder / FILE):
-                task = resolve_builtin("tasks", Task, about.task)
-        if task.version != about.version:
+                task = resolve_builtin("tasks", Task, description.task)
+        if task.version != description.version:
             self.note(
-                f"{about.task} has version {task.version} now; the model was trained on version {about.version}"
+                f"{description.task} now has version {task.version}; the model was trained on version "
+                f"{description.version}"
             )
-        return task if about.form is None else replace(task, form=about.form)
+        return task if description.form is None else replace(task, form=description.form)
 
     def _compare_code(self, *names: str) -> None:
         """Note which of your own modules' files changed since training, before importing any.
@@ -175,14 +184,14 @@ class LoadedModel:
             files |= files_of_object(name) if name else {}
         hashes = hashes_of(list(files.values()))
         for (name, file), sha256 in zip(files.items(), hashes, strict=True):
-            if self.about.modules.get(name, sha256) != sha256:
+            if self.description.modules.get(name, sha256) != sha256:
                 self.note(
                     f"{file}: changed since the model was trained; its predictions may differ"
                 )
 
     def note_pairs(self, columns: int) -> None:
         """Note that inputs have text pairs although the training file had one text per row."""
-        own = self.about.own
+        own = self.description.own
         if own is not None and columns > len(split_columns(own.text)):
             self.note(
                 f"this model was trained on single texts (column {own.text!r}), not on text pairs"
@@ -198,33 +207,36 @@ class LoadedModel:
     @cached_property
     def finder(self) -> RegionFinder:
         """Finds regions on photos with the settings of the training store; raises InputError if these are unknown."""
-        learned = finding_settings(self.about.regions)
-        finding = replace(
-            learned,
-            detector=self.elsewhere.detector or learned.detector,
-            backbone=self.elsewhere.backbone or learned.backbone,
+        settings = detection_settings(self.description.regions)
+        settings = replace(
+            settings,
+            detector=self.local_models.detector or settings.detector,
+            backbone=self.local_models.backbone or settings.backbone,
         )
         features = not isinstance(self.student, EndToEndModel)
-        return RegionFinder(finding, self.about.regions, self.device, features)
+        return RegionFinder(settings, self.description.regions, self.device, features)
 
     @property
     def inputs(self) -> ImageInputBuilder:
         """Region inputs with the settings of the training run's evaluation."""
-        return ImageInputBuilder(self.about.reads.settings(), blind=self.about.reads.blind)
+        return ImageInputBuilder(
+            self.description.reads.settings(),
+            zero_features=self.description.reads.zero_region_features,
+        )
 
     def image_lookup(
         self,
         regions: Sequence[str] = (),
-        photos: Photos = "",
+        photos: ImageCollection = "",
         *,
         allow_region_mismatch: bool = False,
         decode: bool = False,
-        names: MessageTerms = FLAGS,
+        names: MessageTerms = COMMAND_TERMS,
     ) -> ImageLookup:
         """An image lookup for this model; arguments and errors as of `ImageLookup`."""
         return ImageLookup(
             self.student,
-            self.about,
+            self.description,
             lambda: self.finder,
             regions,
             photos,
@@ -234,70 +246,79 @@ class LoadedModel:
         )
 
     def predict_examples(
-        self, examples: Sequence[Example], sight: ImageLookup, task: Task, mark: Mark | None = None
+        self,
+        examples: Sequence[Example],
+        images: ImageLookup,
+        task: Task,
+        mark: RegionLabeler | None = None,
     ) -> Iterator[PartialScores]:
         """Predict examples part by part, in order; `mark` labels the right regions of a labelled split.
 
-        An example whose image cannot be read is in `faults` instead of `kept`.
+        An example whose image cannot be read is in `faults` instead of `numbers`.
         """
-        at_once = AT_ONCE if sight.finds_regions else max(1, len(examples))
-        for start in range(0, len(examples), at_once):
-            numbers = range(start, min(start + at_once, len(examples)))
-            seen = sight.load_images(images_of([examples[number] for number in numbers]))
+        batch = DETECTION_BATCH if images.finds_regions else max(1, len(examples))
+        for start in range(0, len(examples), batch):
+            numbers = range(start, min(start + batch, len(examples)))
+            sources = images.load_images(images_of([examples[number] for number in numbers]))
             faults: dict[int, str] = {}
             for number in numbers:
                 for image in examples[number].images:
-                    if image in seen.faults:
-                        faults.setdefault(number, f"{image}: {seen.faults[image]}")
-            kept = [number for number in numbers if number not in faults]
-            if not kept:
-                yield PartialScores(kept, None, None, faults)
+                    if image in sources.faults:
+                        faults.setdefault(number, f"{image}: {sources.faults[image]}")
+            valid = [number for number in numbers if number not in faults]
+            if not valid:
+                yield PartialScores(valid, None, None, faults)
                 continue
-            some = [examples[number] for number in kept]
-            samples = self.samples(some, seen, mark)
-            every = [one.scores(some, seen, task, mark) for one in (self, *self.others)]
-            scores = combine_seeds(every, self.form, task) if self.others else every[0]
-            yield PartialScores(kept, scores, self._boxes(some, samples), faults)
+            some = [examples[number] for number in valid]
+            samples = self.samples(some, sources, mark)
+            every = [one.scores(some, sources, task, mark) for one in (self, *self.other_seeds)]
+            scores = combine_seeds(every, self.form, task) if self.other_seeds else every[0]
+            yield PartialScores(valid, scores, self._boxes(some, samples), faults)
 
     def scores(
         self,
         examples: Sequence[Example],
-        seen: ImageSources,
+        sources: ImageSources,
         task: Task,
-        mark: Mark | None = None,
+        mark: RegionLabeler | None = None,
     ) -> EvaluationOutput:
         """Scores of this model alone, without the vote of other seeds, on valid examples."""
-        samples = self.samples(examples, seen, mark)
+        samples = self.samples(examples, sources, mark)
         return evaluate(self.student, self.objective, task, samples)
 
     def samples(
-        self, examples: Sequence[Example], seen: ImageSources, mark: Mark | None = None
+        self, examples: Sequence[Example], sources: ImageSources, mark: RegionLabeler | None = None
     ) -> SampleDataset:
         """Samples of the examples, exactly as in the training run's evaluation."""
         head = self.objective.head
-        told = self.inputs.select_tags(examples)
+        tagged = self.inputs.select_tags(examples)
         return self.make_samples(
-            [head.prepare_example(example) for example in told], seen, mark, head.separates_images
+            [head.prepare_example(example) for example in tagged],
+            sources,
+            mark,
+            head.separates_images,
         )
 
     def make_samples(
         self,
         examples: Sequence[Example],
-        seen: ImageSources,
-        mark: Mark | None = None,
-        apart: bool = False,
+        sources: ImageSources,
+        mark: RegionLabeler | None = None,
+        separate_images: bool = False,
     ) -> SampleDataset:
         """Samples of the examples with their regions, pixels or CLIP features."""
-        text, clip = self.student.inputs(self.about.reads.max_length)
+        text, clip = self.student.inputs(self.description.reads.max_length)
         samples: SampleDataset = TextDataset(examples, text, clip)
         if isinstance(self.student, ClipFusionAdapter):
-            return _with_clip_features(samples, self.student, seen.photos, self.device)
+            return _with_clip_features(samples, self.student, sources.images, self.device)
         if not isinstance(self.student, SingleStreamModel):
             return samples
-        asked = RegionOptions(
-            mark=mark, phrases=self.form.head_input == "phrase", separate_images=apart
+        options = RegionOptions(
+            label_regions=mark,
+            phrases=self.form.head_input == "phrase",
+            separate_images=separate_images,
         )
-        return self.inputs.samples(samples, self.student, seen, asked)
+        return self.inputs.samples(samples, self.student, sources, options)
 
     def _boxes(
         self, examples: Sequence[Example], samples: SampleDataset
@@ -328,16 +349,19 @@ class LoadedModel:
     @property
     def reads_pixels(self) -> bool:
         """Whether the model reads pixels."""
-        return reads_pixels(self.student, self.about)
+        return reads_pixels(self.student, self.description)
 
     @property
     def unscored_task(self) -> Task:
         """A task with the model's output type, without files and metrics."""
-        return Task(self.about.task, self.form, _no_layout, (), self.about.task)
+        return Task(self.description.task, self.form, _no_layout, (), self.description.task)
 
 
 def _with_clip_features(
-    samples: SampleDataset, student: ClipFusionAdapter, photos: Mapping[str, Picture], device: str
+    samples: SampleDataset,
+    student: ClipFusionAdapter,
+    photos: Mapping[str, ImageInput],
+    device: str,
 ) -> SampleDataset:
     """Samples with the features of photos and texts from the CLIP below an adapter."""
     base = student.base

@@ -50,23 +50,23 @@ class InputSpec:
     """Whether the model reads image regions."""
     max_regions: int = 0
     """Maximum number of regions per image, highest scores first; 0: all."""
-    budget: int = 0
+    max_total_length: int = 0
     """Maximum number of tokens and regions together; 0: no limit."""
-    tags: bool = True
+    object_tags: bool = True
     """Whether words that name objects are linked to the regions of these objects."""
-    mentioned: bool = False
+    mentioned_objects_only: bool = False
     """Whether objects that no text of the item mentions are removed."""
-    blind: bool = False
+    zero_region_features: bool = False
     """Whether zeros replace the region features."""
 
-    def settings(self, **places: Any) -> RegionSettings:
-        """The same values as `RegionSettings` settings, with the places of regions and photos."""
+    def settings(self, **sources: Any) -> RegionSettings:
+        """The same values as `RegionSettings`; `sources` are its other fields, which name regions and photos."""
         return RegionSettings(
             max_regions=self.max_regions,
-            max_total_length=self.budget,
-            object_tags=self.tags,
-            mentioned_objects_only=self.mentioned,
-            **places,
+            max_total_length=self.max_total_length,
+            object_tags=self.object_tags,
+            mentioned_objects_only=self.mentioned_objects_only,
+            **sources,
         )
 
 
@@ -96,7 +96,7 @@ class ModelDescription:
     modules: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each of your own modules' files by MODULE:NAME; of modules they import, by module."""
     regions: Mapping[str, Any] = field(default_factory=dict)
-    """Manifest fields of the training region stores; see `facts_of`."""
+    """Manifest fields of the training region stores; see `region_facts`."""
 
     tokenizer: str = ""
     """Hash of the tokenizer files beside the weights; empty if there are none or it is unknown."""
@@ -123,8 +123,8 @@ def tokenizer_sha256(folder: Path) -> str:
     Raises InputError if one cannot be read.
     """
     files = [folder / name for name in TOKENIZER if (folder / name).is_file()]
-    told = [f"{file.name} {sha256}" for file, sha256 in zip(files, hashes_of(files), strict=True)]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest() if told else ""
+    lines = [f"{file.name} {sha256}" for file, sha256 in zip(files, hashes_of(files), strict=True)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
 
 
 def read_description(folder: Path) -> ModelDescription:
@@ -139,9 +139,11 @@ def read_description(folder: Path) -> ModelDescription:
             "fine-tune again"
         )
     content = read_object(path)
-    found = content.get("format")
-    if found != FORMAT:
-        raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; fine-tune again")
+    version = content.get("format")
+    if version != FORMAT:
+        raise InputError(
+            f"{path}: format {version!r}, this version reads {FORMAT}; fine-tune again"
+        )
     with (
         prefix_errors(f"{path}: damaged, or of another version"),
         convert_errors("fine-tune again"),
@@ -157,32 +159,34 @@ def _parsed(content: Mapping[str, Any]) -> ModelDescription:
     values["form"] = None if values["form"] is None else _form(values["form"])
     values["reads"] = _checked(InputSpec, values["reads"])
     values["own"] = None if values["own"] is None else _checked(TableTaskSettings, values["own"])
-    made = ModelDescription(**values)
+    description = ModelDescription(**values)
     _check_types(
-        made, ModelDescription("", None), [name for name in values if name not in ("form", "own")]
+        description,
+        ModelDescription("", None),
+        [name for name in values if name not in ("form", "own")],
     )
-    for name, digest in made.modules.items():
+    for name, digest in description.modules.items():
         if not isinstance(digest, str):
             raise TypeError(f"modules: {name} is {digest!r:.40}")
-    return made
+    return description
 
 
 def _checked(kind: type[Any], values: Mapping[str, Any]) -> Any:
     """A dataclass of plain settings, each checked against the type of its default."""
-    made = kind(**values)
-    _check_types(made, kind(), list(vars(made)))
-    return made
+    instance = kind(**values)
+    _check_types(instance, kind(), list(vars(instance)))
+    return instance
 
 
-def _check_types(made: Any, unset: Any, names: Sequence[str]) -> None:
-    """Raises TypeError if an attribute's type differs from its type in `unset`."""
+def _check_types(instance: Any, defaults: Any, names: Sequence[str]) -> None:
+    """Raises TypeError if an attribute's type differs from its type in `defaults`."""
     for name in names:
-        value = getattr(made, name)
-        if type(value) is not type(getattr(unset, name)):
+        value = getattr(instance, name)
+        if type(value) is not type(getattr(defaults, name)):
             raise TypeError(f"{name} is {value!r:.40}")
 
 
-# -- forms -------------------------------------------------------------------------------------------------------------
+# -- output types ------------------------------------------------------------------------------------------------------
 
 
 def output_type_as_json(form: OutputType) -> dict[str, Any] | None:
@@ -213,11 +217,11 @@ def _form(content: Mapping[str, Any]) -> OutputType:
         values[name] = value
     form: OutputType = kind(**values)
     types = get_type_hints(kind)
-    for name in ("kind", "reads"):
-        # Most output types have no `reads` setting, so their files do not give it.
+    for name in ("kind", "head_input"):
+        # Most output types have no `head_input` setting, so their files do not give it.
         if name in values and values[name] not in get_args(types[name]):
             raise ValueError(f"{name} of the output type is {values[name]!r:.40}")
-    for name in ("labels", "never"):
+    for name in ("labels", "excluded_answers"):
         listed = values.get(name, ())
         if not isinstance(listed, tuple) or len(set(listed)) < len(listed):
             raise ValueError(f"{name} of the output type are {listed!r:.40}")
@@ -226,28 +230,36 @@ def _form(content: Mapping[str, Any]) -> OutputType:
 
 # -- regions -----------------------------------------------------------------------------------------------------------
 
-KEPT = ("identity", "made_by", "model", "weights", "preprocessing", "boxes_from", "made_with")
+DESCRIBED_FIELDS = (
+    "identity",
+    "made_by",
+    "model",
+    "weights",
+    "preprocessing",
+    "boxes_from",
+    "made_with",
+)
 """Manifest fields of region stores that a model's description keeps."""
 
 
 def region_facts(store: CombinedStore) -> dict[str, Any]:
     """The manifest fields of the first store and the origin of the regions, for a description."""
     manifest = store.stores[0].manifest
-    facts = {name: manifest[name] for name in KEPT if name in manifest}
-    facts |= {"identity": store.identity, "made_by": store.made_by}
+    facts = {name: manifest[name] for name in DESCRIBED_FIELDS if name in manifest}
+    facts |= {"identity": store.identity, "origin": store.origin}
     made_with = facts.get("made_with")
     if made_with:
-        facts["made_with"] = {name: _anywhere(value) for name, value in made_with.items()}
+        facts["made_with"] = {name: _absolute_path(value) for name, value in made_with.items()}
     return facts
 
 
-def _anywhere(value: object) -> object:
+def _absolute_path(value: object) -> object:
     """The absolute path of an existing folder; a hub id or a number unchanged."""
     is_folder = isinstance(value, str) and value and Path(value).is_dir()
     return str(Path(str(value)).resolve()) if is_folder else value
 
 
-def finding_settings(facts: Mapping[str, Any]) -> DetectionSettings:
+def detection_settings(facts: Mapping[str, Any]) -> DetectionSettings:
     """The settings that find the same kind of regions on other photos.
 
     Raises InputError for regions from box files, third-party features or stores of earlier versions.
@@ -259,9 +271,9 @@ def finding_settings(facts: Mapping[str, Any]) -> DetectionSettings:
             f"{facts.get('boxes_from') or 'others'}, or their store is of an old version); pass --regions STORE"
         )
     try:
-        finding: DetectionSettings = _checked(DetectionSettings, made_with)
+        settings: DetectionSettings = _checked(DetectionSettings, made_with)
     except (TypeError, InputError) as error:
         raise InputError(
             f"{FILE}: damaged; expected settings of `groundling regions` ({error})"
         ) from None
-    return finding
+    return settings

@@ -27,7 +27,12 @@ from groundling.core.output_types import (
 from groundling.data.tables import read_json_lines
 from groundling.runs.folder import read_result
 from groundling.tasks import Task
-from groundling.training.evaluation import LIKELY, MANY, EvaluationOutput, find_top_classes
+from groundling.training.evaluation import (
+    MAX_OUTPUTS,
+    TOP_CLASSES,
+    EvaluationOutput,
+    find_top_classes,
+)
 
 # Checks that each prediction in a file follows from its outputs, which detects edited or mixed files.
 
@@ -43,7 +48,7 @@ class PredictionChecker:
         self.form = form
         self.classes = classes if form is None else not isinstance(form, Regression)
         self.predicted: set[int] = set()
-        self.outdone: dict[int, str] = {}
+        self.unpredicted: dict[int, str] = {}
         """Classes with the highest output that were not predicted, each with a message on its first line."""
 
     def check(self, where: str, row: Mapping[str, Any], prediction: float) -> None:
@@ -67,7 +72,7 @@ class PredictionChecker:
         elif likely:
             if int(prediction) not in likely:
                 raise InputError(
-                    f"{where}: 'prediction' {int(prediction)} is not among the 'likely'"
+                    f"{where}: 'prediction' is {int(prediction)}, which is not among the classes in 'likely'"
                 )
         elif len(values) > 1:
             self._check_class(where, int(prediction), values)
@@ -77,9 +82,9 @@ class PredictionChecker:
 
         A class that is never predicted may be excluded, like VQA's `<unk>`.
         """
-        for best, told in self.outdone.items():
+        for best, message in self.unpredicted.items():
             if best in self.predicted:
-                raise InputError(told)
+                raise InputError(message)
 
     def _check_number(self, where: str, prediction: float, values: np.ndarray) -> None:
         size = max(1.0, abs(prediction))
@@ -92,19 +97,19 @@ class PredictionChecker:
         self.predicted.add(prediction)
         best = 0
         is_class = False
-        for scores in self._readings(values):
+        for scores in self._class_scores(values):
             best = int(scores.argmax())
             if prediction >= len(scores):
                 continue
             is_class = True
             if prediction == best or scores[prediction] >= scores[best] - ROUNDED:
                 return
-        told = f"{where}: 'prediction' is {prediction}, but its 'outputs' are highest at {best}"
+        message = f"{where}: 'prediction' is {prediction}, but its 'outputs' are highest at {best}"
         if not is_class or not (self.form is None or isinstance(self.form, OpenAnswer)):
-            raise InputError(told)
-        self.outdone.setdefault(best, told)
+            raise InputError(message)
+        self.unpredicted.setdefault(best, message)
 
-    def _readings(self, values: np.ndarray) -> list[np.ndarray]:
+    def _class_scores(self, values: np.ndarray) -> list[np.ndarray]:
         """Class scores; if each class may have a wrong and a right score (UNITER on VCR), also the right ones alone."""
         if isinstance(self.form, MultipleChoice):
             in_pairs = len(values) == 2 * len(self.form.labels)
@@ -136,7 +141,7 @@ def read_predictions(path: Path, form: OutputType) -> dict[str, ExamplePredictio
     Raises:
         InputError: No such file, an invalid line, a repeated id, a NaN, or a prediction that contradicts its outputs.
     """
-    agreement = PredictionChecker(form)
+    checker = PredictionChecker(form)
     out: dict[str, ExamplePrediction] = {}
     repeated = []
     for where, row in read_json_lines(path, ("id",)):
@@ -145,9 +150,9 @@ def read_predictions(path: Path, form: OutputType) -> dict[str, ExamplePredictio
         if name in out:
             repeated.append(f"{where}: repeated id {name}")
         out[name] = _parse_prediction(where, row)
-        agreement.check(where, row, out[name].prediction)
+        checker.check(where, row, out[name].prediction)
     raise_first(repeated)
-    agreement.finish()
+    checker.finish()
     return out
 
 
@@ -168,18 +173,18 @@ def _parse_prediction(where: str, row: Mapping[str, Any]) -> ExamplePrediction:
     return ExamplePrediction(prediction, outputs, likely)
 
 
-def choice_scores(said: ExamplePrediction, choices: int) -> np.ndarray:
+def choice_scores(prediction: ExamplePrediction, choices: int) -> np.ndarray:
     """Scores (choices,) before a softmax; with two scores per choice (UNITER: wrong and right), the second.
 
     Raises:
         InputError: The number of scores is neither `choices` nor twice that.
     """
-    if len(said.outputs) not in (choices, 2 * choices):
-        raise InputError(f"{len(said.outputs)} scores, expected {choices} or {2 * choices}")
-    return said.outputs.reshape(choices, -1)[:, -1]
+    if len(prediction.outputs) not in (choices, 2 * choices):
+        raise InputError(f"{len(prediction.outputs)} scores, expected {choices} or {2 * choices}")
+    return prediction.outputs.reshape(choices, -1)[:, -1]
 
 
-def probabilities(said: ExamplePrediction, form: OutputType) -> np.ndarray:
+def probabilities(prediction: ExamplePrediction, form: OutputType) -> np.ndarray:
     """Probabilities (K,) of the classes, choices or answers; for a regression the number itself, (1,).
 
     Always a softmax, whatever the loss was (CLIP-TD leaves its sigma undefined). Answers that the file omits have
@@ -189,20 +194,21 @@ def probabilities(said: ExamplePrediction, form: OutputType) -> np.ndarray:
         InputError: The scores do not fit the output type.
     """
     if isinstance(form, Regression):
-        return np.array([said.prediction])
+        return np.array([prediction.prediction])
     if isinstance(form, MultipleChoice):
-        return np.asarray(softmax(choice_scores(said, len(form.labels))))
+        return np.asarray(softmax(choice_scores(prediction, len(form.labels))))
     if not isinstance(form, Classification | OpenAnswer):
         raise InputError("answers of this output type cannot be averaged")
     count = len(form.labels)
-    if len(said.outputs) == count:
-        return np.asarray(softmax(said.outputs))
-    if not said.likely:
+    if len(prediction.outputs) == count:
+        return np.asarray(softmax(prediction.outputs))
+    if not prediction.likely:
         raise InputError(
-            f"{len(said.outputs)} scores and no 'likely' answers, expected {count}; predict again with this version"
+            f"{len(prediction.outputs)} scores and no 'likely' answers, expected {count}; predict again with this "
+            "version"
         )
     out = np.zeros(count)
-    for place, share in said.likely:
+    for place, share in prediction.likely:
         if not 0 <= place < count:
             raise InputError(f"answer {place}, expected 0 to {count - 1}")
         out[place] = share
@@ -239,16 +245,16 @@ class Prediction(Candidate):
 class PredictionFormatter:
     """Converts the outputs of one output type into `Prediction` objects."""
 
-    def __init__(self, form: OutputType, best: int, called: str = "--top-k") -> None:
-        """`best` is the number of ranked answers per example; `called` is its name in messages.
+    def __init__(self, form: OutputType, best: int, flag: str = "--top-k") -> None:
+        """`best` is the number of ranked answers per example; `flag` is its name in messages.
 
         Raises InputError if `best` is below 1 or above the number of stored answers.
         """
         if best < 1:
-            raise InputError(f"{called} {best}, expected at least 1")
-        if isinstance(form, OpenAnswer) and len(form.labels) > MANY and best > LIKELY:
+            raise InputError(f"{flag} {best}, expected at least 1")
+        if isinstance(form, OpenAnswer) and len(form.labels) > MAX_OUTPUTS and best > TOP_CLASSES:
             raise InputError(
-                f"{called} {best}: expected at most {LIKELY}, the number of stored answers (of {len(form.labels):,})"
+                f"{flag} {best}: expected at most {TOP_CLASSES}, the number of stored answers (of {len(form.labels):,})"
             )
         self.form = form
         self.best = best
@@ -265,10 +271,10 @@ class PredictionFormatter:
         out = []
         for number, example in enumerate(examples):
             likely = tuple(scores.top_classes[number]) if scores.top_classes else ()
-            said = ExamplePrediction(
+            prediction = ExamplePrediction(
                 float(scores.predictions[number]), scores.outputs[number], likely
             )
-            ranked = self._ranked(said)
+            ranked = self._ranked(prediction)
             candidates = tuple(
                 self._candidate(place, share, example, None if boxes is None else boxes[number])
                 for place, share in ranked
@@ -277,18 +283,18 @@ class PredictionFormatter:
             out.append(Prediction(**first, best=candidates))
         return out
 
-    def _ranked(self, said: ExamplePrediction) -> list[tuple[float, float | None]]:
+    def _ranked(self, prediction: ExamplePrediction) -> list[tuple[float, float | None]]:
         """The most likely predictions with their probabilities, the output type's own prediction first."""
         if isinstance(self.form, RegionSelection):
-            shares = np.asarray(softmax(said.outputs))
-            scores = said.outputs
+            shares = np.asarray(softmax(prediction.outputs))
+            scores = prediction.outputs
         elif isinstance(self.form, Classification | OpenAnswer):
-            shares = probabilities(said, self.form)
-            scores = shares if said.likely else _raw(said, self.form)
+            shares = probabilities(prediction, self.form)
+            scores = shares if prediction.likely else _raw(prediction, self.form)
         else:
-            return [(said.prediction, None)]
+            return [(prediction.prediction, None)]
         never = self.form.excluded_answers if isinstance(self.form, OpenAnswer) else ()
-        order = [int(said.prediction)]
+        order = [int(prediction.prediction)]
         for place in np.argsort(-scores, kind="stable")[: self.best + 1 + len(never)]:
             barred = bool(never) and self.form.format_prediction(place) in never
             if place != order[0] and shares[place] > 0 and not barred:
@@ -311,11 +317,11 @@ class PredictionFormatter:
         return Candidate(answer, share, choice, box)
 
 
-def _raw(said: ExamplePrediction, form: Classification | OpenAnswer) -> np.ndarray:
+def _raw(prediction: ExamplePrediction, form: Classification | OpenAnswer) -> np.ndarray:
     """Scores that rank the answers: a softmax may make close scores equal."""
     if isinstance(form, MultipleChoice):
-        return said.outputs.reshape(len(form.labels), -1)[:, -1]
-    return said.outputs
+        return prediction.outputs.reshape(len(form.labels), -1)[:, -1]
+    return prediction.outputs
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -360,7 +366,7 @@ def prediction_cells(
 
 SEED = re.compile(r"seed-(\d+)")
 SeedChoice = Literal["best", "all"]
-"""Which seeds predict if no seed is given."""
+"""Which seeds predict without a seed."""
 
 
 class SeedModels(NamedTuple):
@@ -377,7 +383,7 @@ class SeedModels(NamedTuple):
 def model_folder(source: Path) -> Path:
     """The model folder of a run, of several seeds the best one; any other folder or a hub id unchanged.
 
-    Raises InputError as `chosen`.
+    Raises InputError as `choose_seed_models`.
     """
     is_run = (source / "model").is_dir() or (
         source.is_dir() and any(SEED.fullmatch(one.name) for one in source.iterdir())
@@ -418,8 +424,9 @@ def choose_seed_models(
     if seed is not None:
         return SeedModels(saved[seed], note=f"{source}: predictions of seed {seed}, one of {every}")
     # The folder may still hold seeds of an earlier command with more seeds.
-    told = (read_result(source) or {}).get("seeds")
-    numbers = [one for one in numbers if one in told] if isinstance(told, list) else numbers
+    finished = (read_result(source) or {}).get("seeds")
+    if isinstance(finished, list):
+        numbers = [one for one in numbers if one in finished]
     numbers = numbers or sorted(saved)
     every = ", ".join(map(str, numbers))
     best, why = _best({number: saved[number].parent for number in numbers})
@@ -446,11 +453,11 @@ def _best(folders: Mapping[int, Path]) -> tuple[int, str]:
 
     The first seed if no result has a held-out score, as when all splits were trained on.
     """
-    told = {seed: _score(read_result(folder) or {}) for seed, folder in folders.items()}
-    if not any(told.values()):
+    scores = {seed: _score(read_result(folder) or {}) for seed, folder in folders.items()}
+    if not any(scores.values()):
         return min(folders), "the first"
-    known = {seed: score for seed, score in told.items() if score is not None}
-    best = min(known, key=lambda seed: (-known[seed].worth, seed))
+    known = {seed: score for seed, score in scores.items() if score is not None}
+    best = min(known, key=lambda seed: (-known[seed].rank_value, seed))
     score = known[best]
     return best, f"the best on {score.split} ({score.metric} {score.value:.3g})"
 
@@ -461,16 +468,16 @@ class _Score(NamedTuple):
     split: str
     metric: str
     value: float
-    worth: float
+    rank_value: float
     """The value, negated if lower is better."""
 
 
 def _score(result: Mapping[str, Any]) -> _Score | None:
     """A seed's main metric on its first held-out split; None if its result has none."""
-    learned = result.get("trained_on", ())
+    trained_on = result.get("trained_on", ())
     try:
         metric = str(result["metrics"][0])
-        split = next(one for one in result["splits"] if one not in learned)
+        split = next(one for one in result["splits"] if one not in trained_on)
         value = float(result["scores"][split][metric])
     except (KeyError, TypeError, ValueError, IndexError, StopIteration):
         return None
@@ -491,12 +498,13 @@ def combine_seeds(
 
     Outputs are logarithms of mean probabilities; for a regression, prediction and output are the mean.
     """
-    said = [
-        _vote([_said_at(one, place) for one in scores], form) for place in range(len(scores[0].ids))
+    combined = [
+        _vote([_example_prediction(one, place) for one in scores], form)
+        for place in range(len(scores[0].ids))
     ]
     first = scores[0]
-    predictions = np.array([one.prediction for one in said])
-    outputs = np.array([one.outputs for one in said])
+    predictions = np.array([one.prediction for one in combined])
+    outputs = np.array([one.outputs for one in combined])
     metrics = {} if first.labels is None else task.score(predictions, first.labels, outputs)
     return EvaluationOutput(
         first.ids,
@@ -505,13 +513,13 @@ def combine_seeds(
         first.labels,
         metrics,
         first.official_ids,
-        [one.likely for one in said],
+        [one.likely for one in combined],
         first.truncated_tokens,
         first.truncated_regions,
     )
 
 
-def _said_at(scores: EvaluationOutput, place: int) -> ExamplePrediction:
+def _example_prediction(scores: EvaluationOutput, place: int) -> ExamplePrediction:
     likely = tuple(scores.top_classes[place]) if scores.top_classes else ()
     return ExamplePrediction(float(scores.predictions[place]), scores.outputs[place], likely)
 
@@ -519,22 +527,22 @@ def _said_at(scores: EvaluationOutput, place: int) -> ExamplePrediction:
 def _vote(every: Sequence[ExamplePrediction], form: OutputType) -> ExamplePrediction:
     """Majority vote of several seeds on one example."""
     if isinstance(form, Regression):
-        mean = float(np.mean([said.prediction for said in every]))
+        mean = float(np.mean([one.prediction for one in every]))
         return ExamplePrediction(mean, np.array([mean]))
-    shares = np.mean([_shares(said, form) for said in every], axis=0)
-    votes = Counter(int(said.prediction) for said in every)
+    shares = np.mean([_shares(one, form) for one in every], axis=0)
+    votes = Counter(int(one.prediction) for one in every)
     best = min(votes, key=lambda answer: (-votes[answer], -shares[answer], answer))
     with np.errstate(divide="ignore"):
         outputs = np.log(shares)  # -inf for a padded region
-    if len(shares) <= MANY or isinstance(form, RegionSelection):
+    if len(shares) <= MAX_OUTPUTS or isinstance(form, RegionSelection):
         return ExamplePrediction(best, outputs)
     return ExamplePrediction(
         best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0])
     )
 
 
-def _shares(said: ExamplePrediction, form: OutputType) -> np.ndarray:
+def _shares(prediction: ExamplePrediction, form: OutputType) -> np.ndarray:
     """Probabilities of one seed's answers."""
     if isinstance(form, RegionSelection):
-        return np.asarray(softmax(said.outputs))
-    return probabilities(said, form)
+        return np.asarray(softmax(prediction.outputs))
+    return probabilities(prediction, form)

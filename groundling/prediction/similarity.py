@@ -49,7 +49,7 @@ def sentence_vectors(
         text: Put into evaluation mode; its device is used.
         sentence: How states become embeddings; its default prompt is prepended to every text.
         texts: N texts.
-        max_length: Maximum number of tokens per text, in place of `reads(text, sentence)`.
+        max_length: Maximum number of tokens per text, in place of `text_length_limit(text, sentence)`.
     """
     text.eval()
     length = min(max_length, text.max_length) if max_length else text_length_limit(text, sentence)

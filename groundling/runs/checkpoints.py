@@ -25,8 +25,8 @@ COUNTERS = "counters.json"
 """Counters."""
 CHECKSUMS = "checksums.json"
 """SHA-256 of every file of a checkpoint, by its path in the checkpoint folder."""
-KEPT = 2
-"""Number of newest checkpoints that are kept; the older one is used if the newest is damaged."""
+MAX_CHECKPOINTS = 2
+"""Maximum number of checkpoints on disk; the older one is used if the newest is damaged."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         """`folder` holds nothing else."""
         self.folder = folder
-        self.hashed: dict[Path, str] = {}
+        self.hashes: dict[Path, str] = {}
         """SHA-256 of saved best weights, which do not change."""
 
     def save(
@@ -72,7 +72,7 @@ class Checkpoints:
         """
         target = self.folder / f"step-{counters.step:09d}"
         partial = self.folder / "partial"
-        with disk_errors(target, self.intact()):
+        with disk_errors(target, self.intact_remark()):
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             save_file(_tensors(module, optimizer), partial / STATE)
@@ -82,7 +82,7 @@ class Checkpoints:
                 f"{target.name}/{name}": sha256_of(partial / name) for name in (STATE, COUNTERS)
             }
             if best:
-                sums[self._aside(best).name] = self._hash_of(self._aside(best))
+                sums[self._best_path(best).name] = self._hash_of(self._best_path(best))
             (partial / CHECKSUMS).write_text(json_text(sums, indent=1), encoding="utf-8")
             set_file_modes(partial)
             for path in (*partial.iterdir(), partial):
@@ -92,7 +92,7 @@ class Checkpoints:
             sync_to_disk(self.folder)
         self._tidy(target)
 
-    def intact(self) -> str:
+    def intact_remark(self) -> str:
         """Remark for error messages on the newest checkpoint; empty without any."""
         states = sorted(self.folder.glob("step-*"))
         steps = [int(state.name.removeprefix("step-")) for state in states]
@@ -103,37 +103,37 @@ class Checkpoints:
         and all after it.
         """
         states = sorted(self.folder.glob("step-*"))
-        kept = [state for state in states if state <= newest][-KEPT:]
-        needed = {name for state in kept for name in _sums(state)}
+        newest_states = [state for state in states if state <= newest][-MAX_CHECKPOINTS:]
+        needed = {name for state in newest_states for name in _checksums(state)}
         for state in states:
-            if state not in kept:
+            if state not in newest_states:
                 shutil.rmtree(state, ignore_errors=True)
-        for aside in self.folder.glob("best-*.safetensors"):
-            if aside.name not in needed:
-                aside.unlink(missing_ok=True)
+        for path in self.folder.glob("best-*.safetensors"):
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
 
-    def _hash_of(self, aside: Path) -> str:
-        if aside not in self.hashed:
-            self.hashed[aside] = sha256_of(aside)
-        return self.hashed[aside]
+    def _hash_of(self, path: Path) -> str:
+        if path not in self.hashes:
+            self.hashes[path] = sha256_of(path)
+        return self.hashes[path]
 
     def save_best(self, module: nn.Module, step: int) -> None:
         """Save the weights after `step` as the best so far."""
-        target = self._aside(step)
+        target = self._best_path(step)
         partial = self.folder / "partial.safetensors"
-        with disk_errors(target, self.intact()):
+        with disk_errors(target, self.intact_remark()):
             self.folder.mkdir(parents=True, exist_ok=True)
             weights = {name: _plain(value) for name, value in _weights(module).items()}
             save_file(weights, partial)
             sync_to_disk(partial)
             partial.rename(target)
-            self.hashed.pop(target, None)
+            self.hashes.pop(target, None)
 
     def load_best(self, module: nn.Module, step: int) -> None:
         """Load the best weights, saved after `step`, in place; raises InputError if they cannot be
         read.
         """
-        target = self._aside(step)
+        target = self._best_path(step)
         with convert_errors(
             f"{target}: the best weights cannot be read", advice="; train again in another --out"
         ):
@@ -142,7 +142,7 @@ class Checkpoints:
             for name, value in _weights(module).items():
                 value.copy_(stored[name])
 
-    def _aside(self, step: int) -> Path:
+    def _best_path(self, step: int) -> Path:
         return self.folder / f"best-{step:09d}.safetensors"
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counters | None:
@@ -174,7 +174,7 @@ class Checkpoints:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _sums(state: Path) -> dict[str, str]:
+def _checksums(state: Path) -> dict[str, str]:
     """Checksums of a checkpoint's files; empty if they cannot be read."""
     try:
         sums = read_json(state / CHECKSUMS)
@@ -185,17 +185,17 @@ def _sums(state: Path) -> dict[str, str]:
 
 def _fault(state: Path) -> str:
     """Fault of a checkpoint's files; empty if they are intact."""
-    sums = _sums(state)
+    sums = _checksums(state)
     own = [f"{state.name}/{name}" for name in (STATE, COUNTERS)]
     if not set(own) <= sums.keys():
         return f"{state / CHECKSUMS}: the checkpoint cannot be read (its checksums are damaged or missing)"
     for name, expected in sums.items():
         path = state.parent / name
-        what = "the checkpoint" if path.parent == state else "the best weights"
+        content = "the checkpoint" if path.parent == state else "the best weights"
         if not path.is_file():
-            return f"{path}: {what} cannot be read (no such file)"
+            return f"{path}: {content} cannot be read (no such file)"
         if sha256_of(path) != expected:
-            return f"{path}: {what} cannot be read (damaged: its checksum differs)"
+            return f"{path}: {content} cannot be read (damaged: its checksum differs)"
     return ""
 
 
@@ -209,23 +209,23 @@ def _load(state: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> C
             f"{state}: a run with {min(others)} cannot resume with {kind}; use another --out"
         )
     weights = _weights(module)
-    unlike = [
+    mismatched = [
         name
         for name, value in weights.items()
         if f"weight.{name}" not in stored or stored[f"weight.{name}"].shape != value.shape
     ]
-    if unlike:
+    if mismatched:
         raise InputError(
-            f"{state}: belongs to another model, {unlike[0]} does not fit; use another --out"
+            f"{state}: belongs to another model, {mismatched[0]} does not fit; use another --out"
         )
     with torch.no_grad():
         for name, value in weights.items():
             value.copy_(stored[f"weight.{name}"])
     for name, parameter in module.named_parameters():
-        held = _with_prefix(stored, f"{kind}.{name}.")
-        if held:
+        state_of_parameter = _with_prefix(stored, f"{kind}.{name}.")
+        if state_of_parameter:
             optimizer.state[parameter] = {
-                key: value.to(parameter.device) for key, value in held.items()
+                key: value.to(parameter.device) for key, value in state_of_parameter.items()
             }
     return Counters(**read_json(state / COUNTERS))
 

@@ -39,13 +39,13 @@ NO_RESULTS = (
 )
 """Files and folders that a run, or runs inside its folder, may leave without having saved \
 anything."""
-MOST_STEPS = 10**12
+MAX_STEPS = 10**12
 """Upper bound on the steps of a run."""
-MOST_DIGITS = 300
+MAX_DIGITS = 300
 """Maximum digits of a whole number in JSON; longer ones overflow floats."""
-LONGEST = 2**63
+INTEGER_BOUND = 2**63
 """Upper bound on whole numbers in a log."""
-TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
+PACKAGES = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 """Packages whose versions a run folder records."""
 
 
@@ -61,7 +61,7 @@ def json_safe(value: Any) -> Any:
 
 
 def json_text(value: object, **options: Any) -> str:
-    """JSON of a value after `plain`; `options` are passed to `json.dumps`."""
+    """JSON of a value after `json_safe`; `options` are passed to `json.dumps`."""
     return json.dumps(json_safe(value), allow_nan=False, **options)
 
 
@@ -117,7 +117,7 @@ def whole_file(path: Path) -> Iterator[TextIO]:
 
 
 def begin_file(path: Path) -> None:
-    """Mark a folder as begun by its command, until the last file is written; an existing file is
+    """RegionLabeler a folder as begun by its command, until the last file is written; an existing file is
     not changed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,11 +149,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
         except Exception:
             shutil.rmtree(partial, ignore_errors=True)  # free the space on a full disk
             raise
-        for made in sorted(partial.iterdir()):
-            target = path / made.name
+        for child in sorted(partial.iterdir()):
+            target = path / child.name
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)
-            os.replace(made, target)
+            os.replace(child, target)
         partial.rmdir()
         sync_to_disk(path)
 
@@ -178,7 +178,7 @@ def _name(partial: Path, path: Path) -> None:
         os.link(partial, path)  # unlike a move, a link never overwrites
     except FileExistsError:
         raise InputError(
-            f"{path}: exists by now, written by another command; choose another --out"
+            f"{path}: another command has written this file in the meantime; choose another --out"
         ) from None
     except OSError:  # a file system without links
         os.replace(partial, path)
@@ -209,10 +209,10 @@ def sync_to_disk(path: Path) -> None:
 class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
     """Turn a full disk or a read-only folder into an InputError of one line."""
 
-    def __init__(self, path: Path, kept: str = "") -> None:
-        """`path`: what is written; `kept`: what of the run is safe nevertheless."""
+    def __init__(self, path: Path, remark: str = "") -> None:
+        """`path`: the file or folder to write; `remark`: end of the message."""
         self.path = path
-        self.kept = kept
+        self.remark = remark
 
     def __enter__(self) -> None: ...
 
@@ -226,12 +226,12 @@ class disk_errors:  # (reads as a phrase: `with disk_errors(path)`)
             return
         reason = error.strerror if isinstance(error, OSError) else None
         reason = reason or first_line(error)
-        kept = f"; {self.kept}" if self.kept else ""
-        raise InputError(f"{self.path}: cannot be written ({reason}){kept}") from None
+        remark = f"; {self.remark}" if self.remark else ""
+        raise InputError(f"{self.path}: cannot be written ({reason}){remark}") from None
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
+    if len(digits) > MAX_DIGITS:
         raise ValueError("a number of too many digits")
     return int(digits)
 
@@ -302,9 +302,9 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     with convert_read_errors(path):
         content = path.read_bytes() if path.exists() else b""
     text = utf8(path, content, "; delete the file")
-    told = text.split("\n")
+    rows = text.split("\n")
     lines: list[dict[str, Any]] = []
-    for number, one in enumerate(told, 1):
+    for number, one in enumerate(rows, 1):
         line = _log_line(one)
         if line is not None:
             if lines and line["step"] < lines[-1]["step"]:
@@ -312,7 +312,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
                     f"{path}, line {number}: step {line['step']} after step {lines[-1]['step']}; delete the line"
                 )
             lines.append(line)
-        elif number < len(told):
+        elif number < len(rows):
             raise InputError(f"{path}, line {number}: not a line of a log; delete the line")
     return lines
 
@@ -327,9 +327,9 @@ def _log_line(text: str) -> dict[str, Any] | None:
         return None
     numbers = [value for value in line.values() if type(value) in (int, float)]
     undefined = sum(value is None for value in line.values())
-    is_line = len(numbers) + undefined == len(line) and 0 <= line["step"] <= MOST_STEPS
+    is_line = len(numbers) + undefined == len(line) and 0 <= line["step"] <= MAX_STEPS
     # Whole numbers in JSON may be larger than any float.
-    is_line = is_line and all(type(n) is float or abs(n) < LONGEST for n in numbers)
+    is_line = is_line and all(type(n) is float or abs(n) < INTEGER_BOUND for n in numbers)
     return line if is_line else None
 
 
@@ -337,7 +337,7 @@ def _log_line(text: str) -> dict[str, Any] | None:
 def _versions() -> dict[str, str]:
     """Versions of the packages that this process has imported."""
     versions = {"python": platform.python_version()}
-    for name in TRACKED:
+    for name in PACKAGES:
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
@@ -365,7 +365,7 @@ def _commit() -> str:
 class FolderLock:
     """Exclusive lock of a folder, held until the object is deleted or the process ends.
 
-    File systems without locks (some network file systems) hold nothing, and nobody is refused.
+    On file systems without locks (some network file systems) it has no effect.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -383,25 +383,25 @@ class FolderLock:
             self.close()
 
 
-_HELD: WeakValueDictionary[Path, FolderLock] = WeakValueDictionary()
+_LOCKS: WeakValueDictionary[Path, FolderLock] = WeakValueDictionary()
 """Locks of this process; a folder locked again shares its lock."""
 
 
 def lock_folder(folder: Path) -> FolderLock:
     """Lock a folder for this process; raises InputError if another process holds it."""
     key = folder.resolve()
-    held = _HELD.get(key) or FolderLock(key)
-    _HELD[key] = held
-    return held
+    lock = _LOCKS.get(key) or FolderLock(key)
+    _LOCKS[key] = lock
+    return lock
 
 
-def _let_go() -> None:
+def _release_locks() -> None:
     """Release locks in a forked child, such as a data-loading worker, which may outlive the parent."""
-    for held in list(_HELD.values()):
-        held.close()
+    for lock in list(_LOCKS.values()):
+        lock.close()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_release_locks)
 
 
 def open_run(
@@ -410,7 +410,7 @@ def open_run(
     config: Mapping[str, object],
     inputs: Mapping[str, str | Path],
     writes: bool = True,
-    ready: Callable[[Path], object] = Path.resolve,
+    on_ready: Callable[[Path], object] = Path.resolve,
 ) -> Path:
     """The folder of a new run, or of one to resume.
 
@@ -420,13 +420,13 @@ def open_run(
         config: every setting on which the result depends.
         inputs: files and folders on which it depends, by name; compared by their hashes.
         writes: whether this process creates the folder; of several processes one does, the others only compare.
-        ready: called when the folder may be written to, before anything is written.
+        on_ready: called when the folder may be written to, before anything is written.
 
     Raises:
-        InputError: the folder holds another run, or something else, or as `ready` does.
+        InputError: the folder holds another run, or something else, or as `on_ready` does.
     """
     out = Path(out)
-    mine: dict[str, Any] = {
+    current: dict[str, Any] = {
         "kind": kind,
         "config": json.loads(json_text(config, default=str)),  # as it is read from the file
         "inputs": {
@@ -435,29 +435,29 @@ def open_run(
     }
     settings = out / SETTINGS
     if _has_results(out, settings):
-        theirs = read_json(settings)
-        if not isinstance(theirs, dict):
+        stored = read_json(settings)
+        if not isinstance(stored, dict):
             raise InputError(f"{settings}: not a run's settings; choose another --out")
-        for part, value in mine.items():
-            if theirs.get(part) != value:
-                differing = difference(theirs.get(part), value, part)
+        for part, value in current.items():
+            if stored.get(part) != value:
+                differing = difference(stored.get(part), value, part)
                 raise InputError(f"{out}: holds another run ({differing}); choose another --out")
-        ready(out)
+        on_ready(out)
         return out
     # An incomplete settings file does not count: its run was killed while writing it.
-    half = _partial(settings)
-    is_free = not out.exists() or (out.is_dir() and all(one == half for one in out.iterdir()))
+    partial = _partial(settings)
+    is_free = not out.exists() or (out.is_dir() and all(one == partial for one in out.iterdir()))
     if not is_free and not settings.exists():
         raise InputError(f"{out}: exists and is not a groundling run folder; choose another --out")
     if not writes:
         return out
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    ready(out)
-    theirs = _told(settings) if settings.exists() else mine
-    if any(theirs.get(part) != mine[part] for part in mine):
+    on_ready(out)
+    stored = _read_settings(settings) if settings.exists() else current
+    if any(stored.get(part) != current[part] for part in current):
         _clear_leftovers(out)
-    write_json(settings, {**mine, "versions": _versions(), "commit": _commit()})
+    write_json(settings, {**current, "versions": _versions(), "commit": _commit()})
     return out
 
 
@@ -473,16 +473,16 @@ def _has_results(out: Path, settings: Path) -> bool:
     if not all(_is_leftover(path) for path in files):
         return True
     # A config.json of another program does not permit removing the files beside it.
-    return len(files) > 1 and "kind" not in _told(settings)
+    return len(files) > 1 and "kind" not in _read_settings(settings)
 
 
-def _told(settings: Path) -> Mapping[str, Any]:
+def _read_settings(settings: Path) -> Mapping[str, Any]:
     """Content of a settings file; empty if it is damaged or malformed."""
     try:
-        told = read_json(settings)
+        content = read_json(settings)
     except InputError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _is_leftover(path: Path) -> bool:
@@ -505,15 +505,15 @@ def clear_prepared(out: Path) -> None:
     shutil.rmtree(out / PREPARED, ignore_errors=True)
 
 
-def difference(theirs: object, mine: object, name: str) -> str:
+def difference(stored: object, current: object, name: str) -> str:
     """The first difference of two JSON values, by its full name; empty if they are equal."""
-    if theirs == mine:
+    if stored == current:
         return ""
-    if isinstance(theirs, dict) and isinstance(mine, dict):
-        for part in sorted({*theirs, *mine}):
-            if theirs.get(part) != mine.get(part):
-                return difference(theirs.get(part), mine.get(part), f"{name}.{part}")
-    return f"{name}: {theirs} there, {mine} now"
+    if isinstance(stored, dict) and isinstance(current, dict):
+        for part in sorted({*stored, *current}):
+            if stored.get(part) != current.get(part):
+                return difference(stored.get(part), current.get(part), f"{name}.{part}")
+    return f"{name}: {stored} there, {current} now"
 
 
 def read_result(out: Path) -> dict[str, Any] | None:
@@ -522,16 +522,16 @@ def read_result(out: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     result = read_object(path)
-    learned = result.get("trained_on", [])
-    if not isinstance(learned, list):
-        raise InputError(f"{path}: 'trained_on' is {learned!r}, expected a list of splits")
+    trained_on = result.get("trained_on", [])
+    if not isinstance(trained_on, list):
+        raise InputError(f"{path}: 'trained_on' is {trained_on!r}, expected a list of splits")
     return result
 
 
-def check_run_of(place: Path, result: Mapping[str, Any], task: str) -> None:
-    """Raises InputError, which begins with `place`, if a run's `result` is of another task."""
+def check_run_of(path: Path, result: Mapping[str, Any], task: str) -> None:
+    """Raises InputError, which begins with `path`, if a run's `result` is of another task."""
     if result.get("task") != task:
-        raise InputError(f"{place}: a run of {result.get('task')}, expected one of {task}")
+        raise InputError(f"{path}: a run of {result.get('task')}, expected one of {task}")
 
 
 def check_file(out: str | Path, endings: Sequence[str] = ()) -> None:

@@ -20,11 +20,11 @@ CACHE = "GROUNDLING_CACHE"
 """Environment variable: cache folder of hashes and tokenised texts; empty: no cache."""
 SMALL = 1 << 14
 """Size in bytes below which reading a file is as fast as looking up its hash."""
-SETTLED = 2 * 10**9
+MIN_AGE = 2 * 10**9
 """Nanoseconds after a change within which a second change may get the same time stamp."""
 
-_KNOWN: dict[tuple[str, str], str] = {}
-"""Hashes known to this process, by path and state."""
+_HASHES: dict[tuple[str, str], str] = {}
+"""Hashes found by this process, by path and state."""
 _TABLE = "CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, state TEXT, sha256 TEXT)"
 
 
@@ -68,15 +68,15 @@ def remember_hashes(written: Mapping[Path, str]) -> None:
     """Store the SHA-256 of files just written, so that they need not be read again."""
     with _HashCache() as hashes:
         for file, sha256 in written.items():
-            hashes.keep(file, _state_of(file), sha256)
+            hashes.store(file, _state_of(file), sha256)
 
 
 def cache_folder() -> Path | None:
     """The shared cache folder; None if it is disabled or not writable."""
-    told = os.environ.get(CACHE, str(Path.home() / ".cache" / "groundling"))
-    if not told:
+    setting = os.environ.get(CACHE, str(Path.home() / ".cache" / "groundling"))
+    if not setting:
         return None
-    folder = Path(told)
+    folder = Path(setting)
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     return folder if os.access(folder, os.W_OK) else None
@@ -115,36 +115,36 @@ class _HashCache:
 
     def of(self, file: Path) -> str:
         """SHA-256 of a file."""
-        about = _state_of(file)
-        if about.size < SMALL:
+        stat = _state_of(file)
+        if stat.size < SMALL:
             return sha256_of(file)
-        known = _KNOWN.get((os.path.abspath(file), about.words))
-        if known is not None:
-            return known
+        cached = _HASHES.get((os.path.abspath(file), stat.text))
+        if cached is not None:
+            return cached
         if self.base is None:
             sha256 = sha256_of(file)
-            self.keep(file, about, sha256)
+            self.store(file, stat, sha256)
             return sha256
         with suppress(sqlite3.Error, UnicodeEncodeError):
             query = "SELECT sha256 FROM hashes WHERE path = ? AND state = ?"
-            found = self.base.execute(query, (os.path.abspath(file), about.words)).fetchone()
-            if found:
-                _KNOWN[os.path.abspath(file), about.words] = str(found[0])
-                return str(found[0])
+            row = self.base.execute(query, (os.path.abspath(file), stat.text)).fetchone()
+            if row:
+                _HASHES[os.path.abspath(file), stat.text] = str(row[0])
+                return str(row[0])
         sha256 = sha256_of(file)
-        self.keep(file, about, sha256)
+        self.store(file, stat, sha256)
         return sha256
 
-    def keep(self, file: Path, about: _FileStat, sha256: str) -> None:
+    def store(self, file: Path, stat: _FileStat, sha256: str) -> None:
         """Store a hash, unless the file is so new that a further change could go unnoticed."""
-        if time.time_ns() - about.newest <= SETTLED:
+        if time.time_ns() - stat.newest <= MIN_AGE:
             return
-        _KNOWN[os.path.abspath(file), about.words] = sha256
+        _HASHES[os.path.abspath(file), stat.text] = sha256
         if self.base is None:
             return
         with suppress(sqlite3.Error, UnicodeEncodeError):
             change = "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?)"
-            self.base.execute(change, (os.path.abspath(file), about.words, sha256))
+            self.base.execute(change, (os.path.abspath(file), stat.text, sha256))
 
 
 class _FileStat(NamedTuple):
@@ -153,13 +153,13 @@ class _FileStat(NamedTuple):
     size: int
     newest: int
     """Time of the last change in nanoseconds; ctime, unlike mtime, cannot be set back."""
-    words: str
+    text: str
     """All properties as text."""
 
 
 def _state_of(file: Path) -> _FileStat:
     with convert_read_errors(file):
-        about = file.stat()
-    times = (about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
-    newest = max(about.st_mtime_ns, about.st_ctime_ns)
-    return _FileStat(about.st_size, newest, " ".join(map(str, times)))
+        stat = file.stat()
+    times = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+    newest = max(stat.st_mtime_ns, stat.st_ctime_ns)
+    return _FileStat(stat.st_size, newest, " ".join(map(str, times)))

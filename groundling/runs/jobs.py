@@ -31,13 +31,13 @@ ENVIRONMENT = {
 imports the modules that read its first message and would search the working directory first: a \
 `pickle.py` beside the data would run. Before it starts to work it gets the path of the process \
 that started it."""
-MOST = 16
+MAX_PROCESSES = 16
 """Maximum number of processes that one process can supply with texts."""
 
 T = TypeVar("T")
 
 
-ENDED = "was killed, perhaps for lack of memory; run the same command again to resume"
+KILLED = "was killed, perhaps for lack of memory; run the same command again to resume"
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class _RunningJob(NamedTuple):
     """`time.perf_counter()` when it was submitted."""
 
 
-def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) -> dict[str, Any]:
+def run_jobs(jobs: Sequence[Job], processes: int, log: Callable[[str], None]) -> dict[str, Any]:
     """Run every job, at most `processes` in parallel, and return their results by job name.
 
     Ready jobs start in the order of the list. On stderr there is a line for each job that starts,
-    and every half minute a line on the running ones; `say` gets a line for each finished job.
+    and every half minute a line on the running ones; `log` gets a line for each finished job.
 
     Raises:
         InputError: the first one that a job raises, prefixed by the job's name; no further job is started.
@@ -87,23 +87,23 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
                 raise ValueError(f"jobs wait for names that do not exist: {names}")
             done, _ = wait(running, SECONDS, FIRST_COMPLETED)
             if not done:
-                print_line(_under_way(running.values(), len(results), len(jobs)))
+                print_line(_progress_line(running.values(), len(results), len(jobs)))
             for future in done:
                 job, began = running.pop(future)
                 results[job.name] = _result(job, future, pool)
-                say(f"{job.name}: {time.perf_counter() - began:.0f} s")
+                log(f"{job.name}: {time.perf_counter() - began:.0f} s")
     return results
 
 
-def _under_way(running: Iterable[_RunningJob], done: int, every: int) -> str:
+def _progress_line(running: Iterable[_RunningJob], done: int, total: int) -> str:
     """Number of finished jobs, and the running ones with their times."""
     now = time.perf_counter()
-    since = [f"{one.job.name} ({timedelta(seconds=round(now - one.began))})" for one in running]
-    return f"{done} of {every} jobs are done; running: {', '.join(since)}"
+    lines = [f"{one.job.name} ({timedelta(seconds=round(now - one.began))})" for one in running]
+    return f"{done} of {total} jobs are done; running: {', '.join(lines)}"
 
 
 def run_parallel(
-    call: Callable[..., T], every: Iterable[tuple[Any, ...]], processes: int
+    call: Callable[..., T], argument_lists: Iterable[tuple[Any, ...]], processes: int
 ) -> Iterator[T]:
     """Results of a module-level function for several arguments, in any order, `processes` calls at
     a time.
@@ -112,13 +112,13 @@ def run_parallel(
     in this process.
     """
     if processes < 2:
-        yield from (call(*arguments) for arguments in every)
+        yield from (call(*arguments) for arguments in argument_lists)
         return
     os.environ.update(ENVIRONMENT)
     running: set[Future[T]] = set()
     with _pool(processes) as pool:
         try:
-            for arguments in every:
+            for arguments in argument_lists:
                 running.add(pool.submit(call, *arguments))
                 if len(running) > processes:
                     done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -126,7 +126,7 @@ def run_parallel(
             for future in as_completed(running):
                 yield future.result()
         except BrokenProcessPool:
-            raise InputError(f"a process {ENDED}") from None
+            raise InputError(f"a process {KILLED}") from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -135,8 +135,8 @@ def run_parallel(
 def use_cpu(cpu: bool) -> bool:
     """Whether to run on the CPU: because `cpu` asks for it, or because there is no accelerator.
 
-    accelerate must be told even without an accelerator, or it does not connect processes of
-    torchrun.
+    accelerate needs the answer even without an accelerator, or it does not connect the processes
+    of torchrun.
     """
     import torch
 
@@ -146,8 +146,8 @@ def use_cpu(cpu: bool) -> bool:
 def cores() -> int:
     """Number of processes that can work at once, at most as many as one process can supply."""
     if hasattr(os, "sched_getaffinity"):
-        return min(len(os.sched_getaffinity(0)), MOST)
-    return min(os.cpu_count() or 1, MOST)
+        return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
+    return min(os.cpu_count() or 1, MAX_PROCESSES)
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def _result(job: Job, future: Future[Any], pool: ProcessPoolExecutor) -> Any:
     try:
         return future.result()
     except BrokenProcessPool:
-        raise InputError(f"{job.name}: its process {ENDED}") from None
+        raise InputError(f"{job.name}: its process {KILLED}") from None
     except InputError as error:
         pool.shutdown(wait=False, cancel_futures=True)
         raise InputError(f"{job.name}: {error}") from None
@@ -185,7 +185,7 @@ def _set_up_process(parent: int) -> None:
     import torch
     from transformers.utils import logging as hf_logging
 
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
@@ -193,7 +193,7 @@ def _set_up_process(parent: int) -> None:
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (stays open as long as the process lives)
 
 
-def _leave_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     """End this process when its parent has ended.
 
     A worker that outlives a killed run would write into the folder of the run that resumes it.

@@ -14,7 +14,7 @@ from groundling.settings.fields import flatten_settings
 BASES = ("student", "model")
 """Settings that may name the base model, in this order."""
 
-FILLS_MASKS = {
+MLM_HEAD_TEXTS = {
     "this run's": "`AutoModelForMaskedLM.from_pretrained` loads the masked-LM head that was trained in this run. "
     "`AutoModel`, which needs no head, reports its weights as UNEXPECTED.",
     "the student's": "`AutoModelForMaskedLM.from_pretrained` loads the student's own masked-LM head, "
@@ -65,7 +65,7 @@ def card(
     parts = [
         f"---\n{data.to_yaml()}\n---\n# {name.partition('/')[2]}",
         f"Made with groundling (`groundling {run['kind']}`). {_loading(name, library)}",
-        FILLS_MASKS.get(result.get("fills_masks", ""), ""),
+        MLM_HEAD_TEXTS.get(result.get("fills_masks", ""), ""),
         "## What it was made from\n\n" + "\n".join(lines),
         "```\n" + command(run, local, defaults) + "\n```",
         "## Scores\n\n" + "\n".join(table),
@@ -78,11 +78,11 @@ def card(
 
 def command(run: Mapping[str, Any], local: set[str], defaults: Sequence[Any]) -> str:
     """The command line of a run, with the settings that differ from the defaults."""
-    kept = run["config"]
-    own = dict(_leaves({key: value for key, value in kept.items() if key != "train"}))
-    given = (own, dict(_leaves(kept["train"])))
+    config = run["config"]
+    own = dict(_leaves({key: value for key, value in config.items() if key != "train"}))
+    groups = (own, dict(_leaves(config["train"])))
     words = ["groundling", run["kind"]]
-    for settings, values in zip(defaults, given, strict=True):
+    for settings, values in zip(defaults, groups, strict=True):
         for group, one in flatten_settings(settings):
             default = vars(group)[one.name]
             default = list(default) if isinstance(default, tuple) else default
@@ -129,13 +129,13 @@ def _leaves(nested: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-MEASURED = ("median", "official", "retrieval", "retention", "held", "train_metrics")
+SCORES = ("median", "official", "retrieval", "retention", "held", "train_metrics")
 """Parts of a result whose numbers the card lists."""
 
 
 def _numbers(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Numbers of a result, by name."""
-    for part in MEASURED:
+    for part in SCORES:
         yield from _inside(part, result.get(part, {}))
 
 

@@ -92,8 +92,8 @@ class ResumableRun(CommandOutput):
     """Settings that do not identify the run, because results do not depend on them or they only \
 extend the run; `train.seed` is the seed of the group `train`."""
     identity: Callable[..., Mapping[str, Any]] | None = None
-    """From the settings: what identifies the run beside hashes; None: all settings except \
-`free`."""
+    """From the settings: the values that identify the run beside hashes; None: all settings except \
+`ignored_settings`."""
     artifacts: Sequence[str] | Callable[..., Sequence[str]] = ()
     """Outputs beside the result, or a function of the settings that returns them."""
     extendable: bool = False
@@ -110,22 +110,22 @@ extend the run; `train.seed` is the seed of the group `train`."""
         """
         from groundling.runs.run import Run
 
-        every = list(settings.values())
-        kept = self._told(settings) if self.identity is None else self.identity(*every)
-        cpu = any(setting_values(own).get("cpu") for own in every)
-        makes = self.artifacts(*every) if callable(self.artifacts) else self.artifacts
-        run = Run(out, name, kept, self.inputs(*every), cpu, makes, self.timeout)
+        groups = list(settings.values())
+        identity = self._identity(settings) if self.identity is None else self.identity(*groups)
+        cpu = any(setting_values(own).get("cpu") for own in groups)
+        artifacts = self.artifacts(*groups) if callable(self.artifacts) else self.artifacts
+        run = Run(out, name, identity, self.inputs(*groups), cpu, artifacts, self.timeout)
         if not self.extendable and run.result is not None:
             return run.result
-        return run.end(function(*every, run))
+        return run.end(function(*groups, run))
 
-    def _told(self, settings: ByPrefix) -> dict[str, Any]:
+    def _identity(self, settings: ByPrefix) -> dict[str, Any]:
         """The settings that identify the run: the command's own, and other groups beside them."""
-        kept: dict[str, Any] = {}
+        identity: dict[str, Any] = {}
         for prefix, group in settings.items():
             name = prefix.lstrip("_")
-            kept |= config_dict(group) if name == "own" else {name: config_dict(group)}
+            identity |= config_dict(group) if name == "own" else {name: config_dict(group)}
         for name in self.ignored_settings:
             group, _, setting = name.rpartition(".")
-            del (kept[group] if group else kept)[setting]
-        return kept
+            del (identity[group] if group else identity)[setting]
+        return identity

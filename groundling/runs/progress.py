@@ -43,7 +43,7 @@ class Progress:
 
     def __init__(
         self,
-        what: str,
+        name: str,
         total: int,
         unit: str,
         *,
@@ -56,21 +56,21 @@ class Progress:
 
         A total of 0 means unknown.
         """
-        self.what = what
+        self.name = name
         self.total = total
         self.unit = unit
         self.done = done
         self.start = done
         self.stream = sys.stderr if stream is None else stream
         self.clock = clock
-        self.began = self.said = clock()
+        self.started = self.last_line = clock()
         self.samples = 0
-        self.measured: dict[str, float] = {}
-        self.speaks = is_main_process()
-        _UNDER_WAY[next(_NUMBERS)] = self
-        in_terminal = self.speaks and self.stream.isatty()
+        self.measurements: dict[str, float] = {}
+        self.prints = is_main_process()
+        _PHASES[next(_NUMBERS)] = self
+        in_terminal = self.prints and self.stream.isatty()
         self.bar = tqdm(
-            desc=what,
+            desc=name,
             total=total or None,
             initial=done,
             unit=unit,
@@ -85,18 +85,18 @@ class Progress:
         self.samples += samples
         self.bar.update(units)
         now = self.clock()
-        if self.speaks and self.bar.disable and now - self.said >= SECONDS:
-            self.said = now
+        if self.prints and self.bar.disable and now - self.last_line >= SECONDS:
+            self.last_line = now
             self._write(self.line())
 
-    def tell(self, measured: Mapping[str, float]) -> None:
+    def set_measurements(self, measurements: Mapping[str, float]) -> None:
         """Set the last measurements; a line shows the first one."""
-        self.measured = dict(measured)
-        self.bar.set_postfix({name: f"{value:.3f}" for name, value in measured.items()})
+        self.measurements = dict(measurements)
+        self.bar.set_postfix({name: f"{value:.3f}" for name, value in measurements.items()})
 
-    def say(self, line: str) -> None:
+    def write(self, line: str) -> None:
         """Print a separate line now."""
-        if not self.speaks:
+        if not self.prints:
             return
         if self.bar.disable:
             self._write(line)
@@ -105,10 +105,10 @@ class Progress:
 
     def line(self) -> str:
         """The progress in one line."""
-        known = f" of {self.total:,}" if self.total else ""
-        parts = [f"{self.what}: {self.unit} {self.done:,}{known}"]
-        parts += [f"{name} {value:.3f}" for name, value in list(self.measured.items())[:1]]
-        elapsed = max(self.clock() - self.began, 1e-9)
+        total = f" of {self.total:,}" if self.total else ""
+        parts = [f"{self.name}: {self.unit} {self.done:,}{total}"]
+        parts += [f"{name} {value:.3f}" for name, value in list(self.measurements.items())[:1]]
+        elapsed = max(self.clock() - self.started, 1e-9)
         if self.samples:
             parts.append(f"{self.samples / elapsed:.1f} samples/s")
         each = elapsed / max(self.done - self.start, 1)
@@ -120,16 +120,16 @@ class Progress:
     def close(self) -> None:
         """End the phase."""
         self.bar.close()
-        for number, phase in list(_UNDER_WAY.items()):
+        for number, phase in list(_PHASES.items()):
             if phase is self:
-                del _UNDER_WAY[number]
+                del _PHASES[number]
 
     def _write(self, line: str) -> None:
         _LAST.time = time.monotonic()
         _print(line, self.stream)
 
 
-_UNDER_WAY: WeakValueDictionary[int, Progress] = WeakValueDictionary()
+_PHASES: WeakValueDictionary[int, Progress] = WeakValueDictionary()
 """Running phases of this process, in starting order."""
 _NUMBERS = count()
 
@@ -163,8 +163,8 @@ def _print(line: str, stream: TextIO) -> None:
 
 
 @contextmanager
-def report_silence(what: str, stream: TextIO | None = None) -> Iterator[None]:
-    """Print a progress line for a command, called `what`, whenever it has been silent for half a
+def report_silence(name: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Print a progress line for the command `name` whenever it has been silent for half a
     minute.
 
     The line is that of the innermost running phase. Without a phase, it shows how long the command
@@ -174,37 +174,37 @@ def report_silence(what: str, stream: TextIO | None = None) -> Iterator[None]:
         yield
         return
     out = sys.stderr if stream is None else stream
-    over = threading.Event()
-    began = _LAST.time = time.monotonic()
+    finished = threading.Event()
+    started = _LAST.time = time.monotonic()
 
     def watch() -> None:
-        while not over.wait(max(_LAST.time + LATER * SECONDS - time.monotonic(), TICK)):
+        while not finished.wait(max(_LAST.time + LATER * SECONDS - time.monotonic(), TICK)):
             now = time.monotonic()
-            phases = sorted(_UNDER_WAY.items())
+            phases = sorted(_PHASES.items())
             is_shown = any(not phase.bar.disable for _, phase in phases)
             if is_shown or now - _LAST.time < SECONDS:
                 continue
             _LAST.time = now
-            elapsed = timedelta(seconds=round(now - began))
-            line = f"{what}: running for {elapsed}"
+            elapsed = timedelta(seconds=round(now - started))
+            line = f"{name}: running for {elapsed}"
             if phases:
                 phase = phases[-1][1]
-                phase.said = phase.clock()
+                phase.last_line = phase.clock()
                 line = phase.line()
             _print(line, out)
 
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        over.set()
-        watching.join()
+        finished.set()
+        thread.join()
 
 
-def track(items: Collection[T], what: str, unit: str) -> Iterator[T]:
+def track(items: Collection[T], name: str, unit: str) -> Iterator[T]:
     """The items one by one, as a phase with progress lines."""
-    progress = Progress(what, len(items), unit)
+    progress = Progress(name, len(items), unit)
     try:
         for item in items:
             yield item

@@ -31,7 +31,7 @@ STACKS = {"few": 26, "some": 48, "many": 66}
 """Window widths, in rem, up to which a table's rows are stacked: for up to 3 columns, up to 6, \
 and more."""
 
-LONG = 20
+MAX_WORD = 20
 """Maximum length of a word that is not broken in a table."""
 
 OWN = __package__
@@ -72,9 +72,9 @@ class ReportSection:
 
 
 def page_of(
-    package: str, name: str, title: str, told: Mapping[str, Any], data: object = None
+    package: str, name: str, title: str, values: Mapping[str, Any], data: object = None
 ) -> str:
-    """A self-contained page: a package's NAME.html inside `page.html`, filled with `told`.
+    """A self-contained page: a package's NAME.html inside `page.html`, filled with `values`.
 
     Inserted text is escaped, unless NAME.html says otherwise. A page with `data` has it as JSON in
     the element `data`, and runs its NAME.js; its content security policy allows no other script.
@@ -82,16 +82,16 @@ def page_of(
     # Imported late: the command line loads this module for its tables.
     from jinja2 import DictLoader, Environment
 
-    style = _part(OWN, "page.css") + _part(package, f"{name}.css")
-    script = "" if data is None else _part(package, f"{name}.js")
+    style = _read_part(OWN, "page.css") + _read_part(package, f"{name}.css")
+    script = "" if data is None else _read_part(package, f"{name}.js")
     # A page without a script may show figures, whose elements have inline styles.
     styles = f"'{_hash(style)}'" if script else "'unsafe-inline'"
     scripts = f"script-src '{_hash(script)}'; " if script else ""
     inside = f"{name}.html"
-    templates = {"page.html": _part(OWN, "page.html"), inside: _part(package, inside)}
+    templates = {"page.html": _read_part(OWN, "page.html"), inside: _read_part(package, inside)}
     page = Environment(autoescape=True, loader=DictLoader(templates)).get_template(inside)
     return page.render(
-        told,
+        values,
         name=name,
         title=title,
         policy=f"default-src 'none'; img-src data:; style-src {styles}; {scripts}base-uri 'none'; form-action 'none'",
@@ -101,7 +101,7 @@ def page_of(
     )
 
 
-def _part(package: str, name: str) -> str:
+def _read_part(package: str, name: str) -> str:
     return (files(package) / name).read_text(encoding="utf-8")
 
 
@@ -163,7 +163,7 @@ def write_report(
 
     Raises InputError if the file cannot be written.
     """
-    told = {
+    values = {
         "sections": sections,
         "sentences": sentences,
         "notes": notes,
@@ -172,7 +172,7 @@ def write_report(
         "stack": _stack,
         "has_long_word": _has_long_word,
     }
-    write_whole(path, page_of(OWN, "report", title, told))
+    write_whole(path, page_of(OWN, "report", title, values))
 
 
 def _stack(columns: int) -> str:
@@ -184,7 +184,7 @@ def _stack(columns: int) -> str:
 
 def _has_long_word(cell: str) -> bool:
     """Whether a cell has a word so long that it must be broken to fit the page."""
-    return any(len(word) > LONG for word in cell.split())
+    return any(len(word) > MAX_WORD for word in cell.split())
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -257,9 +257,9 @@ GUESSING: dict[str, Any] = {
 """Style of the chance line."""
 BROAD, NARROW = 10.5, 3.5
 """Figure widths in inches, for a page's text and for a phone."""
-LABEL = 26
+MAX_LETTERS = 26
 """Maximum letters per line of a label."""
-LINES = 3
+MAX_LINES = 3
 """Maximum lines of a label; further ones are omitted."""
 
 
@@ -273,11 +273,11 @@ class ScorePanel:
     """Score of guessing."""
     scores: Mapping[str, Sequence[float]]
     """By row: scores from 0 to 1, one per seed."""
-    words: Mapping[str, str] = field(default_factory=dict)
+    placeholders: Mapping[str, str] = field(default_factory=dict)
     """By row: text shown if it has no scores."""
 
 
-def score_panels(what: Sequence[ScorePanel], broad: bool = True) -> Figure:
+def score_panels(panels: Sequence[ScorePanel], broad: bool = True) -> Figure:
     """A panel for each question with a row for each arm: small dots are seeds, the large mark is
     their mean.
 
@@ -285,12 +285,12 @@ def score_panels(what: Sequence[ScorePanel], broad: bool = True) -> Figure:
     each with its own marker and colour; the number on the right is the mean, the dashed line the
     score of guessing.
     """
-    rows = list(dict.fromkeys([*what[0].scores, *what[0].words]))
-    across, down = (len(what), 1) if broad else (1, len(what))
+    rows = list(dict.fromkeys([*panels[0].scores, *panels[0].placeholders]))
+    across, down = (len(panels), 1) if broad else (1, len(panels))
     height = 0.34 * len(rows) + 0.75
     figure = new_figure(BROAD if broad else NARROW, height * down)
     every = figure.subplots(down, across, sharey=True, squeeze=False)
-    for axes, panel in zip(every.flat, what, strict=True):
+    for axes, panel in zip(every.flat, panels, strict=True):
         _draw_panel(axes, panel, rows, size=8 if broad else 7)
     return figure
 
@@ -300,8 +300,8 @@ def _draw_panel(axes: Axes, panel: ScorePanel, rows: Sequence[str], size: int) -
         colour, mark = MARKS[place % len(MARKS)]
         scores = panel.scores.get(row, ())
         if not scores:
-            told = panel.words.get(row, "")
-            axes.text(0.5, place, told, ha="center", va="center", fontsize=size, style="italic")
+            text = panel.placeholders.get(row, "")
+            axes.text(0.5, place, text, ha="center", va="center", fontsize=size, style="italic")
             continue
         axes.plot([panel.chance] * 2, [place - 0.5, place + 0.5], **GUESSING)
         mean = sum(scores) / len(scores)
@@ -331,7 +331,7 @@ class ForestRow:
     """One row of a forest plot."""
 
     label: str
-    """What is compared."""
+    """The compared models and their task."""
     counts: str
     """Numbers of examples and seeds, on a separate line below the label."""
     mean: float
@@ -379,9 +379,9 @@ def _draw_difference(axes: Axes, row: ForestRow, place: int, broad: bool) -> Non
     axes.plot([low, high], [place] * 2, color=BLUE, linewidth=2.5, solid_capstyle="butt")
     for end in row.interval:
         axes.plot([end] * 2, [place - 0.1, place + 0.1], color=BLUE, linewidth=2.5)
-    full = BLUE if row.reliable else "none"
-    look: dict[str, Any] = {"s": 70, "marker": "s", "edgecolors": BLUE, "linewidths": 1.8}
-    axes.scatter([row.mean], [place], facecolors=full, zorder=3, **look)
+    face = BLUE if row.reliable else "none"
+    style: dict[str, Any] = {"s": 70, "marker": "s", "edgecolors": BLUE, "linewidths": 1.8}
+    axes.scatter([row.mean], [place], facecolors=face, zorder=3, **style)
     dots: dict[str, Any] = {"s": 20, "color": ORANGE, "edgecolors": BLACK, "linewidths": 0.6}
     axes.scatter(row.seeds, [place + 0.25] * len(row.seeds), zorder=4, **dots)
     # Above the interval and longer than its ends, which could hide it at 0; below the means and the seeds.
@@ -390,9 +390,9 @@ def _draw_difference(axes: Axes, row: ForestRow, place: int, broad: bool) -> Non
     axes.plot([0, 0], span, color=BLACK, linestyle="dashed", linewidth=1, zorder=2.5)
 
 
-def _label(text: str, letters: int = LABEL, most: int = LINES) -> str:
+def _label(text: str, letters: int = MAX_LETTERS, max_lines: int = MAX_LINES) -> str:
     """A label wrapped into a few lines; dollar signs are escaped."""
     lines = wrap(text.replace("$", r"\$"), letters)
-    if len(lines) > most:
-        lines = [*lines[: most - 1], lines[most - 1][: letters - 1] + "…"]
+    if len(lines) > max_lines:
+        lines = [*lines[: max_lines - 1], lines[max_lines - 1][: letters - 1] + "…"]
     return "\n".join(lines)

@@ -74,54 +74,52 @@ class Run(RunPart):
         settings: Mapping[str, Any],
         inputs: Mapping[str, str | Path],
         cpu: bool = False,
-        makes: Sequence[str] = (),
-        patience: timedelta | None = None,
+        artifacts: Sequence[str] = (),
+        timeout: timedelta | None = None,
     ) -> None:
         """`settings` and the hashes of `inputs` (name to path) decide whether `out` holds this run.
 
         So do the files of modules that settings name (MODULE:NAME), and of the user's own modules
-        that these import. `makes` lists outputs beside the result, `patience` is how long processes
+        that these import. `artifacts` lists outputs beside the result, `timeout` is how long processes
         wait for each other instead of torch's default. Raises InputError if `out` holds another
         run, another process writes there, or a module or object does not exist.
         """
-        self.makes = makes
-        self._parts: list[bool] = []
+        self.artifacts = artifacts
+        self._ran_parts: list[bool] = []
         """For each part, whether it was run now."""
         inputs = {**_named(inputs), **_modules(settings)}
-        waiting = {} if patience is None else {"timeout": patience}
-        state = PartialState(cpu=use_cpu(cpu), **waiting)
+        options = {} if timeout is None else {"timeout": timeout}
+        state = PartialState(cpu=use_cpu(cpu), **options)
         with state.main_process_first():
             is_main = state.is_main_process
-            folder = open_run(out, kind, settings, inputs, is_main, self._hold)
+            folder = open_run(out, kind, settings, inputs, is_main, self._lock_folder)
         super().__init__(folder)
-        self._opened = self._settings()
+        self._settings = self._read_settings()
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """The result of an earlier, finished run, with a note to the user; None otherwise."""
         result = finished_result(self.folder)
         if result is not None:
-            self.say_finished()
+            self.print_finished()
         return result
 
-    def say_finished(self) -> None:
-        """Tell the user that the run had finished earlier, and whether an output is missing."""
+    def print_finished(self) -> None:
+        """Print that the run finished earlier, and whether an output is missing."""
         note = "finished earlier; nothing to do (use another --out to run again)"
-        made = [self.folder / name for name in self.makes]
-        lost = [path for path in made if not path.exists()]
-        if lost:
-            note = (
-                f"finished earlier, but {lost[0]} is missing; delete {lost[0].with_name(RESULT)} "
-            )
+        outputs = [self.folder / name for name in self.artifacts]
+        missing = [path for path in outputs if not path.exists()]
+        if missing:
+            note = f"finished earlier, but {missing[0]} is missing; delete {missing[0].with_name(RESULT)} "
             note += "and run the same command to make it again"
         print_notes([f"{self.folder}: {note}"])
 
-    def _hold(self, folder: Path) -> None:
+    def _lock_folder(self, folder: Path) -> None:
         """Lock the folder against other commands; the main process holds it for all."""
         if is_main_process():
-            self._held = lock_folder(folder)
+            self._lock = lock_folder(folder)
 
-    def _settings(self) -> object:
+    def _read_settings(self) -> object:
         """The folder's config.json, on the main process."""
         return read_json(self.folder / "config.json") if self.state.is_main_process else None
 
@@ -133,36 +131,36 @@ class Run(RunPart):
     ) -> dict[str, Any]:
         """The result of a part, in the subfolder `name`: of an earlier call, or made now by `work`.
 
-        `reads` accesses what the caller needs of an earlier result. Raises InputError if that is
-        damaged.
+        `reads` accesses every value that the caller needs of an earlier result. Raises InputError if
+        one is missing or damaged.
         """
         part = RunPart(self.folder / name)
         part.folder.mkdir(parents=True, exist_ok=True)
         done = finished_result(part.folder, reads)
-        self._parts.append(done is None)
+        self._ran_parts.append(done is None)
         return part.end(work(part)) if done is None else done
 
     def save(self, write: Callable[[Path], None]) -> None:
         """As in a part; raises InputError if another run has taken the folder."""
-        self._check_taken()
+        self._check_owner()
         super().save(write)
 
     def end(self, result: dict[str, Any]) -> dict[str, Any]:
         """As in a part, but returns the result as stored; raises InputError as `save`."""
-        if self._parts and not any(self._parts):
-            self.say_finished()
-        self._check_taken()
-        whole: dict[str, Any] = json_safe(super().end(result))
-        return whole
+        if self._ran_parts and not any(self._ran_parts):
+            self.print_finished()
+        self._check_owner()
+        stored: dict[str, Any] = json_safe(super().end(result))
+        return stored
 
-    def _check_taken(self) -> None:
+    def _check_owner(self) -> None:
         """Raises InputError if another run has taken the folder, which is possible until a result
         is saved.
         """
-        there = self._settings()
-        if there != self._opened:
+        stored = self._read_settings()
+        if stored != self._settings:
             raise InputError(
-                f"{self.folder}: meanwhile taken by another run ({difference(there, self._opened, 'run')}); "
+                f"{self.folder}: another run has taken this folder ({difference(stored, self._settings, 'run')}); "
                 "choose another --out"
             )
 
@@ -173,8 +171,8 @@ def finished_result(
     """The result of a finished run, after removing leftover checkpoints; None if it has not
     finished.
 
-    `reads` accesses what the caller needs. Raises InputError if the file is damaged, or lacks any
-    of that.
+    `reads` accesses every value that the caller needs. Raises InputError if the file is damaged or
+    lacks one of them.
     """
     result = read_result(folder)
     if result is None:

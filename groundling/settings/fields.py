@@ -82,9 +82,9 @@ class InputKind(Enum):
     MODEL_OR_RANDOM = "MODEL, or the word `random`"
     TASK = "TASK"
     """A task name, or MODULE:NAME."""
-    DESIGN = "ARCHITECTURE"
+    ARCHITECTURE = "ARCHITECTURE"
     """The name of a vision-language architecture, or MODULE:NAME."""
-    INNER = "TRAINING_STEP"
+    TRAINING_STEP = "TRAINING_STEP"
     """The name of a training step, or MODULE:NAME."""
     OBJECT = "MODULE:NAME"
     """An object of the user's own code."""
@@ -100,12 +100,12 @@ class InputKind(Enum):
 class FieldRule(Enum):
     """Further rules that a field declares."""
 
-    NEEDED = "needed"
+    REQUIRED = "required"
     MAY_REPEAT = "may repeat"
     UNNESTED = "unnested"
 
 
-required = FieldRule.NEEDED
+required = FieldRule.REQUIRED
 """The setting is required."""
 may_repeat = FieldRule.MAY_REPEAT
 """A list that may contain duplicates, because its values correspond to another list or are \
@@ -173,7 +173,7 @@ class Setting:
         Raises InvalidSettingError for a value that is not allowed.
         """
         if self.count is not None:
-            return self._list(value)
+            return self._convert_list(value)
         value = _plain_number(value)
         if self.element_type is str and isinstance(value, os.PathLike):
             return os.fspath(value)
@@ -188,23 +188,23 @@ class Setting:
         if self.kind is bool:
             return words
         if self.count is not None:
-            return tuple(self._word(one, " ".join(words)) for one in words)
-        return self._word(words, words)
+            return tuple(self._parse_word(one, " ".join(words)) for one in words)
+        return self._parse_word(words, words)
 
-    def _word(self, word: str, whole: str) -> object:
+    def _parse_word(self, word: str, whole: str) -> object:
         if self.choices:
-            known = {str(one): one for one in self.choices}
-            return known.get(word, word)  # `fitted` refuses an unknown word
+            by_text = {str(one): one for one in self.choices}
+            return by_text.get(word, word)  # `convert` refuses other words
         try:
             return self.element_type(word)
         except ValueError:
-            raise self._wrong(whole, self.type_name) from None
+            raise self._error(whole, self.type_name) from None
 
-    def _list(self, value: object) -> tuple[object, ...]:
+    def _convert_list(self, value: object) -> tuple[object, ...]:
         if self.element_type is str and isinstance(value, str | os.PathLike):
             value = (value,) if os.fspath(value) else ()
         if not isinstance(value, list | tuple):
-            raise self._wrong(repr(value), self.type_name)
+            raise self._error(repr(value), self.type_name)
         every = tuple(
             os.fspath(one)
             if self.element_type is str and isinstance(one, os.PathLike)
@@ -213,18 +213,18 @@ class Setting:
         )
         self._check(every, list(every))
         if self.count not in (-1, len(every)):
-            raise self._wrong(format_value(every), self.type_name)
+            raise self._error(format_value(every), self.type_name)
         if self.count == -1 and may_repeat not in self.annotations:
-            twice = next((one for one in every if every.count(one) > 1), None)
-            if twice is not None:
-                raise InvalidSettingError(self.name, f": {twice} is given twice; remove one")
+            duplicate = next((one for one in every if every.count(one) > 1), None)
+            if duplicate is not None:
+                raise InvalidSettingError(self.name, f": {duplicate} is given twice; remove one")
         return every
 
     def _check(self, every: tuple[object, ...], value: object) -> None:
         """Raises InvalidSettingError for a value of the wrong type, outside the choices, or out of range."""
         if self.choices:
             if not all(any(is_same(one, each) for each in self.choices) for one in every):
-                raise self._wrong(
+                raise self._error(
                     format_value(every), f"one of {', '.join(map(str, self.choices))}"
                 )
             return
@@ -233,25 +233,25 @@ class Setting:
             if not isinstance(one, kinds) or (
                 isinstance(one, bool) and self.element_type is not bool
             ):
-                raise self._wrong(repr(value), self.type_name)
+                raise self._error(repr(value), self.type_name)
             if isinstance(one, str) and "\0" in one:
-                raise self._wrong(repr(value), "a text without NUL bytes")
-            if isinstance(one, int) and abs(one) >= LARGEST:
-                raise self._wrong("a number of more than 18 digits", "a smaller one")
+                raise self._error(repr(value), "a string without NUL bytes")
+            if isinstance(one, int) and abs(one) >= INTEGER_BOUND:
+                raise self._error("a number of more than 18 digits", "a smaller one")
         if self.range is not None and not all(one in self.range for one in every):
             numbers = [one for one in every if isinstance(one, float)]
             finite = "" if all(map(math.isfinite, numbers)) else ", and a finite number"
-            raise self._wrong(format_value(every), f"{self.range}{finite}")
+            raise self._error(format_value(every), f"{self.range}{finite}")
 
-    def _wrong(self, told: str, expected: str) -> InvalidSettingError:
-        return InvalidSettingError(self.name, f" = {told}, expected {expected}")
+    def _error(self, found: str, expected: str) -> InvalidSettingError:
+        return InvalidSettingError(self.name, f" = {found}, expected {expected}")
 
     @property
     def type_name(self) -> str:
         """The expected type in words."""
         if self.count is None:
-            return _WORDS.get(self.element_type, "settings of their own")
-        return f"{'a list of' if self.count == -1 else 'two'} {_MANY[self.element_type]}"
+            return _TYPE_NAMES.get(self.element_type, "a group of settings")
+        return f"{'a list of' if self.count == -1 else 'two'} {_PLURAL_NAMES[self.element_type]}"
 
 
 def _plain_number(value: object) -> object:
@@ -263,10 +263,10 @@ def _plain_number(value: object) -> object:
     return float(value) if isinstance(value, Real) else value
 
 
-LARGEST = 2**63
-"""Integers must be smaller: libraries store them in 64 bits."""
-_WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
-_MANY = {str: "texts", int: "whole numbers", float: "numbers"}
+INTEGER_BOUND = 2**63
+"""Upper bound on integers, which libraries store in 64 bits."""
+_TYPE_NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
+_PLURAL_NAMES = {str: "strings", int: "whole numbers", float: "numbers"}
 
 
 @cache
@@ -299,12 +299,12 @@ class Settings:
             if (
                 value is not default
             ):  # a paper's sweep plan creates a hundred thousand of these objects
-                fitted = declared_settings(kind)[name].convert(value)
-                if fitted is not value:
-                    object.__setattr__(self, name, fitted)  # the class is frozen
+                converted = declared_settings(kind)[name].convert(value)
+                if converted is not value:
+                    object.__setattr__(self, name, converted)  # the class is frozen
 
 
-Some = TypeVar("Some")
+Config = TypeVar("Config")
 
 
 @cache
@@ -372,7 +372,7 @@ def setting_names(kind: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def replace_settings(config: Some, /, **values: object) -> Some:
+def replace_settings(config: Config, /, **values: object) -> Config:
     """A copy with some settings changed, each addressed by its own name, whichever group holds it.
 
     Raises InputError for an unknown name, and for a value that is not allowed.
@@ -399,7 +399,7 @@ def _changed(config: Any, values: Mapping[str, object]) -> Any:
     return replace(config, **new) if new else config
 
 
-def make_settings(kind: type[Some], /, **values: object) -> Some:
+def make_settings(kind: type[Config], /, **values: object) -> Config:
     """A configuration with some settings other than the default, each addressed by its own name, as
     by a command's flags.
     """
@@ -440,12 +440,12 @@ def require_settings(config: object, command: str, *names: str) -> None:
             raise InputError(f"{command} needs --{flag_name(name)}")
 
 
-def refuse_settings(flags: Mapping[str, object], why: str) -> None:
-    """Raises InputError, ending in `why`, for the first of some flags that was given a value."""
+def refuse_settings(flags: Mapping[str, object], reason: str) -> None:
+    """Raises InputError, ending in `reason`, for the first of some flags that was given a value."""
     for flag, value in flags.items():
         if value:
-            told = flag if value is True else f"{flag} {format_value(value)}"
-            raise InputError(f"{told}: {why}")
+            text = flag if value is True else f"{flag} {format_value(value)}"
+            raise InputError(f"{text}: {reason}")
 
 
 def flag_name(name: str) -> str:

@@ -232,21 +232,21 @@ column of the training file."""
     """Your own file: columns of the choices of a multiple choice, separated by commas."""
 
 
-def check_one_task(command: str, tasks: object, own: TableTaskSettings, flag: str) -> None:
+def check_one_task(command: str, tasks: object, table: TableTaskSettings, flag: str) -> None:
     """Raises InputError unless exactly one is given: tasks by `flag`, or a task made of the user's
     own file.
     """
-    if own.label and tasks:
+    if table.label and tasks:
         raise InputError(
-            f"{command}: --label {own.label} makes a task of your own file; leave out --label or {flag}"
+            f"{command}: --label {table.label} makes a task of your own file; leave out --label or {flag}"
         )
-    if not (own.label or tasks):
+    if not (table.label or tasks):
         raise InputError(f"{command} needs {flag} (or --text and --label for your own file)")
 
 
 # Files and folders on the command line: FILE=WEIGHT with a sampling weight, and NAME=FOLDER.
 
-LEAST, MOST = 1e-9, 1e9
+MIN_WEIGHT, MAX_WEIGHT = 1e-9, 1e9
 """Bounds of sampling weights."""
 
 
@@ -258,39 +258,41 @@ class WeightedFile(NamedTuple):
     """0: not given."""
 
 
-def weighted(word: str | Path, flag: str) -> WeightedFile:
+def parse_weighted_file(word: str | Path, flag: str) -> WeightedFile:
     """The file and weight of one word of a command's `flag`; raises InputError for an invalid
     weight.
     """
     word = str(word)
-    file, equals_sign, told = word.rpartition("=")
+    file, equals_sign, weight_text = word.rpartition("=")
     if not equals_sign or Path(word).exists():
         return WeightedFile(word)
     try:
-        weight = float(told)
+        weight = float(weight_text)
     except ValueError:
         weight = 0.0
-    if not (file and LEAST <= weight <= MOST):
+    if not (file and MIN_WEIGHT <= weight <= MAX_WEIGHT):
         raise InputError(
-            f"{flag} {word}: {told!r} is not a weight; expected FILE or FILE=WEIGHT with a number above 0 "
-            f"({LEAST:g} to {MOST:g})"
+            f"{flag} {word}: {weight_text!r} is not a weight; expected FILE or FILE=WEIGHT with a number above 0 "
+            f"({MIN_WEIGHT:g} to {MAX_WEIGHT:g})"
         )
     return WeightedFile(file, weight)
 
 
-def weighted_files(words: Sequence[str | Path], flag: str) -> list[WeightedFile]:
+def parse_weighted_files(words: Sequence[str | Path], flag: str) -> list[WeightedFile]:
     """The files and weights of all words of `flag`.
 
-    Raises InputError as `weighted`, if only some files have a weight, and if a file is given twice.
+    Raises InputError as `parse_weighted_file`, if only some files have a weight, and if a file is given twice.
     """
-    files = [weighted(word, flag) for word in words]
-    without = [each.file for each in files if not each.weight]
-    if without and len(without) < len(files):
-        raise InputError(f"{flag}: {without[0]} has no weight; give one to all files or to none")
+    files = [parse_weighted_file(word, flag) for word in words]
+    unweighted = [each.file for each in files if not each.weight]
+    if unweighted and len(unweighted) < len(files):
+        raise InputError(f"{flag}: {unweighted[0]} has no weight; give one to all files or to none")
     paths = [normpath(each.file) for each in files]
-    twice = next((path for path in paths if paths.count(path) > 1), None)
-    if twice is not None:
-        raise InputError(f"{flag}: {twice} is given twice; remove one, or give it a larger weight")
+    duplicate = next((path for path in paths if paths.count(path) > 1), None)
+    if duplicate is not None:
+        raise InputError(
+            f"{flag}: {duplicate} is given twice; remove one, or give it a larger weight"
+        )
     return files
 
 
@@ -302,7 +304,7 @@ class NamedFolder(NamedTuple):
     folder: str
 
 
-def named_folder(word: str | Path) -> NamedFolder:
+def parse_named_folder(word: str | Path) -> NamedFolder:
     """Name and folder of FOLDER or NAME=FOLDER; if either contains `=`, the split with an existing
     folder is used.
     """
@@ -312,8 +314,8 @@ def named_folder(word: str | Path) -> NamedFolder:
     halves = [
         NamedFolder(word[:at], word[at + 1 :]) for at, letter in enumerate(word) if letter == "="
     ]
-    there = (half for half in halves if half.folder and Path(half.folder).exists())
-    return next(there, halves[0] if halves else NamedFolder("", word))
+    existing = (half for half in halves if half.folder and Path(half.folder).exists())
+    return next(existing, halves[0] if halves else NamedFolder("", word))
 
 
 # How regions are found in photos: boxes, and an image encoder for their features. Imports nothing heavy.

@@ -222,7 +222,7 @@ VILLA's code does for VCR only, where this halves it."""
 class TrainingStepSettings(Settings):
     """Training step on a micro-batch."""
 
-    training_step: Annotated[str, InputKind.INNER] = ""
+    training_step: Annotated[str, InputKind.TRAINING_STEP] = ""
     """Training step: villa (adversarial training), or MODULE:NAME of your own; empty: one forward \
 and one backward pass."""
     adversarial: AdversarialSettings = field(default_factory=AdversarialSettings)

@@ -130,15 +130,15 @@ bias; off: save those of the last step, as in the papers."""
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.eval_every:
-            asked = {"--keep-best": self.keep_best, "--patience": self.patience}
-            refuse_settings(asked, "needs --eval-every EPOCHS, more than 0")
+            flags = {"--keep-best": self.keep_best, "--patience": self.patience}
+            refuse_settings(flags, "needs --eval-every EPOCHS, more than 0")
 
 
-def check_has_eval_data(examining: EvaluationSettings, is_held: bool, flags: str) -> None:
-    """Raises InputError for evaluation during training without held-out data; `flags` tells which
+def check_has_eval_data(evaluation: EvaluationSettings, has_eval_data: bool, flags: str) -> None:
+    """Raises InputError for evaluation during training without held-out data; `flags` are the
     flags to pass.
     """
-    if examining.eval_every and not is_held:
+    if evaluation.eval_every and not has_eval_data:
         raise InputError(f"--eval-every: there is no held-out data to evaluate on; pass {flags}")
 
 

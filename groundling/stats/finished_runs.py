@@ -24,7 +24,7 @@ BASELINE = "text-alone"
 """Subfolder of a fine-tuning run with its text-only baseline (`--text-only-baseline`), which is a run of its own."""
 PREDICTIONS = "predictions_{}.jsonl"
 """File name of a seed's predictions on one split."""
-SAME = 1e-6
+TOLERANCE = 1e-6
 """Tolerance of recomputed scores."""
 EXPECTED = '{"id": ..., "prediction": number, "label": number or list}'
 
@@ -36,7 +36,7 @@ class SplitPredictions:
     ids: tuple[str, ...]
     """N example ids."""
     labels: np.ndarray
-    """(N,), or for a graded metric (N, R) by region or (N, K, 2) pairs of class and score."""
+    """(N,); for a metric that uses example scores, (N, R) by region or (N, K, 2) pairs of class and score."""
     answers: np.ndarray
     """(N,)."""
 
@@ -66,7 +66,7 @@ def collect_runs(
 ) -> dict[str, tuple[SeedRuns, Metric]]:
     """All finished fine-tuning runs below a folder, by task (and split, where a task has several).
 
-    The metric is the task's headline metric; where labels grade answers (regions, VQA), runs hold the score of each
+    The metric is the task's headline metric; if it uses example scores (regions, VQA), runs hold the score of each
     answer. `trust` lists your own tasks, MODULE:NAME, that may be imported for their metrics.
 
     Raises:
@@ -75,31 +75,31 @@ def collect_runs(
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such run folder")
-    held = _search(folder)
-    if not held.finished:
+    found = _search(folder)
+    if not found.finished:
         raise InputError(
             f"{folder}: contains no finished fine-tuning run (seed-*/result.json with a task)"
         )
     collected = {}
-    for task, seeds in held.finished.items():
+    for task, seeds in found.finished.items():
         places = {seed.predictions.parent.parent for seed in seeds.values()}
-        waiting = sorted(seed for place, seed in held.unfinished if place in places)
-        collected[task] = _runs(name, task, seeds, tuple(waiting), trust)
+        unfinished = sorted(seed for place, seed in found.unfinished if place in places)
+        collected[task] = _runs(name, task, seeds, tuple(unfinished), trust)
     return collected
 
 
 def _search(folder: Path) -> FinishedSeeds:
-    held = FinishedSeeds()
+    found = FinishedSeeds()
     # Runs without training, such as an ensemble or zero-shot predictions, have no log.
-    answered = {path.parent for path in folder.rglob("seed-*/result.json")}
-    for place in sorted(answered | {path.parent for path in folder.rglob("log.jsonl")}):
+    folders = {path.parent for path in folder.rglob("seed-*/result.json")}
+    for place in sorted(folders | {path.parent for path in folder.rglob("log.jsonl")}):
         if BASELINE in place.relative_to(folder).parts:
             continue
         result = read_result(place)
         if result is None:
             number = place.name.removeprefix("seed-")
             if number.isdigit():
-                held.unfinished.append((place.parent, int(number)))
+                found.unfinished.append((place.parent, int(number)))
             continue
         if "task" not in result and "splits" not in result:  # an `adapt` run
             continue
@@ -115,24 +115,24 @@ def _search(folder: Path) -> FinishedSeeds:
             elif split != splits[0]:
                 task = f"{task} ({split})"
             seed = result["seed"]
-            seeds = held.finished.setdefault(task, {})
+            seeds = found.finished.setdefault(task, {})
             if seed in seeds:
-                there = seeds[seed].predictions.parent
-                raise InputError(f"{place}: seed {seed} of {task} is also in {there}")
+                other = seeds[seed].predictions.parent
+                raise InputError(f"{place}: seed {seed} of {task} is also in {other}")
             seeds[seed] = FinishedSeed(place / PREDICTIONS.format(split), result)
-    return held
+    return found
 
 
 def _check(result: dict[str, Any], path: Path) -> None:
-    """Raises InputError if the result of a fine-tuning lacks a field, or has one of a wrong type."""
-    fits = {
-        ("task", "a text"): isinstance(result.get("task"), str),
-        ("display_name", "a text"): isinstance(result.get("display_name", ""), str),
+    """Raises InputError if the result of a fine-tuning run lacks a field, or has one of a wrong type."""
+    checks = {
+        ("task", "a string"): isinstance(result.get("task"), str),
+        ("display_name", "a string"): isinstance(result.get("display_name", ""), str),
         ("seed", "a whole number"): type(result.get("seed")) is int,
         ("metrics", "a list of names"): _are_names(result.get("metrics")),
         ("splits", "a list of names"): _are_names(result.get("splits")),
     }
-    for (name, expected), is_as_expected in fits.items():
+    for (name, expected), is_as_expected in checks.items():
         if not is_as_expected:
             raise InputError(
                 f"{path}: {name!r} is {result.get(name)!r}, expected {expected}; "
@@ -155,23 +155,25 @@ def _runs(
     order = sorted(seeds)
     first = seeds[order[0]]
     metric = headline_metric(first, trust)
-    form = _stock_form(first.result["task"])
+    output_type = _builtin_output_type(first.result["task"])
     ids: tuple[str, ...] = ()
     labels = np.empty(0)
     predictions = []
     answers = []
     for seed in order:
         path = seeds[seed].predictions
-        read = read_split_predictions(path, PredictionChecker(form, metric.is_classification))
-        values, truth = _as_numbers(read, metric, path)
-        _check_score(read, metric, seeds[seed])
+        split = read_split_predictions(
+            path, PredictionChecker(output_type, metric.is_classification)
+        )
+        values, truth = _as_numbers(split, metric, path)
+        _check_score(split, metric, seeds[seed])
         if seed == order[0]:
-            ids = read.ids
+            ids = split.ids
             labels = truth
-        elif read.ids != ids or not np.array_equal(truth, labels):
+        elif split.ids != ids or not np.array_equal(truth, labels):
             raise InputError(f"{path}: examples or labels differ from seed {order[0]}")
         predictions.append(values)
-        answers.append(read.answers)
+        answers.append(split.answers)
     runs = SeedRuns(
         name,
         task,
@@ -189,20 +191,20 @@ def _runs(
 def _check_score(read: SplitPredictions, metric: Metric, seed: FinishedSeed) -> None:
     """Raises InputError if the predictions do not reproduce the score in the run's result.
 
-    Then they are from another file or were edited, or your own metric has the name of a metric of this package.
+    Possible causes: another file, an edited file, or your own metric with the name of a metric of this package.
     """
     scores = seed.result.get("scores")
     split = seed.predictions.stem.removeprefix(PREDICTIONS.partition("{")[0])
-    told = scores.get(split) if isinstance(scores, dict) else None
-    there = told.get(metric.name) if isinstance(told, dict) else None
-    if isinstance(there, bool) or not isinstance(there, int | float):
+    split_scores = scores.get(split) if isinstance(scores, dict) else None
+    stored = split_scores.get(metric.name) if isinstance(split_scores, dict) else None
+    if isinstance(stored, bool) or not isinstance(stored, int | float):
         return
     found = metric.compute(read.answers, read.labels)
-    if not np.isclose(found, there, rtol=0, atol=SAME, equal_nan=True):
+    if not np.isclose(found, stored, rtol=0, atol=TOLERANCE, equal_nan=True):
         task = seed.result["task"]
         own = f"; if your own task has its own {metric.name}, pass --trust {task}"
         raise InputError(
-            f"{seed.predictions}: its {metric.name} is {found:.6f}, but {RESULT} beside it has {there:.6f}; run this "
+            f"{seed.predictions}: its {metric.name} is {found:.6f}, but {RESULT} beside it has {stored:.6f}; run this "
             f"seed again{own if is_import_path(task) else ''}"
         )
 
@@ -210,10 +212,10 @@ def _check_score(read: SplitPredictions, metric: Metric, seed: FinishedSeed) -> 
 def _as_numbers(
     read: SplitPredictions, metric: Metric, path: Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Predictions and labels, (N,) each; for a graded metric each answer's score, and labels of 1."""
+    """Predictions and labels, (N,) each; if the metric uses example scores, each answer's score and labels of 1."""
     if metric.uses_example_scores != (read.labels.ndim > 1):
         expected = "a list" if metric.uses_example_scores else "a number"
-        raise InputError(f"{path}: {metric.name} needs labels that are {expected} each")
+        raise InputError(f"{path}: {metric.name} expects every label to be {expected}")
     if not metric.uses_example_scores:
         return read.answers, read.labels
     return metric.per_example(read.answers, read.labels), np.ones(len(read.ids))
@@ -230,17 +232,17 @@ def headline_metric(seed: FinishedSeed, trust: Sequence[str] = ()) -> Metric:
     """
     task = seed.result["task"]
     name = seed.result["metrics"][0]
-    offered = resolve("tasks", Task, task).metrics if task in trust else _stock_metrics(task)
-    for metric in offered:
+    metrics = resolve("tasks", Task, task).metrics if task in trust else _builtin_metrics(task)
+    for metric in metrics:
         if metric.name == name:
             return metric
     where = seed.predictions.parent / RESULT
     own = f"; if it is of your own task, pass --trust {task}" if is_import_path(task) else ""
-    names = ", ".join(metric.name for metric in offered)
+    names = ", ".join(metric.name for metric in metrics)
     raise InputError(f"{where}: {task} has no metric {name!r}; there are {names}{own}")
 
 
-def _stock_metrics(task: str) -> tuple[Metric, ...]:
+def _builtin_metrics(task: str) -> tuple[Metric, ...]:
     """A task's metrics; all metrics for a task outside the package."""
     try:
         return resolve_builtin("tasks", Task, task).metrics
@@ -248,7 +250,7 @@ def _stock_metrics(task: str) -> tuple[Metric, ...]:
         return METRICS
 
 
-def _stock_form(task: str) -> OutputType | None:
+def _builtin_output_type(task: str) -> OutputType | None:
     """A task's output type; None for a task outside the package."""
     try:
         return resolve_builtin("tasks", Task, task).form
@@ -257,11 +259,11 @@ def _stock_form(task: str) -> OutputType | None:
 
 
 def read_split_predictions(
-    path: Path, agreement: PredictionChecker | None = None
+    path: Path, checker: PredictionChecker | None = None
 ) -> SplitPredictions:
     """Read a `predictions_*.jsonl`; raises InputError naming the first invalid line.
 
-    `agreement` checks each prediction against its outputs.
+    `checker` checks each prediction against its outputs.
     """
     ids: list[str] = []
     labels: list[np.ndarray] = []
@@ -277,14 +279,14 @@ def read_split_predictions(
             raise InputError(f"{where}: expected {EXPECTED}") from None
         if not (math.isfinite(answers[-1]) and np.isfinite(label).all()):
             raise InputError(f"{where}: a prediction or label is not finite; run this seed again")
-        if agreement is not None:
-            agreement.check(where, row, answers[-1])
+        if checker is not None:
+            checker.check(where, row, answers[-1])
         if labels and label.shape != labels[0].shape:
             raise InputError(f"{where}: the label's shape differs from line 1")
         labels.append(label)
     if len(set(ids)) != len(ids):
-        twice = next(name for name in ids if ids.count(name) > 1)
-        raise InputError(f"{path}: example {twice} is repeated")
-    if agreement is not None:
-        agreement.finish()
+        duplicate = next(name for name in ids if ids.count(name) > 1)
+        raise InputError(f"{path}: example {duplicate} is repeated")
+    if checker is not None:
+        checker.finish()
     return SplitPredictions(tuple(ids), np.array(labels), np.array(answers))

@@ -23,13 +23,13 @@ def bootstrap_sums(
     sums: np.ndarray,
     rng: np.random.Generator,
     draws: int = DRAWS,
-    often: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
 ) -> np.ndarray:
     """Resampled totals of the groups' sums (I,) or (I, K): (draws,) or (draws, K).
 
-    `often` is (I,), the number of equal groups that each row represents; None: 1 each.
+    `counts` is (I,), the number of equal groups that each row represents; None: 1 each.
     """
-    counts = np.ones(len(sums), int) if often is None else often
+    counts = np.ones(len(sums), int) if counts is None else counts
     return np.concatenate([block @ sums for block in _blocks(counts, rng, draws)])
 
 
@@ -46,18 +46,18 @@ def sum_resamples(counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
     return np.concatenate([block.astype(float) @ sums for block in blocks])
 
 
-def _blocks(often: np.ndarray, rng: np.random.Generator, draws: int) -> Iterator[np.ndarray]:
+def _blocks(counts: np.ndarray, rng: np.random.Generator, draws: int) -> Iterator[np.ndarray]:
     """Counts of the groups in blocks of resamples, at most (BLOCK, I)."""
-    total = int(often.sum())
+    total = int(counts.sum())
     for start in range(0, draws, BLOCK):
-        yield rng.multinomial(total, often / total, min(BLOCK, draws - start))
+        yield rng.multinomial(total, counts / total, min(BLOCK, draws - start))
 
 
 def draw_item_counts(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
     """Count of each of `count` elements in each resample, drawn one at a time: (draws, count) float."""
-    picked = rng.integers(count, size=(draws, count))
-    apart = picked + count * np.arange(draws)[:, None]
-    counts = np.bincount(apart.ravel(), minlength=count * draws)
+    drawn = rng.integers(count, size=(draws, count))
+    offset = drawn + count * np.arange(draws)[:, None]
+    counts = np.bincount(offset.ravel(), minlength=count * draws)
     return counts.reshape(draws, count).astype(float)
 
 

@@ -75,10 +75,10 @@ def retrieval_ranks(texts: np.ndarray, images: np.ndarray, first: np.ndarray) ->
     return RetrievalRanks(text_ranks, image_ranks)
 
 
-def recall_scores(found: np.ndarray) -> dict[str, float]:
+def recall_scores(ranks: np.ndarray) -> dict[str, float]:
     """Recall at 1, 5 and 10 in percent, and the median rank, of ranks (Q,)."""
-    numbers = {f"r@{rank}": round(100 * float((found <= rank).mean()), 2) for rank in RANKS}
-    return numbers | {"median_rank": float(np.median(found))}
+    numbers = {f"r@{rank}": round(100 * float((ranks <= rank).mean()), 2) for rank in RANKS}
+    return numbers | {"median_rank": float(np.median(ranks))}
 
 
 def chance_recall(first: np.ndarray) -> dict[str, dict[str, float]]:
@@ -106,33 +106,33 @@ def _expected(within: np.ndarray) -> dict[str, float]:
 
 
 def compare_recall(
-    ours: np.ndarray, theirs: np.ndarray, image: np.ndarray, seed: int = 0
+    ranks: np.ndarray, other_ranks: np.ndarray, image: np.ndarray, seed: int = 0
 ) -> dict[str, Any]:
     """Difference in recall between two models on the same queries, and their ratio at 10, with 95 % intervals.
 
     The paired bootstrap resamples images, each with all of its queries; the candidates stay the same.
 
     Args:
-        ours: Ranks (Q,).
-        theirs: The other model's ranks (Q,) on the same queries.
+        ranks: Ranks (Q,).
+        other_ranks: The other model's ranks (Q,) on the same queries.
         image: (Q,) the image of each query.
         seed: Seed of the resamples.
 
     The ratio is None if the other model's recall is 0; its interval is None if that happens in any resample.
     """
     _, own = np.unique(image, return_inverse=True)
-    hits = [found[:, None] <= np.array(RANKS) for found in (ours, theirs)]
+    hits = [each[:, None] <= np.array(RANKS) for each in (ranks, other_ranks)]
     columns = np.concatenate([*hits, np.ones((len(own), 1), bool)], axis=1)
     sums = np.stack([np.bincount(own, weights=column) for column in columns.T], axis=1)
     rng = generator(seed, "retrieval", "bootstrap")
     drawn = np.concatenate([bootstrap_sums(sums, rng), sums.sum(0, keepdims=True)])
     shares = 100 * drawn[:, :-1] / drawn[:, -1:]
-    mine, others = np.split(shares, 2, axis=1)
-    differences = mine - others
-    told: dict[str, Any] = {}
+    shares_of_model, shares_of_other = np.split(shares, 2, axis=1)
+    differences = shares_of_model - shares_of_other
+    result: dict[str, Any] = {}
     for number, rank in enumerate(RANKS):
-        told[f"r@{rank}"] = _value_with_interval(differences[:, number], 2)
-    return told | {f"r@{RANKS[-1]}_ratio": _ratio(mine[:, -1], others[:, -1])}
+        result[f"r@{rank}"] = _value_with_interval(differences[:, number], 2)
+    return result | {f"r@{RANKS[-1]}_ratio": _ratio(shares_of_model[:, -1], shares_of_other[:, -1])}
 
 
 def _value_with_interval(values: np.ndarray, digits: int) -> dict[str, Any]:
@@ -144,12 +144,12 @@ def _value_with_interval(values: np.ndarray, digits: int) -> dict[str, Any]:
     }
 
 
-def _ratio(mine: np.ndarray, others: np.ndarray) -> dict[str, Any]:
-    if not others[-1]:
+def _ratio(shares: np.ndarray, other_shares: np.ndarray) -> dict[str, Any]:
+    if not other_shares[-1]:
         return {"value": None, "interval": None}
-    if not others.all():
-        return {"value": round(float(mine[-1] / others[-1]), 3), "interval": None}
-    return _value_with_interval(mine / others, 3)
+    if not other_shares.all():
+        return {"value": round(float(shares[-1] / other_shares[-1]), 3), "interval": None}
+    return _value_with_interval(shares / other_shares, 3)
 
 
 def retrieval(
@@ -167,9 +167,9 @@ def retrieval(
     """
     texts, images = _embedded(model, samples, batch)
     result = {"images": float(len(images)), "captions": float(len(texts))}
-    for way, found in retrieval_ranks(texts, images, samples.first).by_direction().items():
-        numbers = recall_scores(found)
-        result |= {f"{way}_r@{rank}": numbers[f"r@{rank}"] for rank in RANKS}
+    for direction, ranks in retrieval_ranks(texts, images, samples.first).by_direction().items():
+        numbers = recall_scores(ranks)
+        result |= {f"{direction}_r@{rank}": numbers[f"r@{rank}"] for rank in RANKS}
     recalls = [value for name, value in result.items() if "_r@" in name]
     return result | {MEAN: round(sum(recalls) / len(recalls), 2)}
 

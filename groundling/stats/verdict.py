@@ -47,7 +47,8 @@ class SeedRuns:
     labels: np.ndarray
     """(N,)."""
     predictions: np.ndarray
-    """(S, N); for a graded metric the score of each answer, with labels of 1, see `Metric.from_per_example`."""
+    """(S, N); for a metric that uses example scores, the score of each answer, with labels of 1, see
+    `Metric.from_per_example`."""
     unfinished: tuple[int, ...] = ()
     """Seeds without a result."""
     answers: np.ndarray | None = None
@@ -66,7 +67,7 @@ class SeedRuns:
 
     def degenerate_seeds(self) -> list[int]:
         """Degenerate seeds, whose answers are (nearly) all the same."""
-        # The labels of graded answers are all 1, and no labels of the answers.
+        # The labels of scored answers are all 1, not the right answers.
         labels = self.labels if self.answers is None else None
         answers = self.predictions if self.answers is None else self.answers
         by_seed = zip(self.seeds, answers, strict=True)
@@ -192,10 +193,10 @@ def _seeds(runs: SeedRuns, defined: np.ndarray) -> list[int]:
 def _same_examples(control: SeedRuns, other: SeedRuns) -> None:
     pair = f"{control.task}: {control.name} and {other.name}"
     if control.ids != other.ids:
-        odd = sorted(set(control.ids) ^ set(other.ids))
+        differing_ids = sorted(set(control.ids) ^ set(other.ids))
         about = "same ids in another order"
-        if odd:
-            about = f"{len(odd)} ids differ, the first is {odd[0]}"
+        if differing_ids:
+            about = f"{len(differing_ids)} ids differ, the first is {differing_ids[0]}"
         raise InputError(f"{pair} were scored on different examples ({about})")
     differing = np.flatnonzero(control.labels != other.labels)
     if len(differing):
@@ -224,7 +225,7 @@ def bootstrap(
         control: predictions (S1, N).
         other: predictions (S2, N).
         labels: (N,).
-        metric: a metric whose `terms` are computed per example (not Spearman).
+        metric: a metric whose `example_terms` are computed per example (not Spearman).
         draws: number of resamples.
         seed: seed of the resamples.
         paired: whether both have the same seeds in the same order, and seeds are drawn together.
@@ -261,8 +262,8 @@ def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[
     pool = np.concatenate([control, other])
     size = len(other)
     relabellings = comb(len(pool), size)
-    counted = relabellings <= EXACT
-    if counted:
+    is_exact = relabellings <= EXACT
+    if is_exact:
         chosen = np.array(list(combinations(range(len(pool)), size)))
     else:
         shuffled = generator(seed, "permutation").random((EXACT, len(pool))).argsort(axis=1)
@@ -271,7 +272,7 @@ def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[
     middle = pool.sum() * size / len(pool)
     as_far = np.abs(sums - middle) >= abs(other.sum() - middle) - 1e-12
     # With random relabellings, the observed one is added.
-    p = as_far.mean() if counted else (as_far.sum() + 1) / (EXACT + 1)
+    p = as_far.mean() if is_exact else (as_far.sum() + 1) / (EXACT + 1)
     # Equal sizes: each relabelling has a mirror image at the same distance from the middle.
     extremes = 2 if len(control) == len(other) else 1
     return float(p), min(1.0, extremes / relabellings)
@@ -341,15 +342,17 @@ def _sentence(verdict: Verdict, tasks: int) -> str:
         size = f"{abs(difference):.{digits}f} ± {error:.{digits}f} {unit}"
         return f"{about}: {word} by {size} ({interval})."
 
-    told = f"{about}: no reliable difference ({difference:+.{digits}f} {unit}, {interval})."
+    sentence = f"{about}: no reliable difference ({difference:+.{digits}f} {unit}, {interval})."
     smallest = verdict.permutation["smallest"]
     if smallest * tasks > ALPHA:
-        told += f" Too few seeds to show any difference: the smallest possible p is {smallest:.2g}"
-        told += f", times {tasks} tasks." if tasks > 1 else "."
+        sentence += (
+            f" Too few seeds to show any difference: the smallest possible p is {smallest:.2g}"
+        )
+        sentence += f", times {tasks} tasks." if tasks > 1 else "."
     elif error:  # without variance (all seeds degenerate) the detectable difference is unknown
-        least = verdict.detectable * metric.scale
-        told += f" Minimum detectable difference: about {least:.{digits}f}."
-    return told
+        detectable = verdict.detectable * metric.scale
+        sentence += f" Minimum detectable difference: about {detectable:.{digits}f}."
+    return sentence
 
 
 def _notes(
@@ -358,27 +361,27 @@ def _notes(
     """Notes on missing, unfinished, degenerate and undefined runs; all runs stay in the comparison."""
     missing = [seed for seed in other_seeds if seed not in runs.seeds]
     undefined = _seeds(runs, ~np.isfinite(scores))
-    told = []
+    notes = []
     if missing:
-        told.append(f"seed {_listed(missing)} is missing")
+        notes.append(f"seed {_join(missing)} is missing")
     if runs.unfinished:
-        told.append(f"seed {_listed(runs.unfinished)} has not finished")
+        notes.append(f"seed {_join(runs.unfinished)} has not finished")
     if runs.degenerate_seeds():
-        told.append(
-            f"seed {_listed(runs.degenerate_seeds())} is degenerate (one answer to nearly all examples) but included"
+        notes.append(
+            f"seed {_join(runs.degenerate_seeds())} is degenerate (one answer to nearly all examples) but included"
         )
     if undefined:
-        told.append(
-            f"{metric.name} is undefined for seed {_listed(undefined)} and omitted from means"
+        notes.append(
+            f"{metric.name} is undefined for seed {_join(undefined)} and omitted from means"
         )
     if len(runs.seeds) == 1:
-        told.append(
+        notes.append(
             "one seed, so the variance between seeds is unknown and the interval too narrow"
         )
-    return [f"{runs.name}: {note}" for note in told]
+    return [f"{runs.name}: {note}" for note in notes]
 
 
-def _listed(seeds: Sequence[int]) -> str:
+def _join(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.metrics import COLLAPSED, NEARLY, Metric
+from groundling.core.metrics import DEGENERATE_SHARE, NEARLY_DEGENERATE_SHARE, Metric
 from groundling.runs.folder import json_safe, read_object, write_json
 from groundling.runs.report import (
     ForestRow,
@@ -50,8 +50,8 @@ TERMS = {
     "counted, however large the difference of the means. Not part of the verdict.",
     "wins": "Right answers of the model minus right answers of the control, summed over common seeds.",
     "reliable": f"Yes if the interval excludes 0 and p after Holm is at most {ALPHA:g}.",
-    "degenerate": f"A run that gives the same answer to at least {100 * COLLAPSED:.0f} % of the examples, or to "
-    f"{100 * NEARLY:.0f} % where the most common label is clearly rarer.",
+    "degenerate": f"A run that gives the same answer to at least {100 * DEGENERATE_SHARE:.0f} % of the examples, or to "
+    f"{100 * NEARLY_DEGENERATE_SHARE:.0f} % where the most common label is clearly rarer.",
     "published": "The value in a paper, from the paper's own models.",
 }
 """Glossary of the page."""
@@ -59,7 +59,7 @@ FOREST = (
     "One row per comparison. The square is the difference of the means, filled if it is reliable; the line is its "
     "95 % interval; each dot below is one seed. The dashed line marks no difference.",
 )
-ALIKE = "none differs"
+NO_DIFFERING_VOTES = "none differs"
 """Shown instead of 0 : 0 votes, which would suggest that the seeds do not differ either."""
 
 
@@ -89,7 +89,8 @@ def collect_groups(
 ) -> RunsByGroup:
     """The finished runs of every group by task, for `write_verdict`; arguments as for `judge_folders`."""
     return {
-        name: _wanted(collect_runs(name, folder, trust), tasks) for name, folder in groups.items()
+        name: _select_tasks(collect_runs(name, folder, trust), tasks)
+        for name, folder in groups.items()
     }
 
 
@@ -102,20 +103,22 @@ def are_comparable(collected: RunsByGroup) -> bool:
 def write_verdict(
     collected: RunsByGroup,
     out: str | Path,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     published: PublishedByGroup | None,
 ) -> dict[str, Any]:
     """Compare collected runs and write JSON, page and printed lines, as `judge_folders`."""
     control = next(iter(collected))
     for note in _unmatched(collected, control):
-        say(note)
+        log(note)
     verdicts = _verdicts(collected, control)
     scores = {
         name: {task: _scores(runs, metric) for task, (runs, metric) in by_task.items()}
         for name, by_task in collected.items()
     }
-    told = [one.as_json() for one in verdicts]
-    result: dict[str, Any] = json_safe({"control": control, "scores": scores, "verdicts": told})
+    verdict_entries = [one.as_json() for one in verdicts]
+    result: dict[str, Any] = json_safe(
+        {"control": control, "scores": scores, "verdicts": verdict_entries}
+    )
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "verdict.json", result)
@@ -123,18 +126,18 @@ def write_verdict(
     rows = score_rows(collected, control, published or {})
     # Notes on the control's runs repeat in every comparison.
     notes = list(dict.fromkeys(f"{one.task}, {note}" for one in verdicts for note in one.notes))
-    say(format_table(rows))
+    log(format_table(rows))
     for one in verdicts:
-        say(one.sentence)
+        log(one.sentence)
     for note in notes:
-        say(f"note: {note}")
+        log(f"note: {note}")
     page = out / "verdict.html"
     write_verdicts(page, collected, verdicts, published or {}, notes)
-    say(f"page: {page}")
+    log(f"page: {page}")
     return result
 
 
-def _wanted(
+def _select_tasks(
     by_task: Mapping[str, tuple[SeedRuns, Metric]], tasks: Sequence[str]
 ) -> Mapping[str, tuple[SeedRuns, Metric]]:
     """The runs of some tasks and their further splits, `TASK (SPLIT)`; without `tasks`, all runs."""
@@ -280,9 +283,9 @@ def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> str:
     plots = []
     for unit, members in by_unit.items():
         rows = [_difference(one, collected) for one in members]
-        told = "; ".join(f"{row.label}: {row.mean:+.3g}" for row in rows)
+        differences = "; ".join(f"{row.label}: {row.mean:+.3g}" for row in rows)
         plots.append(
-            in_two_widths(partial(forest_plot, rows, unit), f"Differences in {unit}. {told}")
+            in_two_widths(partial(forest_plot, rows, unit), f"Differences in {unit}. {differences}")
         )
     return "".join(plots)
 
@@ -349,7 +352,9 @@ def _comparison_row(one: Verdict) -> dict[str, str]:
     if one.mcnemar is not None:
         gained = one.mcnemar["only_other"]
         lost = one.mcnemar["only_control"]
-        votes = f"{gained} : {lost}, p {one.mcnemar['p']:.3g}" if gained or lost else ALIKE
+        votes = (
+            f"{gained} : {lost}, p {one.mcnemar['p']:.3g}" if gained or lost else NO_DIFFERING_VOTES
+        )
     return {
         "runs": one.other,
         "task": one.task,
@@ -379,17 +384,19 @@ def _source_rows(collected: RunsByGroup) -> list[TableRow]:
 
 def _source(runs: SeedRuns) -> dict[str, str]:
     """Models, data, version and date of some runs, from the `config.json` nearest to each."""
-    told: list[Mapping[str, object]] = [_settings(folder) for folder in runs.folders]
-    settings = [config for one in told if isinstance(config := one.get("config"), Mapping)]
-    versions = [config for one in told if isinstance(config := one.get("versions"), Mapping)]
+    run_settings: list[Mapping[str, object]] = [_settings(folder) for folder in runs.folders]
+    settings = [config for one in run_settings if isinstance(config := one.get("config"), Mapping)]
+    versions = [
+        config for one in run_settings if isinstance(config := one.get("versions"), Mapping)
+    ]
     results = [folder / "result.json" for folder in runs.folders]
     days = sorted(_day(path) for path in results if path.is_file())
     return {
-        "model": _named(settings, "model"),
-        "data": _named(settings, "data"),
+        "model": _joined(settings, "model"),
+        "data": _joined(settings, "data"),
         "seeds": ", ".join(map(str, runs.seeds)),
-        "groundling": _named(versions, "groundling"),
-        "commit": ", ".join(one[:12] for one in _all(told, "commit")) or "unknown",
+        "groundling": _joined(versions, "groundling"),
+        "commit": ", ".join(one[:12] for one in _distinct(run_settings, "commit")) or "unknown",
         "finished": " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "unknown",
     }
 
@@ -407,11 +414,11 @@ def _day(path: Path) -> str:
     return datetime.fromtimestamp(os.stat(path).st_mtime, UTC).date().isoformat()
 
 
-def _named(told: Sequence[Mapping[str, object]], name: str) -> str:
-    return ", ".join(_all(told, name)) or "unknown"
+def _joined(entries: Sequence[Mapping[str, object]], name: str) -> str:
+    return ", ".join(_distinct(entries, name)) or "unknown"
 
 
-def _all(told: Sequence[Mapping[str, object]], name: str) -> list[str]:
+def _distinct(entries: Sequence[Mapping[str, object]], name: str) -> list[str]:
     """The distinct strings under a key, in order."""
-    values = [one.get(name) for one in told]
+    values = [one.get(name) for one in entries]
     return list(dict.fromkeys(value for value in values if isinstance(value, str) and value))

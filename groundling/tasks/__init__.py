@@ -12,7 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from groundling.core.batch import Example, RegionRow
-from groundling.core.errors import EMPTY, TWICE, InputError, duplicates, fault_lines, require_known
+from groundling.core.errors import (
+    DUPLICATE,
+    EMPTY,
+    InputError,
+    duplicates,
+    fault_lines,
+    require_known,
+)
 from groundling.core.field_docs import with_field_docs
 from groundling.core.metrics import Metric
 from groundling.core.output_types import OutputType
@@ -27,7 +34,7 @@ def list_oddities(file: Path, examples: Sequence[Example]) -> list[str]:
             if text is not None and not text.strip():
                 empty.append(f"example {example.id}")
     repeated = duplicates(f"example {example.id}" for example in examples)
-    return fault_lines(file, TWICE, repeated) + fault_lines(file, EMPTY, empty)
+    return fault_lines(file, DUPLICATE, repeated) + fault_lines(file, EMPTY, empty)
 
 
 def _itself(folder: Path, split: str) -> Path:
@@ -73,7 +80,7 @@ class Task:
     label_regions: Callable[[Example, RegionRow], np.ndarray] | None = None
     """For region selection: whether each of an example's R regions is right, (R,) of 1 or 0."""
     label_train_regions: Callable[[Example, RegionRow], np.ndarray] | None = None
-    """The same for training examples, if they use another criterion; None: as `mark`."""
+    """The same for training examples, if they use another criterion; None: as `label_regions`."""
     head_task: str = ""
     """Name of the task whose architecture-specific head this task uses; empty: its own."""
     official_scores: (
@@ -96,34 +103,34 @@ class Task:
             return self.read(folder, split), []
         return self.read_with_notes(folder, split)
 
-    def splits_to_train(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """The training splits: `wanted`, or the task's own if `wanted` is empty.
+    def splits_to_train(self, splits: Sequence[str]) -> tuple[str, ...]:
+        """The training splits: `splits`, or the task's own if `splits` is empty.
 
         Raises InputError for an unlabelled or repeated split.
         """
-        for split in wanted:
+        for split in splits:
             self.check_labelled(split, "--train-splits")
-        if len(set(wanted)) < len(wanted):
-            raise InputError(f"--train-splits {' '.join(wanted)}: a split is repeated")
-        return tuple(wanted) or (self.train,)
+        if len(set(splits)) < len(splits):
+            raise InputError(f"--train-splits {' '.join(splits)}: a split is repeated")
+        return tuple(splits) or (self.train,)
 
     def check_labelled(self, split: str, flag: str) -> None:
         """Raises InputError, beginning with `flag`, for an unlabelled split."""
-        told = f"{flag}: {self.name} has no labelled split {split!r}"
-        require_known(split, (self.train, *self.dev), told)
+        fault = f"{flag}: {self.name} has no labelled split {split!r}"
+        require_known(split, (self.train, *self.dev), fault)
 
     def identical_split_notes(self, folder: Path) -> list[str]:
         """A warning for each dev split whose file is identical to the training split's.
 
         Raises InputError if a file cannot be read.
         """
-        learned = self.file(Path(folder), self.train)
+        train_file = self.file(Path(folder), self.train)
         notes = []
         for split in self.dev:
             path = self.file(Path(folder), split)
-            both = path != learned and path.is_file() and learned.is_file()
-            if both and data_hash(path) == data_hash(learned):
-                notes.append(f"{path}: identical to {learned}; its scores measure memorisation")
+            both = path != train_file and path.is_file() and train_file.is_file()
+            if both and data_hash(path) == data_hash(train_file):
+                notes.append(f"{path}: identical to {train_file}; its scores measure memorisation")
         return notes
 
     def submission(
@@ -183,7 +190,7 @@ class Task:
         officials: Sequence[str],
         predictions: Sequence[float] | np.ndarray,
     ) -> dict[str, float]:
-        """The scores of `extra` by name, 0..1; empty for a task without `extra`. Arguments as for `submission`."""
+        """The `official_scores` by name, 0..1; empty for a task without any. Arguments as for `submission`."""
         answers = self._answers(officials, predictions)
         if self.official_scores is None:
             return {}

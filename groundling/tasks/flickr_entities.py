@@ -13,7 +13,7 @@ import numpy as np
 
 from groundling.core.batch import Example, GoldBoxes, RegionRow
 from groundling.core.errors import InputError, convert_errors, duplicates, raise_first
-from groundling.core.metrics import AMONG, PICKED, UPPER_BOUND
+from groundling.core.metrics import RECALLS, REGION_ACCURACY, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
 from groundling.data.images import is_outside_folder
 from groundling.data.regions.store import clip_boxes
@@ -57,9 +57,9 @@ class EntityPhrase:
     """Number of the entity's coreference chain, the same in all captions of an image; 0: not visible."""
     types: tuple[str, ...]
     """Types of the entity, such as people or clothing."""
-    first: int
+    first_word: int
     """Number of its first word, since a caption may repeat the same words."""
-    words: int
+    word_count: int
     """Number of words."""
     start: int
     """First character in the caption."""
@@ -170,8 +170,8 @@ def read_caption(
             EntityPhrase(
                 chain=chain,
                 types=tuple(mark[2].split("/")),
-                first=len(text.split()),
-                words=len(words.split()),
+                first_word=len(text.split()),
+                word_count=len(words.split()),
                 start=len(text),
                 stop=len(text) + len(words),
                 boxes=boxes.get(chain, np.zeros((0, 4))),
@@ -266,7 +266,7 @@ FLICKR30K = Task(
     "flickr30k",
     FORM,
     _read,
-    (PICKED, *AMONG, UPPER_BOUND),
+    (REGION_ACCURACY, *RECALLS, UPPER_BOUND),
     SOURCE,
     dev=("val", "test"),
     label_regions=_mark,

@@ -36,9 +36,9 @@ class GlueLayout:
     """Columns of the sentence or the two sentences."""
     label: str
     """Column of the label, by name since MNLI's train and dev files have 12 and 16 columns."""
-    fields: tuple[str, ...]
+    hub_columns: tuple[str, ...]
     """Column names of `texts` on the hub."""
-    headless: tuple[str, ...] = ()
+    columns_without_header: tuple[str, ...] = ()
     """Columns of labelled files without a header (CoLA)."""
     index: str = "index"
     """Id column of unlabelled files, which the server expects."""
@@ -64,10 +64,10 @@ class GlueLayout:
         Raises:
             InputError: a missing file or column, a broken row, or an invalid label.
         """
-        examples, _ = self.noted(folder, split)
+        examples, _ = self.with_notes(folder, split)
         return examples
 
-    def noted(self, folder: Path, split: str) -> tuple[list[Example], list[str]]:
+    def with_notes(self, folder: Path, split: str) -> tuple[list[Example], list[str]]:
         """The same, and a note on skipped short rows for tasks with `skip_short`."""
         path = self.path(folder, split)
         labelled = not split.startswith("test")
@@ -88,8 +88,8 @@ class GlueLayout:
     def _rows(
         self, path: Path, labelled: bool, short: list[int] | None
     ) -> Iterator[tuple[int, dict[str, str]]]:
-        if labelled and self.headless:
-            return read_tsv(path, self.headless, header=False, short=short)
+        if labelled and self.columns_without_header:
+            return read_tsv(path, self.columns_without_header, header=False, short=short)
         last = self.label if labelled else self.index
         return read_tsv(path, (*self.texts, last), short=short)
 
@@ -129,7 +129,7 @@ def from_hub(task: Task, split: str) -> list[Example]:
     # Two of the hub's columns are not used: MRPC's test labels, and `idx`, which for MRPC refers to another file.
     examples = []
     for position, row in enumerate(rows):
-        texts = [row[name] for name in reader.fields]
+        texts = [row[name] for name in reader.hub_columns]
         label = None
         if split not in task.test:
             # STS-B's scores are single precision on the hub: 3.8 would become 3.7999999523.
@@ -153,7 +153,7 @@ def _task(
         SOURCE,
         dev=dev,
         test=test,
-        read_with_notes=reader.noted,
+        read_with_notes=reader.with_notes,
         file=reader.path,
     )
 
@@ -175,7 +175,7 @@ _cola = GlueLayout(
     ("sentence",),
     "label",
     ("sentence",),
-    headless=("source", "label", "mark", "sentence"),
+    columns_without_header=("source", "label", "mark", "sentence"),
 )
 COLA = _task(_cola, MATTHEWS)
 SST2 = _task(GlueLayout("SST-2", YES, ("sentence",), "label", ("sentence",)), ACCURACY)

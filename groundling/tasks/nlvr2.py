@@ -62,15 +62,15 @@ def _label(where: str, row: Mapping[str, Any], split: str) -> int | None:
     return FORM.parse_label(str(row.get("label")).capitalize(), where)
 
 
-def consistency(right: Mapping[str, bool]) -> tuple[float, int]:
+def consistency(correct: Mapping[str, bool]) -> tuple[float, int]:
     """Consistency: the share of sentences that are right on all their image pairs; and the number of sentences.
 
-    `right` states by identifier, split-set-pair-sentence, whether the prediction is right.
+    `correct` states by identifier, split-set-pair-sentence, whether the prediction is right.
 
     Source: lil-lab/nlvr, nlvr2/eval/metrics.py.
     """
     sentences: dict[tuple[str, str, str], bool] = {}
-    for identifier, is_right in right.items():
+    for identifier, is_right in correct.items():
         split, group, _, sentence = identifier.split("-")
         key = (split, group, sentence)
         sentences[key] = is_right and sentences.get(key, True)
@@ -81,16 +81,16 @@ def _extra(
     folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
 ) -> dict[str, float]:
     """Consistency, and accuracy and consistency of each listed subset; empty for a split without labels."""
-    said = dict(zip(officials, answers, strict=True))
+    predictions = dict(zip(officials, answers, strict=True))
     labels = {}
     for example in _read(folder, split):
         if example.label is not None:
             labels[example.official_id] = FORM.format_prediction(int(example.label))
     if not labels:
         return {}
-    absent = [identifier for identifier in labels if identifier not in said]
-    raise_first([f"nlvr2: no prediction for {identifier} of {split}" for identifier in absent])
-    right = {identifier: said[identifier] == label for identifier, label in labels.items()}
+    missing = [identifier for identifier in labels if identifier not in predictions]
+    raise_first([f"nlvr2: no prediction for {identifier} of {split}" for identifier in missing])
+    right = {identifier: predictions[identifier] == label for identifier, label in labels.items()}
     scores = {"consistency": consistency(right)[0]}
     for part, identifiers in parts_of(folder, split, right).items():
         right_here = {identifier: right[identifier] for identifier in identifiers}
@@ -99,16 +99,16 @@ def _extra(
     return scores
 
 
-def parts_of(folder: Path, split: str, known: Collection[str]) -> dict[str, list[str]]:
-    """Identifiers of a split's subsets for which the folder has a file; raises InputError if one is not `known`."""
+def parts_of(folder: Path, split: str, identifiers: Collection[str]) -> dict[str, list[str]]:
+    """Identifiers of a split's subsets for which the folder has a file; each must be among `identifiers`."""
     parts = {}
     for part in PARTS:
         listing = Path(folder) / f"{part}_{split}_identifiers.txt"
         if not listing.is_file():
             continue
         parts[part] = lines_of(listing)
-        strange = [identifier for identifier in parts[part] if identifier not in known]
-        raise_first([f"{listing}: {identifier!r} is not in {split}.json" for identifier in strange])
+        unknown = [identifier for identifier in parts[part] if identifier not in identifiers]
+        raise_first([f"{listing}: {identifier!r} is not in {split}.json" for identifier in unknown])
     return parts
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from groundling.core.batch import Example, GoldBoxes, RegionRow, require
 from groundling.core.errors import (
+    DUPLICATE,
     EMPTY,
-    TWICE,
     InputError,
     duplicates,
     fault_lines,
@@ -22,7 +22,7 @@ from groundling.core.errors import (
     raise_first,
     require_nonempty,
 )
-from groundling.core.metrics import PICKED, UPPER_BOUND
+from groundling.core.metrics import REGION_ACCURACY, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
 from groundling.data.regions.annotations import read_instances
 from groundling.data.regions.store import clip_boxes
@@ -39,13 +39,13 @@ SPLITS = ("train", "val", "testA", "testB", "test")
 class IouRule:
     """Criterion for two boxes to match, by intersection over union, which papers compute in different ways."""
 
-    at: float = 0.5
+    threshold: float = 0.5
     """Minimum intersection over union."""
     strict: bool = False
-    """Whether the IoU must exceed `at`, instead of being at least `at`."""
+    """Whether the IoU must exceed `threshold`, instead of being at least `threshold`."""
     inclusive: bool = False
     """Whether boxes include their last pixel, which adds 1 to every side."""
-    thinnest: float = 0
+    min_side: float = 0
     """Pixels that both sides of the intersection must exceed, otherwise the IoU is 0."""
 
     def iou(self, boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -55,7 +55,7 @@ class IouRule:
         low = np.maximum(boxes[..., :2], others[..., :2])
         high = np.minimum(boxes[..., 2:], others[..., 2:])
         sides = high - low + self.inclusive
-        counts = (sides > self.thinnest).all(-1)
+        counts = (sides > self.min_side).all(-1)
         intersection = np.where(counts, sides.prod(-1), 0.0)
         union = self._areas(boxes) + self._areas(others) - intersection
         return np.divide(intersection, union, out=np.zeros_like(union), where=union > 0)
@@ -67,14 +67,14 @@ class IouRule:
     def __call__(self, boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Whether boxes (R, 4) match others (G, 4), corners in pixels: (R, G) bool."""
         overlap = self.iou(boxes, others)
-        return overlap > self.at if self.strict else overlap >= self.at
+        return overlap > self.threshold if self.strict else overlap >= self.threshold
 
 
 VL_BERT = IouRule(inclusive=True)
 """VL-BERT's evaluation criterion: jackroos/VL-BERT, refcoco/function/test.py."""
 VL_BERT_LABELS = IouRule(inclusive=True, strict=True)
 """VL-BERT's training criterion: jackroos/VL-BERT, refcoco/modules/resnet_vlbert_for_refcoco.py."""
-UNITER = IouRule(strict=True, thinnest=1)
+UNITER = IouRule(strict=True, min_side=1)
 """MAttNet's criterion, in both tracks."""
 
 
@@ -98,9 +98,9 @@ class _PlainUnpickler(pickle.Unpickler):
     """Unpickles only lists, dicts, strings and numbers; refuses every pickle that imports a name."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        asked = f"{module}.{name}"[:80]
+        needed = f"{module}.{name}"[:80]
         raise InputError(
-            f"this pickle needs {asked!r}; expected only lists, dicts, strings and numbers"
+            f"this pickle needs {needed!r}; expected only lists, dicts, strings and numbers"
         )
 
 
@@ -147,8 +147,8 @@ def expressions_in(
     path: Path, refs: Any, objects: InstanceTables, split: str, image: str = COCO
 ) -> list[ReferringExpression]:
     """The same, from the contents of the files `path` and `instances.json`."""
-    sizes, notes = objects
-    asked: list[ReferringExpression] = []
+    sizes, annotations = objects
+    expressions: list[ReferringExpression] = []
     outside = []
     where = path
     try:
@@ -157,7 +157,7 @@ def expressions_in(
             if not _is_of(ref["split"], split):
                 continue
             number = ref["image_id"]
-            box = _box_of(where, ref, notes)
+            box = _box_of(where, ref, annotations)
             size = sizes[number]
             if not _is_inside(box, size):
                 outside.append(f"{where}: box {box.tolist()} is empty or outside the image {size}")
@@ -165,7 +165,7 @@ def expressions_in(
             for sentence in ref["sentences"]:
                 sentence_id = int(sentence["sent_id"])
                 text = str(sentence["sent"])
-                asked.append(ReferringExpression(sentence_id, text, name, ref["ann_id"], box))
+                expressions.append(ReferringExpression(sentence_id, text, name, ref["ann_id"], box))
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -174,20 +174,22 @@ def expressions_in(
         ) from None
     raise_first(outside)
     require_nonempty(
-        asked, f"{path}: contains no expressions of {split!r}; splits are {', '.join(SPLITS)}"
+        expressions, f"{path}: contains no expressions of {split!r}; splits are {', '.join(SPLITS)}"
     )
-    return asked
+    return expressions
 
 
-def list_ref_oddities(path: Path, refs: Any, asked: Sequence[ReferringExpression]) -> list[str]:
+def list_ref_oddities(
+    path: Path, refs: Any, expressions: Sequence[ReferringExpression]
+) -> list[str]:
     """Notes on accepted oddities of `refs`, the content of `refs(BY).p`, as `list_oddities`; also unknown splits."""
     splits = {str(ref["split"]) for ref in refs}
-    strange = sorted(splits - set(SPLITS))
-    empty = [f"expression {one.id}" for one in asked if not one.text.strip()]
+    unknown_splits = sorted(splits - set(SPLITS))
+    empty = [f"expression {one.id}" for one in expressions if not one.text.strip()]
     return [
         *fault_lines(path, EMPTY, empty),
-        *fault_lines(path, f"splits other than {', '.join(SPLITS)}", strange),
-        *fault_lines(path, TWICE, duplicates(f"expression {one.id}" for one in asked)),
+        *fault_lines(path, f"splits other than {', '.join(SPLITS)}", unknown_splits),
+        *fault_lines(path, DUPLICATE, duplicates(f"expression {one.id}" for one in expressions)),
     ]
 
 
@@ -196,12 +198,14 @@ def _is_of(name: str, split: str) -> bool:
     return name == split or (split == "test" and "test" in name)
 
 
-def _box_of(where: Path, ref: Mapping[str, Any], notes: Mapping[Any, CocoInstance]) -> np.ndarray:
+def _box_of(
+    where: Path, ref: Mapping[str, Any], annotations: Mapping[Any, CocoInstance]
+) -> np.ndarray:
     """The box (4,) of a ref's annotation; raises InputError if the annotation has another image."""
-    note = notes.get(ref["ann_id"])
-    if note is not None and note.image == ref["image_id"]:
-        return note.box
-    owner = None if note is None else note.image
+    annotation = annotations.get(ref["ann_id"])
+    if annotation is not None and annotation.image == ref["image_id"]:
+        return annotation.box
+    owner = None if annotation is None else annotation.image
     raise InputError(f"{where}: annotation {ref['ann_id']} of image {owner}, not {ref['image_id']}")
 
 
@@ -217,16 +221,16 @@ def read_instance_tables(folder: Path) -> InstanceTables:
     Raises InputError if the file is not in COCO's format.
     """
     path = Path(folder) / "instances.json"
-    read = read_instances(path, read_json(path)).require_valid(classless=True)
-    odd = [number for number in read.sizes if type(number) is not int]
+    instances = read_instances(path, read_json(path)).require_valid(classless=True)
+    odd = [number for number in instances.sizes if type(number) is not int]
     raise_first([f"{path}: image id {number!r} is not a whole number" for number in odd])
-    objects = read.objects.items()
+    objects = instances.objects.items()
     boxes = {name: CocoInstance(image, np.array(box.corners)) for name, (image, box) in objects}
-    return dict(read.sizes), dict(boxes)
+    return dict(instances.sizes), dict(boxes)
 
 
 def read(folder: Path, split: str, by: str = "unc") -> list[Example]:
-    """Examples in file order; arguments and errors as for `expressions`."""
+    """Examples in file order; arguments and errors as for `read_expressions`."""
     sizes, _ = read_instance_tables(folder)
     size_of = {
         COCO.format(subset="train2014", number=number): size for number, size in sizes.items()
@@ -266,7 +270,7 @@ def _task(name: str, dev: tuple[str, ...], rule: IouRule, by: str = "unc") -> Ta
         name,
         RegionSelection("regions", "bce"),
         partial(read, by=by),
-        (PICKED, UPPER_BOUND),
+        (REGION_ACCURACY, UPPER_BOUND),
         SOURCE,
         dev=dev,
         label_regions=partial(label_regions, rule=rule),

@@ -66,7 +66,9 @@ def name_of(example: Example) -> str:
     return example.official_id or example.id
 
 
-def strata(task: Task, folder: Path, by: StratifyBy = "auto", split: str = "") -> dict[str, str]:
+def strata(
+    task: Task, folder: Path, stratify_by: StratifyBy = "auto", split: str = ""
+) -> dict[str, str]:
     """The stratum of every training example, by official id.
 
     `auto`: VCR's question category, a classification's label, otherwise the whole split as one stratum.
@@ -75,31 +77,31 @@ def strata(task: Task, folder: Path, by: StratifyBy = "auto", split: str = "") -
         InputError: The task has no such strata, an official id is repeated, or the files cannot be read.
     """
     split = split or task.train
-    by = resolve_strata(task, by)
+    stratify_by = resolve_strata(task, stratify_by)
     examples = task.read(folder, split)
     names = [name_of(example) for example in examples]
     repeated = [name for name, count in Counter(names).items() if count > 1]
     raise_first([f"{task.name}, {split}: repeated id {name}" for name in repeated])
-    if by == "total":
+    if stratify_by == "total":
         return dict.fromkeys(names, ALL)
-    if by == "category":
-        asked = {item.id: category(item.question) for item in vcr.read_items(folder, split)}
-        return {name: asked[name] for name in names}
-    if by == "question-type":
+    if stratify_by == "category":
+        category_of = {item.id: category(item.question) for item in vcr.read_items(folder, split)}
+        return {name: category_of[name] for name in names}
+    if stratify_by == "question-type":
         types = {str(one.id): _question_type(one) for one in vqa.read_questions(folder, split)}
         return {name: types[name] for name in names}
     return dict(zip(names, map(_speller(task), examples), strict=True))
 
 
-def resolve_strata(task: Task, by: StratifyBy) -> StratifyBy:
+def resolve_strata(task: Task, stratify_by: StratifyBy) -> StratifyBy:
     """Resolve `auto` for a task; raises InputError if the task has no such strata."""
     is_vcr = task.name in (vcr.ANSWER.name, vcr.RATIONALE.name)
     is_labelled = isinstance(task.form, Classification) and not isinstance(
         task.form, MultipleChoice
     )
-    if by == "auto" and is_vcr:
+    if stratify_by == "auto" and is_vcr:
         return "category"
-    if by == "auto":
+    if stratify_by == "auto":
         return "label" if is_labelled else "total"
     offered = {
         "total": True,
@@ -108,9 +110,11 @@ def resolve_strata(task: Task, by: StratifyBy) -> StratifyBy:
         "question-type": task.name.partition("/")[0] == vqa.VQA.name,
         "answer": isinstance(task.form, OpenAnswer),
     }
-    there = [name for name, is_there in offered.items() if is_there]
-    require_known(by, there, f"--stratify-by {by}: {task.name} has no such strata")
-    return by
+    available = [name for name, applies in offered.items() if applies]
+    require_known(
+        stratify_by, available, f"--stratify-by {stratify_by}: {task.name} has no such strata"
+    )
+    return stratify_by
 
 
 def _question_type(question: vqa.VqaQuestion) -> str:
@@ -136,12 +140,12 @@ def _speller(task: Task) -> Callable[[Example], str]:
 
 
 def draw_partition(
-    stratum_of: Mapping[str, str], per: int, seed: int, allow_fewer: bool = False
+    stratum_of: Mapping[str, str], per_stratum: int, seed: int, allow_fewer: bool = False
 ) -> list[str]:
-    """The sorted ids of a partition: `per` of every stratum, given the stratum of each id.
+    """The sorted ids of a partition: `per_stratum` ids of every stratum, given the stratum of each id.
 
     Raises:
-        InputError: A stratum is smaller than `per`, unless `allow_fewer`.
+        InputError: A stratum is smaller than `per_stratum`, unless `allow_fewer`.
     """
     members: dict[str, list[str]] = {}
     for name, stratum in stratum_of.items():
@@ -154,16 +158,16 @@ def draw_partition(
         )
     short = [
         f"stratum {stratum!r} has {len(names):,} examples, fewer than --per-stratum "
-        f"{per:,}; pass --allow-fewer to take all"
+        f"{per_stratum:,}; pass --allow-fewer to take all"
         for stratum, names in sorted(members.items())
-        if len(names) < per
+        if len(names) < per_stratum
     ]
     if not allow_fewer:
         raise_first(short)
     drawn: list[str] = []
     for stratum, names in members.items():
         lots = sorted((_lot(seed, stratum, name), name) for name in names)
-        drawn += [name for _, name in lots[:per]]
+        drawn += [name for _, name in lots[:per_stratum]]
     return sorted(drawn)
 
 
@@ -176,30 +180,30 @@ def _lot(seed: int, stratum: str, name: str) -> str:
 def partition_manifest(
     task: Task,
     folder: Path,
-    per: int,
+    per_stratum: int,
     seed: int,
-    by: StratifyBy = "auto",
+    stratify_by: StratifyBy = "auto",
     allow_fewer: bool = False,
 ) -> dict[str, Any]:
     """Everything that is needed to draw or to check the same partition elsewhere.
 
     Raises:
-        InputError: As `strata` and `draw`.
+        InputError: As `strata` and `draw_partition`.
     """
-    of = strata(task, folder, by)
-    ids = draw_partition(of, per, seed, allow_fewer)
-    sizes = Counter(of.values())
-    drawn = Counter(of[name] for name in ids)
+    stratum_of = strata(task, folder, stratify_by)
+    ids = draw_partition(stratum_of, per_stratum, seed, allow_fewer)
+    sizes = Counter(stratum_of.values())
+    drawn = Counter(stratum_of[name] for name in ids)
     return {
         "format": FORMAT,
         "task": task.name,
         "version": task.version,
         "split": task.train,
         "files": files_of(task, folder),
-        "by": resolve_strata(task, by),
-        "per": per,
+        "stratify_by": resolve_strata(task, stratify_by),
+        "per_stratum": per_stratum,
         "seed": seed,
-        "examples": len(of),
+        "examples": len(stratum_of),
         "strata": {name: {"examples": size, "drawn": drawn[name]} for name, size in sizes.items()},
         "ids": ids,
         "sha256": _hash(ids),
@@ -211,8 +215,8 @@ def files_of(task: Task, folder: Path) -> dict[str, str]:
     paths = [task.file(folder, task.train)]
     if task.name.partition("/")[0] == vqa.VQA.name:
         paths.append(vqa.file_of(folder, task.train, vqa.ANNOTATIONS))
-    there = [path for path in paths if path.exists()]
-    return {path.relative_to(folder).as_posix(): data_hash(path) for path in there}
+    existing = [path for path in paths if path.exists()]
+    return {path.relative_to(folder).as_posix(): data_hash(path) for path in existing}
 
 
 def _hash(ids: Sequence[str]) -> str:
@@ -252,12 +256,12 @@ def select_partition(
     content = read_manifest(path)
     if content["task"].partition("/")[0] != task.name.partition("/")[0]:
         raise InputError(f"{path}: a partition of {content['task']}, expected one of {task.name}")
-    here = files_of(task, folder)
-    if here and not content["files"]:
+    current_files = files_of(task, folder)
+    if current_files and not content["files"]:
         raise InputError(f"{path}: 'files' is empty; draw it again")
     for name, digest in content["files"].items():
-        if here.get(name) != digest:
-            found = "a different file" if name in here else "no file"
+        if current_files.get(name) != digest:
+            found = "a different file" if name in current_files else "no file"
             raise InputError(f"{path}: drawn from {name}, but {folder} has {found} of that name")
     names = {name_of(example) for example in examples}
     absent = [name for name in content["ids"] if name not in names]
@@ -265,26 +269,28 @@ def select_partition(
         [f"{path}: {name} is not among the training examples of {task.name}" for name in absent]
     )
     _check_numbers(content, path, task, folder)
-    wanted = set(content["ids"])
-    return [example for example in examples if name_of(example) in wanted]
+    ids = set(content["ids"])
+    return [example for example in examples if name_of(example) in ids]
 
 
 def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: Path) -> None:
     """Raises InputError if a manifest's settings, which its hash does not cover, do not draw its ids."""
-    by: Any = content.get("by")
-    per, seed = content.get("per"), content.get("seed")
-    if by not in get_args(StratifyBy) or type(per) is not int or type(seed) is not int:
+    stratify_by: Any = content.get("stratify_by")
+    per_stratum, seed = content.get("per_stratum"), content.get("seed")
+    is_known = stratify_by in get_args(StratifyBy)
+    if not is_known or type(per_stratum) is not int or type(seed) is not int:
         raise InputError(
-            f"{path}: by = {by!r}, per = {per!r}, seed = {seed!r}; damaged or edited, draw it again"
+            f"{path}: stratify_by = {stratify_by!r}, per_stratum = {per_stratum!r}, seed = {seed!r}; damaged or "
+            "edited, draw it again"
         )
     if content["task"] != task.name:  # a partition of vcr/answer also serves vcr/rationale
         task = resolve_builtin("tasks", Task, content["task"]).with_answers_of(folder)
-    again = partition_manifest(task, folder, per, seed, by, allow_fewer=True)
+    again = partition_manifest(task, folder, per_stratum, seed, stratify_by, allow_fewer=True)
     for name in ("split", "strata", "examples", "ids"):
         if content.get(name) != again[name]:
             raise InputError(
-                f"{path}: by {by}, per {per} and seed {seed} give different {name} with {folder}; damaged or edited, "
-                "draw it again"
+                f"{path}: stratify_by {stratify_by}, per_stratum {per_stratum} and seed {seed} give different {name} "
+                f"with {folder}; damaged or edited, draw it again"
             )
 
 
@@ -324,21 +330,21 @@ def hidden_versions(
 # Development splits of other folders: one training run is scored on standard and shifted files.
 
 
-def with_extra_splits(task: Task, others: Sequence[str]) -> Task:
+def with_extra_splits(task: Task, extras: Sequence[str]) -> Task:
     """The task with an additional development split for each NAME=FOLDER: the folder's first one.
 
     Raises:
         InputError: No name, no folder, or the name of an existing split.
     """
     folders: dict[str, Path] = {}
-    for other in others:
-        name, _, folder = other.partition("=")
+    for extra in extras:
+        name, _, folder = extra.partition("=")
         if not name.isidentifier() or not folder or not Path(folder).is_dir():
             raise InputError(
-                f"--extra-eval {other}: expected NAME=FOLDER, a name of letters, digits and _, and an existing folder"
+                f"--extra-eval {extra}: expected NAME=FOLDER, a name of letters, digits and _, and an existing folder"
             )
         if name in {*folders, task.train, *task.dev, *task.test}:
-            raise InputError(f"--extra-eval {other}: {task.name} has a split {name!r} already")
+            raise InputError(f"--extra-eval {extra}: {task.name} has a split {name!r} already")
         folders[name] = Path(folder)
     if not folders:
         return task
@@ -352,14 +358,16 @@ def with_extra_splits(task: Task, others: Sequence[str]) -> Task:
     def file(folder: Path, split: str) -> Path:
         return task.file(*place(folder, split))
 
-    def extra(
+    def official_scores(
         folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
     ) -> dict[str, float]:
         if task.official_scores is None:
             return {}
         return task.official_scores(*place(folder, split), officials, answers)
 
-    return replace(task, dev=(*task.dev, *folders), read=read, file=file, official_scores=extra)
+    return replace(
+        task, dev=(*task.dev, *folders), read=read, file=file, official_scores=official_scores
+    )
 
 
 # Samples without labels, for training on labelled and unlabelled samples together (CLIP-TD, Table 3).

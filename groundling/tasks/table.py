@@ -67,10 +67,10 @@ def table_task(path: Path, options: TableTaskSettings) -> Task:
     Raises:
         InputError: a file, line or column is missing or empty, or a label is invalid.
     """
-    read = TableReader(path, options)
-    metrics = metrics_of(read.form)
+    reader = TableReader(path, options)
+    metrics = metrics_of(reader.form)
     # Version 2: the dev split is drawn by group; in version 1 it was every fifth row.
-    return Task(f"table/{path.stem}", read.form, read, metrics, source=str(path), version=2)
+    return Task(f"table/{path.stem}", reader.form, reader, metrics, source=str(path), version=2)
 
 
 class TableReader:
@@ -81,7 +81,7 @@ class TableReader:
         self.path = path
         self.options = options
         files = [path, *(Path(file) for file in (options.dev,) if file)]
-        self.separators = [note for file in files if (note := separator_note(file))]
+        self.separator_notes = [note for file in files if (note := separator_note(file))]
         """Notes on files with an unusual column separator."""
         self.rows = read_table(path, options)
         lines: dict[str, int] = {}
@@ -96,32 +96,32 @@ class TableReader:
         return read_table(Path(self.options.dev), self.options) if self.options.dev else []
 
     @cached_property
-    def sides(self) -> tuple[list[TableExampleRow], list[TableExampleRow]]:
+    def split_rows(self) -> tuple[list[TableExampleRow], list[TableExampleRow]]:
         """The train and dev rows; raises InputError for an invalid label in either."""
         _check_labels(self.path, self.rows, self.form)
         if self.options.dev:
             _check_labels(Path(self.options.dev), self.dev_rows, self.form)
             return self.rows, self.dev_rows
-        held = held_out(self.path, (row.group for row in self.rows))
-        sides: tuple[list[TableExampleRow], list[TableExampleRow]] = ([], [])
+        dev_groups = held_out(self.path, (row.group for row in self.rows))
+        split_rows: tuple[list[TableExampleRow], list[TableExampleRow]] = ([], [])
         for row in self.rows:
-            sides[row.group in held].append(row)
-        return sides
+            split_rows[row.group in dev_groups].append(row)
+        return split_rows
 
     def __call__(self, folder: Path, split: str) -> list[Example]:
         """A split's examples; `folder` is the file itself. Raises InputError for an invalid label in any split."""
         is_dev = split == "dev"
         path = Path(self.options.dev) if is_dev and self.options.dev else self.path
-        return [example_of(row, self.form, path, split) for row in self.sides[is_dev]]
+        return [example_of(row, self.form, path, split) for row in self.split_rows[is_dev]]
 
 
 def _check_labels(path: Path, rows: Sequence[TableExampleRow], form: OutputType) -> None:
     """Raises InputError for the first label that does not fit the output type."""
-    seen: set[str] = set()
+    labels_seen: set[str] = set()
     for row in rows:
-        if row.label not in seen:
+        if row.label not in labels_seen:
             form.parse_label(row.label, str(row_position(path, row.line)))
-            seen.add(row.label)
+            labels_seen.add(row.label)
 
 
 def metrics_of(form: OutputType) -> tuple[Metric, ...]:
@@ -145,20 +145,20 @@ def example_of(row: TableExampleRow, form: OutputType, path: Path, split: str) -
     )
 
 
-def form_of(labels: Mapping[str, object], asked: str) -> OutputType:
+def form_of(labels: Mapping[str, object], label_type: str) -> OutputType:
     """The output type as requested; `auto`: fractional numbers or many distinct numbers are a regression.
 
     Args:
         labels: distinct labels with the place of their first row, for messages.
-        asked: auto, classify or regress.
+        label_type: auto, classify or regress.
 
     Raises:
         InputError: a classification has a single class, or numbers have decimal commas.
     """
     values = sorted(labels)
-    if asked == "regress" or (asked == "auto" and _are_measurements(values)):
+    if label_type == "regress" or (label_type == "auto" and _are_measurements(values)):
         return Regression()
-    if asked == "auto" and _are_measurements([_with_point(value) for value in values]):
+    if label_type == "auto" and _are_measurements([_with_point(value) for value in values]):
         first = next(value for value in labels if "," in value)
         raise InputError(
             f"{labels[first]}: labels are numbers with a decimal comma, such as {first}; write {_with_point(first)}, "
@@ -217,28 +217,28 @@ def _draw(group: RowGroup) -> float:
 
 def _are_few(rows: Iterable[TableExampleRow]) -> bool:
     """Whether there are fewer than `FEW_GROUPS` groups."""
-    seen: set[RowGroup] = set()
+    groups: set[RowGroup] = set()
     for row in rows:
-        seen.add(row.group)
-        if len(seen) == FEW_GROUPS:
+        groups.add(row.group)
+        if len(groups) == FEW_GROUPS:
             return False
     return True
 
 
-def table_notes(read: TableReader) -> list[str]:
+def table_notes(reader: TableReader) -> list[str]:
     """Notes on the file that matter for the scores, one line each.
 
     They report labels with surrounding spaces, classes with one row or in one split only, a dev split that is unusually
     large, small or has few groups, and dev rows whose image or texts are in train.
     """
-    train, dev = read.sides
-    notes = read.separators + _stray_spaces(read.path, read.rows)
-    if read.options.dev:
-        notes += _stray_spaces(Path(read.options.dev), read.dev_rows)
+    train, dev = reader.split_rows
+    notes = reader.separator_notes + _stray_spaces(reader.path, reader.rows)
+    if reader.options.dev:
+        notes += _stray_spaces(Path(reader.options.dev), reader.dev_rows)
     else:
-        notes += _unusual_split(read.path, read.rows, len(dev))
-    if isinstance(read.form, Classification):
-        notes += _odd_classes(read.form, train, dev)
+        notes += _unusual_split(reader.path, reader.rows, len(dev))
+    if isinstance(reader.form, Classification):
+        notes += _odd_classes(reader.form, train, dev)
     return notes + overlap_notes(train, dev)
 
 
@@ -282,19 +282,19 @@ def _odd_classes(
             f"{len(single):,} classes have one row each, such as {', '.join(single[:3])}; "
             "check their spelling and the label column"
         )
-    for told, other in ((train_only, "dev"), (dev_only, "train")):
-        if told:
-            more = f"; {len(told):,} such classes" if len(told) > 1 else ""
-            notes.append(f"class {told[0]}, but not in {other}{more}")
+    for examples, other in ((train_only, "dev"), (dev_only, "train")):
+        if examples:
+            others = f"; {len(examples):,} such classes" if len(examples) > 1 else ""
+            notes.append(f"class {examples[0]}, but not in {other}{others}")
     spellings: dict[str, list[str]] = {}
     for name in form.labels:
         spellings.setdefault(normalize(name), []).append(ascii(name))
-    alike = [names for names in spellings.values() if len(names) > 1]
-    if alike:
-        more = f"; {len(alike):,} such names" if len(alike) > 1 else ""
+    same_spelling = [names for names in spellings.values() if len(names) > 1]
+    if same_spelling:
+        others = f"; {len(same_spelling):,} such names" if len(same_spelling) > 1 else ""
         notes.append(
-            f"classes {' and '.join(alike[0])} differ only in capitals, spaces or Unicode form, but are separate "
-            f"classes{more}"
+            f"classes {' and '.join(same_spelling[0])} differ only in capitals, spaces or Unicode form, but are "
+            f"separate classes{others}"
         )
     return notes
 
@@ -307,9 +307,11 @@ def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRo
     notes = []
     advice = "scores include memorisation; see --group and --dev"
     train_images = {image for row in train for image in row.images}
-    seen = sum(not train_images.isdisjoint(row.images) for row in dev)
-    if seen:
-        notes.append(f"{seen} of {len(dev)} dev rows have an image that is in train: {advice}")
+    same_images = sum(not train_images.isdisjoint(row.images) for row in dev)
+    if same_images:
+        notes.append(
+            f"{same_images} of {len(dev)} dev rows have an image that is in train: {advice}"
+        )
     if any(row.images for row in dev):
         return notes  # the same question about another image is another example
     in_dev = {_spelt_alike(row.texts) for row in dev}

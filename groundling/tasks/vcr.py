@@ -330,28 +330,28 @@ def _joint(
     folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
 ) -> dict[str, float]:
     """Q->A, QA->R and Q->AR of a labelled split."""
-    chosen = {name: int(answer) for name, answer in zip(officials, answers, strict=True)}
-    asked = read_items(folder, split)
-    return q_to_ar(select_part("answer", chosen), select_part("rationale", chosen), asked)
+    predictions = {name: int(answer) for name, answer in zip(officials, answers, strict=True)}
+    items = read_items(folder, split)
+    return q_to_ar(select_part("answer", predictions), select_part("rationale", predictions), items)
 
 
 def q_to_ar(
-    answers: Mapping[str, int], rationales: Mapping[str, int], asked: Sequence[VcrItem]
+    answers: Mapping[str, int], rationales: Mapping[str, int], items: Sequence[VcrItem]
 ) -> dict[str, float]:
     """Accuracy, 0..1, of answers (Q->A), of rationales (QA->R), and of items with both right (Q->AR).
 
     Args:
         answers: The predicted answer by annot_id.
         rationales: The predicted rationale by annot_id, each conditioned on the right answer.
-        asked: The items to score.
+        items: The items to score.
 
     Raises:
         InputError: An item without a prediction.
     """
-    absent = [item.id for item in asked if item.id not in answers or item.id not in rationales]
-    raise_first([f"vcr: answer or rationale prediction missing for {item}" for item in absent])
-    answer_right = np.array([answers[item.id] == item.answer for item in asked])
-    rationale_right = np.array([rationales[item.id] == item.rationale for item in asked])
+    missing = [item.id for item in items if item.id not in answers or item.id not in rationales]
+    raise_first([f"vcr: answer or rationale prediction missing for {item}" for item in missing])
+    answer_right = np.array([answers[item.id] == item.answer for item in items])
+    rationale_right = np.array([rationales[item.id] == item.rationale for item in items])
     return {
         "Q->A": float(answer_right.mean()),
         "QA->R": float(rationale_right.mean()),

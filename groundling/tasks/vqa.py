@@ -82,20 +82,20 @@ def normalise_answer(text: str, official: bool = True) -> str:
     processDigitArticle, as Python 2 runs them, except for lower-casing of characters that Unicode added later.
     """
     text = _plain(text)
-    kept = text
+    out = text
     has_comma_in_number = COMMA_IN_NUMBER.search(text) is not None
     for mark in MARKS:
         beside_space = f"{mark} " in text or f" {mark}" in text
         goes = beside_space or has_comma_in_number
-        kept = kept.replace(mark, "" if goes else " ")
+        out = out.replace(mark, "" if goes else " ")
     if official:
-        kept = PERIOD.sub("", kept, count=MOST_PERIODS)
+        out = PERIOD.sub("", out, count=MOST_PERIODS)
         contractions = OFFICIAL_CONTRACTIONS
     else:
-        kept = LONE_PERIOD.sub("", kept)
+        out = LONE_PERIOD.sub("", out)
         contractions = MENDED_CONTRACTIONS
     words = []
-    for word in kept.lower().split():
+    for word in out.lower().split():
         word = NUMBERS.get(word, word)
         if word not in ARTICLES:
             words.append(contractions.get(word, word))
@@ -114,14 +114,14 @@ def credit(matches: int, people: int = 10) -> float:
     return (of_those_who_said_it + of_the_others) / (3 * people)
 
 
-def accuracy(said: str, answers: Sequence[str]) -> float:
+def accuracy(prediction: str, answers: Sequence[str]) -> float:
     """The official accuracy, 0..1, of one answer; without normalisation if all people's answers are identical."""
-    said = _plain(said)
+    prediction = _plain(prediction)
     answers = [_plain(answer) for answer in answers]
     if len(set(answers)) > 1:
-        said = normalise_answer(said)
+        prediction = normalise_answer(prediction)
         answers = [normalise_answer(answer) for answer in answers]
-    return credit(answers.count(said), len(answers))
+    return credit(answers.count(prediction), len(answers))
 
 
 @dataclass(frozen=True)
@@ -220,11 +220,11 @@ def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuest
         return [_question(number, entry, subset, image) for number, entry in entries.items()]
     notes = _entries(notes_path, "annotations")
     _refuse_alone(path, entries, notes_path, notes)
-    asked = []
+    questions = []
     for number, entry in entries.items():
         question = _question(number, entry, subset, image)
-        asked.append(_answered(question, notes[number]))
-    return asked
+        questions.append(_answered(question, notes[number]))
+    return questions
 
 
 def _refuse_alone(
@@ -248,9 +248,9 @@ def _refuse_alone(
 
 def _question(number: int, entry: JsonEntry, subset: str, image: str) -> VqaQuestion:
     """A question of an official file, without its answers."""
-    picture = _field(entry.where, entry.fields, "image_id", int)
+    image_number = _field(entry.where, entry.fields, "image_id", int)
     text = _field(entry.where, entry.fields, "question", str)
-    return VqaQuestion(number, text, image.format(subset=subset, number=picture))
+    return VqaQuestion(number, text, image.format(subset=subset, number=image_number))
 
 
 def _answered(question: VqaQuestion, note: JsonEntry) -> VqaQuestion:
@@ -278,20 +278,20 @@ def _answered(question: VqaQuestion, note: JsonEntry) -> VqaQuestion:
 def _lxmert_questions(entries: Mapping[int, JsonEntry], image: str) -> list[VqaQuestion]:
     """The questions of an LXMERT list; if one has scores, all must."""
     is_labelled = any("label" in entry.fields for entry in entries.values())
-    asked = []
+    questions = []
     for number, (where, fields) in entries.items():
-        picture = re.fullmatch(r"COCO_(\w+)_(\d{1,18})", _field(where, fields, "img_id", str))
+        match = re.fullmatch(r"COCO_(\w+)_(\d{1,18})", _field(where, fields, "img_id", str))
         scores = _field(where, fields, "label", dict) if is_labelled else None
         has_shares = all(
             isinstance(score, int | float) and 0 <= score <= 1 for score in (scores or {}).values()
         )
-        if picture is None or not has_shares:
+        if match is None or not has_shares:
             raise InputError(
                 f"{where}: expected an img_id like COCO_val2014_000000000042, and numbers from 0 to 1 in label"
             )
-        name = image.format(subset=picture[1], number=int(picture[2]))
-        asked.append(VqaQuestion(number, _field(where, fields, "sent", str), name, scores))
-    return asked
+        name = image.format(subset=match[1], number=int(match[2]))
+        questions.append(VqaQuestion(number, _field(where, fields, "sent", str), name, scores))
+    return questions
 
 
 def file_of(folder: Path, split: str, patterns: Sequence[str] = QUESTIONS) -> Path:
@@ -346,7 +346,7 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
     """Examples in file order, with soft targets; examples without a listed answer stay, with all targets 0.
 
     A label is (K, 2) float32, pairs of class and score padded with (`IGNORE`, `IGNORE`), or None; `image` and errors
-    are as for `questions`.
+    are as for `read_questions`.
     """
     examples, _ = _noted(folder, split, image)
     return examples
@@ -354,19 +354,19 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
 
 def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], list[str]]:
     """The same, and a note on a labelled split's answers that are not in the answer list."""
-    asked = read_questions(folder, split, image)
+    questions = read_questions(folder, split, image)
     # An unlabelled split needs no answer list, and its folder may not have one.
-    labelled = any(question.scores is not None for question in asked)
+    labelled = any(question.scores is not None for question in questions)
     form = form_of(folder) if labelled else OpenAnswer(())
-    targets = [None if q.scores is None else form.targets(q.scores) for q in asked]
+    targets = [None if q.scores is None else form.targets(q.scores) for q in questions]
     if labelled and not any(len(pairs) for pairs in targets if pairs is not None):
         raise InputError(
-            f"{_answer_file(Path(folder))}: has none of people's answers to the {len(asked):,} questions of {split}; "
-            "expected the answer list of this data set"
+            f"{_answer_file(Path(folder))}: has none of people's answers to the {len(questions):,} questions of "
+            f"{split}; expected the answer list of this data set"
         )
     width = max([1, *(len(pairs) for pairs in targets if pairs is not None)])
     examples = []
-    for question, pairs in zip(asked, targets, strict=True):
+    for question, pairs in zip(questions, targets, strict=True):
         label = None
         if pairs is not None:
             label = np.full((width, 2), IGNORE, np.float32)
@@ -382,7 +382,7 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
         )
     notes = []
     if labelled:
-        outside, none = count_unknown_answers(asked, form)
+        outside, none = count_unknown_answers(questions, form)
         answers = f"{outside:,} of people's answers are not in the answer list"
         notes.append(
             f"{answers}; {none:,} questions have no answer in it and stay, with all targets 0"
@@ -390,11 +390,11 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
     return examples, notes
 
 
-def count_unknown_answers(asked: Sequence[VqaQuestion], form: OpenAnswer) -> tuple[int, int]:
+def count_unknown_answers(questions: Sequence[VqaQuestion], form: OpenAnswer) -> tuple[int, int]:
     """Number of people's answers that are not in the answer list, and of questions without a listed answer."""
     outside = 0
     without = 0
-    for question in asked:
+    for question in questions:
         scores = question.scores or {}
         for answer in question.answers or scores:
             outside += answer not in form.class_index
@@ -403,25 +403,27 @@ def count_unknown_answers(asked: Sequence[VqaQuestion], form: OpenAnswer) -> tup
     return outside, without
 
 
-def official_accuracy(said: Mapping[int, str], asked: Sequence[VqaQuestion]) -> dict[str, float]:
+def official_accuracy(
+    predictions: Mapping[int, str], questions: Sequence[VqaQuestion]
+) -> dict[str, float]:
     """Official accuracy, 0..1, overall and by answer and question type; the script prints it x 100, two decimals.
 
     Args:
-        said: The predicted answer by question id.
-        asked: The questions with people's answers.
+        predictions: The predicted answer by question id.
+        questions: The questions with people's answers.
 
     Raises:
         InputError: A question without a prediction, or a prediction without a question.
     """
-    ids = {question.id for question in asked}
-    _refuse_ids("no prediction for", ids - said.keys())
-    _refuse_ids("prediction for unknown", said.keys() - ids)
+    ids = {question.id for question in questions}
+    _refuse_ids("no prediction for", ids - predictions.keys())
+    _refuse_ids("prediction for unknown", predictions.keys() - ids)
     groups: dict[str, list[float]] = defaultdict(list)
-    for question in asked:
-        gained = accuracy(said[question.id], question.answers)
-        groups["official"].append(gained)
+    for question in questions:
+        score = accuracy(predictions[question.id], question.answers)
+        groups["official"].append(score)
         for name in question.types:
-            groups[f"official, {name}"].append(gained)
+            groups[f"official, {name}"].append(score)
     return {name: fsum(values) / len(values) for name, values in groups.items()}
 
 

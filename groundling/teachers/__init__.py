@@ -17,7 +17,7 @@ from groundling.core.batch import Batch, Sample
 from groundling.core.errors import InputError
 from groundling.core.field_docs import with_field_docs
 from groundling.core.output_types import OutputType
-from groundling.core.registry import describe_value, require_kind, source_files
+from groundling.core.registry import describe_value, require_instance, source_files
 from groundling.data.samples import SampleDataset
 from groundling.runs.hashing import hashes_of
 from groundling.settings.objectives import ObjectiveSettings
@@ -28,7 +28,7 @@ class Teacher:
     """A frozen model whose features objectives read; `TeacherDataset` adds them to samples. Abstract."""
 
     name: str = ""
-    """Its key in a batch's `asides` if it runs in every step, and the prefix of its cache folder."""
+    """Its key in a batch's `teacher_inputs` if it runs in every step, and the prefix of its cache folder."""
     width: int = 0
     """Width E of its features of texts and words; 0 if it has none."""
     image_width: int = 0
@@ -186,26 +186,26 @@ def compute_feature_arrays(teacher: Teacher, batch: Batch) -> list[dict[str, np.
     return arrays
 
 
-def _check_rows(teacher: Teacher, method: str, found: object, count: int, kind: type) -> None:
+def _check_rows(teacher: Teacher, method: str, returned: object, count: int, kind: type) -> None:
     """Raises InputError unless a method returned a list of `count` objects of a type."""
     who = f"the teacher {teacher.name or type(teacher).__name__}: `{method}` returned"
     what = f"expected a list of one {kind.__name__} for each of {count} rows"
-    if not isinstance(found, Sequence) or isinstance(found, str):
-        raise InputError(f"{who} {describe_value(found)}; {what}")
-    if len(found) != count:
-        raise InputError(f"{who} a list of {len(found)}; {what}")
-    for one in found:
+    if not isinstance(returned, Sequence) or isinstance(returned, str):
+        raise InputError(f"{who} {describe_value(returned)}; {what}")
+    if len(returned) != count:
+        raise InputError(f"{who} a list of {len(returned)}; {what}")
+    for one in returned:
         if not isinstance(one, kind):
             raise InputError(f"{who} a list with {describe_value(one)} in it; {what}")
 
 
-def _check_features(teacher: Teacher, method: str, found: object, count: int) -> None:
+def _check_features(teacher: Teacher, method: str, returned: object, count: int) -> None:
     """Raises InputError unless a method returned a mapping to tensors of `count` rows."""
     who = f"the teacher {teacher.name or type(teacher).__name__}: `{method}`"
-    if not isinstance(found, Mapping):
-        raise InputError(f"{who} returned {describe_value(found)}; expected tensors by name")
-    for name, value in found.items():
-        tensor = require_kind(value, Tensor, f"{who}: {name!r} is")
+    if not isinstance(returned, Mapping):
+        raise InputError(f"{who} returned {describe_value(returned)}; expected tensors by name")
+    for name, value in returned.items():
+        tensor = require_instance(value, Tensor, f"{who}: {name!r} is")
         if tensor.ndim < 1 or len(tensor) != count:
             raise InputError(
                 f"{who}: {name!r} is {tuple(tensor.shape)}; expected ({count}, ...), one row for each of {count} inputs"
@@ -241,30 +241,31 @@ def add_features(teacher: Teacher, batch: Batch) -> tuple[Batch, list[FiniteChec
     """
     if teacher.reads_student_input:
         features = compute_features(teacher, batch)
-        found = [_finite_check(teacher, name, value, batch) for name, value in features.items()]
-        return replace(batch, features={**batch.features, **features}), found
-    aside = batch.teacher_inputs.get(teacher.name)
-    if aside is None:
+        checks = [_finite_check(teacher, name, value, batch) for name, value in features.items()]
+        return replace(batch, features={**batch.features, **features}), checks
+    teacher_input = batch.teacher_inputs.get(teacher.name)
+    if teacher_input is None:
         return batch, []
-    features = compute_features(teacher, aside.batch)
+    features = compute_features(teacher, teacher_input.batch)
     checks = [_finite_check(teacher, name, value, batch) for name, value in features.items()]
-    taught = _replace_inputs_by_features(teacher, batch, features)
+    with_features = _replace_inputs_by_features(teacher, batch, features)
     if batch.cpu_batch is not None:
-        before = batch.cpu_batch.teacher_inputs[teacher.name].batch
-        countable = teacher.countable_features(before, features)
-        _check_features(teacher, "countable", countable, len(before))
-        taught = replace(
-            taught, cpu_batch=_replace_inputs_by_features(teacher, batch.cpu_batch, countable)
+        cpu_inputs = batch.cpu_batch.teacher_inputs[teacher.name].batch
+        countable = teacher.countable_features(cpu_inputs, features)
+        _check_features(teacher, "countable_features", countable, len(cpu_inputs))
+        with_features = replace(
+            with_features,
+            cpu_batch=_replace_inputs_by_features(teacher, batch.cpu_batch, countable),
         )
-    return taught, checks
+    return with_features, checks
 
 
 def _finite_check(teacher: Teacher, name: str, values: Tensor, batch: Batch) -> FiniteCheck:
     """The check that a teacher's feature has only finite numbers."""
-    sound = torch.isfinite(values).all()
+    is_finite = torch.isfinite(values).all()
     few = ", ".join(batch.ids[:3])
     return FiniteCheck(
-        torch.where(sound, 0.0, math.nan),
+        torch.where(is_finite, 0.0, math.nan),
         lambda _: f"{teacher.name}: its feature {name} is not finite for one of {few}, ...",
     )
 
@@ -275,5 +276,5 @@ def _replace_inputs_by_features(
     """The batch with a teacher's inputs replaced by their features."""
     row = batch.teacher_inputs[teacher.name].row_index
     by_row = {name: value.to(row.device)[row] for name, value in features.items()}
-    rest = {name: one for name, one in batch.teacher_inputs.items() if name != teacher.name}
-    return replace(batch, features={**batch.features, **by_row}, teacher_inputs=rest)
+    remaining = {name: one for name, one in batch.teacher_inputs.items() if name != teacher.name}
+    return replace(batch, features={**batch.features, **by_row}, teacher_inputs=remaining)

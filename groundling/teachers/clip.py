@@ -9,7 +9,7 @@ import torch
 
 from groundling.core.batch import Sample, collate
 from groundling.core.errors import InputError
-from groundling.data.image_samples import Picture
+from groundling.data.image_samples import ImageInput
 from groundling.data.text.keywords import KeywordExtractor
 from groundling.models.clip import FrozenClip
 from groundling.settings.objectives import TargetedDistillationSettings
@@ -54,7 +54,7 @@ class ClipTeacher(CombinedClipTeacher):
         scorer: FrozenClip | None = None,
         keywords: KeywordExtractor | None = None,
         confidence: AnswerConfidence | ClusterConfidence | None = None,
-        images: Mapping[str, Picture] | None = None,
+        images: Mapping[str, ImageInput] | None = None,
     ) -> None:
         """A teacher of the named `features`, some of `FEATURES`.
 
@@ -70,25 +70,27 @@ class ClipTeacher(CombinedClipTeacher):
         Raises InputError if models or settings are missing for a requested feature.
         """
         options = options or TargetedDistillationSettings()
-        photos = TeacherImages(options.teacher_images if images is None else images)
-        clips = ClipModels(clip, scorer or clip, options.teacher_space == "joint", photos)
-        wanted = [name for name in FEATURES if name in features]
-        made = _with_dependencies(wanted, clips, confidence, options)
-        _check_sources(wanted, made, clips, options)
+        teacher_images = TeacherImages(options.teacher_images if images is None else images)
+        clips = ClipModels(clip, scorer or clip, options.teacher_space == "joint", teacher_images)
+        requested = [name for name in FEATURES if name in features]
+        computed = _with_dependencies(requested, clips, confidence, options)
+        _check_sources(requested, computed, clips, options)
         members: list[ClipTeacherPart] = []
-        if photos_read := made & {"clip_image", SCORED_IMAGE}:
-            members.append(ClipImagePart(clips, photos_read))
-        texts = made & {"clip_text", SCORED_TEXT}
-        if texts:
-            members.append(ClipTextPart(clips, texts))
-        if "clip_words" in made:
+        if image_features := computed & {"clip_image", SCORED_IMAGE}:
+            members.append(ClipImagePart(clips, image_features))
+        text_features = computed & {"clip_text", SCORED_TEXT}
+        if text_features:
+            members.append(ClipTextPart(clips, text_features))
+        if "clip_words" in computed:
             words = ClipWordPart(clips, options, keywords)
             # The text part already counts the truncated tokens of the same model.
-            words.counts_truncated = not (texts - {SCORED_TEXT} if clips.has_scorer else texts)
+            words.counts_truncated = not (
+                text_features - {SCORED_TEXT} if clips.has_scorer else text_features
+            )
             members.append(words)
-        if scores := made & {"clip_similarity", "clip_confidence"}:
+        if scores := computed & {"clip_similarity", "clip_confidence"}:
             members.append(ClipScorePart(clips, scores, confidence))
-        super().__init__(clips, members, wanted)
+        super().__init__(clips, members, requested)
         text, image = clip.text, clip.image
         if text is not None:
             self.width = (
@@ -103,9 +105,9 @@ class ClipTeacher(CombinedClipTeacher):
 
     def merge_uncached(self, parts: Sequence[Teacher]) -> Sequence[Teacher]:
         """One teacher of all these parts, which encodes each text once."""
-        rest = [one for one in self.members if one in parts]
-        made = {name for one in rest for name in one.feature_names}
-        return [CombinedClipTeacher(self.clips, rest, made & set(self.feature_names))]
+        rest = [part for part in self.members if part in parts]
+        computed = {name for part in rest for name in part.feature_names}
+        return [CombinedClipTeacher(self.clips, rest, computed & set(self.feature_names))]
 
     @torch.no_grad()
     def word_scores(self, rows: Sequence[Sample]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -113,49 +115,49 @@ class ClipTeacher(CombinedClipTeacher):
 
         Other words score 0. Only for a teacher of `clip_words` that selects words by score.
         """
-        one = ClipBatch(self.clips, collate(self.inputs(rows)).to(self.clips.scorer.device))
-        self.compute(one)
+        clip_batch = ClipBatch(self.clips, collate(self.inputs(rows)).to(self.clips.scorer.device))
+        self.compute(clip_batch)
         (words,) = [member for member in self.members if isinstance(member, ClipWordPart)]
-        return words.scores(one)
+        return words.scores(clip_batch)
 
 
 def _with_dependencies(
-    wanted: Collection[str],
+    requested: Collection[str],
     clips: ClipModels,
-    sure_of: AnswerConfidence | ClusterConfidence | None,
+    confidence: AnswerConfidence | ClusterConfidence | None,
     options: TargetedDistillationSettings,
 ) -> set[str]:
     """The requested features, and those that they are computed from."""
-    made = set(wanted)
-    if "clip_confidence" in made:
-        made.add(
-            "clip_similarity" if isinstance(sure_of, ClusterConfidence) else clips.scored_image
+    computed = set(requested)
+    if "clip_confidence" in computed:
+        computed.add(
+            "clip_similarity" if isinstance(confidence, ClusterConfidence) else clips.scored_image
         )
-        if sure_of is None:
+        if confidence is None:
             raise InputError("a teacher's confidence needs a task with answers to choose from")
-    if "clip_similarity" in made:
-        made |= {clips.scored_image, clips.scored_text}
-    if {"clip_words", "clip_word"} & made:
-        made |= {"clip_words", "clip_word"}
+    if "clip_similarity" in computed:
+        computed |= {clips.scored_image, clips.scored_text}
+    if {"clip_words", "clip_word"} & computed:
+        computed |= {"clip_words", "clip_word"}
         if options.word_selection == "top":
-            made.add(clips.scored_image)
-    return made
+            computed.add(clips.scored_image)
+    return computed
 
 
 def _check_sources(
-    wanted: Sequence[str],
-    made: Collection[str],
+    requested: Sequence[str],
+    computed: Collection[str],
     clips: ClipModels,
     options: TargetedDistillationSettings,
 ) -> None:
-    """Raises InputError if a model or setting is missing for the features `made`."""
-    compares = bool({"clip_similarity", "clip_confidence"} & set(made))
-    if "clip_words" in made and options.word_selection == "top":
+    """Raises InputError if a model or setting is missing for the features `computed`."""
+    compares = bool({"clip_similarity", "clip_confidence"} & set(computed))
+    if "clip_words" in computed and options.word_selection == "top":
         compares = True
     if compares and not clips.scorer.share_space:
         raise InputError(
             "the teacher's image tower and text tower are from different models and share no space; pass "
             "--teacher-scorer MODEL, a CLIP-like model to compare image and text"
         )
-    if (compares or "clip_image" in made) and clips.photos.where == "":
-        raise InputError(f"a teacher of {', '.join(wanted)} needs --teacher-images FOLDER")
+    if (compares or "clip_image" in computed) and clips.images.source == "":
+        raise InputError(f"a teacher of {', '.join(requested)} needs --teacher-images FOLDER")

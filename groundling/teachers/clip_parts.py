@@ -18,7 +18,7 @@ from groundling.core.batch import Batch, Example, Sample, TeacherInput, collate,
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.image_samples import image_files_by_id
-from groundling.data.images import Picture, image_digest, read_image
+from groundling.data.images import ImageInput, image_digest, read_image
 from groundling.data.kmeans import Clusters, kmeans_1d
 from groundling.data.samples import SampleDataset
 from groundling.data.text.keywords import (
@@ -69,15 +69,15 @@ class ClusterConfidence:
 class TeacherImages:
     """The images of a teacher's examples; equal files have equal ids."""
 
-    def __init__(self, where: str | Mapping[str, Picture]) -> None:
-        """`where`: the images' folder, or the images by id."""
-        self.where = where
-        self.files: dict[str, Picture] = {}
+    def __init__(self, source: str | Mapping[str, ImageInput]) -> None:
+        """`source`: the images' folder, or the images by id."""
+        self.source = source
+        self.files: dict[str, ImageInput] = {}
         self.digests: dict[str, str] = {}
 
-    def find(self, samples: SampleDataset, who: str) -> None:
-        """Locate the images of samples; raises InputError, which names the reader `who`, for a missing one."""
-        self.files.update(image_files_by_id(samples, self.where, who))
+    def find(self, samples: SampleDataset, reader: str) -> None:
+        """Locate the images of samples; raises InputError, which names the `reader`, for a missing one."""
+        self.files.update(image_files_by_id(samples, self.source, reader))
 
     def id(self, example: Example) -> str:
         """A hash of the content of an example's image."""
@@ -95,8 +95,8 @@ class TeacherImages:
         path = self.files[name]
         with prefix_errors(path):
             image = read_image(path)
-        sides = [require(clip.image, "image", "this teacher") for clip in clips]
-        return [side.preprocess(image) for side in sides]
+        towers = [require(clip.image, "image", "this teacher") for clip in clips]
+        return [tower.preprocess(image) for tower in towers]
 
 
 class ClipModels(NamedTuple):
@@ -108,7 +108,7 @@ class ClipModels(NamedTuple):
     """The model that compares image and text: that of the features, or another one if given."""
     in_joint_space: bool
     """Whether features are in the joint space; otherwise they are taken before the projections."""
-    photos: TeacherImages
+    images: TeacherImages
 
     @property
     def has_scorer(self) -> bool:
@@ -137,16 +137,19 @@ class ClipModels(NamedTuple):
             return inputs
         rows = self.model.tokenize(texts)
         pairs = zip(inputs, rows, strict=True)
-        return [replace(one, clip=row, truncated_tokens=dropped) for one, (row, dropped) in pairs]
+        return [
+            replace(one, clip=row, truncated_tokens=truncated) for one, (row, truncated) in pairs
+        ]
 
     def with_scorer_text(self, inputs: list[Sample], texts: Sequence[str]) -> list[Sample]:
         """Inputs with their texts, tokenized for `scorer`, if it is another model."""
-        beside = inputs[0].teacher_inputs.get("scorer")
-        if not self.has_scorer or (beside is not None and beside.clip is not None):
+        scorer_input = inputs[0].teacher_inputs.get("scorer")
+        if not self.has_scorer or (scorer_input is not None and scorer_input.clip is not None):
             return inputs
         rows = self.scorer.tokenize(texts)
         return [
-            _add_aside(one, "scorer", clip=row) for one, (row, _) in zip(inputs, rows, strict=True)
+            _add_teacher_input(one, "scorer", clip=row)
+            for one, (row, _) in zip(inputs, rows, strict=True)
         ]
 
 
@@ -165,7 +168,7 @@ class ClipBatch:
 
     @cached_property
     def scorer_text(self) -> tuple[Tensor, Tensor]:
-        """As `own_text`, for `scorer` and its own inputs."""
+        """As `model_text`, for `scorer` and its own inputs."""
         return self.models.scorer.encode_texts(self.batch.teacher_inputs["scorer"].batch)
 
 
@@ -175,12 +178,18 @@ class ClipTeacherPart(Teacher):
     selects_words = False
     """Whether it selects words, among those that the student reads."""
 
-    def __init__(self, clips: ClipModels, made: Collection[str], sees: bool, reads: bool) -> None:
-        """`made`: names of its features; `sees`, `reads`: whether they depend on the image and on the text."""
+    def __init__(
+        self,
+        clips: ClipModels,
+        feature_names: Collection[str],
+        reads_images: bool,
+        reads_texts: bool,
+    ) -> None:
+        """`reads_images`, `reads_texts`: whether the features `feature_names` depend on the image and on the text."""
         self.clips = clips
-        self.feature_names = tuple(sorted(made))
-        self.reads_images = sees
-        self.reads_texts = reads
+        self.feature_names = tuple(sorted(feature_names))
+        self.reads_images = reads_images
+        self.reads_texts = reads_texts
 
     @property
     def required_features(self) -> set[str]:
@@ -191,7 +200,7 @@ class ClipTeacherPart(Teacher):
         """Inputs extended by what this part reads from their rows."""
         return inputs
 
-    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
+    def compute(self, clip_batch: ClipBatch) -> dict[str, Tensor]:
         """Its features, by name. Abstract."""
         raise NotImplementedError
 
@@ -204,7 +213,7 @@ class ClipTeacherPart(Teacher):
     def fit(self, samples: SampleDataset) -> ClipTeacherPart:
         """Locate the images; raises InputError if an example has not exactly one image, or an image is missing."""
         if self.reads_images:
-            self.clips.photos.find(samples, f"a teacher of {', '.join(self.feature_names)}")
+            self.clips.images.find(samples, f"a teacher of {', '.join(self.feature_names)}")
         return self
 
     def ids(self, rows: Sequence[Sample]) -> list[str]:
@@ -218,18 +227,18 @@ class ClipTeacherPart(Teacher):
             parts = []
             if self.reads_texts:
                 text = text_for_clip(example)
-                lost = _truncated_words(row, text) if self.selects_words else ()
-                parts.append(_digest(f"{text}\n{lost}" if lost else text))
+                truncated = _truncated_words(row, text) if self.selects_words else ()
+                parts.append(_digest(f"{text}\n{truncated}" if truncated else text))
             if self.reads_images:
-                parts.append(self.clips.photos.id(example))
+                parts.append(self.clips.images.id(example))
             ids.append("|".join(parts))
         return ids
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Pixels and texts, as far as needed, and the rows' features that it reads."""
-        carried = [name for name in rows[0].features if name in self.required_features]
+        required = [name for name in rows[0].features if name in self.required_features]
         inputs = [
-            Sample(name, features={feature: row.features[feature] for feature in carried})
+            Sample(name, features={feature: row.features[feature] for feature in required})
             for name, row in zip(self.ids(rows), rows, strict=True)
         ]
         return self.add_inputs(inputs, rows)
@@ -237,8 +246,8 @@ class ClipTeacherPart(Teacher):
     @torch.no_grad()
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """Its features of a batch, by name; see `ClipTeacher`."""
-        found = self.compute(ClipBatch(self.clips, batch.to(self.clips.scorer.device)))
-        return {name: found[name] for name in self.feature_names}
+        features = self.compute(ClipBatch(self.clips, batch.to(self.clips.scorer.device)))
+        return {name: features[name] for name in self.feature_names}
 
     def countable_features(
         self, batch: Batch, features: Mapping[str, Tensor]
@@ -250,7 +259,7 @@ class ClipTeacherPart(Teacher):
         """Weights, preprocessing and tokenizers that its features depend on."""
         key: dict[str, Any] = {
             "features": list(self.feature_names),
-            "space": "joint" if self.clips.in_joint_space else "pre_projection",
+            "embedding_space": "joint" if self.clips.in_joint_space else "pre_projection",
         }
         models = {"teacher": self.clips.model}
         if self.clips.has_scorer:
@@ -269,44 +278,48 @@ class ClipImagePart(ClipTeacherPart):
     name = "clip_images"
     cacheable = "always"
 
-    def __init__(self, clips: ClipModels, made: Collection[str]) -> None:
-        """`made`: which of the two."""
-        super().__init__(clips, made, sees=True, reads=False)
-        scored = SCORED_IMAGE in made
-        self.by_own = "clip_image" in made or (scored and not clips.has_scorer)
-        self.by_scorer = scored and clips.has_scorer
+    def __init__(self, clips: ClipModels, feature_names: Collection[str]) -> None:
+        """`feature_names`: which of the two."""
+        super().__init__(clips, feature_names, reads_images=True, reads_texts=False)
+        scored = SCORED_IMAGE in feature_names
+        self.uses_model = "clip_image" in feature_names or (scored and not clips.has_scorer)
+        self.uses_scorer = scored and clips.has_scorer
 
     def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
         """Inputs with their pixels."""
-        clips = [self.clips.model] * self.by_own + [self.clips.scorer] * self.by_scorer
+        clips = [self.clips.model] * self.uses_model + [self.clips.scorer] * self.uses_scorer
         pixels: dict[str, list[np.ndarray]] = {}
         out = []
         for one, row in zip(inputs, rows, strict=True):
             (name,) = require(row.example, "example", "a teacher").images
             if name not in pixels:
-                pixels[name] = self.clips.photos.pixels(name, clips)
-            if self.by_own:
+                pixels[name] = self.clips.images.pixels(name, clips)
+            if self.uses_model:
                 one = replace(one, pixels=pixels[name][0])
-            if self.by_scorer:
-                one = _add_aside(one, "scorer", pixels=pixels[name][-1])
+            if self.uses_scorer:
+                one = _add_teacher_input(one, "scorer", pixels=pixels[name][-1])
             out.append(one)
         return out
 
-    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
+    def compute(self, clip_batch: ClipBatch) -> dict[str, Tensor]:
         """Unit-length features (U, E); an image shared by several inputs is encoded once."""
-        found = {}
-        if self.by_own:
-            pooled, joint = self.clips.model.encode_images(one.batch, _image_ids(one.batch))
-            found["clip_image"] = F.normalize(
+        features = {}
+        if self.uses_model:
+            pooled, joint = self.clips.model.encode_images(
+                clip_batch.batch, _image_ids(clip_batch.batch)
+            )
+            features["clip_image"] = F.normalize(
                 joint if self.clips.in_joint_space else pooled, dim=-1
             )
             if SCORED_IMAGE in self.feature_names:
-                found[SCORED_IMAGE] = F.normalize(joint, dim=-1)
-        if self.by_scorer:
-            aside = one.batch.teacher_inputs["scorer"]
-            _, joint = self.clips.scorer.encode_images(aside.batch, _image_ids(aside.batch))
-            found[SCORED_IMAGE] = F.normalize(joint, dim=-1)[aside.row_index]
-        return found
+                features[SCORED_IMAGE] = F.normalize(joint, dim=-1)
+        if self.uses_scorer:
+            teacher_input = clip_batch.batch.teacher_inputs["scorer"]
+            _, joint = self.clips.scorer.encode_images(
+                teacher_input.batch, _image_ids(teacher_input.batch)
+            )
+            features[SCORED_IMAGE] = F.normalize(joint, dim=-1)[teacher_input.row_index]
+        return features
 
 
 class ClipTextPart(ClipTeacherPart):
@@ -314,33 +327,33 @@ class ClipTextPart(ClipTeacherPart):
 
     name = "clip_texts"
 
-    def __init__(self, clips: ClipModels, made: Collection[str]) -> None:
-        """`made`: which of the two."""
-        super().__init__(clips, made, sees=False, reads=True)
-        scored = SCORED_TEXT in made
-        self.by_own = "clip_text" in made or (scored and not clips.has_scorer)
-        self.by_scorer = scored and clips.has_scorer
+    def __init__(self, clips: ClipModels, feature_names: Collection[str]) -> None:
+        """`feature_names`: which of the two."""
+        super().__init__(clips, feature_names, reads_images=False, reads_texts=True)
+        scored = SCORED_TEXT in feature_names
+        self.uses_model = "clip_text" in feature_names or (scored and not clips.has_scorer)
+        self.uses_scorer = scored and clips.has_scorer
 
     def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
         """Inputs with their texts."""
         texts = _texts_of(rows)
-        if self.by_own:
+        if self.uses_model:
             inputs = self.clips.with_own_text(inputs, texts)
-        return self.clips.with_scorer_text(inputs, texts) if self.by_scorer else inputs
+        return self.clips.with_scorer_text(inputs, texts) if self.uses_scorer else inputs
 
-    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
+    def compute(self, clip_batch: ClipBatch) -> dict[str, Tensor]:
         """Unit-length features (U, E)."""
-        found = {}
-        if self.by_own:
-            _, ends = one.model_text
-            found["clip_text"] = self.clips.normalize_text(ends)
+        features = {}
+        if self.uses_model:
+            _, ends = clip_batch.model_text
+            features["clip_text"] = self.clips.normalize_text(ends)
             if SCORED_TEXT in self.feature_names and not self.clips.has_scorer:
-                found[SCORED_TEXT] = F.normalize(_projected(self.clips.model, ends), dim=-1)
-        if self.by_scorer:
-            _, ends = one.scorer_text
-            row = one.batch.teacher_inputs["scorer"].row_index
-            found[SCORED_TEXT] = F.normalize(_projected(self.clips.scorer, ends), dim=-1)[row]
-        return found
+                features[SCORED_TEXT] = F.normalize(_projected(self.clips.model, ends), dim=-1)
+        if self.uses_scorer:
+            _, ends = clip_batch.scorer_text
+            row = clip_batch.batch.teacher_inputs["scorer"].row_index
+            features[SCORED_TEXT] = F.normalize(_projected(self.clips.scorer, ends), dim=-1)[row]
+        return features
 
 
 class ClipWordPart(ClipTeacherPart):
@@ -358,21 +371,23 @@ class ClipWordPart(ClipTeacherPart):
         """`options`: how words are selected; `keywords`: an extractor other than the built-in one."""
         self.options = options
         self.keywords = keywords or YakeExtractor()
-        self.ranks = options.word_selection == "top"  # select words by score instead of at random
-        super().__init__(clips, ("clip_words", "clip_word"), sees=self.ranks, reads=True)
+        self.selects_by_score = options.word_selection == "top"
+        super().__init__(
+            clips, ("clip_words", "clip_word"), reads_images=self.selects_by_score, reads_texts=True
+        )
 
     @property
     def required_features(self) -> set[str]:
         """The image feature that words are compared with."""
-        return {self.clips.scored_image} if self.ranks else set()
+        return {self.clips.scored_image} if self.selects_by_score else set()
 
     def key(self) -> dict[str, Any]:
         """As `ClipTeacherPart.key`, and how words are selected."""
         selection: dict[str, Any] = {
-            "words": self.options.num_words,
-            "select": self.options.word_selection,
+            "num_words": self.options.num_words,
+            "word_selection": self.options.word_selection,
         }
-        if self.ranks:
+        if self.selects_by_score:
             extractor = self.keywords
             kind = extractor if hasattr(extractor, "__qualname__") else type(extractor)
             selection |= {"relevance": self.options.relevance, "keywords": code_hash(kind)}
@@ -382,32 +397,32 @@ class ClipWordPart(ClipTeacherPart):
         """Inputs with their texts and the inputs of word selection."""
         texts = _texts_of(rows)
         inputs = self.clips.with_own_text(inputs, texts)
-        if self.ranks:
+        if self.selects_by_score:
             inputs = self.clips.with_scorer_text(inputs, texts)
         each = zip(inputs, texts, rows, strict=True)
         return [self._with_words(one, text, _truncated_words(row, text)) for one, text, row in each]
 
-    def _with_words(self, one: Sample, text: str, lost: Sequence[int]) -> Sample:
+    def _with_words(self, one: Sample, text: str, truncated: Sequence[int]) -> Sample:
         """An input with the inputs of word selection: `candidate` and `importance` (K,), or `clip_word` (M,)."""
         places = word_spans(text)
         # A word truncated for the student or for a model cannot be compared.
         is_candidate = _is_word(text, places)
-        is_candidate[list(lost)] = False
+        is_candidate[list(truncated)] = False
         for row in (
             one.clip,
             one.teacher_inputs["scorer"].clip if "scorer" in one.teacher_inputs else None,
         ):
             if row is not None:
                 is_candidate &= np.isin(np.arange(len(places)), row.word_ids)
-        if not self.ranks:
+        if not self.selects_by_score:
             rng = generator("clip_words", text)
             chosen = select_random_tokens(is_candidate, self.options.num_words, rng)
             return replace(one, features={**one.features, "clip_word": self._numbers(chosen)})
-        worth = keyword_importance(text, places, self.keywords)
-        features = {"candidate": is_candidate, "importance": worth}
+        importance = keyword_importance(text, places, self.keywords)
+        features = {"candidate": is_candidate, "importance": importance}
         one = replace(one, features={**one.features, **features})
         if self.options.relevance == "isolated":
-            one = _add_aside(one, "alone", clip=self.clips.scorer.tokenize_words(text))
+            one = _add_teacher_input(one, "isolated", clip=self.clips.scorer.tokenize_words(text))
         return one
 
     def _numbers(self, chosen: np.ndarray) -> np.ndarray:
@@ -416,66 +431,74 @@ class ClipWordPart(ClipTeacherPart):
         numbers[: len(chosen)] = chosen
         return numbers
 
-    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
+    def compute(self, clip_batch: ClipBatch) -> dict[str, Tensor]:
         """Numbers (U, M) of the selected words, and their features (U, M, E)."""
-        states, _ = one.model_text
-        chosen = one.features["clip_word"] if not self.ranks else self._selected(one)
-        return {"clip_word": chosen, "clip_words": self._features(one.batch, states, chosen)}
+        states, _ = clip_batch.model_text
+        chosen = (
+            clip_batch.features["clip_word"]
+            if not self.selects_by_score
+            else self._selected(clip_batch)
+        )
+        return {"clip_word": chosen, "clip_words": self._features(clip_batch.batch, states, chosen)}
 
-    def _selected(self, one: ClipBatch) -> Tensor:
+    def _selected(self, clip_batch: ClipBatch) -> Tensor:
         """Numbers (U, M) of the words with the highest scores; raises InputError for a cosine that is not finite."""
         words = self.options.num_words
-        chosen = [self._numbers(select_tokens(*scores, words)) for scores in self.scores(one)]
-        return torch.from_numpy(np.stack(chosen)).to(one.batch.device)
+        chosen = [
+            self._numbers(select_tokens(*scores, words)) for scores in self.scores(clip_batch)
+        ]
+        return torch.from_numpy(np.stack(chosen)).to(clip_batch.batch.device)
 
-    def scores(self, one: ClipBatch) -> list[tuple[np.ndarray, np.ndarray]]:
+    def scores(self, clip_batch: ClipBatch) -> list[tuple[np.ndarray, np.ndarray]]:
         """Scores (K,) of each row's words, and a mask (K,) of candidates; raises InputError as `_selected`."""
-        is_candidate = one.batch.features["candidate"].cpu().numpy()
-        importance = one.batch.features["importance"].cpu().numpy()
-        cosines = self._relevance(one).double().cpu().numpy()
-        found = []
+        is_candidate = clip_batch.batch.features["candidate"].cpu().numpy()
+        importance = clip_batch.batch.features["importance"].cpu().numpy()
+        cosines = self._relevance(clip_batch).double().cpu().numpy()
+        features = []
         for row, candidates in enumerate(is_candidate):
             if not np.isfinite(cosines[row][candidates]).all():
-                image = self.clips.photos.name(_image_ids(one.batch)[row])
+                image = self.clips.images.name(_image_ids(clip_batch.batch)[row])
                 raise InputError(
                     f"{image}: the teacher's similarity of the image and a word of its text is not finite; its weights "
                     "may be damaged"
                 )
-            found.append((token_scores(cosines[row], importance[row], candidates), candidates))
-        return found
+            features.append((token_scores(cosines[row], importance[row], candidates), candidates))
+        return features
 
-    def _relevance(self, one: ClipBatch) -> Tensor:
+    def _relevance(self, clip_batch: ClipBatch) -> Tensor:
         """The cosine (U, K) of each row's image with each of its raw words."""
-        batch, scorer = one.batch, self.clips.scorer
+        batch, scorer = clip_batch.batch, self.clips.scorer
         count = batch.features["candidate"].shape[1]
-        image = one.features[self.clips.scored_image]
+        image = clip_batch.features[self.clips.scored_image]
         if self.options.relevance == "isolated":
-            return self._alone(batch.teacher_inputs["alone"], image, count)
+            return self._isolated_relevance(batch.teacher_inputs["isolated"], image, count)
         if self.clips.has_scorer:
-            aside = batch.teacher_inputs["scorer"]
-            states = one.scorer_text[0][aside.row_index]
-            windows = require(aside.batch.clip, "clip", "visual relevance")
-            last = last_token_positions(windows.word_ids, count)[aside.row_index]
+            teacher_input = batch.teacher_inputs["scorer"]
+            states = clip_batch.scorer_text[0][teacher_input.row_index]
+            windows = require(teacher_input.batch.clip, "clip", "visual relevance")
+            last = last_token_positions(windows.word_ids, count)[teacher_input.row_index]
         else:
-            states, _ = one.model_text
+            states, _ = clip_batch.model_text
             last = last_token_positions(
                 require(batch.clip, "clip", "visual relevance").word_ids, count
             )
         of_words = F.normalize(_projected(scorer, _gather_states(states, last)), dim=-1)
         return (of_words @ image.unsqueeze(-1)).squeeze(-1)
 
-    def _alone(self, aside: TeacherInput, image: Tensor, count: int) -> Tensor:
+    def _isolated_relevance(self, teacher_input: TeacherInput, image: Tensor, count: int) -> Tensor:
         """As `_relevance`, for words encoded in windows of their own."""
-        windows = require(aside.batch.clip, "clip", "visual relevance")
-        side = require(self.clips.scorer.text, "text", "visual relevance")
-        _, ends = side.unprojected(windows)
-        ends = F.normalize(side.projection(ends), dim=-1)
+        windows = require(teacher_input.batch.clip, "clip", "visual relevance")
+        tower = require(self.clips.scorer.text, "text", "visual relevance")
+        _, ends = tower.forward_unprojected(windows)
+        ends = F.normalize(tower.projection(ends), dim=-1)
         number = torch.arange(len(ends), device=ends.device)
         begins = torch.searchsorted(windows.row_index.contiguous(), windows.row_index.contiguous())
         place = number - begins
-        by_row = ends.new_zeros(aside.batch.rows, max(count, int(place.max()) + 1), ends.shape[1])
+        by_row = ends.new_zeros(
+            teacher_input.batch.rows, max(count, int(place.max()) + 1), ends.shape[1]
+        )
         by_row[windows.row_index, place] = ends
-        return (by_row[aside.row_index, :count] @ image.unsqueeze(-1)).squeeze(-1)
+        return (by_row[teacher_input.row_index, :count] @ image.unsqueeze(-1)).squeeze(-1)
 
     def _features(self, batch: Batch, states: Tensor, chosen: Tensor) -> Tensor:
         """Features (U, M, E) of the selected words (U, M); zeros for padding."""
@@ -495,14 +518,16 @@ class ClipScorePart(ClipTeacherPart):
     def __init__(
         self,
         clips: ClipModels,
-        made: Collection[str],
+        feature_names: Collection[str],
         confidence: AnswerConfidence | ClusterConfidence | None = None,
     ) -> None:
-        """`made`: which of the two; `confidence`: the answers that `clip_confidence` refers to."""
-        self.sure_of = confidence
+        """`feature_names`: which of the two; `confidence`: the answers that `clip_confidence` refers to."""
+        self.confidence = confidence
         self.answers: Tensor | None = None
         self.clusters: Clusters | None = None
-        super().__init__(clips, made, sees=True, reads="clip_similarity" in made)
+        super().__init__(
+            clips, feature_names, reads_images=True, reads_texts="clip_similarity" in feature_names
+        )
 
     @property
     def required_features(self) -> set[str]:
@@ -512,9 +537,9 @@ class ClipScorePart(ClipTeacherPart):
     def key(self) -> dict[str, Any]:
         """As `ClipTeacherPart.key`, and the answers."""
         key = super().key()
-        if isinstance(self.sure_of, AnswerConfidence):
-            listed = json.dumps(self.sure_of.texts).encode()
-            key["answers"] = hashlib.sha256(listed).hexdigest()
+        if isinstance(self.confidence, AnswerConfidence):
+            answers_json = json.dumps(self.confidence.texts).encode()
+            key["answers"] = hashlib.sha256(answers_json).hexdigest()
         return key
 
     def fit(self, samples: SampleDataset) -> ClipTeacherPart:
@@ -523,51 +548,53 @@ class ClipScorePart(ClipTeacherPart):
         self.fit_clusters(samples, ())
         return self
 
-    def fit_clusters(self, samples: SampleDataset, compared: Sequence[ClipTeacherPart]) -> None:
-        """Compute the classes' clusters; `compared`: parts whose features are not in the samples yet."""
-        if not isinstance(self.sure_of, ClusterConfidence) or self.clusters is not None:
+    def fit_clusters(
+        self, samples: SampleDataset, feature_parts: Sequence[ClipTeacherPart]
+    ) -> None:
+        """Compute the classes' clusters; `feature_parts`: parts whose features are not in the samples yet."""
+        if not isinstance(self.confidence, ClusterConfidence) or self.clusters is not None:
             return
         similarity = "clip_similarity"
         own = ClipScorePart(self.clips, (similarity,))
-        one = CombinedClipTeacher(self.clips, [*compared, own], (similarity,))
-        found: list[np.ndarray] = []
+        one = CombinedClipTeacher(self.clips, [*feature_parts, own], (similarity,))
+        features: list[np.ndarray] = []
         rows: list[Sample] = []
         for number, sample in enumerate(iterate_samples(samples), 1):
             rows += sample.rows
             if len(rows) >= BATCH or number == len(samples):
-                found.append(one.features(collate(one.inputs(rows)))[similarity].cpu().numpy())
+                features.append(one.features(collate(one.inputs(rows)))[similarity].cpu().numpy())
                 rows = []
-        self.clusters = kmeans_1d(np.concatenate(found), self.sure_of.classes)
+        self.clusters = kmeans_1d(np.concatenate(features), self.confidence.classes)
 
-    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
+    def compute(self, clip_batch: ClipBatch) -> dict[str, Tensor]:
         """The scaled cosine (U,), and the largest softmax probability (U,) over the answers."""
-        found = {}
-        image = one.features[self.clips.scored_image]
+        features = {}
+        image = clip_batch.features[self.clips.scored_image]
         if self.reads_texts:
             scale = require(self.clips.scorer.text, "text", "a similarity").logit_scale.exp()
-            pairs = image * one.features[self.clips.scored_text]
-            found["clip_similarity"] = scale * pairs.sum(-1)
+            pairs = image * clip_batch.features[self.clips.scored_text]
+            features["clip_similarity"] = scale * pairs.sum(-1)
         if "clip_confidence" in self.feature_names:
-            if isinstance(self.sure_of, AnswerConfidence):
-                found["clip_confidence"] = self._of_answers(image, self.sure_of.texts)
+            if isinstance(self.confidence, AnswerConfidence):
+                features["clip_confidence"] = self._answer_confidence(image, self.confidence.texts)
             else:
-                found["clip_confidence"] = self._of_classes(found["clip_similarity"])
-        return found
+                features["clip_confidence"] = self._class_confidence(features["clip_similarity"])
+        return features
 
-    def _of_classes(self, similarity: Tensor) -> Tensor:
+    def _class_confidence(self, similarity: Tensor) -> Tensor:
         """The largest softmax probability (U,) over the classes' clusters."""
         clusters = require(self.clusters, "clusters", "a teacher's confidence")
         logits = torch.from_numpy(clusters.logits(similarity.cpu().numpy()))
         return logits.softmax(-1).amax(-1).to(similarity)
 
-    def _of_answers(self, image: Tensor, texts: Sequence[str]) -> Tensor:
+    def _answer_confidence(self, image: Tensor, texts: Sequence[str]) -> Tensor:
         """The largest softmax probability (U,) over the answers, whose embeddings are computed once."""
         scorer = self.clips.scorer
-        side = require(scorer.text, "text", "an answer's embedding")
+        tower = require(scorer.text, "text", "an answer's embedding")
         if self.answers is None:
             self.answers = scorer.embed_texts([row for row, _ in scorer.tokenize(texts)])
         answers = self.answers.to(image.device)
-        return (side.logit_scale.exp() * image @ answers.T).softmax(-1).amax(-1)
+        return (tower.logit_scale.exp() * image @ answers.T).softmax(-1).amax(-1)
 
 
 class CombinedClipTeacher(ClipTeacherPart):
@@ -576,12 +603,12 @@ class CombinedClipTeacher(ClipTeacherPart):
     name = "clip"
 
     def __init__(
-        self, clips: ClipModels, members: Sequence[ClipTeacherPart], made: Collection[str]
+        self, clips: ClipModels, members: Sequence[ClipTeacherPart], feature_names: Collection[str]
     ) -> None:
-        """`members`: the parts, where later ones read features of earlier ones; `made`: the features returned."""
+        """`members`: the parts, of which later ones read earlier ones' features; `feature_names`: those it returns."""
         super().__init__(
             clips,
-            made,
+            feature_names,
             any(one.reads_images for one in members),
             any(one.reads_texts for one in members),
         )
@@ -591,16 +618,18 @@ class CombinedClipTeacher(ClipTeacherPart):
     @property
     def required_features(self) -> set[str]:
         """Features that members read and no member computes."""
-        carried = {name for one in self.members for name in one.required_features}
-        return carried - {name for one in self.members for name in one.feature_names}
+        required = {name for one in self.members for name in one.required_features}
+        return required - {name for one in self.members for name in one.feature_names}
 
     def fit(self, samples: SampleDataset) -> ClipTeacherPart:
         """Locate the images, and fit the members to the data."""
         super().fit(samples)
-        compared = [one for one in self.members if isinstance(one, ClipImagePart | ClipTextPart)]
+        feature_parts = [
+            one for one in self.members if isinstance(one, ClipImagePart | ClipTextPart)
+        ]
         for one in self.members:
             if isinstance(one, ClipScorePart):
-                one.fit_clusters(samples, compared)
+                one.fit_clusters(samples, feature_parts)
         return self
 
     def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
@@ -609,11 +638,11 @@ class CombinedClipTeacher(ClipTeacherPart):
             inputs = one.add_inputs(inputs, rows)
         return inputs
 
-    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
+    def compute(self, clip_batch: ClipBatch) -> dict[str, Tensor]:
         """The features of all members."""
         for member in self.members:
-            one.features |= member.compute(one)
-        return one.features
+            clip_batch.features |= member.compute(clip_batch)
+        return clip_batch.features
 
     def key(self) -> dict[str, Any]:
         """The keys of all members, by name."""
@@ -633,7 +662,7 @@ def _texts_of(rows: Sequence[Sample]) -> list[str]:
 def text_for_clip(example: Example) -> str:
     """The text that CLIP reads for a row: the first text and, after a space, the second, without a head's cue.
 
-    Raw words have the same numbers as in the row (`Tokens.word`), because the space ends the first text's last word.
+    Raw words have the same numbers as in the row (`Tokens.word_ids`), as the space ends the first text's last word.
     """
     text = example.text if example.text_pair is None else f"{example.text} {example.text_pair}"
     return text.removesuffix(example.prompt_suffix).rstrip() if example.prompt_suffix else text
@@ -660,15 +689,15 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _add_aside(one: Sample, name: str, **parts: Any) -> Sample:
-    """An input with more parts in its aside `name`, which another tower reads."""
-    aside = replace(one.teacher_inputs.get(name, Sample(one.id)), **parts)
-    return replace(one, teacher_inputs={**one.teacher_inputs, name: aside})
+def _add_teacher_input(one: Sample, name: str, **parts: Any) -> Sample:
+    """An input with more fields in its `teacher_inputs[name]`, which another tower reads."""
+    teacher_input = replace(one.teacher_inputs.get(name, Sample(one.id)), **parts)
+    return replace(one, teacher_inputs={**one.teacher_inputs, name: teacher_input})
 
 
 def _projected(clip: FrozenClip, states: Tensor) -> Tensor:
-    side = require(clip.text, "text", "this teacher")
-    projected: Tensor = side.projection(states)
+    tower = require(clip.text, "text", "this teacher")
+    projected: Tensor = tower.projection(states)
     return projected
 
 

@@ -43,7 +43,7 @@ BATCH = 64
 SCALAR = "_as_row"
 """Suffix of scalar features, which a store keeps as arrays of one element."""
 
-CHECKED: set[tuple[tuple[Path, int, int], ...]] = set()
+VERIFIED_SHARDS: set[tuple[tuple[Path, int, int], ...]] = set()
 """Shards verified by this process, by path, size and modification time of their files; splits and seeds share them."""
 
 RecordFactory = Callable[[Sequence[str]], list[Record]]
@@ -53,8 +53,8 @@ RecordFactory = Callable[[Sequence[str]], list[Record]]
 class FeatureStore(Protocol):
     """One teacher's cached features, by record number, after `fill` has computed the missing ones."""
 
-    def fill(self, ids: Sequence[str], make: RecordFactory, what: str) -> None:
-        """Compute the missing records of `ids` with `make`; `what` is the progress bar's title."""
+    def fill(self, ids: Sequence[str], make: RecordFactory, title: str) -> None:
+        """Compute the missing records of `ids` with `make`; `title` is the progress bar's title."""
         ...
 
     def index_of(self, record_id: str) -> int:
@@ -107,10 +107,10 @@ class MemoryFeatureStore:
         self.records: list[Record] = []
         self.numbers: dict[str, int] = {}
 
-    def fill(self, ids: Sequence[str], make: RecordFactory, what: str) -> None:
+    def fill(self, ids: Sequence[str], make: RecordFactory, title: str) -> None:
         """Compute the missing records."""
         missing = [one for one in ids if one not in self.numbers]
-        progress = Progress(what, len(missing), "input")
+        progress = Progress(title, len(missing), "input")
         for record in _compute_records(missing, make, progress):
             self.numbers[record.id] = len(self.records)
             self.records.append(record)
@@ -137,7 +137,7 @@ class DiskFeatureStore:
         self.key = dict(key)
         self.store: ShardStore | None = None
 
-    def fill(self, ids: Sequence[str], make: RecordFactory, what: str) -> None:
+    def fill(self, ids: Sequence[str], make: RecordFactory, title: str) -> None:
         """Compute the missing records, each process its share of the shards.
 
         Resumes a killed run, and waits while another run writes. Raises InputError if the folder has
@@ -145,47 +145,47 @@ class DiskFeatureStore:
         """
         state = PartialState()
         with _locked_folder(self.folder, state):
-            self._fill(ids, make, what, state)
+            self._fill(ids, make, title, state)
         self.store = ShardStore(self.folder, "input of a teacher")
 
     def _fill(
-        self, ids: Sequence[str], make: RecordFactory, what: str, state: PartialState
+        self, ids: Sequence[str], make: RecordFactory, title: str, state: PartialState
     ) -> None:
         part = ProcessRank(state.process_index, state.num_processes)
         writer = ShardWriter(self.folder, self.key, part)
         written = writer.complete_shards()
-        wanted = set(ids)
-        read = [number for number, index in written.items() if not wanted.isdisjoint(index.ids)]
+        requested = set(ids)
+        read = [number for number, index in written.items() if not requested.isdisjoint(index.ids)]
         self._compare(
             {read[place]: written[read[place]] for place in part.shard_numbers(len(read))}
         )
-        closed = self._closed(len(written))
-        there = {record_id for index in written.values() for record_id in index.ids}
+        is_closed = self._is_closed(len(written))
+        stored = {record_id for index in written.values() for record_id in index.ids}
         state.wait_for_everyone()  # every process lists the shards before any writes
-        missing = [one for one in ids if one not in there]
+        missing = [one for one in ids if one not in stored]
         chunks = [missing[start : start + SHARD] for start in range(0, len(missing), SHARD)]
         gaps = sum(number not in written for number in range(max(written, default=-1) + 1))
         chunks += [[]] * (gaps - len(chunks))  # fill gaps in the shard numbers with empty shards
         numbers = list(islice((n for n in count() if n not in written), len(chunks)))
         own = part.shard_numbers(len(chunks))
-        progress = Progress(what, sum(len(chunks[place]) for place in own), "input")
+        progress = Progress(title, sum(len(chunks[place]) for place in own), "input")
         for place in own:
             records = _compute_records(chunks[place], make, progress)
             writer.write(numbers[place], [_with_row_axis(record) for record in records])
         progress.close()
-        if chunks or not closed:
+        if chunks or not is_closed:
             writer.close({"features_of": self.key}, barrier=state.wait_for_everyone)
 
     def index_of(self, record_id: str) -> int:
         """The number of a record; raises InputError if it is missing."""
-        return self._filled().index_of(record_id)
+        return self._filled_store().index_of(record_id)
 
     def get(self, number: int) -> Record:
         """The record, its arrays memory-mapped; raises InputError if its shard is damaged."""
-        store = self._filled()
+        store = self._filled_store()
         return Record(store.ids[number], _scalars(store.array_views(number)), store.facts(number))
 
-    def _filled(self) -> ShardStore:
+    def _filled_store(self) -> ShardStore:
         if self.store is None:
             raise RuntimeError(f"{self.folder}: call `fill` before reading")
         return self.store
@@ -197,14 +197,14 @@ class DiskFeatureStore:
         for number, index in shards.items():
             files = [shard_file(self.folder, name, number) for name in ("index", *index.columns)]
             stamp = tuple(_file_stamp(file) for file in files)
-            if stamp in CHECKED:
+            if stamp in VERIFIED_SHARDS:
                 continue
             own = shard_file(self.folder, "index", number)
             faults = changed_files(self.folder, number, index, manifest)
             raise_first([f"{one}; remove {own} to recompute its features" for one in faults])
-            CHECKED.add(stamp)
+            VERIFIED_SHARDS.add(stamp)
 
-    def _closed(self, shards: int) -> bool:
+    def _is_closed(self, shards: int) -> bool:
         """Whether the manifest counts all existing shards."""
         manifest = self.folder / "manifest.json"
         return manifest.is_file() and read_object(manifest).get("shards") == shards
@@ -223,10 +223,10 @@ def _compute_records(
 def _file_stamp(path: Path) -> tuple[Path, int, int]:
     """Path, size and modification time of a file; zeros if it does not exist."""
     try:
-        about = path.stat()
+        status = path.stat()
     except OSError:
         return path, 0, 0
-    return path, about.st_size, about.st_mtime_ns
+    return path, status.st_size, status.st_mtime_ns
 
 
 @contextmanager
@@ -249,14 +249,14 @@ def _with_row_axis(record: Record) -> Record:
 
 
 def _scalars(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The arrays with scalars restored, the inverse of `_rows`."""
-    found: dict[str, Any] = {}
+    """The arrays with scalars restored, the inverse of `_with_row_axis`."""
+    restored: dict[str, Any] = {}
     for name, array in arrays.items():
         if name.endswith(SCALAR):
-            found[name.removesuffix(SCALAR)] = array[0]
+            restored[name.removesuffix(SCALAR)] = array[0]
         else:
-            found[name] = array
-    return found
+            restored[name] = array
+    return restored
 
 
 @with_field_docs
@@ -305,11 +305,11 @@ class TeacherDataset:
         numbers = self.numbers[self.starts[index] : self.starts[index + 1]]
         records = [store.get(int(number)) for number in numbers]
         each = iter(records)
-        taught = sample.each_row(
+        with_features = sample.each_row(
             lambda row: replace(row, features={**row.features, **next(each).arrays})
         )
         return self._count_truncated(
-            taught, [record.facts.get("truncated_tokens", 0) for record in records]
+            with_features, [record.facts.get("truncated_tokens", 0) for record in records]
         )
 
     def _with_inputs(self, sample: Sample) -> Sample:
@@ -317,16 +317,17 @@ class TeacherDataset:
         inputs = read_inputs(self.teacher, sample.rows)
         each = iter(inputs)
         name = self.teacher.name
-        taught = sample.each_row(
+        with_inputs = sample.each_row(
             lambda row: replace(row, teacher_inputs={**row.teacher_inputs, name: next(each)})
         )
-        return self._count_truncated(taught, [one.truncated_tokens for one in inputs])
+        return self._count_truncated(with_inputs, [one.truncated_tokens for one in inputs])
 
-    def _count_truncated(self, sample: Sample, dropped: Sequence[int]) -> Sample:
+    def _count_truncated(self, sample: Sample, truncated: Sequence[int]) -> Sample:
         """A sample with the teacher's truncated tokens counted, unless another part of the teacher counts them."""
         return replace(
             sample,
-            truncated_tokens=sample.truncated_tokens + sum(dropped) * self.teacher.counts_truncated,
+            truncated_tokens=sample.truncated_tokens
+            + sum(truncated) * self.teacher.counts_truncated,
         )
 
     def _fill(self, store: FeatureStore) -> None:
@@ -398,20 +399,20 @@ class TeacherSet:
         Pass `fixed=False` for samples that are drawn anew in every epoch: only features of images are cached
         then. Wrap samples before adding regions and pixels, so that filling the cache does not load these.
         """
-        live: list[Teacher] = []
+        uncached: list[Teacher] = []
         for teacher in self.teachers:
             if teacher.reads_images and texts_only:
                 continue
             if teacher.reads_student_input:
-                live.append(teacher)
+                uncached.append(teacher)
                 continue
             cached, rest = self._split(teacher, samples, fixed)
             for part in cached:
                 samples = TeacherDataset(samples, part, self.cache)
             for part in rest:
                 samples = TeacherDataset(samples, part)
-            live += rest
-        return samples, live
+            uncached += rest
+        return samples, uncached
 
     def _split(
         self, teacher: Teacher, samples: SampleDataset, fixed: bool
@@ -447,13 +448,13 @@ class TeacherSet:
         return sizes._replace(teacher=max(widths, default=0), teacher_image=max(images, default=0))
 
 
-MEASURED = 64
+SIZE_SAMPLES = 64
 """Number of samples from which the size of all features is estimated."""
 
 
 def estimate_features_gb(samples: SampleDataset, teacher: Teacher) -> float:
     """Estimated size of a teacher's features of all samples, in GiB."""
-    count = min(MEASURED, len(samples))
+    count = min(SIZE_SAMPLES, len(samples))
     places = [len(samples) * number // count for number in range(count)]
     rows = [row for sample in _get_fixed(samples, places) for row in sample.rows]
     measured = sum(

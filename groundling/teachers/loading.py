@@ -89,25 +89,33 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
     Raises InputError for a missing setting, or for an image folder that no teacher reads.
     """
     source = context.source
-    distilling = context.settings.distillation
+    distillation = context.settings.distillation
     targeted = context.settings.targeted_distillation
     needs = set(context.features)
-    specs = [one for one in registered("teachers", TeacherSpec).values() if needs & {*one.features}]
+    specs = [
+        spec
+        for spec in registered("teachers", TeacherSpec).values()
+        if not needs.isdisjoint(spec.features)
+    ]
     needs = needs.union(*(spec.reads for spec in specs))
-    offered = {feature for spec in specs for feature in spec.features}
-    of_clip = needs & set(FEATURES)
+    clip_features = needs & set(FEATURES)
     made = [spec.make(context) for spec in specs]
-    if not of_clip and targeted.teacher_images and not any(one.reads_images for one in made):
+    if (
+        not clip_features
+        and targeted.teacher_images
+        and not any(teacher.reads_images for teacher in made)
+    ):
         raise InputError(
-            f"--teacher-images {targeted.teacher_images}: no objective reads images; add one that does, e.g. td_image"
+            f"--teacher-images {targeted.teacher_images}: no objective reads images; "
+            "add one that does, e.g. td_image"
         )
     teachers: list[Teacher] = []
-    rest = needs - offered - of_clip
-    if is_import_path(source) or rest or not (of_clip or made):
+    others = needs - clip_features - {name for spec in specs for name in spec.features}
+    if is_import_path(source) or others or not (clip_features or made):
         options = parse_options(context.settings.options.option)
-        teachers.append(load_teacher(source, distilling, options))
-    if of_clip and not is_import_path(source):
-        teachers.append(load_clip_teacher(source, of_clip, targeted, context.output_type))
+        teachers.append(load_teacher(source, distillation, options))
+    if clip_features and not is_import_path(source):
+        teachers.append(load_clip_teacher(source, clip_features, targeted, context.output_type))
     return [*teachers, *made]
 
 
@@ -134,35 +142,35 @@ def load_clip_teacher(
     source: str,
     needs: Collection[str],
     options: TargetedDistillationSettings,
-    form: OutputType | None,
+    output_type: OutputType | None,
 ) -> ClipTeacher:
     """Load a CLIP-like model as a teacher, with the towers that the features `needs` require; see
     `TargetedDistillationSettings`.
     """
-    by_chance = {"clip_words", "clip_word"} if options.word_selection == "random" else set()
-    sees = not set(needs) <= {"clip_text"} | by_chance
-    reads = bool(set(needs) - {"clip_image"})
+    word_features = {"clip_words", "clip_word"} if options.word_selection == "random" else set()
+    needs_image_tower = not set(needs) <= {"clip_text"} | word_features
+    needs_text_tower = bool(set(needs) - {"clip_image"})
     text_source = options.teacher_text or source
-    joined = text_source == source
-    if not joined:  # the scorer compares image and text
-        sees = "clip_image" in needs
-        reads = bool({"clip_text", "clip_words"} & set(needs))
-    image = load_clip_image_tower(source) if sees else None
-    text, tokenizer = load_clip_text_tower(text_source) if reads else (None, None)
+    is_one_model = text_source == source
+    if not is_one_model:  # the scorer compares image and text
+        needs_image_tower = "clip_image" in needs
+        needs_text_tower = bool({"clip_text", "clip_words"} & set(needs))
+    image = load_clip_image_tower(source) if needs_image_tower else None
+    text, tokenizer = load_clip_text_tower(text_source) if needs_text_tower else (None, None)
     scorer = None
     if options.teacher_scorer:
         scorer = load_frozen_clip(options.teacher_scorer)
     return ClipTeacher(
-        FrozenClip(image, text, tokenizer, joined),
+        FrozenClip(image, text, tokenizer, is_one_model),
         needs,
         options,
         scorer=scorer,
-        keywords=_keywords(options.keyword_extractor),
-        confidence=_confidence_of_task(form) if "clip_confidence" in needs else None,
+        keywords=_load_keyword_extractor(options.keyword_extractor),
+        confidence=_confidence_of_task(output_type) if "clip_confidence" in needs else None,
     )
 
 
-def _keywords(name: str) -> KeywordExtractor | None:
+def _load_keyword_extractor(name: str) -> KeywordExtractor | None:
     """Load your own keyword extractor, MODULE:NAME (a function, or a class without arguments); None for no name."""
     return (
         instantiate(name, _is_extractor, "a function from a text to its keywords") if name else None
@@ -173,12 +181,12 @@ def _is_extractor(value: object) -> TypeGuard[KeywordExtractor]:
     return callable(value)
 
 
-def _confidence_of_task(form: OutputType | None) -> AnswerConfidence | ClusterConfidence:
+def _confidence_of_task(output_type: OutputType | None) -> AnswerConfidence | ClusterConfidence:
     """The answers that a teacher's confidence refers to; raises InputError for a task without answers."""
-    if isinstance(form, OpenAnswer):
+    if isinstance(output_type, OpenAnswer):
         return AnswerConfidence(
-            tuple(text for text in form.labels if text not in form.excluded_answers)
+            tuple(text for text in output_type.labels if text not in output_type.excluded_answers)
         )
-    if isinstance(form, Classification):
-        return ClusterConfidence(len(form.labels))
+    if isinstance(output_type, Classification):
+        return ClusterConfidence(len(output_type.labels))
     raise InputError("--td-gate: this task has no answers to choose from; omit it")

@@ -27,7 +27,7 @@ CALIBRATION = 2048
 """Number of samples for the features' mean and standard deviation."""
 BATCH = 64
 """Batch size for these."""
-REMEMBERED = 1 << 14
+MAX_CACHED_INPUTS = 1 << 14
 """Number of texts whose tokenized inputs are kept in memory: all of a small task, the last ones of a corpus."""
 
 
@@ -73,7 +73,7 @@ class ClipTextTeacher(Teacher):
         """Windows and words of each row's text, tokenized once; equal ones have equal ids."""
         examples = [require(row.example, "example", "a teacher of texts") for row in rows]
         missing = [one for one in examples if (one.text, one.text_pair) not in self.cached_inputs]
-        if missing and len(self.cached_inputs) > REMEMBERED:
+        if missing and len(self.cached_inputs) > MAX_CACHED_INPUTS:
             self.cached_inputs.clear()
             missing = examples
         if missing:
@@ -89,21 +89,21 @@ class ClipTextTeacher(Teacher):
             return self
         sentences: list[Tensor] = []
         words: list[Tensor] = []
-        read = hashlib.blake2b(digest_size=16)
+        digest = hashlib.blake2b(digest_size=16)
         count = min(CALIBRATION, len(samples))
         for start in range(0, count, BATCH):
             indices = range(start, min(start + BATCH, count))
             rngs = [generator("calibration", samples.ids[index]) for index in indices]
             some = samples.get(indices, rngs)
             inputs = self.inputs([row for sample in some for row in sample.rows])
-            read.update("".join(one.id for one in inputs).encode())
+            digest.update("".join(one.id for one in inputs).encode())
             features = self.features(collate(inputs))
             sentences.append(features["sentence"])
             words.append(features["words"][features["has"]])
         for part, values in (("sentence", sentences), ("words", words)):
             every = torch.cat(values)
             self.stats[part] = (every.mean(0), every.std(0).clamp(min=1e-6))
-        self.calibrated_on = read.hexdigest()
+        self.calibrated_on = digest.hexdigest()
         return self
 
     def key(self) -> dict[str, Any]:
@@ -128,10 +128,13 @@ class ClipTextTeacher(Teacher):
         flat = windows.flatten_states(states)  # (U, V, E)
         last = last_token_positions(windows.word_ids, count)
         chosen = last.clamp(min=0).unsqueeze(-1).expand(-1, -1, flat.shape[-1])
-        said = {"sentence": total / windows_of_row.unsqueeze(-1), "words": flat.gather(1, chosen)}
+        features = {
+            "sentence": total / windows_of_row.unsqueeze(-1),
+            "words": flat.gather(1, chosen),
+        }
         for part, (mean, spread) in self.stats.items():
-            said[part] = (said[part] - mean) / spread
-        return {**said, "has": last >= 0}
+            features[part] = (features[part] - mean) / spread
+        return {**features, "has": last >= 0}
 
     def countable_features(self, batch: Batch, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`has` (U, K), computed from the words of the windows' tokens."""
@@ -181,7 +184,7 @@ class ClipSentenceTeacher(ClipTextTeacher):
 class FrozenCopy(Teacher):
     """A frozen copy of the student before training: its pooled sentence vectors of the student's texts."""
 
-    name = "itself"
+    name = "frozen_copy"
     display_name = "the student before training"  # also in a run without another teacher
     counts_truncated = False  # the student reads the same tokens, and counts truncated ones
 
@@ -220,10 +223,10 @@ class FrozenCopy(Teacher):
 
     @torch.no_grad()
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
-        """`as_it_was` (U, S), of unit length."""
+        """`initial_sentence_embedding` (U, S), of unit length."""
         encoded = self.text(batch.to(self.device))
         return {
-            "as_it_was": F.normalize(
+            "initial_sentence_embedding": F.normalize(
                 require(encoded.sentence_embedding, "sentence_embedding", self.name), dim=-1
             )
         }

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from groundling.core.batch import Batch, Sample, collate, require
 from groundling.core.errors import InputError
 from groundling.core.field_docs import with_field_docs
-from groundling.core.registry import require_kind
+from groundling.core.registry import require_instance
 from groundling.core.rng import generator
 from groundling.data.samples import SampleDataset, Subset
 from groundling.objectives import Objective, order_for_corruption
@@ -45,17 +45,16 @@ class DataSource:
     extra_samples: SampleDataset | None = None
     """Extra samples in every batch, such as unlabelled ones (CLIP-TD, Table 3)."""
     extra_per_sample: int = 1
-    """Number of extra samples for each of its own; a batch has `each * batch` extra samples."""
+    """Number of extra samples for each of its own; a batch has `extra_per_sample * batch` extra samples."""
 
     def __post_init__(self) -> None:
-        """Raises InputError for extra samples if there are none, or `each` is below 1."""
+        """Raises InputError for extra samples if there are none, or `extra_per_sample` is below 1."""
         if self.extra_samples is not None and (
             self.extra_per_sample < 1 or not len(self.extra_samples)
         ):
             raise InputError(
-                f"{self.name}: {self.extra_per_sample} extra samples for each of its own, "
-                f"drawn from {len(self.extra_samples)}; expected "
-                "at least 1, drawn from at least 1"
+                f"{self.name}: extra_per_sample = {self.extra_per_sample}, drawn from "
+                f"{len(self.extra_samples)} extra samples; expected at least 1 of each"
             )
 
 
@@ -92,12 +91,12 @@ def steps_per_epoch(sources: Sequence[DataSource], batch: int) -> float:
 def _epoch_steps(sources: Sequence[DataSource], amounts: Sequence[int], unit: int) -> float:
     """As `steps_per_epoch`, for `amounts` of samples or micro-batches per source, `unit` of them in a step."""
     pairs = zip(sources, amounts, strict=True)
-    different = {
+    amounts_by_data = {
         id(source.samples): amount for source, amount in pairs if source.counts_towards_epoch
     }
     share = sum(source.ratio for source in sources if source.counts_towards_epoch)
     share /= sum(source.ratio for source in sources)
-    return sum(different.values()) / unit / share
+    return sum(amounts_by_data.values()) / unit / share
 
 
 @with_field_docs
@@ -182,10 +181,10 @@ class FixedSizeBatchPlan(BatchPlan):
         if (number, epoch) not in self._epochs:
             # One epoch per source is kept.
             self._epochs = {key: value for key, value in self._epochs.items() if key[0] != number}
-            self._epochs[number, epoch] = self._shuffled(number, epoch)
+            self._epochs[number, epoch] = self._shuffle(number, epoch)
         return self._epochs[number, epoch]
 
-    def _shuffled(self, number: int, epoch: int) -> np.ndarray:
+    def _shuffle(self, number: int, epoch: int) -> np.ndarray:
         samples = self.sources[number].samples
         rng = generator(self.seed, "order", number, epoch)
         order = rng.permutation(len(samples))
@@ -237,9 +236,9 @@ class TokenBudgetEpochs:
     """
 
     def __init__(
-        self, source: DataSource, number: int, tokens: int, seed: int, swapped: bool = False
+        self, source: DataSource, number: int, tokens: int, seed: int, swaps_inputs: bool = False
     ) -> None:
-        """`number`: the source's index; `swapped`: an objective swaps regions or CLIP texts between samples.
+        """`number`: the source's index; `swaps_inputs`: an objective swaps regions or CLIP texts between samples.
 
         Raises InputError if there is no sample, or one that is larger than a micro-batch.
         """
@@ -249,34 +248,33 @@ class TokenBudgetEpochs:
         self.tokens = tokens
         self.seed = seed
         sizes = source.samples.sizes.copy()
-        if (
-            source.extra_samples is not None
-        ):  # each sample has extra samples, possibly the largest ones
-            rows, *wide = source.extra_samples.sizes.max(0).tolist()
+        # Each sample has extra samples, possibly the largest ones.
+        if source.extra_samples is not None:
+            rows, *extra_widths = source.extra_samples.sizes.max(0).tolist()
             sizes[:, 0] += source.extra_per_sample * rows
-            sizes[:, 1:] = np.maximum(sizes[:, 1:], wide)
-        if swapped:  # any sample may get the largest one's regions or CLIP text
+            sizes[:, 1:] = np.maximum(sizes[:, 1:], extra_widths)
+        if swaps_inputs:  # any sample may get the largest one's regions or CLIP text
             sizes[:, 2] = sizes[:, 2].max()
         self.sizes = sizes
-        alone = sizes[:, 0] * (sizes[:, 1] + sizes[:, 2])
-        largest = int(alone.argmax())
-        if alone[largest] > tokens:
-            rows, text_tokens, others = sizes[largest].tolist()
+        sample_sizes = sizes[:, 0] * (sizes[:, 1] + sizes[:, 2])
+        largest = int(sample_sizes.argmax())
+        if sample_sizes[largest] > tokens:
+            rows, text_tokens, visual_tokens = sizes[largest].tolist()
             raise InputError(
                 f"--batch-tokens = {tokens}: {source.name}: the sample {source.samples.ids[largest]!r} alone has "
-                f"{alone[largest]} (rows x (tokens + regions or CLIP tokens) = {rows} x "
-                f"({text_tokens} + {others})); raise "
+                f"{sample_sizes[largest]} (rows x (tokens + regions or CLIP tokens) = {rows} x "
+                f"({text_tokens} + {visual_tokens})); raise "
                 "it, or lower --max-length or --max-regions"
             )
-        self._kept: dict[int, list[np.ndarray]] = {}
+        self._batches: dict[int, list[np.ndarray]] = {}
         # Index of each epoch's first micro-batch among those of all epochs, as far as computed.
         self._starts = [0]
 
     def __getitem__(self, epoch: int) -> list[np.ndarray]:
         """All micro-batches of an epoch, each the indices of its samples."""
-        if epoch not in self._kept:
-            self._kept = {epoch: self._shuffled(epoch)}
-        return self._kept[epoch]
+        if epoch not in self._batches:
+            self._batches = {epoch: self._shuffle(epoch)}
+        return self._batches[epoch]
 
     def batch(self, place: int) -> tuple[int, np.ndarray]:
         """The epoch and the samples of a micro-batch, by its index among those of all epochs."""
@@ -286,34 +284,34 @@ class TokenBudgetEpochs:
         epoch = bisect.bisect_right(self._starts, place) - 1
         return epoch, self[epoch][place - self._starts[epoch]]
 
-    def _shuffled(self, epoch: int) -> list[np.ndarray]:
+    def _shuffle(self, epoch: int) -> list[np.ndarray]:
         rng = generator(self.seed, "order", self.number, epoch)
         order = rng.permutation(len(self.sizes))
         batches = []
         for start in range(0, len(order), BUCKET):
             bucket = order[start : start + BUCKET]
-            _, text_tokens, others = self.sizes[bucket].T
+            _, text_tokens, visual_tokens = self.sizes[bucket].T
             # Which order needs less padding depends on whether regions or tokens vary more.
             orders = (
-                np.lexsort((text_tokens, others)),
-                np.argsort(text_tokens + others, kind="stable"),
+                np.lexsort((text_tokens, visual_tokens)),
+                np.argsort(text_tokens + visual_tokens, kind="stable"),
             )
-            filled = [self._filled(bucket[order]) for order in orders]
+            filled = [self._fill(bucket[order]) for order in orders]
             fewest = min(filled, key=len)
             batches += fewest
         return [batches[place] for place in rng.permutation(len(batches))]
 
-    def _filled(self, order: np.ndarray) -> list[np.ndarray]:
+    def _fill(self, order: np.ndarray) -> list[np.ndarray]:
         """Split the samples, in this order, into micro-batches, each as large as fits."""
         starts = [0]
-        rows, text_tokens, others = 0, 0, 0
-        for place, (more, most_tokens, most_others) in enumerate(self.sizes[order].tolist()):
+        rows, text_tokens, visual_tokens = 0, 0, 0
+        for place, (more, most_tokens, most_visual_tokens) in enumerate(self.sizes[order].tolist()):
             rows += more
             text_tokens = max(text_tokens, most_tokens)
-            others = max(others, most_others)
-            if rows * (text_tokens + others) > self.tokens:
+            visual_tokens = max(visual_tokens, most_visual_tokens)
+            if rows * (text_tokens + visual_tokens) > self.tokens:
                 starts.append(place)
-                rows, text_tokens, others = more, most_tokens, most_others
+                rows, text_tokens, visual_tokens = more, most_tokens, most_visual_tokens
         return np.split(order, starts[1:])
 
 
@@ -330,8 +328,10 @@ def plan_batches(
     places = config.gradient_accumulation_steps * processes
     epochs = []
     for number, source in enumerate(sources):
-        swapped = any(one.swaps_inputs for one in objectives if is_scored_by(source, one))
-        epochs.append(TokenBudgetEpochs(source, number, config.batch_tokens, config.seed, swapped))
+        swaps_inputs = any(one.swaps_inputs for one in objectives if is_scored_by(source, one))
+        epochs.append(
+            TokenBudgetEpochs(source, number, config.batch_tokens, config.seed, swaps_inputs)
+        )
     per_epoch = _epoch_steps(sources, [len(one[0]) for one in epochs], places)
     steps = config.steps or _whole_steps(per_epoch, config.epochs)
     return TokenBudgetBatchPlan(sources, epochs, places, steps, config.seed)
@@ -357,35 +357,35 @@ class MicroBatchDataset(Dataset[Batch]):
         self,
         plan: BatchPlan,
         objectives: Sequence[Objective],
-        accumulate: int,
+        accumulation_steps: int,
         rank: int,
         world: int,
     ) -> None:
-        """`accumulate` micro-batches per step, for process `rank` of `world`."""
+        """`accumulation_steps` micro-batches per step, for process `rank` of `world`."""
         self.plan = plan
-        self.accumulate = accumulate
+        self.accumulation_steps = accumulation_steps
         self.rank = rank
         self.world = world
         self.objectives = order_for_corruption(objectives)
         self.corruption = SampleCorruptor(plan.seed)
 
     def __len__(self) -> int:
-        return len(self.plan) * self.accumulate
+        return len(self.plan) * self.accumulation_steps
 
     def __getitem__(self, number: int) -> Batch:
-        step, micro = divmod(number, self.accumulate)
+        step, micro = divmod(number, self.accumulation_steps)
         place = micro * self.world + self.rank
-        draw = self.plan.micro_batch(step, place, self.accumulate * self.world)
+        draw = self.plan.micro_batch(step, place, self.accumulation_steps * self.world)
         source = self.plan.sources[draw.source]
         active = [o for o in self.objectives if is_scored_by(source, o)]
         samples = self.samples(source.samples, draw.indices, draw.epoch, active)
         if source.extra_samples is not None:
-            others = self._extra_indices(source, draw.indices, draw.epoch)
-            samples += self.samples(source.extra_samples, others, draw.epoch, active)
+            extra = self._extra_indices(source, draw.indices, draw.epoch)
+            samples += self.samples(source.extra_samples, extra, draw.epoch, active)
         return collate(samples)
 
     def _extra_indices(self, source: DataSource, indices: np.ndarray, epoch: int) -> np.ndarray:
-        """Indices (each * len(indices),) of the extra samples, drawn with a generator of each sample's own."""
+        """Indices (extra_per_sample * len(indices),) of the extra samples; each sample has its own generator."""
         count = len(require(source.extra_samples, "extra_samples", source.name))
         keys = [(self.plan.seed, epoch, source.samples.ids[index], "beside") for index in indices]
         return np.concatenate(
@@ -426,32 +426,34 @@ class SampleCorruptor:
             for objective in objectives:
                 rng = generator(seed, epoch, sample.id, objective.name)
 
-                def other(
+                def sample_negative(
                     similar_length: bool = False,
                     rng: np.random.Generator = rng,
                     index: int = int(index),
                 ) -> Sample:
                     count = len(samples)
-                    of = (
-                        self._near(samples).draw(index, rng)
+                    chosen = (
+                        self._length_neighbours(samples).draw(index, rng)
                         if similar_length
                         else int(rng.integers(count))
                     )
-                    return samples.get([of], [rng])[0]
+                    return samples.get([chosen], [rng])[0]
 
-                corrupted: object = objective.corrupt(sample, rng, other)
-                sample = require_kind(corrupted, Sample, f"{objective.name}: `corrupt` returned")
+                corrupted: object = objective.corrupt(sample, rng, sample_negative)
+                sample = require_instance(
+                    corrupted, Sample, f"{objective.name}: `corrupt` returned"
+                )
             out.append(sample)
         return out
 
-    def _near(self, samples: SampleDataset) -> LengthNeighbours:
-        found = self._neighbours.get(id(samples))
-        if found is None or found.samples is not samples:
-            found = self._neighbours[id(samples)] = LengthNeighbours(samples)
-        return found
+    def _length_neighbours(self, samples: SampleDataset) -> LengthNeighbours:
+        neighbours = self._neighbours.get(id(samples))
+        if neighbours is None or neighbours.samples is not samples:
+            neighbours = self._neighbours[id(samples)] = LengthNeighbours(samples)
+        return neighbours
 
 
-NEAR = 64
+MAX_REACH = 64
 """Maximum number of neighbours on either side, in the order of lengths."""
 
 
@@ -464,11 +466,11 @@ class LengthNeighbours:
     def __init__(self, samples: SampleDataset) -> None:
         """Orders by `samples.lengths`, so that no sample needs to be tokenized."""
         self.samples = samples
-        mixed = generator("near").permutation(len(samples))
-        self.order = mixed[np.argsort(samples.lengths[mixed], kind="stable")]
+        shuffled = generator("near").permutation(len(samples))
+        self.order = shuffled[np.argsort(samples.lengths[shuffled], kind="stable")]
         self.place = np.empty(len(self.order), np.int64)
         self.place[self.order] = np.arange(len(self.order))
-        self.reach = 1 + min(NEAR, len(self.order) // 100)
+        self.reach = 1 + min(MAX_REACH, len(self.order) // 100)
 
     def draw(self, index: int, rng: np.random.Generator) -> int:
         """Index of a sample of similar length, possibly `index` itself."""

@@ -47,7 +47,7 @@ class Evaluator:
     interval_epochs: float
     """Epochs between evaluations; the last step is always evaluated."""
     keep_best: bool = False
-    """Which step's weights the model has after training."""
+    """Whether the model has the best step's weights after training, instead of the last step's."""
     patience: int = 0
     """Stop after this many evaluations without a new best; 0: never."""
     higher_is_better: bool = True
@@ -55,49 +55,51 @@ class Evaluator:
 
     def is_due(self, step: int, steps: int, per_epoch: float) -> bool:
         """Whether to evaluate after `step` of `steps`, at `per_epoch` steps per epoch."""
-        each = self.interval_epochs * per_epoch
-        return step == steps or _floor_rounded(step / each) > _floor_rounded((step - 1) / each)
+        interval = self.interval_epochs * per_epoch
+        return step == steps or _floor_rounded(step / interval) > _floor_rounded(
+            (step - 1) / interval
+        )
 
-    def best(self, taken: EvaluationHistory) -> EvaluationScores:
+    def best(self, history: EvaluationHistory) -> EvaluationScores:
         """The best evaluation; ties go to the first, and an undefined score is the worst."""
-        return max(taken, key=self._worth)
+        return max(history, key=self._rank_value)
 
-    def best_step(self, taken: EvaluationHistory) -> int:
+    def best_step(self, history: EvaluationHistory) -> int:
         """The step of the best evaluation."""
-        return int(self.best(taken)["step"] or 0)
+        return int(self.best(history)["step"] or 0)
 
-    def should_stop(self, taken: EvaluationHistory) -> bool:
+    def should_stop(self, history: EvaluationHistory) -> bool:
         """Whether to stop early: `patience` evaluations without a new best."""
-        if not self.patience or not taken:
+        if not self.patience or not history:
             return False
-        return len(taken) - 1 - taken.index(self.best(taken)) >= self.patience
+        return len(history) - 1 - history.index(self.best(history)) >= self.patience
 
-    def describe(self, taken: EvaluationHistory) -> str:
+    def describe(self, history: EvaluationHistory) -> str:
         """The line printed after the latest evaluation."""
-        latest = taken[-1]
-        said = ", ".join(
+        latest = history[-1]
+        scores = ", ".join(
             f"{name} {_format_score(one)}" for name, one in latest.items() if name != "step"
         )
-        best = self.best(taken)
+        best = self.best(history)
         compared = "best so far"
         if best is not latest:
             compared = f"best so far: {_format_score(best[self.metric])} at step {best['step']:,}"
-        return f"step {latest['step']:,}: {self.split} {said} ({compared})"
+        return f"step {latest['step']:,}: {self.split} {scores} ({compared})"
 
-    def report(self, taken: EvaluationHistory, step: int, steps: int) -> dict[str, Any]:
+    def report(self, history: EvaluationHistory, step: int, steps: int) -> dict[str, Any]:
         """The summary of all evaluations in a result, after `step` of `steps` planned steps."""
-        kept = self.best_step(taken) if self.keep_best else step
+        kept_step = self.best_step(history) if self.keep_best else step
         return {
             "split": self.split,
             "metric": self.metric,
             "keep_best": self.keep_best,
-            "evaluations": len(taken),
-            "kept_step": kept,
+            "evaluations": len(history),
+            "kept_step": kept_step,
             "stopped_early": step < steps,
-            "scores": list(taken),
+            "scores": list(history),
         }
 
-    def _worth(self, scores: EvaluationScores) -> float:
+    def _rank_value(self, scores: EvaluationScores) -> float:
         value = scores[self.metric]
         if value is None or math.isnan(value):
             return -math.inf
@@ -113,13 +115,13 @@ def _floor_rounded(number: float) -> int:
     return math.floor(round(number, 6))
 
 
-MANY = 100
+MAX_OUTPUTS = 100
 """Maximum number of outputs to keep per example: VQA's 3,129 for its 214,354 questions would take 20 GB."""
-AT_ONCE = {"cpu": 16}
+BATCH_BY_DEVICE = {"cpu": 16}
 """Batch size by device type: a CPU is fastest while a layer's states fit in its caches."""
-USUALLY = 64
+DEFAULT_BATCH = 64
 """Batch size on any other device."""
-LIKELY = 20
+TOP_CLASSES = 20
 """Number of most likely classes kept instead, with their probabilities, which ensembles average."""
 
 
@@ -131,7 +133,7 @@ class EvaluationOutput:
     ids: list[str]
     """Ids of the N examples."""
     outputs: np.ndarray
-    """(N, outputs); if there are more than `MANY` outputs, (N, 1), the highest."""
+    """(N, outputs); if there are more than `MAX_OUTPUTS` outputs, (N, 1), the highest."""
     predictions: np.ndarray
     """(N,)."""
     labels: np.ndarray | None
@@ -141,7 +143,7 @@ class EvaluationOutput:
     official_ids: Sequence[str] = ()
     """Ids of the examples in the data set's own files."""
     top_classes: Sequence[Sequence[tuple[int, float]]] = ()
-    """If there are more than `MANY` outputs: the most likely classes and their probabilities, best first."""
+    """If there are more than `MAX_OUTPUTS` outputs: the most likely classes and their probabilities, best first."""
     truncated_tokens: int = 0
     """Number of truncated tokens."""
     truncated_regions: int = 0
@@ -165,7 +167,7 @@ class EvaluationOutput:
 
 
 def _trim_padding(outputs: np.ndarray) -> list[float]:
-    """The outputs (K,) of one example without padding, rounded; see `_even`."""
+    """The outputs (K,) of one example without padding, rounded; see `_pad_rows`."""
     real = np.flatnonzero(np.asarray(outputs) != -np.inf)
     return [round(float(value), 5) for value in outputs[: real[-1] + 1 if len(real) else 0]]
 
@@ -199,8 +201,8 @@ class _ExampleOutput(NamedTuple):
     label: list[float] | float | None
     official: str
     likely: list[tuple[int, float]]
-    dropped: int
-    left_out: int
+    truncated_tokens: int
+    truncated_regions: int
 
 
 @torch.no_grad()
@@ -217,7 +219,7 @@ def evaluate(
     """
     state = PartialState()
     device = _device(model, objective)
-    batch = batch or AT_ONCE.get(device.type, USUALLY)
+    batch = batch or BATCH_BY_DEVICE.get(device.type, DEFAULT_BATCH)
     training = model.training
     model.eval()
     objective.eval()
@@ -229,20 +231,28 @@ def evaluate(
         answers += _predict_batch(model, objective, device, chosen, samples.get(chosen, ()))
     model.train(training)
     objective.train(training)
-    every = sorted(gather_object(answers) if state.num_processes > 1 else answers)
-    outputs = _pad_rows([answer.outputs for answer in every], -np.inf)
-    predictions = np.array([answer.prediction for answer in every])
+    gathered = sorted(gather_object(answers) if state.num_processes > 1 else answers)
+    outputs = _pad_rows([answer.outputs for answer in gathered], -np.inf)
+    predictions = np.array([answer.prediction for answer in gathered])
     labels = None
-    if every and every[0].label is not None:
-        labels = _pad_rows([answer.label for answer in every], IGNORE)
+    if gathered and gathered[0].label is not None:
+        labels = _pad_rows([answer.label for answer in gathered], IGNORE)
     metrics = {} if labels is None else task.score(predictions, labels, outputs)
-    ids = [samples.ids[answer.place] for answer in every]
-    officials = [answer.official for answer in every]
-    likely = [answer.likely for answer in every]
-    dropped = sum(answer.dropped for answer in every)
-    left_out = sum(answer.left_out for answer in every)
+    ids = [samples.ids[answer.place] for answer in gathered]
+    officials = [answer.official for answer in gathered]
+    likely = [answer.likely for answer in gathered]
+    truncated_tokens = sum(answer.truncated_tokens for answer in gathered)
+    truncated_regions = sum(answer.truncated_regions for answer in gathered)
     return EvaluationOutput(
-        ids, outputs, predictions, labels, metrics, officials, likely, dropped, left_out
+        ids,
+        outputs,
+        predictions,
+        labels,
+        metrics,
+        officials,
+        likely,
+        truncated_tokens,
+        truncated_regions,
     )
 
 
@@ -263,17 +273,20 @@ def _predict_batch(
     outputs = objective.outputs(model(batch), batch).cpu().numpy()
     predictions = objective.output_type.predict(outputs)
     likely: list[list[tuple[int, float]]] = [[] for _ in indices]
-    if outputs.shape[1] > MANY and objective.output_type.head_input == "first":
+    if outputs.shape[1] > MAX_OUTPUTS and objective.output_type.head_input == "first":
         likely = find_top_classes(outputs)
         outputs = np.take_along_axis(outputs, predictions[:, None], 1)
     labels = [None] * len(indices)
     if "label" in batch.labels:
         labels = batch.labels["label"].tolist()
     officials = [sample.example.official_id if sample.example else "" for sample in samples]
-    dropped = [sample.truncated_tokens for sample in samples]
-    left_out = [sample.truncated_regions for sample in samples]
-    said = (indices, outputs.tolist(), predictions.tolist(), labels, officials, likely)
-    return [_ExampleOutput(*row) for row in zip(*said, dropped, left_out, strict=True)]
+    truncated_tokens = [sample.truncated_tokens for sample in samples]
+    truncated_regions = [sample.truncated_regions for sample in samples]
+    columns = (indices, outputs.tolist(), predictions.tolist(), labels, officials, likely)
+    return [
+        _ExampleOutput(*row)
+        for row in zip(*columns, truncated_tokens, truncated_regions, strict=True)
+    ]
 
 
 def concatenate_outputs(parts: Sequence[EvaluationOutput], task: Task) -> EvaluationOutput:
@@ -302,7 +315,7 @@ def concatenate_outputs(parts: Sequence[EvaluationOutput], task: Task) -> Evalua
 def find_top_classes(outputs: np.ndarray) -> list[list[tuple[int, float]]]:
     """The classes with the highest outputs (N, outputs) and their softmax probabilities, best first."""
     shares = softmax(outputs.astype(float), axis=1)
-    best = np.argsort(-shares, axis=1, kind="stable")[:, :LIKELY]
+    best = np.argsort(-shares, axis=1, kind="stable")[:, :TOP_CLASSES]
     rows = zip(best.tolist(), np.take_along_axis(shares, best, 1).round(6).tolist(), strict=True)
     return [list(zip(classes, values, strict=True)) for classes, values in rows]
 

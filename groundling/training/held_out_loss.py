@@ -30,7 +30,7 @@ from groundling.training.loop import ModelWithObjectives, count_items
 
 # The loss of constant predictions, which ignore the input: class frequencies, or the mean of numbers.
 
-LEFT = 0.98
+BASELINE_SHARE = 0.98
 """A loss above this share of the constant prediction's loss counts as no better than it."""
 
 
@@ -42,8 +42,8 @@ class ConstantBaseline:
 
     def add(self, targets: Mapping[str, LossTargets]) -> None:
         """Add targets, by term."""
-        for term, some in targets.items():
-            self.gathered.setdefault(term, _TermSums(some.kind)).add(some.values.cpu().numpy())
+        for term, target in targets.items():
+            self.gathered.setdefault(term, _TermSums(target.kind)).add(target.values.cpu().numpy())
 
     def losses(self) -> dict[str, float]:
         """Loss of the constant prediction by term: in nats for classes and probabilities, a squared error for numbers.
@@ -80,27 +80,27 @@ class _TermSums:
             return self.squares / self.items - float((mean**2).sum())
         # Probabilities of a region without classes sum to 0: it adds nothing to the loss, nor here.
         whole = mean.sum()
-        there = mean[mean > 0]
-        entropy = -float((there * np.log(there / whole)).sum()) if whole else 0.0
-        unseen = (len(there) - 1) / (2 * self.items) if self.kind == "class" else 0.0
-        return entropy + unseen
+        positive = mean[mean > 0]
+        entropy = -float((positive * np.log(positive / whole)).sum()) if whole else 0.0
+        correction = (len(positive) - 1) / (2 * self.items) if self.kind == "class" else 0.0
+        return entropy + correction
 
 
 # Means per epoch of the terms that are logged but not trained, from a run's log.
 
 
 def summarize_monitored_terms(
-    objectives: Sequence[Objective], folder: Path, trained: Mapping[str, Any]
+    objectives: Sequence[Objective], folder: Path, train_result: Mapping[str, Any]
 ) -> tuple[dict[str, list[float]], list[str]]:
-    """The mean of every `watched` term in each epoch of a finished training, and the objectives' notes on them.
+    """The mean of each of the `monitored_terms` in every epoch of a finished training, and notes on them.
 
-    `trained`: the result of `train`; `folder`: the folder of its log.
+    `train_result`: the result of `train`; `folder`: the folder of its log.
     """
     terms = [term for objective in objectives for term in objective.monitored_terms]
     if not terms:
         return {}, []
     # Less than 0.0001 epochs is recorded as 0.
-    epoch = trained["steps"] / max(trained["epochs"], 1e-4)
+    epoch = train_result["steps"] / max(train_result["epochs"], 1e-4)
     means = means_by_epoch(folder / "log.jsonl", terms, epoch)
     # Terms that share a gate return the same notes.
     notes = list(dict.fromkeys(line for one in objectives for line in one.notes(means)))
@@ -130,36 +130,36 @@ def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, l
     }
 
 
-AFTER = -1
+HELD_OUT_EPOCH = -1
 """The epoch in the keys of random generators: other masks and pairs than in any training epoch."""
-TOGETHER = 64
+DEFAULT_BATCH = 64
 """Batch size over all processes if --batch-tokens is set."""
 
 
 def make_evaluator(
-    examining: EvaluationSettings,
+    evaluation_settings: EvaluationSettings,
     split: str,
     metric: str,
     measure: Callable[[], Mapping[str, float]],
     higher_is_better: bool = True,
 ) -> Evaluator | None:
     """An evaluator that runs every --eval-every epochs; None without the flag."""
-    if not examining.eval_every:
+    if not evaluation_settings.eval_every:
         return None
     return Evaluator(
         split=split,
         metric=metric,
         measure=measure,
-        interval_epochs=examining.eval_every,
-        keep_best=examining.keep_best,
-        patience=examining.patience,
+        interval_epochs=evaluation_settings.eval_every,
+        keep_best=evaluation_settings.keep_best,
+        patience=evaluation_settings.patience,
         higher_is_better=higher_is_better,
     )
 
 
-def selection_bias_note(trained: Mapping[str, Any]) -> list[str]:
+def selection_bias_note(train_result: Mapping[str, Any]) -> list[str]:
     """The note on selection bias, if the weights were chosen by a score on this split."""
-    evaluation = trained.get("evaluation")
+    evaluation = train_result.get("evaluation")
     if evaluation is None or not evaluation["keep_best"] or evaluation["evaluations"] < 2:
         return []
     return [
@@ -169,15 +169,15 @@ def selection_bias_note(trained: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def training_overlap_note(held: Sequence[str], learned: Sequence[str], what: str) -> list[str]:
+def training_overlap_note(held_out: Sequence[str], training: Sequence[str], noun: str) -> list[str]:
     """A note if held-out items are also in the training data; both are given by name."""
-    known = set(learned)
-    both = [name for name in dict.fromkeys(held) if name in known]
+    training_names = set(training)
+    both = [name for name in dict.fromkeys(held_out) if name in training_names]
     if not both:
         return []
-    count = len(set(held))
+    count = len(set(held_out))
     return [
-        f"{len(both):,} of {count:,} held-out {what} are also in the training data, such as {both[0]!r}: scores on "
+        f"{len(both):,} of {count:,} held-out {noun} are also in the training data, such as {both[0]!r}: scores on "
         "these are not held-out scores"
     ]
 
@@ -216,22 +216,24 @@ class HeldOutLoss:
                     f"{world} processes"
                 )
 
-    def evaluator(self, examining: EvaluationSettings) -> Evaluator | None:
+    def evaluator(self, evaluation_settings: EvaluationSettings) -> Evaluator | None:
         """An evaluator of this loss every --eval-every epochs; None without the flag."""
         split = f"held-out {self.sample_noun}"
-        return make_evaluator(examining, split, "loss", self.measure, higher_is_better=False)
+        return make_evaluator(
+            evaluation_settings, split, "loss", self.measure, higher_is_better=False
+        )
 
     def report(self) -> dict[str, Any]:
         """Number of distinct samples, loss, and mean of every term."""
-        different = {id(source.samples): len(source.samples) for source in self.sources}
+        counts_by_data = {id(source.samples): len(source.samples) for source in self.sources}
         terms = self.measure()
         loss = terms.pop("loss")
-        return {self.sample_noun: sum(different.values()), "loss": loss, "terms": terms}
+        return {self.sample_noun: sum(counts_by_data.values()), "loss": loss, "terms": terms}
 
     def describe(self, report: Mapping[str, Any]) -> str:
         """A report as one line of text."""
         terms = ", ".join(f"{term} {mean:.4g}" for term, mean in report["terms"].items())
-        return f"held out, {report[self.sample_noun]:,} {self.sample_noun}: loss {report['loss']:.4g} ({terms})"
+        return f"held-out {self.sample_noun} ({report[self.sample_noun]:,}): loss {report['loss']:.4g} ({terms})"
 
     def measure(self) -> dict[str, float]:
         """`loss` and every term's mean over its items for the current model; equal in all processes.
@@ -261,17 +263,17 @@ class HeldOutLoss:
     def baseline_losses(self) -> dict[str, float]:
         """Loss of constant predictions on the same samples, by term; see `ConstantBaseline`."""
         corruption = SampleCorruptor(self.training.seed)
-        found = ConstantBaseline()
+        baseline = ConstantBaseline()
         for source in self.sources:
             active = order_for_corruption(
                 [one for one in self.objectives if is_scored_by(source, one)]
             )
-            for start in range(0, len(source.samples), TOGETHER):
-                indices = range(start, min(start + TOGETHER, len(source.samples)))
-                batch = collate(corruption(source.samples, indices, AFTER, active))
+            for start in range(0, len(source.samples), DEFAULT_BATCH):
+                indices = range(start, min(start + DEFAULT_BATCH, len(source.samples)))
+                batch = collate(corruption(source.samples, indices, HELD_OUT_EPOCH, active))
                 for objective in active:
-                    found.add(objective.loss_targets(batch))
-        return found.losses()
+                    baseline.add(objective.loss_targets(batch))
+        return baseline.losses()
 
     def _share(self, step: ModelWithObjectives, device: torch.device) -> _ProcessSums:
         """The contribution of this process's samples."""
@@ -284,7 +286,7 @@ class HeldOutLoss:
             active = order_for_corruption(
                 [one for one in self.objectives if is_scored_by(source, one)]
             )
-            batch = collate(corruption(source.samples, indices, AFTER, active)).to(device)
+            batch = collate(corruption(source.samples, indices, HELD_OUT_EPOCH, active)).to(device)
             for teacher in self.teachers:
                 batch, checks = add_features(teacher, batch)
                 for check in checks:
@@ -303,13 +305,13 @@ class HeldOutLoss:
         Contrastive losses depend on a batch's samples, so batches are the same for any number of processes.
         """
         state = PartialState()
-        together = self.training.batch // self.training.gradient_accumulation_steps
+        batch_size = self.training.batch // self.training.gradient_accumulation_steps
         if self.training.batch_tokens:
-            together = max(TOGETHER, state.num_processes)
+            batch_size = max(DEFAULT_BATCH, state.num_processes)
         passes = []
         for source in self.sources:
             order = np.argsort(source.samples.lengths, kind="stable")
-            for indices in np.array_split(order, max(1, len(order) // together)):
+            for indices in np.array_split(order, max(1, len(order) // batch_size)):
                 passes.append((source, indices[state.process_index :: state.num_processes]))
         return passes
 
@@ -319,31 +321,33 @@ class HeldOutLoss:
         ).device
 
 
-def compare_with_baseline(held: HeldOutLoss, skilled: str) -> tuple[dict[str, Any], list[str]]:
+def compare_with_baseline(
+    held_out_loss: HeldOutLoss, consequence: str
+) -> tuple[dict[str, Any], list[str]]:
     """Losses and constant-prediction losses by term, and a note for each term that is no better.
 
-    `skilled`: the end of such a note, about the consequence.
+    `consequence`: the end of such a note: what the loss implies.
     """
-    levels = held.baseline_losses()
-    losses = held.measure()
-    told = {
+    levels = held_out_loss.baseline_losses()
+    losses = held_out_loss.measure()
+    comparison = {
         term: {"loss": losses[term], "guessing": level}
         for term, level in levels.items()
         if term in losses
     }
     notes = [
         f"{term} is no better than a constant prediction: its loss is {one['loss']:.4g}, that of predicting class "
-        f"frequencies (for numbers: their mean) is {one['guessing']:.4g}; {skilled}"
-        for term, one in told.items()
-        if not one["loss"] < LEFT * one["guessing"]
+        f"frequencies (for numbers: their mean) is {one['guessing']:.4g}; {consequence}"
+        for term, one in comparison.items()
+        if not one["loss"] < BASELINE_SHARE * one["guessing"]
     ]
-    return told, notes
+    return comparison, notes
 
 
-def report_held_out(held: HeldOutLoss | None) -> dict[str, Any]:
+def report_held_out(held_out_loss: HeldOutLoss | None) -> dict[str, Any]:
     """The `held` entry of a result, which is also printed; empty without held-out data."""
-    if held is None:
+    if held_out_loss is None:
         return {}
-    report = held.report()
-    print_notes([held.describe(report)])
+    report = held_out_loss.report()
+    print_notes([held_out_loss.describe(report)])
     return {"held": report}

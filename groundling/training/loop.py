@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from groundling.core.batch import Batch, EncoderOutput, collate, to_device
 from groundling.core.errors import InputError
-from groundling.core.registry import describe_value, require_kind
+from groundling.core.registry import describe_value, require_instance
 from groundling.core.rng import derive_seed, generator
 from groundling.data.samples import SampleDataset
 from groundling.models.formats import Encoder
@@ -51,7 +51,7 @@ from groundling.training.training_steps import (
     TrainingStep,
 )
 
-MOST_WORKERS = 4
+MAX_WORKERS = 4
 """Maximum number of data-loading processes by default."""
 
 
@@ -78,10 +78,12 @@ class ModelWithObjectives(nn.Module):
         # A compiled module would become a submodule and change the names of saved weights: compile `__call__`.
         self.compiled = torch.compile(self.model.__call__, dynamic=True)
 
-    def forward(self, batch: Batch, active: Sequence[str], compared: bool = False) -> ForwardOutput:
+    def forward(
+        self, batch: Batch, active: Sequence[str], return_logits: bool = False
+    ) -> ForwardOutput:
         """One pass: the model, then the heads of all active objectives, then their losses.
 
-        Logits are returned only if `compared`: DDP expects a gradient through every output.
+        Logits are returned only if `return_logits`: DDP expects a gradient through every output.
         """
         encoded = self.model(batch) if self.compiled is None else self.compiled(batch)
         scoring = [o for o in self.objectives if isinstance(o, Objective) and o.name in active]
@@ -105,7 +107,7 @@ class ModelWithObjectives(nn.Module):
                 )
             self.scored_by.update(dict.fromkeys(scored, objective))
             terms.update(scored)
-        if not compared:
+        if not return_logits:
             return ForwardOutput(terms, {})
         named = {objective.name: objective for objective in scoring}
         logits = {name: named[name].comparison_logits(answer) for name, answer in heads.items()}
@@ -164,10 +166,10 @@ def _quiet_writer() -> Iterator[None]:
     """Suppress the traceback of TensorBoard's thread on a full disk: the writer's next call raises the same error."""
     before = threading.excepthook
 
-    def hook(told: threading.ExceptHookArgs) -> None:
-        is_writers = type(told.thread).__module__.startswith("tensorboard")
-        if not is_writers or not isinstance(told.exc_value, OSError):
-            before(told)
+    def hook(args: threading.ExceptHookArgs) -> None:
+        is_writers = type(args.thread).__module__.startswith("tensorboard")
+        if not is_writers or not isinstance(args.exc_value, OSError):
+            before(args)
 
     threading.excepthook = hook
     try:
@@ -196,7 +198,7 @@ class _TrainingLoop:
         config: TrainConfig,
         out: Path,
         teachers: Sequence[Teacher],
-        inner: TrainingStep,
+        training_step: TrainingStep,
         evaluator: Evaluator | None,
     ) -> None:
         """Arguments as in `train`; resumes from the last checkpoint in `out`."""
@@ -204,11 +206,11 @@ class _TrainingLoop:
         self.sources = sources
         self.config = config
         self.teachers = teachers
-        self.inner = inner
+        self.training_step = training_step
         self.evaluator = evaluator
         self.accelerator = _accelerator(config, out)
         _check_names(objectives)
-        _check_needs(sources, objectives, config)
+        _check_inputs(sources, objectives, config)
         self.plan = plan_batches(sources, objectives, config, self.accelerator.num_processes)
         self.module = ModelWithObjectives(model, objectives).to(self.accelerator.device)
         if config.compile:
@@ -229,14 +231,16 @@ class _TrainingLoop:
 
     def run(self) -> None:
         """Run all remaining steps."""
-        feed = _batches(self.plan, self.objectives, self.config, self.accelerator, self.start)
+        micro_batches = _batches(
+            self.plan, self.objectives, self.config, self.accelerator, self.start
+        )
         self.module.train()
         began = time.perf_counter() - self.counters.seconds
         progress = Progress("training", len(self.plan), "step", done=self.start)
         for step in range(self.start, len(self.plan)):
             if self.evaluator is not None and self.evaluator.should_stop(self.counters.evaluations):
                 break
-            batches, checks = self._next_batches(feed, step)
+            batches, checks = self._next_batches(micro_batches, step)
             norm = self._optimizer_step(step, batches)
             self.deferred_checks.submit([*checks, *self._finite_checks(norm, step)])
             self.counters.step = step + 1
@@ -250,7 +254,7 @@ class _TrainingLoop:
             self.checkpoints.load_best(self.module, best)
         self._check_weights()
         # end_training() would also destroy the process group, which later runs need.
-        with disk_errors(self.log.path, self.checkpoints.intact()):
+        with disk_errors(self.log.path, self.checkpoints.intact_remark()):
             for tracker in self.accelerator.trackers:
                 tracker.finish()
 
@@ -260,17 +264,17 @@ class _TrainingLoop:
         return [objective for objective in self.objectives if is_scored_by(source, objective)]
 
     def _next_batches(
-        self, feed: Iterator[Batch], step: int
+        self, micro_batches: Iterator[Batch], step: int
     ) -> tuple[list[Batch], list[FiniteCheck]]:
         """The step's micro-batches with features of uncached teachers, and checks of these features."""
         device = self.accelerator.device
         batches = []
         checks = []
         for _ in range(self.config.gradient_accumulation_steps):
-            batch = next(feed).to(device, non_blocking=True)
+            batch = next(micro_batches).to(device, non_blocking=True)
             for teacher in self.teachers:
-                batch, found = add_features(teacher, batch)
-                checks += found
+                batch, feature_checks = add_features(teacher, batch)
+                checks += feature_checks
             batches.append(batch)
         if step == self.start:
             for objective in self._active(step):
@@ -307,11 +311,11 @@ class _TrainingLoop:
         Reads the batches in host memory, without synchronising with the GPU.
         """
         hosts = [batch.cpu_copy for batch in batches]
-        counts = count_items([*active, self.inner], hosts)
-        answered = [sum(one.count_logits(batch) for batch in hosts) for one in active]
+        counts = count_items([*active, self.training_step], hosts)
+        logit_counts = [sum(one.count_logits(batch) for batch in hosts) for one in active]
         tokens = sum(batch.truncated_tokens for batch in hosts)
         regions = sum(batch.truncated_regions for batch in hosts)
-        totals = self._sum_over_processes([tokens, regions, *answered, *counts.values()])
+        totals = self._sum_over_processes([tokens, regions, *logit_counts, *counts.values()])
         self.truncated = self.truncated + totals[:2]
         summed = totals[2:].unbind()
         names = [objective.name for objective in active]
@@ -341,17 +345,17 @@ class _TrainingLoop:
         torch.manual_seed(derive_seed(self.config.seed, "dropout", step, place, 0))
         micro = MicroBatchContext(
             batch,
-            lambda changed: self.wrapped(changed, names, self.inner.compares_logits),
+            lambda changed: self.wrapped(changed, names, self.training_step.compares_logits),
             lambda terms: self._loss(terms, step, counts.terms),
             self.accelerator.backward,
             self.objectives[0].sizes,
             counts.heads,
         )
         last = number == self.config.gradient_accumulation_steps - 1
-        waiting = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
-        with waiting, self.accelerator.autocast():
+        no_sync = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
+        with no_sync, self.accelerator.autocast():
             return _check_terms(
-                f"{type(self.inner).__name__}: the training step", self.inner(micro)
+                f"{type(self.training_step).__name__}: the training step", self.training_step(micro)
             )
 
     def _loss(self, terms: Terms, step: int, totals: Mapping[str, Tensor]) -> Tensor:
@@ -382,7 +386,7 @@ class _TrainingLoop:
             counters.train_metrics = self.log.write(
                 done, lr=rate, norm=float(norm), seconds=seconds
             )
-            progress.tell(counters.train_metrics)
+            progress.set_measurements(counters.train_metrics)
         if saving:
             self._check_weights()
         if evaluator is not None:
@@ -393,14 +397,14 @@ class _TrainingLoop:
     def _evaluate(self, evaluator: Evaluator, progress: Progress) -> None:
         """Evaluate, and keep the weights if they are the best so far."""
         counters = self.counters
-        taken = json_safe(
+        scores = json_safe(
             {"step": counters.step, **evaluator.measure()}
         )  # in a checkpoint's JSON types
-        counters.evaluations = [*counters.evaluations, taken]
+        counters.evaluations = [*counters.evaluations, scores]
         self.log.note(
-            counters.step, {f"{evaluator.split} {k}": taken[k] for k in taken if k != "step"}
+            counters.step, {f"{evaluator.split} {k}": scores[k] for k in scores if k != "step"}
         )
-        progress.say(evaluator.describe(counters.evaluations))
+        progress.write(evaluator.describe(counters.evaluations))
         if self._best_step() == counters.step and self.accelerator.is_main_process:
             self.checkpoints.save_best(self.module, counters.step)
 
@@ -413,13 +417,15 @@ class _TrainingLoop:
     def _check_weights(self) -> None:
         """Raises InputError for NaN or infinite weights, before they are saved or exported."""
         weights = self.module.state_dict().items()
-        sound = {
+        is_finite = {
             name: value.isfinite().all() for name, value in weights if value.is_floating_point()
         }
-        if not sound:
+        if not is_finite:
             return
         # Read all at once: each read synchronises with the GPU.
-        for name, is_sound in zip(sound, torch.stack([*sound.values()]).tolist(), strict=True):
+        for name, is_sound in zip(
+            is_finite, torch.stack([*is_finite.values()]).tolist(), strict=True
+        ):
             if not is_sound:
                 raise InputError(
                     f"step {self.counters.step}: weights of {name} are NaN or infinite, so no model is written; "
@@ -430,9 +436,9 @@ class _TrainingLoop:
         """Write a checkpoint from the main process, while the others wait."""
         if self.accelerator.scaler is not None:
             self.counters.scaler = self.accelerator.scaler.state_dict()
-        dropped, left_out = self.truncated.expand(2).tolist()
-        self.counters.truncated_tokens += dropped
-        self.counters.truncated_regions += left_out
+        truncated_tokens, truncated_regions = self.truncated.expand(2).tolist()
+        self.counters.truncated_tokens += truncated_tokens
+        self.counters.truncated_regions += truncated_regions
         self.truncated = torch.zeros((), dtype=torch.long)
         if self.accelerator.is_main_process:
             self.checkpoints.save(self.module, self.optimizer, self.counters, self._best_step())
@@ -441,7 +447,7 @@ class _TrainingLoop:
     def result(self) -> dict[str, object]:
         """The result of the run."""
         counters = self.counters
-        told: dict[str, object] = {
+        result: dict[str, object] = {
             "steps": counters.step,
             "epochs": round(self.plan.covered_epochs() * counters.step / len(self.plan), 4),
             "samples": sum(len(source.samples) for source in _unique_sources(self.sources)),
@@ -457,10 +463,10 @@ class _TrainingLoop:
             },
         }
         if self.evaluator is not None:
-            told["evaluation"] = self.evaluator.report(
+            result["evaluation"] = self.evaluator.report(
                 counters.evaluations, counters.step, len(self.plan)
             )
-        return told
+        return result
 
 
 def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
@@ -477,14 +483,13 @@ def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
     processes = accelerator.num_processes
     if not config.batch_tokens and config.batch % (config.gradient_accumulation_steps * processes):
         raise InputError(
-            f"batch={config.batch} cannot be split evenly into "
-            f"{config.gradient_accumulation_steps} micro-batches on {processes} "
-            "processes"
+            f"--batch {config.batch}: cannot be split evenly into {config.gradient_accumulation_steps} micro-batches "
+            f"on {processes} processes; pass a multiple of {config.gradient_accumulation_steps * processes}"
         )
     return accelerator
 
 
-def _check_needs(
+def _check_inputs(
     sources: Sequence[DataSource], objectives: Sequence[Objective], config: TrainConfig
 ) -> None:
     """Raises InputError if the samples lack an objective's input; labels and features may be added later."""
@@ -508,12 +513,12 @@ def _batches(
 ) -> Iterator[Batch]:
     """This process's micro-batches from optimizer step `start` on."""
     rank, world = accelerator.process_index, accelerator.num_processes
-    feed = MicroBatchDataset(plan, objectives, config.gradient_accumulation_steps, rank, world)
+    dataset = MicroBatchDataset(plan, objectives, config.gradient_accumulation_steps, rank, world)
     return iter(
         DataLoader(
-            feed,
+            dataset,
             batch_size=None,
-            sampler=range(start * config.gradient_accumulation_steps, len(feed)),
+            sampler=range(start * config.gradient_accumulation_steps, len(dataset)),
             num_workers=_workers(config, accelerator.device),
             pin_memory=accelerator.device.type == "cuda",
         )
@@ -524,15 +529,15 @@ def _workers(config: TrainConfig, device: torch.device) -> int:
     """Number of data-loading processes: `config.workers`, or a default for the machine."""
     if config.workers >= 0:
         return config.workers
-    return 0 if device.type == "cpu" else min(MOST_WORKERS, os.cpu_count() or 1)
+    return 0 if device.type == "cpu" else min(MAX_WORKERS, os.cpu_count() or 1)
 
 
 def _clip_gradients(accelerator: Accelerator, module: nn.Module, config: TrainConfig) -> Tensor:
     """Clip the step's gradient; returns its norm () before clipping."""
-    together = (
+    max_norm = (
         config.max_grad_norm if config.max_grad_norm and not config.clip_per_tensor else math.inf
     )
-    norm: Tensor = accelerator.clip_grad_norm_(module.parameters(), together)
+    norm: Tensor = accelerator.clip_grad_norm_(module.parameters(), max_norm)
     if config.max_grad_norm and config.clip_per_tensor:
         clip_each_gradient(module, config.max_grad_norm)
     return norm
@@ -583,35 +588,35 @@ def count_items(
     return counts
 
 
-def _check_terms(who: str, found: object) -> dict[str, Tensor]:
+def _check_terms(who: str, returned: object) -> dict[str, Tensor]:
     """The terms that an objective or a training step returned; raises InputError unless they are scalars by name."""
-    if not isinstance(found, Mapping):
+    if not isinstance(returned, Mapping):
         raise InputError(
-            f"{who} returned {describe_value(found)}, expected a dict of summed terms, scalars by name"
+            f"{who} returned {describe_value(returned)}, expected a dict of summed terms, scalars by name"
         )
-    for term, value in found.items():
-        if require_kind(value, Tensor, f"{who} returned as {term!r}").ndim:
+    for term, value in returned.items():
+        if require_instance(value, Tensor, f"{who} returned as {term!r}").ndim:
             raise InputError(
                 f"{who} returned a tensor {tuple(value.shape)} as {term!r}, expected its sum, a tensor ()"
             )
-    return dict(found)
+    return dict(returned)
 
 
 def _check_counts(one: Objective | TrainingStep, batch: Batch) -> dict[str, int]:
     """Number of items of each term in a batch; raises InputError unless they are integers by name."""
     who = one.name if isinstance(one, Objective) else type(one).__name__
-    found: object = one.count(batch)
-    if not isinstance(found, Mapping):
+    returned: object = one.count(batch)
+    if not isinstance(returned, Mapping):
         raise InputError(
-            f"{who}: `count` returned {describe_value(found)}, expected a dict of numbers"
+            f"{who}: `count` returned {describe_value(returned)}, expected a dict of numbers"
         )
-    for term, count in found.items():
+    for term, count in returned.items():
         if not isinstance(count, int | np.integer) or count < 0:
             what = f"{count!r}" if isinstance(count, int) else describe_value(count)
             raise InputError(
                 f"{who}: `count` returned {what} as {term!r}, expected an integer, 0 or more"
             )
-    return dict(found)
+    return dict(returned)
 
 
 def _divisor(totals: Mapping[str, Tensor], term: str) -> Tensor | float:
@@ -624,7 +629,7 @@ class _DeferredChecks:
 
     def __init__(self) -> None:
         self.numbers: Tensor | None = None
-        self.arrived: torch.Event | None = None
+        self.copy_event: torch.Event | None = None
         self.checks: list[FiniteCheck] = []
 
     def submit(self, checks: Sequence[FiniteCheck]) -> None:
@@ -637,19 +642,19 @@ class _DeferredChecks:
         # The copy goes to page-locked memory: an event waits for it alone, not for work queued later.
         self.numbers = numbers.to("cpu", non_blocking=True)
         if numbers.is_cuda:
-            self.arrived = torch.Event(numbers.device)
-            self.arrived.record()
+            self.copy_event = torch.Event(numbers.device)
+            self.copy_event.record()
 
     def raise_if_not_finite(self) -> None:
         """Raises InputError if a number of the pending checks is not finite."""
         if self.numbers is None:
             return
-        if self.arrived is not None:
-            self.arrived.synchronize()
+        if self.copy_event is not None:
+            self.copy_event.synchronize()
         for check, number in zip(self.checks, self.numbers.tolist(), strict=True):
             check.raise_if_not_finite(number)
         self.numbers = None
-        self.arrived = None
+        self.copy_event = None
 
 
 class _TrainingLog:
@@ -673,12 +678,12 @@ class _TrainingLog:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 kept = [json_text(line) for line in read_log(path) if line["step"] <= step]
                 write_whole(path, "".join(line + "\n" for line in kept))
-        with disk_errors(path.parent / "tensorboard", checkpoints.intact()):
+        with disk_errors(path.parent / "tensorboard", checkpoints.intact_remark()):
             accelerator.init_trackers("tensorboard")
 
     def advice(self) -> str:
         """Advice for a loss or gradient that is not finite."""
-        intact = self.checkpoints.intact()
+        intact = self.checkpoints.intact_remark()
         return f"{intact}{', ' if intact else ''}lower --lr or use --precision fp32"
 
     def add(self, terms: Terms, weights: Mapping[str, float]) -> None:
@@ -733,7 +738,7 @@ class _TrainingLog:
         """Append measurements after a step, from the main process; None marks an undefined value."""
         if not self.accelerator.is_main_process:
             return
-        with disk_errors(self.path, self.checkpoints.intact()):
+        with disk_errors(self.path, self.checkpoints.intact_remark()):
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json_text({"step": step, **measured}) + "\n")
             defined = {name: value for name, value in measured.items() if value is not None}

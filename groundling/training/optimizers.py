@@ -34,15 +34,15 @@ class BertAdam(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient; `closure` is ignored."""
         for group in self.param_groups:
-            moved: list[Tensor] = [one for one in group["params"] if one.grad is not None]
-            if all(one.is_cpu for one in moved):
+            parameters: list[Tensor] = [one for one in group["params"] if one.grad is not None]
+            if all(one.is_cpu for one in parameters):
                 # One by one, each stays in the CPU caches, and no second copy of all parameters is needed.
-                for one in moved:
-                    self._move([one], group)
+                for one in parameters:
+                    self._update([one], group)
             else:
-                self._move(moved, group)
+                self._update(parameters, group)
 
-    def _move(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         """Update parameters that have gradients, with fused kernels where available."""
         for one in parameters:
             if not self.state[one]:
@@ -76,9 +76,9 @@ def _groups(module: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            of_head = name.startswith("objectives.")
+            is_head = name.startswith("objectives.")
             decays = config.decay_bias_and_norm or parameter.ndim > 1
-            groups.setdefault((of_head, decays), []).append(parameter)
+            groups.setdefault((is_head, decays), []).append(parameter)
     return [
         {
             "params": parameters,
@@ -123,14 +123,14 @@ def _learning_rate_factor(
     return 1.0
 
 
-def clip_each_gradient(module: nn.Module, largest: float) -> None:
+def clip_each_gradient(module: nn.Module, max_norm: float) -> None:
     """Clip every parameter's gradient norm separately (uclanlp/visualbert, visualbert/pytorch_pretrained_bert)."""
     gradients = _gradients(module.parameters())
     if not gradients:
         return
     norms = torch.stack(torch._foreach_norm(gradients))
     # The same as torch.nn.utils.clip_grad_norm_ for each parameter.
-    shares = (largest / (norms + 1e-6)).clamp(max=1)
+    shares = (max_norm / (norms + 1e-6)).clamp(max=1)
     torch._foreach_mul_(gradients, shares.unbind())
 
 

@@ -48,7 +48,7 @@ class ImageBoxes:
     """
     appended_detections: int = 0
     """Number of detected boxes, which follow the annotated ones."""
-    segments: Path | None = None
+    segmentation_file: Path | None = None
     """VCR's json, which has the objects' segmentations.
 
     Read with the image, because masks take time.
@@ -72,10 +72,10 @@ class AnnotatedBoxes(NamedTuple):
         Raises InputError if the annotated image had another size.
         """
         if not any(self.size):
-            return _cut(self.boxes, size)
+            return _as_shares(self.boxes, size)
         if self.size != size:
-            there = f"{size[0]}x{size[1]}"
-            raise InputError(f"{there} pixels, but annotated as {self.size[0]}x{self.size[1]}")
+            actual = f"{size[0]}x{size[1]}"
+            raise InputError(f"{actual} pixels, but annotated as {self.size[0]}x{self.size[1]}")
         return self.boxes
 
 
@@ -97,16 +97,16 @@ class DetectionFilter:
     def __call__(self, boxes: np.ndarray, confidence: np.ndarray) -> np.ndarray:
         """Indices of the (R, 4) boxes to keep, by confidence.
 
-        Fewer than `least` only if there are no more.
+        Fewer than `min_boxes` only if there are no more.
         """
-        chosen: list[int] = []
+        selected: list[int] = []
         for at in np.argsort(-confidence, kind="stable"):
-            enough = len(chosen) >= self.min_boxes and confidence[at] <= self.threshold
-            if enough or len(chosen) >= self.max_boxes:
+            enough = len(selected) >= self.min_boxes and confidence[at] <= self.threshold
+            if enough or len(selected) >= self.max_boxes:
                 break
-            if not chosen or box_iou(boxes[at], boxes[chosen]).max() <= self.nms_iou:
-                chosen.append(int(at))
-        return np.array(chosen, np.int64)
+            if not selected or box_iou(boxes[at], boxes[selected]).max() <= self.nms_iou:
+                selected.append(int(at))
+        return np.array(selected, np.int64)
 
 
 def box_iou(box: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -123,13 +123,15 @@ class Detector:
     sigmoids (RT-DETR, D-FINE).
     """
 
-    def __init__(self, source: str | Path, keep: DetectionFilter, device: str = "cpu") -> None:
+    def __init__(
+        self, source: str | Path, detection_filter: DetectionFilter, device: str = "cpu"
+    ) -> None:
         """`source` is a hub id or a folder with model and image processor.
 
         Raises InputError if it cannot be loaded.
         """
         config = load_config(source)
-        self.keep = keep
+        self.detection_filter = detection_filter
         self.device = device
         self.processor = load_processor(source)
         try:
@@ -158,14 +160,14 @@ class Detector:
 
     def _best(self, scores: np.ndarray, corners: np.ndarray) -> ImageBoxes:
         """The boxes to keep, from all scores (Q, C) and corners (Q, 4) of an image."""
-        cut, good = clip_boxes(
+        clipped, good = clip_boxes(
             corners.clip(0, 1)
         )  # a detected box may extend beyond the image, and is clipped
         scores = scores[good]
-        cut = cut[good]
-        kept = self.keep(cut, scores.max(1))
-        distribution = scores[kept] / scores[kept].sum(1, keepdims=True)
-        return ImageBoxes(cut[kept], scores[kept].max(1), distribution, int((~good).sum()))
+        clipped = clipped[good]
+        places = self.detection_filter(clipped, scores.max(1))
+        distribution = scores[places] / scores[places].sum(1, keepdims=True)
+        return ImageBoxes(clipped[places], scores[places].max(1), distribution, int((~good).sum()))
 
 
 def grid_boxes(side: int) -> ImageBoxes:
@@ -189,7 +191,7 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, AnnotatedBoxes
     """
     if len(sources) == 1 and Path(sources[0]).is_dir():
         return _of_vcr(Path(sources[0]))
-    known = _CocoFiles()
+    files = _CocoFiles()
     detections: list[tuple[str | Path, list[Detection]]] = []
     for source in sources:
         if Path(source).is_dir():
@@ -198,11 +200,11 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, AnnotatedBoxes
         if are_detections(content):
             detections.append((source, read_detections(source, content)))
         else:
-            known.add_instances(source, content)
-    has_annotations = bool(known.files)
-    for source, found in detections:
-        known.add_detections(source, found, has_annotations)
-    return known.boxes()
+            files.add_instances(source, content)
+    has_annotations = bool(files.files)
+    for source, file_detections in detections:
+        files.add_detections(source, file_detections, has_annotations)
+    return files.boxes()
 
 
 def _content(source: str | Path) -> Any:
@@ -220,58 +222,62 @@ class _CocoFiles:
         self.files: dict[Hashable, str] = {}
         self.listed: set[str] = set()
         self.sizes: dict[Hashable, tuple[int, int]] = {}
-        self.notes: dict[Hashable, list[BoxAnnotation]] = {}
+        self.annotations: dict[Hashable, list[BoxAnnotation]] = {}
         self.names: dict[int, str] = {}
         self.detected: set[Hashable] = set()
 
     def add_instances(self, path: str | Path, content: Any) -> None:
         """Add the images and annotations of COCO's instances json."""
-        read = read_instances(Path(path), content).require_valid()
-        for category, name in read.names.items():
+        instances = read_instances(Path(path), content).require_valid()
+        for category, name in instances.names.items():
             self._add_class(path, category, name)
-        for number, file in read.files.items():
+        for number, file in instances.files.items():
             if number in self.files or file in self.listed:
                 raise InputError(f"{path}: {file} is listed twice")
-        self.listed |= read.listed
-        self.files |= read.files
-        self.sizes |= read.sizes
-        self.notes |= read.notes
+        self.listed |= instances.listed
+        self.files |= instances.files
+        self.sizes |= instances.sizes
+        self.annotations |= instances.annotations
 
     def add_detections(
-        self, path: str | Path, found: Sequence[Detection], has_annotations: bool
+        self, path: str | Path, detections: Sequence[Detection], has_annotations: bool
     ) -> None:
         """Add detected boxes; with annotations, only of their images and classes."""
-        for number, one in enumerate(found):
+        for number, detection in enumerate(detections):
             where = f"{path}, entry {number}"
-            if not one.category:
+            if not detection.category:
                 raise InputError(f"{where}: expected category_id, which a store needs")
-            if has_annotations and one.image not in self.files:
-                raise InputError(f"{where}: image {one.image} is not among the annotations' images")
-            if has_annotations and one.category not in self.names:
-                raise InputError(f"{where}: class {one.category} is not among the annotations'")
-            if has_annotations and one.name:
-                self._add_class(path, one.category, one.name)
+            if has_annotations and detection.image not in self.files:
+                raise InputError(
+                    f"{where}: image {detection.image} is not among the annotations' images"
+                )
+            if has_annotations and detection.category not in self.names:
+                raise InputError(
+                    f"{where}: class {detection.category} is not among the annotations'"
+                )
+            if has_annotations and detection.name:
+                self._add_class(path, detection.category, detection.name)
             if not has_annotations:
-                self._add_class(path, one.category, one.name or str(one.category))
-                file = f"COCO_train2014_{one.image:012d}.jpg"
-                self.files.setdefault(one.image, file)
-                self.sizes.setdefault(one.image, (0, 0))
-            box = BoxAnnotation(one.corners.tolist(), one.category, one.score)
-            self.notes.setdefault(one.image, []).append(box)
-            self.detected.add(one.image)
+                self._add_class(path, detection.category, detection.name or str(detection.category))
+                file = f"COCO_train2014_{detection.image:012d}.jpg"
+                self.files.setdefault(detection.image, file)
+                self.sizes.setdefault(detection.image, (0, 0))
+            box = BoxAnnotation(detection.corners.tolist(), detection.category, detection.score)
+            self.annotations.setdefault(detection.image, []).append(box)
+            self.detected.add(detection.image)
 
     def boxes(self) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
         """Every image's boxes by its file, and the names of the classes."""
         order = sorted(self.names)
         place = {category: at for at, category in enumerate(order)}
-        found = {}
+        boxes_of = {}
         for image, file in self.files.items():
             size = self.sizes[image]
             boxes = replace(
-                _boxes(self.notes[image], place), annotated_order=image not in self.detected
+                _boxes(self.annotations[image], place), annotated_order=image not in self.detected
             )
-            found[file] = AnnotatedBoxes(size, _cut(boxes, size) if any(size) else boxes)
-        return found, [self.names[category] for category in order]
+            boxes_of[file] = AnnotatedBoxes(size, _as_shares(boxes, size) if any(size) else boxes)
+        return boxes_of, [self.names[category] for category in order]
 
     def _add_class(self, path: str | Path, category: int, name: str) -> None:
         if self.names.setdefault(category, name) != name:
@@ -280,44 +286,48 @@ class _CocoFiles:
             )
 
 
-def _boxes(notes: Sequence[BoxAnnotation], place: Mapping[int, int]) -> ImageBoxes:
+def _boxes(annotations: Sequence[BoxAnnotation], place: Mapping[int, int]) -> ImageBoxes:
     """An image's boxes in pixels, the most confident first; `place`: number of a class by its id."""
-    ordered = sorted(notes, key=lambda note: -note.confidence)
+    ordered = sorted(annotations, key=lambda annotation: -annotation.confidence)
     return ImageBoxes(
-        np.array([note.corners for note in ordered], float).reshape(-1, 4),
-        np.array([note.confidence for note in ordered], np.float32),
-        np.array([place[note.category] for note in ordered], np.int64),
+        np.array([annotation.corners for annotation in ordered], float).reshape(-1, 4),
+        np.array([annotation.confidence for annotation in ordered], np.float32),
+        np.array([place[annotation.category] for annotation in ordered], np.int64),
     )
 
 
-def _cut(boxes: ImageBoxes, size: tuple[int, int]) -> ImageBoxes:
+def _as_shares(boxes: ImageBoxes, size: tuple[int, int]) -> ImageBoxes:
     """Boxes in pixels, as shares of an image of this width and height, without those
     that are empty or outside.
     """
     shares = boxes.boxes.astype(np.float32) / np.array(size * 2, np.float32)
-    cut, kept = clip_boxes(shares)
-    classes = None if boxes.classes is None else boxes.classes[kept]
-    left_out = int((~kept).sum())
-    return ImageBoxes(cut[kept], boxes.confidence[kept], classes, left_out, boxes.annotated_order)
+    clipped, valid = clip_boxes(shares)
+    classes = None if boxes.classes is None else boxes.classes[valid]
+    left_out = int((~valid).sum())
+    return ImageBoxes(
+        clipped[valid], boxes.confidence[valid], classes, left_out, boxes.annotated_order
+    )
 
 
 def _of_vcr(folder: Path) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
-    """As `annotated`, for VCR's folder.
+    """As `read_annotated_boxes`, for VCR's folder.
 
     Confidence is 1 for all boxes, which keeps the order of the tags' numbers.
     """
-    stills = {path: read_vcr_objects(path) for path in sorted(folder.rglob("*.json"))}
-    if not stills:
+    objects_by_file = {path: read_vcr_objects(path) for path in sorted(folder.rglob("*.json"))}
+    if not objects_by_file:
         raise InputError(
             f"{folder}: no json in this folder; expected VCR's vcr1images, or a COCO instances json"
         )
-    names = class_names(name for objects in stills.values() for name in objects.names)
-    number = {name: at for at, name in enumerate(names)}
+    names = class_names(name for objects in objects_by_file.values() for name in objects.names)
+    number = {name: place for place, name in enumerate(names)}
     boxes = {}
-    for path, objects in stills.items():
+    for path, objects in objects_by_file.items():
         file = path.relative_to(folder).with_suffix(".jpg").as_posix()
         confidence = np.ones_like(objects.confidence)
         classes = np.array([number[name] for name in objects.names], np.int64)
-        found = ImageBoxes(objects.boxes, confidence, classes, annotated_order=True, segments=path)
-        boxes[file] = AnnotatedBoxes(objects.size, found)
+        image_boxes = ImageBoxes(
+            objects.boxes, confidence, classes, annotated_order=True, segmentation_file=path
+        )
+        boxes[file] = AnnotatedBoxes(objects.size, image_boxes)
     return boxes, names

@@ -1,5 +1,5 @@
 """Region features from any Hugging Face vision backbone, for folders of
-images and for single photos.
+images and for single images.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from transformers import AutoModel
 
 from groundling.core.errors import InputError, raise_first
 from groundling.data.images import (
-    PICTURES,
-    Picture,
+    IMAGE_ENDINGS,
+    ImageInput,
     check_image_folder,
     image_id,
     is_image_file,
@@ -125,7 +125,7 @@ class Backbone:
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
-    def made_by(self) -> str:
+    def origin(self) -> str:
         """Model, image size and weights, in a few words."""
         scaled = f"{self.square} x {self.square}" if self.square else f"short side {self.side}"
         return f"{self.source} at {scaled} pixels (weights {self.sha256[:8]})"
@@ -187,25 +187,27 @@ def list_images(
     else:
         outside = []
         paths = sorted(path for path in folder.rglob("*") if is_image_file(path.name))
-    there = []
-    gaps = [f"{file}: leads out of {folder}; not followed" for file in outside]
+    present = []
+    left_out = [f"{file}: leads out of {folder}; not followed" for file in outside]
     for path in paths:
         if path.is_file():
-            there.append(path)
+            present.append(path)
         else:
-            gaps.append(f"{path.relative_to(folder)}: no such image in {folder}")
+            left_out.append(f"{path.relative_to(folder)}: no such image in {folder}")
     if not extraction.skip_missing:
-        raise_first(gaps, "; add them or pass --skip-missing")
-    kept: dict[str, Path] = {}
-    for path in there:
+        raise_first(left_out, "; add them or pass --skip-missing")
+    file_of: dict[str, Path] = {}
+    for path in present:
         file = path.relative_to(folder)
-        first = kept.setdefault(image_id(file.as_posix()), path)
+        first = file_of.setdefault(image_id(file.as_posix()), path)
         if first != path:
-            gaps.append(f"{file}: same id as {first.relative_to(folder)}; the first one counts")
-    if not kept:
+            left_out.append(f"{file}: same id as {first.relative_to(folder)}; the first one counts")
+    if not file_of:
         unread = "".join(f"; {line}" for line in unread_images(folder))
-        raise InputError(f"{folder}: no images to read ({', '.join(sorted(PICTURES))}){unread}")
-    return list(kept.items()), gaps
+        raise InputError(
+            f"{folder}: no images to read ({', '.join(sorted(IMAGE_ENDINGS))}){unread}"
+        )
+    return list(file_of.items()), left_out
 
 
 class LoadedImage(NamedTuple):
@@ -232,23 +234,26 @@ class Extractor:
         Empty if there are none.
         """
         self.extraction = extraction
-        self.finding = finding = extraction.detection
+        self.detection = detection = extraction.detection
         self.annotations = annotations
-        self.backbone = Backbone(finding.backbone, finding.shortest_edge, device)
+        self.backbone = Backbone(detection.backbone, detection.shortest_edge, device)
         self.detector: Detector | None = None
-        models = {"backbone": finding.backbone}
+        models = {"backbone": detection.backbone}
         weights = {"backbone": self.backbone.sha256}
         preprocessing: dict[str, Any] = {"backbone": self.backbone.facts}
         sources = list(extraction.boxes)
-        if finding.grid:
-            sources = [f"a grid of {finding.grid} x {finding.grid}"]
+        if detection.grid:
+            sources = [f"a grid of {detection.grid} x {detection.grid}"]
         if not sources or extraction.add_detected_boxes:
-            keep = DetectionFilter(
-                finding.score_threshold, finding.min_boxes, finding.max_boxes, finding.iou_threshold
+            detection_filter = DetectionFilter(
+                detection.score_threshold,
+                detection.min_boxes,
+                detection.max_boxes,
+                detection.iou_threshold,
             )
-            sources.append(f"the detector, {keep}")
-            self.detector = Detector(finding.detector, keep, device)
-            models["detector"] = finding.detector
+            sources.append(f"the detector, {detection_filter}")
+            self.detector = Detector(detection.detector, detection_filter, device)
+            models["detector"] = detection.detector
             weights["detector"] = weights_sha256(self.detector.model)
             preprocessing["detector"] = self.detector.processor.to_dict()
             names = names if extraction.boxes else self.detector.names
@@ -257,19 +262,19 @@ class Extractor:
         text = json.dumps(preprocessing, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.key: dict[str, Any] = {"weights": weights, "preprocessing": digest, "boxes": source}
-        if any(one.boxes.segments for one in annotations.values()):
+        if any(one.boxes.segmentation_file for one in annotations.values()):
             self.key["cover"] = (
                 "14 x 14"  # shards of an unfinished store of an older version have none
             )
         self.facts: dict[str, Any] = {
             "model": models,
             "identity": self.backbone.identity,
-            "made_by": self.backbone.made_by,
+            "made_by": self.backbone.origin,
             "weights": weights,
             "preprocessing": json.loads(text),
             "preprocessing_sha256": digest,
             "boxes_from": source,
-            **({} if extraction.boxes else {"made_with": finding.manifest_entry()}),
+            **({} if extraction.boxes else {"made_with": detection.manifest_entry()}),
             "classes": len(names),
             "class_names": names,
         }
@@ -279,7 +284,7 @@ class Extractor:
             )
 
     def __call__(
-        self, images: Sequence[tuple[str, Picture]], progress: Progress | None = None
+        self, images: Sequence[tuple[str, ImageInput]], progress: Progress | None = None
     ) -> tuple[list[ImageRegions], list[str]]:
         """Regions of images in order, and reasons for skipped images.
 
@@ -300,74 +305,80 @@ class Extractor:
                 else:
                     sizes.setdefault(ready.image.size, []).append(ready)
             for of_one_size in sizes.values():
-                for image in self._together(of_one_size):
+                for image in self._same_size_regions(of_one_size):
                     regions[image.id] = image
             if progress is not None:
                 progress.step(len(batch))
-        kept = []
+        regions_in_order = []
         for name, _ in images:
             if name in regions and len(regions[name].boxes):
-                kept.append(regions[name])
+                regions_in_order.append(regions[name])
             elif name in regions:
                 skipped.append(f"{name}: no box in this image")
-        return kept, skipped
+        return regions_in_order, skipped
 
-    def _read(self, name: str, picture: Picture) -> LoadedImage:
-        image = read_image(picture)
-        if not self.annotations or not isinstance(picture, Path):
+    def _read(self, name: str, source: ImageInput) -> LoadedImage:
+        image = read_image(source)
+        if not self.annotations or not isinstance(source, Path):
             return LoadedImage(name, image)
-        known = self.annotations[picture.relative_to(self.extraction.images).as_posix()]
-        return LoadedImage(name, image, known.for_image_size(image.size))
+        annotated = self.annotations[source.relative_to(self.extraction.images).as_posix()]
+        return LoadedImage(name, image, annotated.for_image_size(image.size))
 
-    def _together(self, ready: Sequence[LoadedImage]) -> list[ImageRegions]:
+    def _same_size_regions(self, ready: Sequence[LoadedImage]) -> list[ImageRegions]:
         """The regions of images of one size."""
-        images = [one.image for one in ready]
-        boxes = [one.boxes for one in ready if one.boxes is not None]
+        images = [loaded.image for loaded in ready]
+        boxes = [loaded.boxes for loaded in ready if loaded.boxes is not None]
         if self.detector is not None:
             detected = self.detector(images)
             if boxes:
                 pairs = zip(boxes, detected, strict=True)
-                detected = [self._behind(*pair) for pair in pairs]
+                detected = [self._append_detections(*pair) for pair in pairs]
             boxes = detected
         elif not boxes:
-            boxes = [grid_boxes(self.finding.grid)] * len(ready)
+            boxes = [grid_boxes(self.detection.grid)] * len(ready)
         whole = np.array(
             [[0, 0, 1, 1]], np.float32
         )  # the whole image is a last box in the same batch
-        features = self.backbone(images, [np.concatenate([one.boxes, whole]) for one in boxes])
+        features = self.backbone(
+            images, [np.concatenate([of_image.boxes, whole]) for of_image in boxes]
+        )
         regions = []
-        for one, of_image, numbers in zip(ready, boxes, features, strict=True):
-            found = ImageRegions(
-                id=one.id,
-                size=one.image.size,
+        for loaded, of_image, numbers in zip(ready, boxes, features, strict=True):
+            image_regions = ImageRegions(
+                id=loaded.id,
+                size=loaded.image.size,
                 boxes=of_image.boxes,
                 confidence=of_image.confidence,
                 features=numbers[:-1],
                 classes=of_image.classes,
-                cover=_cover(of_image),
+                segmentation=_segmentation(of_image),
                 left_out=of_image.left_out,
                 annotated_order=of_image.annotated_order and not of_image.left_out,
                 appended_detections=of_image.appended_detections,
             )
-            if self.finding.add_whole_image and len(found.boxes):
-                found = found.with_whole(numbers[-1:])
-            regions.append(found)
+            if self.detection.add_whole_image and len(image_regions.boxes):
+                image_regions = image_regions.with_whole(numbers[-1:])
+            regions.append(image_regions)
         return regions
 
-    def _behind(self, known: ImageBoxes, found: ImageBoxes) -> ImageBoxes:
+    def _append_detections(self, annotated: ImageBoxes, detected: ImageBoxes) -> ImageBoxes:
         """An image's boxes from files, followed by the detector's, each with its best
         class among the files' names.
         """
-        assert self.detector is not None and known.classes is not None and found.classes is not None
+        assert (
+            self.detector is not None
+            and annotated.classes is not None
+            and detected.classes is not None
+        )
         numbers = {_plain(name): number for number, name in enumerate(self.names)}
-        names = [_plain(self.detector.names[best]) for best in found.classes.argmax(1)]
-        classes = np.array([numbers.get(name, -1) for name in names], known.classes.dtype)
+        names = [_plain(self.detector.names[best]) for best in detected.classes.argmax(1)]
+        classes = np.array([numbers.get(name, -1) for name in names], annotated.classes.dtype)
         return replace(
-            known,
-            boxes=np.concatenate([known.boxes, found.boxes]),
-            confidence=np.concatenate([known.confidence, found.confidence]),
-            classes=np.concatenate([known.classes, classes]),
-            appended_detections=len(found.boxes),
+            annotated,
+            boxes=np.concatenate([annotated.boxes, detected.boxes]),
+            confidence=np.concatenate([annotated.confidence, detected.confidence]),
+            classes=np.concatenate([annotated.classes, classes]),
+            appended_detections=len(detected.boxes),
         )
 
 
@@ -376,12 +387,12 @@ def _plain(name: str) -> str:
     return name.replace(" ", "").lower()
 
 
-def _cover(boxes: ImageBoxes) -> np.ndarray | None:
+def _segmentation(boxes: ImageBoxes) -> np.ndarray | None:
     """The cells of its box that each object fills, (R, 14, 14); a detected object fills all."""
-    if boxes.segments is None:
+    if boxes.segmentation_file is None:
         return None
     return np.pad(
-        read_vcr_objects(boxes.segments).cover(),
+        read_vcr_objects(boxes.segmentation_file).masks(),
         ((0, boxes.appended_detections), (0, 0), (0, 0)),
         constant_values=True,
     )
@@ -399,19 +410,19 @@ class ExtractionResult(NamedTuple):
 
 
 def extract(
-    extraction: ExtractionSettings, folder: str | Path, part: ProcessRank
+    extraction: ExtractionSettings, folder: str | Path, process: ProcessRank
 ) -> ExtractionResult:
-    """Write the missing shards of a store in `folder` that belong to `part`."""
+    """Write the missing shards of a store in `folder` that belong to `process`."""
     device = "cpu"
     if torch.cuda.is_available() and not extraction.cpu:
-        device = f"cuda:{part.rank % torch.cuda.device_count()}"
+        device = f"cuda:{process.rank % torch.cuda.device_count()}"
     annotations: dict[str, AnnotatedBoxes] = {}
     names: list[str] = []
     if extraction.boxes:
         annotations, names = read_annotated_boxes(*extraction.boxes)
     images, gaps = list_images(extraction, annotations)
     extractor = Extractor(extraction, device, annotations, names)
-    writer = RegionWriter(folder, extraction.shard_size, extractor.key, part)
+    writer = RegionWriter(folder, extraction.shard_size, extractor.key, process)
     numbers = list(writer.pending(len(images)))
     starts = {number: number * extraction.shard_size for number in numbers}
     shards = {
@@ -424,20 +435,20 @@ def extract(
     return ExtractionResult(extractor.facts, extractor.key, gaps)
 
 
-# Regions of photos that no store has: found as by `groundling regions`, on request.
+# Regions of images that no store has: found as by `groundling regions`, on request.
 
 
 class RegionFinder:
-    """Finds the regions of photos with a store's own detector or grid, and its backbone."""
+    """Finds the regions of images with a store's own detector or grid, and its backbone."""
 
     def __init__(
         self,
-        finding: DetectionSettings,
+        detection: DetectionSettings,
         facts: Mapping[str, Any],
         device: str = "cpu",
         features: bool = True,
     ) -> None:
-        """`finding`: the settings with which the store was made.
+        """`detection`: the settings with which the store was made.
 
         `facts`: its manifest's models and preprocessing.
 
@@ -446,40 +457,40 @@ class RegionFinder:
         """
         self.features = features
         try:
-            self.extractor = Extractor(ExtractionSettings(detection=finding), device, {}, ())
+            self.extractor = Extractor(ExtractionSettings(detection=detection), device, {}, ())
         except InputError as error:
             raise InputError(
-                f"{error}; new photos need the models of the training regions: --backbone and "
-                "--detector name their present folders"
+                f"{error}; new images need the models of the training regions; pass their present "
+                "folders with --backbone and --detector"
             ) from None
-        found = self.extractor.facts
-        sources = {"backbone": finding.backbone, "detector": finding.detector}
+        facts_now = self.extractor.facts
+        sources = {"backbone": detection.backbone, "detector": detection.detector}
         for name, weights in dict(facts.get("weights", {})).items():
-            if found["weights"].get(name) != weights and (features or name == "detector"):
+            if facts_now["weights"].get(name) != weights and (features or name == "detector"):
                 raise InputError(
                     f"{sources[name]}: its weights differ from those of the {name} that made this model's regions"
                 )
-        if features and facts.get("identity") not in ("", None, found["identity"]):
+        if features and facts.get("identity") not in ("", None, facts_now["identity"]):
             raise InputError(
-                f"{finding.backbone}: its preprocessing differs from that of this model's training images"
+                f"{detection.backbone}: its preprocessing differs from that of this model's training images"
             )
 
-    def __call__(self, photos: Mapping[str, Picture]) -> tuple[InMemoryRegions, dict[str, str]]:
-        """Regions of photos, by id; and the faults of photos without regions, by id."""
-        found, skipped = self.extractor(list(photos.items()))
-        kept: list[ImageRegions] = []
+    def __call__(self, images: Mapping[str, ImageInput]) -> tuple[InMemoryRegions, dict[str, str]]:
+        """Regions of images, by id; and the faults of images without regions, by id."""
+        found, skipped = self.extractor(list(images.items()))
+        stored: list[ImageRegions] = []
         for image in found:
             try:
-                kept.append(to_stored(image))
+                stored.append(to_stored(image))
             except InputError as error:
                 skipped.append(f"{image.id}: {error}")
-        there = {image.id for image in kept}
-        return InMemoryRegions(kept, self.features), {
-            name: _reason(name, skipped) for name in photos if name not in there
+        ids = {image.id for image in stored}
+        return InMemoryRegions(stored, self.features), {
+            name: _reason(name, skipped) for name in images if name not in ids
         }
 
 
 def _reason(name: str, skipped: Sequence[str]) -> str:
-    """The reason why a photo was skipped, from the lines about skipped photos."""
-    told = (line.removeprefix(f"{name}: ") for line in skipped if line.startswith(f"{name}: "))
-    return next(told, "no regions were found")
+    """The reason why an image was skipped, from the lines about skipped images."""
+    reasons = (line.removeprefix(f"{name}: ") for line in skipped if line.startswith(f"{name}: "))
+    return next(reasons, "no regions were found")

@@ -1,4 +1,4 @@
-"""Draws a photo with its regions in a store."""
+"""Draws an image with its regions in a store."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from groundling.runs.folder import read_json
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 """Colours that colour-blind people can distinguish (Okabe and Ito 2008)."""
 SIDE = 800
-"""Minimum long side in pixels, so that numbers on small photos are readable."""
+"""Minimum long side in pixels, so that numbers on small images are readable."""
 
 
 @with_field_docs
 @dataclass(frozen=True)
-class AnnotatedPhoto:
-    """A photo with its boxes drawn, and their descriptions."""
+class AnnotatedImage:
+    """An image with its boxes drawn, and their descriptions."""
 
     id: str
     """The image's id in the store."""
-    picture: Image.Image
-    """The photo with numbered boxes, enlarged if it is small."""
+    image: Image.Image
+    """The image with numbered boxes, enlarged if it is small."""
     regions: list[str]
     """Number, class and confidence of each region, in the store's order; omits what the store lacks."""
     notes: list[str]
@@ -44,17 +44,17 @@ def show_regions(
     store: str | os.PathLike[str],
     image: str | os.PathLike[str],
     images: str | os.PathLike[str] = "",
-) -> AnnotatedPhoto:
-    """The photo of an image with its boxes from a region store.
+) -> AnnotatedImage:
+    """An image with its boxes from a region store.
 
     Args:
         store: the folder that `groundling regions` wrote.
         image: the image's id there, its file name, or its file.
-        images: folder of the photos; empty: the folder that the store was made from,
+        images: folder of the image files; empty: the folder that the store was made from,
             unless `image` is a file.
 
     Raises:
-        InputError: there is no such store, the store has no such image, or its photo is
+        InputError: there is no such store, the store has no such image, or its file is
             missing or cannot be decoded.
     """
     with rename_flags_to_keywords(("image", "images")):
@@ -65,20 +65,19 @@ def show_for_command(
     store: str | os.PathLike[str],
     image: str | os.PathLike[str],
     images: str | os.PathLike[str] = "",
-) -> AnnotatedPhoto:
+) -> AnnotatedImage:
     """The same for a command: messages name its flags."""
     regions = RegionStore(Path(store), features=False)
     found = _id_in(regions, os.fspath(image))
     file = Path(image)
     if not (is_image_file(file.name) and file.is_file()):
-        file = _photo(regions, found, os.fspath(images))
+        file = _find_file(regions, found, os.fspath(images))
     with prefix_errors(file):
-        photo = read_image(file)
+        pixels = read_image(file)
     row = regions[found]
-    told = _told(regions, row)
-    return AnnotatedPhoto(
-        found, _drawn(photo, row, told), told, _notes(regions, found, file, photo)
-    )
+    descriptions = _describe_regions(regions, row)
+    drawn = _draw_boxes(pixels, row, descriptions)
+    return AnnotatedImage(found, drawn, descriptions, _notes(regions, found, file, pixels))
 
 
 def _id_in(store: RegionStore, image: str) -> str:
@@ -97,25 +96,25 @@ def _id_in(store: RegionStore, image: str) -> str:
     raise InputError(f"{store.folder}: no image {image!r} among {len(store):,}; {hint}")
 
 
-def _photo(store: RegionStore, image: str, folder: str) -> Path:
+def _find_file(store: RegionStore, image: str, folder: str) -> Path:
     """The file of an image, in `folder` or in the folder that the store was made from."""
     folder = folder or _made_of(store.folder)
     if not folder:
         raise InputError(
-            f"{store.folder}: the folder of its photos is unknown; pass --images FOLDER"
+            f"{store.folder}: the folder of its images is unknown; pass --images FOLDER"
         )
     if not Path(folder).is_dir():
-        raise InputError(f"{folder}: no such folder of photos; pass --images FOLDER")
+        raise InputError(f"{folder}: no such image folder; pass --images FOLDER")
     files = files_below(Path(folder))
     fitting: Collection[str] = [image] if image in files else FileNameMatcher(files).find(image)
     if not fitting:
-        raise InputError(f"{folder}: no photo of {image!r}; pass another --images FOLDER")
+        raise InputError(f"{folder}: no file of the image {image!r}; pass another --images FOLDER")
     with prefix_errors(folder):
         return single_file([file for name in fitting for file in files[name]])
 
 
 def _made_of(store: Path) -> str:
-    """The folder of photos in a store's run settings; empty if there is none."""
+    """The image folder in a store's run settings; empty if there is none."""
     path = store / "config.json"
     if not path.is_file():
         return ""
@@ -126,16 +125,16 @@ def _made_of(store: Path) -> str:
     return place if isinstance(place, str) else ""
 
 
-def _notes(store: RegionStore, image: str, file: Path, photo: Image.Image) -> list[str]:
-    width, height = store.size(image)
-    if not width or abs(width / height - photo.width / photo.height) <= 0.02:
+def _notes(store: RegionStore, name: str, file: Path, image: Image.Image) -> list[str]:
+    width, height = store.size(name)
+    if not width or abs(width / height - image.width / image.height) <= 0.02:
         return []
     return [
-        f"{file}: {photo.width} x {photo.height} pixels, but the regions are from an image of {width} x {height}"
+        f"{file}: {image.width} x {image.height} pixels, but the regions are from an image of {width} x {height}"
     ]
 
 
-def _told(store: RegionStore, row: RegionRow) -> list[str]:
+def _describe_regions(store: RegionStore, row: RegionRow) -> list[str]:
     """Number, class and confidence of each region."""
     names = store.manifest.get("class_names") or ()
     lines = []
@@ -153,20 +152,20 @@ def _told(store: RegionStore, row: RegionRow) -> list[str]:
     return lines
 
 
-def _drawn(photo: Image.Image, row: RegionRow, told: list[str]) -> Image.Image:
-    """The photo with boxes, the most confident on top, and the whole image's below all others."""
-    scale = max(1.0, SIDE / max(photo.size))
-    picture = photo.resize((round(photo.width * scale), round(photo.height * scale)))
-    canvas = ImageDraw.Draw(picture)
-    font = ImageFont.load_default(size=max(14, min(picture.size) // 40))
-    line = max(2, min(picture.size) // 250)
-    corners = row.boxes * np.array([*picture.size] * 2)
+def _draw_boxes(image: Image.Image, row: RegionRow, descriptions: list[str]) -> Image.Image:
+    """The image with boxes, the most confident on top, and the whole image's below all others."""
+    scale = max(1.0, SIDE / max(image.size))
+    image = image.resize((round(image.width * scale), round(image.height * scale)))
+    canvas = ImageDraw.Draw(image)
+    font = ImageFont.load_default(size=max(14, min(image.size) // 40))
+    line = max(2, min(image.size) // 250)
+    corners = row.boxes * np.array([*image.size] * 2)
     for number in sorted(range(len(corners)), key=lambda one: (not row.is_whole_image[one], -one)):
         colour = COLOURS[number % len(COLOURS)]
         left, top, right, bottom = (float(side) for side in corners[number])
         canvas.rectangle((left, top, right, bottom), outline=colour, width=line)
-        _label(canvas, told[number], (left + line, top + line), colour, font)
-    return picture
+        _label(canvas, descriptions[number], (left + line, top + line), colour, font)
+    return image
 
 
 def _label(
@@ -176,7 +175,7 @@ def _label(
     colour: str,
     font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
 ) -> None:
-    """A label on a background of its box's colour, shifted so that it stays inside the photo."""
+    """A label on a background of its box's colour, shifted so that it stays inside the image."""
     left, top, right, bottom = canvas.textbbox((0, 0), text, font=font)
     wide, high = canvas.im.size
     x = max(0.0, min(corner[0], wide - (right - left) - 4))

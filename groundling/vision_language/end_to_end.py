@@ -53,29 +53,31 @@ def roi_align(
     """
     if torchvision_roi_align is None:
         return own_roi_align(features, boxes, size, scale, sampling)
-    alike = [box.to(features) for box in boxes]
-    looks: Tensor = torchvision_roi_align(features, alike, size, scale, sampling, aligned=True)
-    return looks
+    typed_boxes = [box.to(features) for box in boxes]
+    pooled: Tensor = torchvision_roi_align(
+        features, typed_boxes, size, scale, sampling, aligned=True
+    )
+    return pooled
 
 
 def own_roi_align(
     features: Tensor, boxes: Sequence[Tensor], size: int, scale: float, sampling: int
 ) -> Tensor:
     """`roi_align` (R, C, size, size) without torchvision: one `grid_sample` per image and number of samples."""
-    total = sum(len(of_image) for of_image in boxes)
+    total = sum(len(image_boxes) for image_boxes in boxes)
     out = features.new_zeros(total, features.shape[1], size, size)
     first = 0
-    for image, of_image in zip(features, boxes, strict=True):
-        corners = of_image.to(features) * scale - 0.5  # the centre of the first pixel is at 0
+    for image, image_boxes in zip(features, boxes, strict=True):
+        corners = image_boxes.to(features) * scale - 0.5  # the centre of the first pixel is at 0
         spans = corners[:, 2:] - corners[:, :2]
-        here = slice(first, first + len(of_image))
-        first = here.stop
-        if not len(of_image):
+        rows = slice(first, first + len(image_boxes))
+        first = rows.stop
+        if not len(image_boxes):
             continue
         if sampling:
-            out[here] = _sample(image, corners, spans, size, sampling, sampling)
+            out[rows] = _sample(image, corners, spans, size, sampling, sampling)
         else:
-            out[here] = _sample_per_pixel(image, corners, spans, size)
+            out[rows] = _sample_per_pixel(image, corners, spans, size)
     return out
 
 
@@ -111,7 +113,7 @@ def _sample(
 
 
 def _sample_positions(
-    low: Tensor, span: Tensor, size: int, each: int, limit: int
+    low: Tensor, span: Tensor, size: int, samples_per_bin: int, limit: int
 ) -> tuple[Tensor, Tensor]:
     """Positions (R, size * each) of samples in `grid_sample`'s range -1..1, and a mask of the valid ones.
 
@@ -119,9 +121,9 @@ def _sample_positions(
     that rounding puts a position on the same side of these limits.
     """
     bins = torch.arange(size, device=low.device)[:, None]
-    middles = torch.arange(each, device=low.device) + 0.5
+    middles = torch.arange(samples_per_bin, device=low.device) + 0.5
     span_of_bin = (span / size)[:, None, None]
-    place = low[:, None, None] + bins * span_of_bin + middles * span_of_bin / each
+    place = low[:, None, None] + bins * span_of_bin + middles * span_of_bin / samples_per_bin
     place = place.flatten(1)
     counts = (place >= -1) & (place <= limit)
     return (2 * place + 1) / limit - 1, counts
@@ -142,29 +144,29 @@ class EndToEndModel(SingleStreamModel):
 
     All stages of the ResNet except the last run on an image without padding; RoIAlign pools 14 x 14 bins of
     every region, the whole image included; the last stage, with stride 1 and dilation 2, runs on each
-    region. The feature is the mean over bins, with zeros outside a region's object mask `cover`. Stem, first
+    region. The feature is the mean over bins, with zeros outside a region's object mask. Stem, first
     stage and all BatchNorms are frozen. Pixels in masked regions are zero (after normalisation), also where
     other regions overlap them.
 
-    VisualBERT's regions are R2C's (rowanz/r2c, utils/detector.py): 7 x 7 bins without dilation, and `cover`
-    is an input of the last stage (`MultimodalEmbeddings.prepare_last_stage`); R2C also trains stem and BatchNorms.
+    VisualBERT's regions are R2C's (rowanz/r2c, utils/detector.py): 7 x 7 bins without dilation, and the object
+    mask is an input of the last stage (`MultimodalEmbeddings.prepare_last_stage`); R2C also trains stem and BatchNorms.
     """
 
     region_source = "pixels"
     mean: Tensor
     std: Tensor
 
-    def __init__(self, stream: SingleStreamModel, cnn: ResNetModel, processor: Any) -> None:
-        """`stream`: a model made for pixels; `processor`: the CNN's normalisation and the images' size."""
+    def __init__(self, model: SingleStreamModel, cnn: ResNetModel, processor: Any) -> None:
+        """`model`: a model made for pixels; `processor`: the CNN's normalisation and the images' size."""
         super().__init__(
-            stream.text.encoder,
-            stream.text.tokenizer,
-            stream.join,
-            regions_from=stream.regions_provenance,
+            model.text.encoder,
+            model.text.tokenizer,
+            model.join,
+            regions_provenance=model.regions_provenance,
         )
-        self.fusion = stream.fusion
+        self.fusion = model.fusion
         self.region_pooling = require(
-            stream.join.region_pooling, "region_pooling", f"a {stream.join.kind} end to end"
+            model.join.region_pooling, "region_pooling", f"a {model.join.kind} end to end"
         )
         self.cnn = cnn.eval()
         self.processor = processor
@@ -235,23 +237,25 @@ class EndToEndModel(SingleStreamModel):
         sizes = require(
             batch.cpu_copy.image_sizes, "image_sizes", "a model that reads pixels"
         ).tolist()
-        there = require(batch.cpu_copy.regions, "regions", "a model that reads pixels").mask[
+        region_mask = require(batch.cpu_copy.regions, "regions", "a model that reads pixels").mask[
             ::choices
         ]
         boxes = regions.boxes[::choices] * extent.repeat(1, 2)[:, None]
         pictures = self._pictures(pixels, boxes, regions, choices)
-        looks = []
+        features_of_images = []
         # Image by image: BatchNorm turns padding into non-zero values, which would leak into an image.
         for number, (wide, high) in enumerate(sizes):
-            places = to_device(there[number].nonzero().squeeze(1), device)
-            cover = None
+            places = to_device(region_mask[number].nonzero().squeeze(1), device)
+            object_masks = None
             if regions.segmentation is not None:
-                cover = regions.segmentation[number * choices, places]
+                object_masks = regions.segmentation[number * choices, places]
             picture = pictures[number : number + 1, :, :high, :wide]
-            looks.append(self._features(picture, boxes[number, places], cover))
-        seen = torch.cat(looks)
-        rows, columns = (to_device(where, device) for where in there.nonzero(as_tuple=True))
-        features = seen.new_zeros(*there.shape, seen.shape[-1]).index_put((rows, columns), seen)
+            features_of_images.append(self._features(picture, boxes[number, places], object_masks))
+        flat_features = torch.cat(features_of_images)
+        rows, columns = (to_device(where, device) for where in region_mask.nonzero(as_tuple=True))
+        features = flat_features.new_zeros(*region_mask.shape, flat_features.shape[-1]).index_put(
+            (rows, columns), flat_features
+        )
         features = features.repeat_interleave(choices, 0)
         return replace(batch, regions=replace(regions, features=features))
 
@@ -263,19 +267,19 @@ class EndToEndModel(SingleStreamModel):
         high, wide = pixels.shape[2:]
         return pictures * ~mask_boxes(boxes, regions.masked[::choices], wide, high)[:, None]
 
-    def _features(self, picture: Tensor, boxes: Tensor, cover: Tensor | None) -> Tensor:
-        """Features (R, D) of boxes (R, 4), in pixels of one image (1, 3, H, W); object masks `cover` (R, 14, 14)."""
+    def _features(self, picture: Tensor, boxes: Tensor, object_masks: Tensor | None) -> Tensor:
+        """Features (R, D) of boxes (R, 4), in pixels of one image (1, 3, H, W), with `object_masks` (R, 14, 14)."""
         *stages, last = self.cnn.encoder.stages
         states = self.cnn.embedder(picture)
         for stage in stages:
             states = stage(states)
         # In float32: half precision would shift the boxes.
         states = roi_align(states.float(), [boxes], self.region_pooling.bins, 1 / STRIDE, SAMPLES)
-        if cover is not None:
-            states = self.join.prepare_last_stage(states, cover)
+        if object_masks is not None:
+            states = self.join.prepare_last_stage(states, object_masks)
         states = last(states)
-        if cover is not None:
-            states = self.join.mask_last_stage(states, cover)
+        if object_masks is not None:
+            states = self.join.mask_last_stage(states, object_masks)
         means: Tensor = states.float().mean((2, 3))
         return means
 
@@ -290,9 +294,9 @@ def _freeze(cnn: ResNetModel) -> None:
     """Freeze the stem, the first stage and every BatchNorm."""
     cnn.embedder.requires_grad_(False)
     cnn.encoder.stages[0].requires_grad_(False)
-    for part in cnn.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            part.requires_grad_(False)
+    for module in cnn.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.requires_grad_(False)
 
 
 def _without_stride(stage: nn.Module, dilation: int) -> None:
@@ -342,7 +346,7 @@ def make_end_to_end_model(
 def prepare_end_to_end_model(
     start: Encoder,
     pixels: PixelSettings,
-    design: str = "vlbert",
+    architecture: str = "vlbert",
     options: Mapping[str, Any] | None = None,
 ) -> EndToEndModel:
     """An end-to-end model with the image size of `pixels`, or a new one of an architecture from a loaded BERT.
@@ -354,10 +358,9 @@ def prepare_end_to_end_model(
         return start
     bert, tokenizer = get_bert(start)
     side = pixels.shortest_edge or SIDE
-    build = BUILDS[design]
-    given = dict(options or {})
+    build = BUILDS[architecture]
     return make_end_to_end_model(
-        bert, tokenizer, pixels.backbone, side, pixels.longest_edge, build, **given
+        bert, tokenizer, pixels.backbone, side, pixels.longest_edge, build, **(options or {})
     )
 
 

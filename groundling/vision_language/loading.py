@@ -11,7 +11,7 @@ from groundling.core.registry import (
     import_object,
     is_import_path,
     registered,
-    require_kind,
+    require_instance,
     resolve,
     resolve_builtin,
 )
@@ -44,7 +44,7 @@ def load_encoder(source: str | Path, model_format: str = "", architecture: str =
     """
     if model_format:
         loaded: object = import_object(model_format, ModelFormat).load(str(source))
-        return require_kind(loaded, Encoder, f"{model_format}: `load` returned")
+        return require_instance(loaded, Encoder, f"{model_format}: `load` returned")
     if is_single_stream(source):
         return load_single_stream(source, _join_of(source, architecture))
     kinds = registered("models", ModelFormat) | registered("vision_language", ModelFormat)
@@ -58,7 +58,7 @@ def load_for_inspection(source: str | Path) -> Encoder:
     """Load the model of a hub id or folder for inspection, in an `InspectionFormat` or as `load_encoder` does."""
     if not is_single_stream(source):
         for one in registered("models", InspectionFormat).values():
-            if one.fits(str(source)):
+            if one.matches(str(source)):
                 return one.load(str(source))
     return load_encoder(source)
 
@@ -68,26 +68,26 @@ def is_single_stream(source: str | Path) -> bool:
     return (Path(source) / JOIN).exists() and not (Path(source) / CNN).exists()
 
 
-def _join_of(source: str | Path, design: str) -> type[MultimodalEmbeddings]:
+def _join_of(source: str | Path, architecture: str) -> type[MultimodalEmbeddings]:
     """The `MultimodalEmbeddings` of a folder's model; those of other packages only if `architecture` names them."""
     kind = str(read_join_description(source)["kind"])
-    if is_import_path(design):
-        named_by_user = import_object(design, Architecture)
-        if named_by_user.name == kind:
-            return named_by_user.embeddings
-    offered = registered("vision_language", Architecture)
-    told = f"{Path(source) / JOIN}: unknown kind {kind!r}"
+    if is_import_path(architecture):
+        own_architecture = import_object(architecture, Architecture)
+        if own_architecture.name == kind:
+            return own_architecture.embeddings
+    architectures = registered("vision_language", Architecture)
+    message = f"{Path(source) / JOIN}: unknown kind {kind!r}"
     advice = "; for your own architecture, also pass --architecture MODULE:NAME"
-    require_known(kind, sorted(offered), told, advice)
-    return offered[kind].embeddings
+    require_known(kind, sorted(architectures), message, advice)
+    return architectures[kind].embeddings
 
 
 def find_architecture(model: SingleStreamModel, name: str = "") -> Architecture:
     """The architecture of a model; `name` (MODULE:NAME) if it is your own."""
     if is_import_path(name):
-        design = import_object(name, Architecture)
-        if design.name == model.join.kind:
-            return design
+        architecture = import_object(name, Architecture)
+        if architecture.name == model.join.kind:
+            return architecture
     return resolve_builtin("vision_language", Architecture, model.join.kind)
 
 
@@ -100,7 +100,7 @@ RAW = "raw"
 
 
 def make_task_head(
-    student: Encoder, output_type: OutputType, name: str = PLAIN, architecture: str = ""
+    encoder: Encoder, output_type: OutputType, name: str = PLAIN, architecture: str = ""
 ) -> TaskHead:
     """Make a head for an output type: `plain`, `raw`, `adapter`, or the paper's head for the task `name`.
 
@@ -108,53 +108,53 @@ def make_task_head(
     or for `raw` with a model that is no text encoder.
     """
     if name == ADAPTER:
-        return AdapterHead(HeadContext(student.sizes, output_type))
+        return AdapterHead(HeadContext(encoder.sizes, output_type))
     if name == RAW:
-        if not isinstance(student, TextEncoder):
+        if not isinstance(encoder, TextEncoder):
             raise InputError("--cls-without-pooler: this model is not a text encoder; omit it")
-        return UnpooledClsHead(HeadContext(student.sizes, output_type))
-    if not isinstance(student, SingleStreamModel):
-        return make_plain_head(HeadContext(student.sizes, output_type))
-    table = student.word_embeddings().weight
-    reading = HeadContext(student.sizes, output_type, student.text.tokenizer, table)
+        return UnpooledClsHead(HeadContext(encoder.sizes, output_type))
+    if not isinstance(encoder, SingleStreamModel):
+        return make_plain_head(HeadContext(encoder.sizes, output_type))
+    table = encoder.word_embeddings().weight
+    context = HeadContext(encoder.sizes, output_type, encoder.text.tokenizer, table)
     if name == PLAIN:
-        return make_plain_head(reading)
-    heads = find_architecture(student, architecture).heads
+        return make_plain_head(context)
+    heads = find_architecture(encoder, architecture).heads
     if name not in heads:
-        raise InputError(f"a {student.join.kind} model has no head for {name}; use the plain head")
-    return heads[name](reading)
+        raise InputError(f"a {encoder.join.kind} model has no head for {name}; use the plain head")
+    return heads[name](context)
 
 
-def embedding_flags(joining: VisualBertSettings) -> dict[str, bool]:
+def embedding_flags(settings: VisualBertSettings) -> dict[str, bool]:
     """Whether each flag about a new VisualBERT was given."""
     return {
-        "--no-early-fusion": not joining.early_fusion,
-        "--region-boxes": joining.region_boxes,
-        "--object-classes": joining.object_classes,
+        "--no-early-fusion": not settings.early_fusion,
+        "--region-boxes": settings.region_boxes,
+        "--object-classes": settings.object_classes,
     }
 
 
 def embedding_options(
-    start: Encoder, design: str, joining: VisualBertSettings, store: CombinedStore
+    start: Encoder, architecture: str, settings: VisualBertSettings, store: CombinedStore
 ) -> dict[str, Any]:
-    """The settings `joining` of a new model, as options of the architecture's `build`.
+    """The `settings` of a new model, as options of the architecture's `build`.
 
     Raises InputError if no new model is made, the architecture has no such options, or the store has no classes.
     """
-    if joining == VisualBertSettings():
+    if settings == VisualBertSettings():
         return {}
-    other = f"this {start.join.kind}" if isinstance(start, SingleStreamModel) else design
+    other = f"this {start.join.kind}" if isinstance(start, SingleStreamModel) else architecture
     if other != "visualbert":
         refuse_settings(
-            embedding_flags(joining), f"is only for a new VisualBERT, not {other}; omit it"
+            embedding_flags(settings), f"is only for a new VisualBERT, not {other}; omit it"
         )
-    if joining.object_classes and not store.classes:
+    if settings.object_classes and not store.classes:
         raise InputError(
             f"--object-classes: the regions of {store.name} have no classes; make the store with "
             "`groundling regions --boxes` or a detector, or omit the flag"
         )
-    classes = store.classes if joining.object_classes else 0
-    return {"early": joining.early_fusion, "boxes": joining.region_boxes, "classes": classes}
+    classes = store.classes if settings.object_classes else 0
+    return {"early": settings.early_fusion, "boxes": settings.region_boxes, "classes": classes}
 
 
 def make_vision_language_model(
@@ -168,4 +168,4 @@ def make_vision_language_model(
         return start
     build = resolve("vision_language", Architecture, architecture).build
     built: object = build(*get_bert(start), width, **options)
-    return require_kind(built, SingleStreamModel, f"{architecture}: `build` returned")
+    return require_instance(built, SingleStreamModel, f"{architecture}: `build` returned")

@@ -53,9 +53,9 @@ class SingleStreamModel(RegionEncoder):
         tokenizer: PreTrainedTokenizerBase,
         join: MultimodalEmbeddings,
         early: bool = True,
-        regions_from: Mapping[str, Any] | None = None,
+        regions_provenance: Mapping[str, Any] | None = None,
     ) -> None:
-        """`join`: made for this BERT; `regions_from`: detector or annotations of the regions it was trained on."""
+        """`join`: made for this BERT; `regions_provenance`: detector or annotations of its training regions."""
         super().__init__()
         self.text = TextEncoder(bert, tokenizer)
         self.join = join
@@ -63,7 +63,7 @@ class SingleStreamModel(RegionEncoder):
         if not early:
             self.fusion = BertLayer(bert.config)
             init_linears(self.fusion)
-        self.regions_provenance = dict(regions_from or {})
+        self.regions_provenance = dict(regions_provenance or {})
         self.sizes = self.text.sizes._replace(visual=self.text.sizes.text, regions=join.width)
         self.reads_whole_image = join.reads_whole_image
         self.has_inclusive_boxes = join.has_inclusive_boxes
@@ -150,12 +150,12 @@ class SingleStreamModel(RegionEncoder):
             parts.append(added_positions(len(joined.states), added, joined.states.device))
         every = SequencePositions.concatenate(*parts)
 
-        def tell(layer: int, weights: Tensor) -> None:
+        def report(layer: int, weights: Tensor) -> None:
             places = every if weights.shape[-1] == every.kinds.shape[1] else text
             attention(AttentionMap("self", layer, weights, places, places))
 
         # The whole model, to include the fusion layer.
-        return capture_attention(_AttentionSource(self), tell)
+        return capture_attention(_AttentionSource(self), report)
 
     def add_images(self, images: int) -> None:
         """Prepare the model for samples of several images."""
@@ -180,17 +180,17 @@ class SingleStreamModel(RegionEncoder):
             if name.startswith(("join.", "fusion."))
         }
         save_file(weights, folder / "join.safetensors")
-        described = {
+        description = {
             "kind": self.join.kind,
             "early": self.fusion is None,
             "options": self.join.options,
             "regions_from": self.regions_provenance,
         }
-        (folder / JOIN).write_text(json_text(described, indent=1) + "\n", encoding="utf-8")
+        (folder / JOIN).write_text(json_text(description, indent=1) + "\n", encoding="utf-8")
 
 
 class _AttentionSource:
-    """Wraps a single-stream model for `watching`: BERT's configuration, and all modules of the model."""
+    """Wraps a single-stream model for `capture_attention`: BERT's configuration, and all modules of the model."""
 
     def __init__(self, model: SingleStreamModel) -> None:
         self.modules = model.modules
@@ -214,12 +214,12 @@ def get_bert(start: object) -> tuple[BertModel, PreTrainedTokenizerBase]:
 def read_join_description(folder: str | Path) -> dict[str, Any]:
     """Read a folder's `join.json`: `kind`, `early`, `options`, `regions_from`; raises InputError if it is damaged."""
     path = Path(folder) / JOIN
-    described = read_object(path)
-    wanted = {"kind": str, "early": bool, "options": dict, "regions_from": dict | None}
-    for name, expected in wanted.items():
-        if not isinstance(described.get(name), expected):
+    description = read_object(path)
+    expected_types = {"kind": str, "early": bool, "options": dict, "regions_from": dict | None}
+    for name, expected in expected_types.items():
+        if not isinstance(description.get(name), expected):
             raise InputError(f"{path}: {name!r} is missing or has the wrong type")
-    return described
+    return description
 
 
 def load_single_stream(
@@ -230,7 +230,7 @@ def load_single_stream(
     Raises InputError if a file is missing or damaged, or does not fit the others.
     """
     folder = Path(folder)
-    described = read_join_description(folder)
+    description = read_join_description(folder)
     with convert_read_errors(folder / "join.safetensors"):
         weights = load_file(folder / "join.safetensors")
     text = load_text_encoder(folder / "bert")
@@ -242,12 +242,12 @@ def load_single_stream(
         model = SingleStreamModel(
             bert,
             text.tokenizer,
-            join(bert, **described["options"]),
-            described["early"],
-            described.get("regions_from"),
+            join(bert, **description["options"]),
+            description["early"],
+            description.get("regions_from"),
         )
-        of_text = {k: v for k, v in model.state_dict().items() if k.startswith("text.")}
-        model.load_state_dict(of_text | weights)
+        text_weights = {k: v for k, v in model.state_dict().items() if k.startswith("text.")}
+        model.load_state_dict(text_weights | weights)
     return model
 
 
@@ -287,8 +287,8 @@ def rename_weights(
 
     Raises InputError for an unknown name.
     """
-    kept: dict[str, Tensor] = {}
-    dropped = []
+    renamed: dict[str, Tensor] = {}
+    unused = []
     for name, value in weights.items():
         inner = names.strip_prefixes(name)
         prefixes = [
@@ -300,7 +300,7 @@ def rename_weights(
             raise InputError(f"{name}: unknown weight; expected a checkpoint of this architecture")
         longest = max(prefixes, key=len)
         if longest not in names.renamed_prefixes:
-            dropped.append(name)
+            unused.append(name)
             continue
         rest = inner.removeprefix(longest)
         # Early BERT checkpoints call a LayerNorm's weights gamma and beta.
@@ -308,8 +308,8 @@ def rename_weights(
         target = (
             names.renamed_prefixes[longest].replace(".gamma", ".weight").replace(".beta", ".bias")
         )
-        kept[target + rest] = value
-    return kept, dropped
+        renamed[target + rest] = value
+    return renamed, unused
 
 
 def load_released_weights(
@@ -325,24 +325,24 @@ def load_released_weights(
     else:
         weights = read_weights(source)
         where = str(source)
-    kept, dropped = rename_weights(weights, names)
+    renamed, unused = rename_weights(weights, names)
     before = model.state_dict()
-    missing = sorted(before.keys() - kept.keys())
+    missing = sorted(before.keys() - renamed.keys())
     lacking = [name for name in missing if not name.startswith((POOLER, *names.optional_weights))]
     if lacking:
         raise InputError(f"{where}: {len(lacking)} weights are missing, the first is {lacking[0]}")
-    for name, value in kept.items():
+    for name, value in renamed.items():
         if name not in before or value.shape != before[name].shape:
             expected = tuple(before[name].shape) if name in before else "nothing"
             raise InputError(
                 f"{where}: {name} is {tuple(value.shape)}, this model expects {expected}"
             )
-    model.load_state_dict({**before, **kept})
-    if dropped or missing:
-        parts = sorted({name.rpartition(".")[0] for name in dropped})
-        unused = ", ".join(parts) or "nothing"
-        print(f"{where}: not used: {unused}; newly initialised: {', '.join(missing) or 'nothing'}")
-    return dropped
+    model.load_state_dict({**before, **renamed})
+    if unused or missing:
+        parts = sorted({name.rpartition(".")[0] for name in unused})
+        listed = ", ".join(parts) or "nothing"
+        print(f"{where}: not used: {listed}; newly initialised: {', '.join(missing) or 'nothing'}")
+    return unused
 
 
 def read_weights(source: str | Path) -> dict[str, Tensor]:

@@ -114,8 +114,10 @@ class UniterEmbeddings(MultimodalEmbeddings):
         """Texts of several parts (VCR) if it has segments for them, else as for BERT."""
         if len(self.text_types) < VCR_TYPES:
             return super().make_text_input(tokenizer, max_length)
-        there = tokenizer.get_vocab()
-        persons = {number: there[word] for number, word in enumerate(PERSONS) if word in there}
+        vocabulary = tokenizer.get_vocab()
+        persons = {
+            number: vocabulary[word] for number, word in enumerate(PERSONS) if word in vocabulary
+        }
         return MultipartTextInput(
             tokenizer, max_length, persons, len(self.text_types), self.separators_follow
         )
@@ -136,8 +138,10 @@ class UniterEmbeddings(MultimodalEmbeddings):
         sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
         box = torch.cat([regions.boxes, sides, sides.prod(-1, keepdim=True)], -1)
         segment = embeddings.token_type_embeddings(self.segment_ids(batch, self.image_types))
-        looks = self.feature_norm(self.feature(features)) + self.box_norm(self.box(box)) + segment
-        return text, embeddings.dropout(self.norm(looks))
+        embedded = (
+            self.feature_norm(self.feature(features)) + self.box_norm(self.box(box)) + segment
+        )
+        return text, embeddings.dropout(self.norm(embedded))
 
 
 def uniter(
@@ -198,15 +202,15 @@ class _WidePooledHead(TaskHead):
 
     activation: type[nn.Module] = nn.GELU
 
-    def __init__(self, reading: HeadContext) -> None:
+    def __init__(self, context: HeadContext) -> None:
         """Raises InputError if the model has no pooler."""
         super().__init__()
-        width = reading.sizes.pooler_output
+        width = context.sizes.pooler_output
         if not width:
             raise InputError("UNITER's heads need BERT's pooler, but this BERT has none")
         self.between = make_transform(width, 2 * width, self.activation())
         self.classify = make_output_layer(
-            2 * width, self.output_type_for(reading.output_type).head_width
+            2 * width, self.output_type_for(context.output_type).head_width
         )
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
@@ -235,26 +239,26 @@ class UniterRegionHead(TransformedRegionScoreHead):
     loss = "ce"
     norm = True
 
-    def __init__(self, reading: HeadContext, dropout: float = 0.0) -> None:
+    def __init__(self, context: HeadContext, dropout: float = 0.0) -> None:
         """`dropout` before the last Linear; the release has none."""
-        super().__init__(reading, dropout)
+        super().__init__(context, dropout)
 
 
-def objectives(given: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
+def objectives(context: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
     """Masked LM, image-text matching with word-region alignment, region regression and classification (Section 3.2)."""
-    sizes = given.sizes
+    sizes = context.sizes
     return [
-        masked_lm(given),
+        masked_lm(context),
         ImageTextMatching(sizes, alignment=0.1),
         *_region_objectives(sizes, options),
     ]
 
 
 def task_objectives(
-    given: ObjectiveContext, options: PretrainingObjectiveSettings
+    context: ObjectiveContext, options: PretrainingObjectiveSettings
 ) -> list[Objective]:
     """As `objectives`, on a task's texts, without matching (release, pretrain_vcr.py and its configurations)."""
-    return [masked_lm(given), *_region_objectives(given.sizes, options)]
+    return [masked_lm(context), *_region_objectives(context.sizes, options)]
 
 
 def _region_objectives(
@@ -349,7 +353,7 @@ class MultipartTextInput(TextRowEncoder):
     """Rows `[CLS] question [SEP] answer [SEP] rationale [SEP]`, of the parts of a text and of the second text.
 
     Every token has the number of its part; [CLS] is in the first. A [SEP] is in the part after it (the last
-    [SEP] in the last part), or, with `follows=False`, in the part before it. A tagged person is one word,
+    [SEP] in the last part), or, with `separators_follow=False`, in the part before it. A tagged person is one word,
     `person_N` with the tag's number, instead of its name in the text.
     """
 
@@ -358,10 +362,10 @@ class MultipartTextInput(TextRowEncoder):
         tokenizer: PreTrainedTokenizerBase,
         max_length: int,
         persons: Mapping[int, int],
-        most: int,
-        follows: bool = True,
+        max_parts: int,
+        separators_follow: bool = True,
     ) -> None:
-        """`persons`: from a tag's number to a token id; `most`: maximum number of parts.
+        """`persons`: from a tag's number to a token id; `max_parts`: maximum number of parts.
 
         Raises InputError for a tokenizer without [CLS] or [SEP].
         """
@@ -373,8 +377,8 @@ class MultipartTextInput(TextRowEncoder):
         self.first = int(tokenizer.cls_token_id)
         self.separator = int(tokenizer.sep_token_id)
         self.persons = persons
-        self.most = most
-        self.follows = follows
+        self.max_parts = max_parts
+        self.separators_follow = separators_follow
 
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
@@ -403,22 +407,22 @@ class MultipartTextInput(TextRowEncoder):
     ) -> list[Tokens]:
         """The tokens of each part."""
         parts = []
-        before = 0
+        word_count = 0
         tags_of_texts = [example.region_tags, *(example.choice_region_tags or [()])]
         breaks = [example.part_starts, ()]
         for text, spans_of_text, tags, begins in zip(
             texts, words, tags_of_texts, breaks, strict=False
         ):
             offsets = np.array(text.offsets, np.int64).reshape(-1, 2)
-            here = align_words(offsets, spans_of_text)
-            word = np.where(here >= 0, here + before, -1)
-            before += len(spans_of_text)
-            ids, kept = self._replace_persons(
+            word_ids = align_words(offsets, spans_of_text)
+            word = np.where(word_ids >= 0, word_ids + word_count, -1)
+            word_count += len(spans_of_text)
+            ids, is_kept = self._replace_persons(
                 np.array(text.ids, np.int64), offsets, tags, example.object_names
             )
             part = np.searchsorted(begins, offsets[:, 0], side="right")
             for number in range(len(begins) + 1):
-                inside = kept & (part == number)
+                inside = is_kept & (part == number)
                 parts.append((ids[inside], word[inside]))
         return parts
 
@@ -426,20 +430,20 @@ class MultipartTextInput(TextRowEncoder):
         self, ids: np.ndarray, offsets: np.ndarray, tags: Tags, names: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Ids (P,) with each tagged person's first token replaced by its word, and a mask of the tokens to keep."""
-        kept = np.ones(len(ids), bool)
+        is_kept = np.ones(len(ids), bool)
         for start, stop, number in tags:
             if number not in self.persons or names[number : number + 1] != ("person",):
                 continue
             inside = np.flatnonzero((offsets[:, 0] < stop) & (offsets[:, 1] > start))
             ids[inside[:1]] = self.persons[number]
-            kept[inside[1:]] = False
-        return ids, kept
+            is_kept[inside[1:]] = False
+        return ids, is_kept
 
     def _build_row(self, name: str, parts: list[Tokens], first: int) -> tuple[TextRow, int]:
         """The row of [CLS] and of each part with its [SEP]; the `first` parts are of the first text."""
-        if len(parts) > self.most:
+        if len(parts) > self.max_parts:
             raise InputError(
-                f"{name}: its texts have {len(parts)} parts, but this model has segments for {self.most}"
+                f"{name}: its texts have {len(parts)} parts, but this model has segments for {self.max_parts}"
             )
         lengths = np.array([len(ids) for ids, _ in parts])
         room = self.max_length - 1 - len(parts)
@@ -447,8 +451,8 @@ class MultipartTextInput(TextRowEncoder):
             raise InputError(
                 f"{name}: {self.max_length} tokens leave no room for {len(parts)} parts; raise --max-length"
             )
-        dropped = max(0, int(lengths.sum()) - room)
-        for _ in range(dropped):
+        truncated = max(0, int(lengths.sum()) - room)
+        for _ in range(truncated):
             lengths[lengths.argmax()] -= 1
         ids = [np.array([self.first])]
         word = [np.array([-1])]
@@ -456,7 +460,7 @@ class MultipartTextInput(TextRowEncoder):
         for number, (length, (tokens, words)) in enumerate(zip(lengths, parts, strict=True)):
             ids += [tokens[:length], np.array([self.separator])]
             word += [words[:length], np.array([-1])]
-            owner = min(number + 1, len(parts) - 1) if self.follows else number
+            owner = min(number + 1, len(parts) - 1) if self.separators_follow else number
             part += [np.full(length, number), np.array([owner])]
         # For token types, every part includes its own [SEP].
         stands_in = np.repeat(np.arange(len(parts)), lengths + 1)
@@ -470,4 +474,4 @@ class MultipartTextInput(TextRowEncoder):
             pad_token_id=self.pad,
             part_index=np.concatenate(part).astype(np.int64),
         )
-        return row, dropped
+        return row, truncated

@@ -120,20 +120,21 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
             sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
             features = torch.cat([features, regions.boxes, sides], -1)
         segment = self.segment(self.segment_ids(batch, range(self.segment.num_embeddings)))
-        looks = self.projection(features) + segment + self.position.weight[0]
+        embedded = self.projection(features) + segment + self.position.weight[0]
         if tokens.region_index is not None:
             positions = embeddings.position_embeddings.weight[: text.shape[1]]
-            looks = (
-                looks
-                + _mention_weights(tokens.region_index, tokens.word_ids, looks.shape[1]) @ positions
+            embedded = (
+                embedded
+                + _mention_weights(tokens.region_index, tokens.word_ids, embedded.shape[1])
+                @ positions
             )
-        return text, embeddings.dropout(embeddings.LayerNorm(looks))
+        return text, embeddings.dropout(embeddings.LayerNorm(embedded))
 
-    def prepare_last_stage(self, states: Tensor, cover: Tensor) -> Tensor:
+    def prepare_last_stage(self, states: Tensor, object_masks: Tensor) -> Tensor:
         """States (R, C, 7, 7) with the object masks (R, 14, 14) added to their first channels."""
         if self.r2c is None or self.r2c.segments is None:
             return states
-        added = self.r2c.segments(cover[:, None].to(states) - 0.5)
+        added = self.r2c.segments(object_masks[:, None].to(states) - 0.5)
         return states + F.pad(added, (0, 0, 0, 0, 0, states.shape[1] - added.shape[1]))
 
 
@@ -165,11 +166,11 @@ class VisualBertVqaHead(MaskTokenHead):
 
     loss = "kl"
 
-    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
+    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the Linear."""
-        super().__init__(reading)
+        super().__init__(context)
         self.dropout = nn.Dropout(dropout)
-        self.classify = make_output_layer(reading.sizes.text, reading.outputs)
+        self.classify = make_output_layer(context.sizes.text, context.outputs)
 
     def prepare_example(self, example: Example) -> Example:
         """The question with a [MASK] after it."""
@@ -177,27 +178,29 @@ class VisualBertVqaHead(MaskTokenHead):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs) from the state at the [MASK]."""
-        outputs: Tensor = self.classify(self.dropout(self.at_mask(encoded, batch)))
+        outputs: Tensor = self.classify(self.dropout(self.mask_states(encoded, batch)))
         return outputs
 
 
-def objectives(given: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
+def objectives(context: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
     """Masked LM with the image, and sentence-image prediction, which ablation C4 omits (Appendix A)."""
-    chosen: list[Objective] = [masked_lm(given)]
+    chosen: list[Objective] = [masked_lm(context)]
     if options.sentence_image:
-        chosen.append(ImageTextMatching(given.sizes, swap_images=False))
+        chosen.append(ImageTextMatching(context.sizes, swap_images=False))
     return chosen
 
 
 def task_objectives(
-    given: ObjectiveContext, options: PretrainingObjectiveSettings
+    context: ObjectiveContext, options: PretrainingObjectiveSettings
 ) -> list[Objective]:
     """Masked LM alone, as in the paper's task-specific phase.
 
     With `task_answers="judged"`, the sentence-image head also predicts if the answer is right (release:
     NLVR2 and VCR).
     """
-    return objectives(given, options) if options.task_answers == "judged" else [masked_lm(given)]
+    return (
+        objectives(context, options) if options.task_answers == "judged" else [masked_lm(context)]
+    )
 
 
 DESIGN = Architecture(

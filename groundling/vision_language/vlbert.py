@@ -98,36 +98,37 @@ class VLBertEmbeddings(MultimodalEmbeddings):
         after_text = tokens.attention_mask.sum(
             1, keepdim=True
         )  # (N, 1): the first position after the row's text
-        seen = self.no_image.expand(rows, length, -1)
+        token_features = self.no_image.expand(rows, length, -1)
         rest = self.end.expand(rows, 1, -1)
         places = after_text + 1
         regions = batch.regions
         if regions is not None:
-            looks = self._region_embeddings(batch, regions)
+            embedded = self._region_embeddings(batch, regions)
             _check_whole(batch.cpu_copy)
             chosen = self._region_of_tokens(tokens, regions)[..., None].expand(
-                -1, -1, looks.shape[-1]
+                -1, -1, embedded.shape[-1]
             )
             has_regions = regions.mask.any(1)[:, None, None]
-            seen = torch.where(has_regions, looks.gather(1, chosen), seen)
-            rest = torch.cat([self._region_words(regions) + self.norm_region(looks), rest], 1)
+            token_features = torch.where(has_regions, embedded.gather(1, chosen), token_features)
+            rest = torch.cat([self._region_words(regions) + self.norm_region(embedded), rest], 1)
             places = torch.cat([after_text.expand(regions.mask.shape), places], 1)
         text = embeddings(
-            inputs_embeds=words + self.norm_text(seen), token_type_ids=tokens.token_type_ids
+            inputs_embeds=words + self.norm_text(token_features),
+            token_type_ids=tokens.token_type_ids,
         )
         segment = torch.full_like(places, 2)
         return text, embeddings(inputs_embeds=rest, position_ids=places, token_type_ids=segment)
 
-    def mask_last_stage(self, states: Tensor, cover: Tensor) -> Tensor:
-        """States (R, D, 14, 14), zero outside the objects `cover` (R, 14, 14)."""
-        return states * cover[:, None]
+    def mask_last_stage(self, states: Tensor, object_masks: Tensor) -> Tensor:
+        """States (R, D, 14, 14), zero outside the `object_masks` (R, 14, 14)."""
+        return states * object_masks[:, None]
 
     def _region_embeddings(self, batch: Batch, regions: Regions) -> Tensor:
         """Visual features (N, R, H) of the regions, from geometry and appearance."""
         appearance = self.masked_features(batch, regions, self.mask_visual)
         both = torch.cat([embed_boxes(regions.boxes), appearance], -1)
-        looks: Tensor = self.visual(self.dropout(both))
-        return looks.relu()
+        embedded: Tensor = self.visual(self.dropout(both))
+        return embedded.relu()
 
     def _region_words(self, regions: Regions) -> Tensor:
         """[IMG], or a masked region's learned vector: (N, R, H), or (1, H) if no region is masked."""
@@ -174,16 +175,16 @@ class VLBertVqaHead(MaskTokenHead):
 
     loss = "bce"
 
-    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
+    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
         """The last Linear is initialised with the mean word embedding of each answer's tokens (release)."""
-        super().__init__(reading)
-        width = reading.sizes.text
+        super().__init__(context)
+        width = context.sizes.text
         self.between = make_transform(width, width, nn.GELU())
         self.dropout = nn.Dropout(dropout)
-        self.classify = make_output_layer(width, reading.outputs)
-        if reading.input_embeddings is not None and isinstance(reading.output_type, OpenAnswer):
+        self.classify = make_output_layer(width, context.outputs)
+        if context.input_embeddings is not None and isinstance(context.output_type, OpenAnswer):
             rows = mean_answer_embeddings(
-                reading.output_type.labels, reading, reading.input_embeddings.detach()
+                context.output_type.labels, context, context.input_embeddings.detach()
             )
             self.classify.weight.data.copy_(rows)
 
@@ -200,14 +201,14 @@ class VLBertVqaHead(MaskTokenHead):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs) from the state at the [MASK]."""
-        states = self.between(self.at_mask(encoded, batch))
+        states = self.between(self.mask_states(encoded, batch))
         outputs: Tensor = self.classify(self.dropout(states))
         return outputs
 
 
-def mean_answer_embeddings(answers: Sequence[str], reading: HeadContext, table: Tensor) -> Tensor:
+def mean_answer_embeddings(answers: Sequence[str], context: HeadContext, table: Tensor) -> Tensor:
     """Mean embedding (outputs, E) of each answer's tokens in `table` (vocabulary, E); zeros without tokens."""
-    tokenizer = require(reading.tokenizer, "tokenizer", "a head that starts from words")
+    tokenizer = require(context.tokenizer, "tokenizer", "a head that starts from words")
     tokens: Sequence[Any] = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
     return torch.stack(
         [table[ids].mean(0) if ids else table.new_zeros(table.shape[1]) for ids in tokens]
@@ -243,9 +244,9 @@ class VLBertChoiceHead(PooledClsHead):
     swaps_left_right = False  # the release does not swap left and right, although it mirrors images
     uses_segments = True
 
-    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
+    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the last Linear, which has Xavier initialisation (release)."""
-        super().__init__(reading, dropout)
+        super().__init__(context, dropout)
         nn.init.xavier_uniform_(self.classify.weight)
 
     def prepare_example(self, example: Example) -> Example:
@@ -255,41 +256,41 @@ class VLBertChoiceHead(PooledClsHead):
         """
         start = int(generator("vlbert", "names", example.id).integers(len(NAMES)))
         texts = (example.text, *example.choices)
-        tags_of = (
+        tags_of_texts = (
             example.region_tags,
             *(example.choice_region_tags or ((),) * len(example.choices)),
         )
         lists = example.tag_lists or ((),) * len(texts)
-        each = zip(texts, tags_of, lists, strict=True)
+        each = zip(texts, tags_of_texts, lists, strict=True)
         (text, tags), *choices = (_replace_names(*one, start) for one in each)
         return replace(
             example,
             text=text,
             region_tags=tags,
             choices=tuple(choice for choice, _ in choices),
-            choice_region_tags=tuple(its_tags for _, its_tags in choices)
+            choice_region_tags=tuple(choice_tags for _, choice_tags in choices)
             if example.choice_region_tags
             else (),
             part_starts=(),  # only UNITER has parts, and these offsets are no longer valid
             tag_lists=(),  # nor are these
         )
 
-    def count_loss_items(self, labels: Tensor, choices: int, form: OutputType) -> int:
+    def count_loss_items(self, labels: Tensor, choices: int, output_type: OutputType) -> int:
         """Choices, if the loss is per choice, else samples."""
-        by_itself = isinstance(form, Classification) and form.kind == "bce"
-        return len(labels) * choices if by_itself else len(labels)
+        is_per_item = isinstance(output_type, Classification) and output_type.kind == "bce"
+        return len(labels) * choices if is_per_item else len(labels)
 
 
 def _replace_names(
-    text: str, tags: Tags, going_on: Collection[int], first: int
+    text: str, tags: Tags, continuation_starts: Collection[int], first: int
 ) -> tuple[str, Tags]:
     """A text in which person N is called `NAMES[first + N]` (cyclic), with "and" between the objects of a list.
 
-    `going_on`: start offsets of the tags that are not first in their list (release, vcr/data/datasets/vcr.py).
+    `continuation_starts`: start offsets of tags that are not first in their list (release, vcr/data/datasets/vcr.py).
     """
     changes = []
     for start, stop, number in tags:
-        if start in going_on:
+        if start in continuation_starts:
             changes.append((start, start, "and "))
         if text[start].isupper():  # class names are lower-case
             changes.append((start, stop, NAMES[(first + number) % len(NAMES)]))
@@ -306,34 +307,34 @@ class VLBertRegionHead(TransformedRegionScoreHead):
     loss = "bce"
     norm = False
 
-    def __init__(self, reading: HeadContext, dropout: float = 0.0) -> None:
+    def __init__(self, context: HeadContext, dropout: float = 0.0) -> None:
         """`dropout` before the last Linear; both Linears have Xavier initialisation (release)."""
-        super().__init__(reading, dropout)
+        super().__init__(context, dropout)
         for linear in (self.between[0], self.classify):
             nn.init.xavier_uniform_(linear.weight)  # type: ignore[arg-type]
 
-    def count_loss_items(self, labels: Tensor, choices: int, form: OutputType) -> int:
+    def count_loss_items(self, labels: Tensor, choices: int, output_type: OutputType) -> int:
         """Regions, if the loss is per region, else samples."""
-        by_itself = isinstance(form, RegionSelection) and form.kind == "bce"
-        return int((labels >= 0).sum()) if by_itself else len(labels)
+        is_per_item = isinstance(output_type, RegionSelection) and output_type.kind == "bce"
+        return int((labels >= 0).sum()) if is_per_item else len(labels)
 
 
-def objectives(given: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
+def objectives(context: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
     """Whole-word masked LM and masked region classification (Section 3.3; the release trains these two).
 
     Raises InputError if the regions have no classes, unless `--region-classes none` was given.
     """
-    chosen: list[Objective] = [masked_lm(given, whole_word=True)]
+    chosen: list[Objective] = [masked_lm(context, whole_word=True)]
     if options.related:
-        chosen.append(ImageTextMatching(given.sizes))
+        chosen.append(ImageTextMatching(context.sizes))
     if options.region_classes == "none":
         return chosen
-    if not given.sizes.classes:
+    if not context.sizes.classes:
         raise InputError(
             "VL-BERT predicts the classes of masked regions, but this store has no classes; make it with a detector or "
             "annotated boxes, or pass --region-classes none to pre-train on masked words only"
         )
-    chosen.append(MaskedRegionModeling(given.sizes, kind=options.region_classes))
+    chosen.append(MaskedRegionModeling(context.sizes, kind=options.region_classes))
     return chosen
 
 

@@ -22,7 +22,7 @@ from groundling.data.corpora.files import (
     names_of,
     split_long_texts,
 )
-from groundling.data.samples import backend_tokenizer, thinned
+from groundling.data.samples import backend_tokenizer, subsample
 from groundling.data.text.words import Lexicon
 
 
@@ -68,4 +68,4 @@ def corpus(
             for part, text in enumerate(own_parts):
                 name_of_it = line_id(name, number, part if len(own_parts) > 1 else None)
                 examples.append(Example(name_of_it, text, images=(image,) if image else ()))
-    return thinned(examples, limit)
+    return subsample(examples, limit)

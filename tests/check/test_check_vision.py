@@ -31,7 +31,7 @@ QUESTIONS, ANNOTATIONS = (
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
     folder = tmp_path_factory.mktemp("written")
-    counts = write_tasks(World(WorldConfig(seed=0)), folder, train=48, held=48)
+    counts = write_tasks(World(WorldConfig(seed=0)), folder, limit_train=48, limit_dev=48)
     assert all(counts.values())
     return folder, counts
 

@@ -344,7 +344,7 @@ def test_images_that_do_not_decode(tmp_path: Path) -> None:
 def test_of_many_images_an_evenly_spaced_sample_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DECODED", 3)
+    monkeypatch.setattr(module, "MAX_DECODED", 3)
     for n in range(9):
         picture(tmp_path / f"{n}.png")
     seen = []
@@ -366,7 +366,7 @@ def test_a_rendered_world(world: Path) -> None:
     assert f"{world}/corpus/train.txt: 200 lines, 200 with text" in "\n".join(report.lines)
     assert f"{world}/images: 9 images; 0 have no caption; 9 decoded, evenly spaced" in report.lines
     assert (
-        f"{world}/images_blind: 9 images; 0 have no caption; 9 decoded, evenly spaced"
+        f"{world}/images_redrawn: 9 images; 0 have no caption; 9 decoded, evenly spaced"
         in report.lines
     )
     probe = next(
@@ -376,14 +376,14 @@ def test_a_rendered_world(world: Path) -> None:
 
 
 def test_a_worlds_control_captions_belong_to_its_control_images(world: Path) -> None:
-    lost = sorted((world / "images_blind").iterdir())[0]
+    lost = sorted((world / "images_redrawn").iterdir())[0]
     content = lost.read_bytes()
     lost.unlink()
     try:
         one(
             check(world),
-            "captions_blind_train.json",
-            f"the first is {lost.name}; add them to {world}/images_blind",
+            "captions_redrawn_train.json",
+            f"the first is {lost.name}; add them to {world}/images_redrawn",
         )
     finally:
         lost.write_bytes(content)
@@ -471,7 +471,7 @@ def test_a_table_beside_images_is_told_even_if_it_is_not_taken_for_captions(tmp_
         line
         == f"{other}: 1 captions of 1 images; captions from column 'remark', images from 'photo'"
     )
-    assert "detected from their values; change it with --caption-column" in note
+    assert "detected from their values; to change them, pass --caption-column" in note
 
 
 def test_an_imagefolder_below_a_folder_of_any_name_is_seen(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_check_takes_columns_that_are_told_by_their_values(tmp_path: Path) -> 
     path = put(tmp_path / "mine.csv", "nr,bild,satz\n1,1.jpg,ein Hund bellt\n2,2.jpg,zwei Katzen\n")
     report = check(tmp_path)
     assert report.layout == "captions by column"
-    assert f"note: {CaptionCollection(path).guess_note[0]}" in report.lines
+    assert f"note: {CaptionCollection(path).column_notes[0]}" in report.lines
     assert any("1 of 2 captioned images are missing" in problem for problem in report.problems)
 
 

@@ -10,7 +10,7 @@ import pytest
 from homes import STEPS
 
 from groundling.commands.train_clip import COMMAND as teach
-from groundling.commands.train_clip import TeachConfig
+from groundling.commands.train_clip import TrainClipConfig
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.world import World
 
@@ -44,8 +44,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def teaching_config(world: Path) -> TeachConfig:
-    return TeachConfig(
+def teaching_config(world: Path) -> TrainClipConfig:
+    return TrainClipConfig(
         captions=str(world / "captions_train.json"),
         images=str(world / "images"),
         eval_captions=str(world / "captions_dev.json"),
@@ -55,7 +55,7 @@ def teaching_config(world: Path) -> TeachConfig:
 
 @pytest.fixture(scope="session")
 def taught(
-    teaching_config: TeachConfig, tmp_path_factory: pytest.TempPathFactory
+    teaching_config: TrainClipConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict]:
     """A teacher's run folder and result."""
     out = tmp_path_factory.mktemp("teacher")

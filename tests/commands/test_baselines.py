@@ -163,7 +163,7 @@ def test_texts_alone_stand_beside_and_come_later_too(
     assert before["majority"]["scores"]["dev"]["accuracy"] == pytest.approx(2 / 3)
     capsys.readouterr()
     result = finetune(asked(place, text_only_baseline=True), BRIEF, tmp_path / "run")
-    expected = {name: alone[name] for name in ("scores", "median", "collapsed_seeds")}
+    expected = {name: alone[name] for name in ("scores", "median", "degenerate_seeds")}
     assert result == before | {"text_alone": expected}
     assert result == json.loads((tmp_path / "run/result.json").read_text())
     assert str(tmp_path / "run/text-alone") in capsys.readouterr().err
@@ -201,6 +201,6 @@ def test_a_seed_that_says_one_thing_is_called_so(
         one["prediction"] for one in homes.answers(tmp_path / "run/seed-0/predictions_dev.jsonl")
     ]
     share = max(predictions.count(one) for one in set(predictions)) / len(predictions)
-    assert result["collapsed_seeds"] == ([0] if share >= 0.95 else [])
+    assert result["degenerate_seeds"] == ([0] if share >= 0.95 else [])
     assert ("% of the answers are '" in err) == (share >= 0.95)
     assert "majority" in result

@@ -53,7 +53,7 @@ def test_finetune_reports_every_seed_and_the_median(tuned: tuple[Path, dict]) ->
     assert result["scores"]["dev"]["accuracy"] == [run["scores"]["dev"]["accuracy"] for run in each]
     assert result["median"]["dev"]["accuracy"] == median(result["scores"]["dev"]["accuracy"])
     constant = [run["seed"] for run in each if "constant" in run["scores"]["dev"]]
-    assert result["collapsed_seeds"] == constant
+    assert result["degenerate_seeds"] == constant
     assert json.loads((out / "result.json").read_text()) == result
 
 
@@ -75,7 +75,7 @@ def test_no_seed_drops_out_of_a_median(scores: list[float], expected: float | No
     result = summary(STSB, runs, "model")
     assert result["median"]["dev"]["pearson"] == expected
     assert len(result["scores"]["dev"]["pearson"]) == len(result["seeds"]) == len(scores)
-    assert result["collapsed_seeds"] == [n for n, score in enumerate(scores) if score == 0]
+    assert result["degenerate_seeds"] == [n for n, score in enumerate(scores) if score == 0]
 
 
 def test_a_collapsed_seed_of_stsb_scores_0_and_counts(encoder: Path, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_collapsed_seed_of_stsb_scores_0_and_counts(encoder: Path, tmp_path: P
         result = finetune(config, torch_zero, tmp_path / "out")
     assert result["scores"]["dev"]["pearson"] == [0.0, 0.0]
     assert result["median"]["dev"]["pearson"] == 0.0
-    assert result["collapsed_seeds"] == [0, 1]
+    assert result["degenerate_seeds"] == [0, 1]
 
 
 def silent(width: int, outputs: int) -> torch.nn.Linear:

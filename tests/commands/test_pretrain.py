@@ -100,7 +100,7 @@ def test_each_model_has_its_own_objectives(
     model = load_encoder(out / "model")
     assert model.join.kind == kind
     assert sum(p.numel() for p in model.parameters()) == result["parameters"]
-    assert json.loads((out / "result.json").read_text())["model"] == kind
+    assert json.loads((out / "result.json").read_text())["architecture"] == kind
 
 
 def test_text_without_images_is_mixed_in(

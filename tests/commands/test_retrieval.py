@@ -231,10 +231,10 @@ def test_both_sides_find_what_transformers_finds(place: Path, tmp_path: Path, ca
     assert result["model"][TO_IMAGE] != result["student"][TO_IMAGE]
     assert result["chance"] == chance_recall(first)
     gap = result["student"][TO_IMAGE]["r@1"] - result["model"][TO_IMAGE]["r@1"]
-    told = result["student_less_model"][TO_IMAGE]["r@1"]
+    told = result["student_minus_model"][TO_IMAGE]["r@1"]
     assert told["value"] == pytest.approx(gap, abs=0.011)
     assert told["interval"][0] <= told["value"] <= told["interval"][1]
-    assert "of_texts_the_model_truncates" not in result
+    assert "texts_truncated_by_model" not in result
     assert json.loads((tmp_path / "out/result.json").read_text()) == result
     assert not (tmp_path / "out/teacher").exists()
     shown = capsys.readouterr().out
@@ -269,16 +269,16 @@ def test_long_texts_are_cut_by_the_model_and_not_by_the_student(
     assert cut > 3
     assert result["model"]["truncated_tokens"] > cut
     assert result["student"]["truncated_texts"] < cut
-    some = result["of_texts_the_model_truncates"]
+    some = result["texts_truncated_by_model"]
     assert some["texts"] == cut
-    assert set(some) == {"texts", "model", "student", "student_less_model"}
+    assert set(some) == {"texts", "model", "student", "student_minus_model"}
     assert f"{cut} truncated: student" in capsys.readouterr().out
     own = retrieve(replace(config, max_length=8), tmp_path / "less")["student"]
     assert (own["max_length"], own["truncated_texts"]) == (8, 7)
     whole = retrieve(replace(config, max_windows=0), tmp_path / "whole")
     assert whole["model"]["truncated_texts"] == 0
     assert whole["student"] == result["student"]
-    assert "of_texts_the_model_truncates" not in whole
+    assert "texts_truncated_by_model" not in whole
 
 
 def test_features_that_stay_are_not_computed_again(
@@ -326,7 +326,7 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     assert "2.png: does not decode" in said and "1 of 6" in said and "--skip-bad" in said
     assert not (out / "result.json").exists()
     whole = retrieve(config_of(place, images=str(images), skip_bad=True), out)
-    assert (whole["bad_images"], whole["bad_images_named"]) == (1, ["2.png"])
+    assert (whole["bad_images"], whole["bad_image_names"]) == (1, ["2.png"])
     assert "skipped: 1 images do not decode, the first is 2.png" in capsys.readouterr().out
     (images / "2.png").unlink()
     assert "1 of 6 captioned images are missing, the first is 2.png" in refused(
@@ -342,7 +342,7 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     empty = put(tmp_path / "empty.txt", "0.png#0\t \n")
     assert "no captions found" in refused(place, out, capsys, "--captions", str(empty))
     one = put(tmp_path / "one.txt", "0.png#0\ta dog\n")
-    assert "1 image to search; expected at least 2" in refused(
+    assert "images to search: 1; expected at least 2" in refused(
         place, out, capsys, "--captions", str(one)
     )
     listing = put(tmp_path / "list.txt", "7.png\n")

@@ -55,9 +55,9 @@ def store(tmp_path: Path) -> Path:
 def test_boxes_are_drawn_where_they_are(store: Path) -> None:
     shown = show_regions(store, "holiday/beach")
     assert shown.regions == ["0 whole image", "1 dog 0.91", "2 cat 0.50"]
-    assert (shown.id, shown.notes, shown.picture.size) == ("holiday/beach", [], (800, 600))
+    assert (shown.id, shown.notes, shown.image.size) == ("holiday/beach", [], (800, 600))
     dog = tuple(int(COLOURS[1][start : start + 2], 16) for start in (1, 3, 5))
-    pixels = np.asarray(shown.picture).astype(int)
+    pixels = np.asarray(shown.image).astype(int)
     for x, y in ((600, 450), (400, 598), (598, 400)):
         assert (np.abs(pixels[y - 4 : y + 4, x - 4 : x + 4] - dog).sum(-1) == 0).any(), (x, y)
     assert (np.abs(pixels[400:560, 300:500] - dog).sum(-1) > 0).all()  # inside there is the photo
@@ -92,15 +92,15 @@ def test_the_command_writes_a_picture(store: Path, capsys: pytest.CaptureFixture
 def test_what_cannot_be_shown(store: Path) -> None:
     for name, message in (
         ("beech", "no image 'beech' among 2; did you mean|no image 'beech' among 2; the first is"),
-        ("grün", "photos: no photo of 'grün'; pass another images=FOLDER"),
+        ("grün", "photos: no file of the image 'grün'; pass another images=FOLDER"),
     ):
         with pytest.raises(InputError, match=message) as told:
             show_regions(store, name)
         assert "\n" not in str(told.value)
     (store / "config.json").unlink()
-    with pytest.raises(InputError, match="the folder of its photos is unknown; pass images=FOLDER"):
+    with pytest.raises(InputError, match="the folder of its images is unknown; pass images=FOLDER"):
         show_regions(store, "beach")
-    with pytest.raises(InputError, match="no such folder of photos"):
+    with pytest.raises(InputError, match="no such image folder"):
         show_regions(store, "beach", store.parent / "nowhere")
     put(store.parent / "photos/holiday/beach.jpg", b"x")
     with pytest.raises(InputError, match=r"beach.jpg: does not decode"):

@@ -108,13 +108,13 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
     assert found.variants[3].train == replace(ADAPTING, steps=5, lr=1, batch=8, cpu=True)
     assert found.variants[3].adapt.text == ("a", "b")
     assert found.variants[3].tune_settings == (("limit_train", 12), ("batch", 4))
-    (only,) = found.tunings
-    settings, training = only.of(found.variants[3])
+    (only,) = found.tasks
+    settings, training = only.settings_for(found.variants[3])
     assert (settings, training) == (
         replace(only.finetune, limit_train=12),
         replace(only.train, batch=4),
     )
-    assert only.of(found.variants[0]) == (only.finetune, only.train)
+    assert only.settings_for(found.variants[0]) == (only.finetune, only.train)
     tuning = make_settings(FinetuneConfig, task="glue/rte", data="glue", max_length=64)
     assert only.finetune == replace(tuning, save_model=False)
     assert only.train == replace(TUNING, steps=2, batch=8, cpu=True)
@@ -171,7 +171,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         ),
         (
             ("[tune]", "[tune]\nobjectives = [1]"),
-            r"s.toml, \[tune\]: objectives = \[1\], expected a list of texts",
+            r"s.toml, \[tune\]: objectives = \[1\], expected a list of strings",
         ),
         (
             ("batch = 8", 'batch = 8\nschedule = "step"'),
@@ -406,7 +406,7 @@ def test_the_most_special_seeds_count(
     # A5: above all tables or in [tune] for every task, in a task's own table for this one
     (tmp_path / "s.toml").write_text(TWO_TASKS.format(more="").replace(*change, 1))
     found = read_sweep(tmp_path / "s.toml")
-    assert [found.seeds_of(one) for one in found.tunings] == expected
+    assert [found.seeds_of(one) for one in found.tasks] == expected
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_a_sweeps_file_names_columns_of_ones_own_file(
     # F9
     own_csv(place / "my.csv")
     homes.put(place / "own.toml", OWN)
-    (tuning_of,) = read_sweep("own.toml").tunings
+    (tuning_of,) = read_sweep("own.toml").tasks
     assert (tuning_of.name, tuning_of.finetune.task) == ("mine", "")
     assert main(["sweep", "--file", "own.toml", "--out", "out", "--plan"]) == 0
     told = capsys.readouterr().out

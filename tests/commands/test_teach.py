@@ -12,7 +12,7 @@ from homes import STEPS, Killed, digests, never, put
 from transformers import AutoTokenizer, CLIPModel
 
 from groundling.commands.train_clip import COMMAND as teach
-from groundling.commands.train_clip import TeachConfig
+from groundling.commands.train_clip import TrainClipConfig
 from groundling.commands.train_clip import run as teaching
 
 
@@ -55,7 +55,7 @@ def test_teach_reports_retrieval(taught: tuple[Path, dict]) -> None:
 
 
 def test_an_untrained_teacher_is_the_one_training_starts_from(
-    teaching_config: TeachConfig,
+    teaching_config: TrainClipConfig,
     taught: tuple[Path, dict],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -80,7 +80,7 @@ def test_an_untrained_teacher_is_the_one_training_starts_from(
 
 
 def test_e10_a_kill_while_the_tokenizer_is_written_leaves_a_folder_to_go_on_with(
-    teaching_config: TeachConfig,
+    teaching_config: TrainClipConfig,
     taught: tuple[Path, dict],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -100,7 +100,7 @@ def test_e10_a_kill_while_the_tokenizer_is_written_leaves_a_folder_to_go_on_with
     assert not list((tmp_path / "out").rglob("*partial"))
 
 
-def test_teach_keeps_to_its_listings(teaching_config: TeachConfig, tmp_path: Path) -> None:
+def test_teach_keeps_to_its_listings(teaching_config: TrainClipConfig, tmp_path: Path) -> None:
     images = [
         image["file_name"]
         for image in json.loads(Path(teaching_config.captions).read_text())["images"]

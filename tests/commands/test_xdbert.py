@@ -84,14 +84,16 @@ def test_which_arms_read_blocks_and_of_what_length() -> None:
         for joint in (True, False)
         for longest in (512, 32)
     ]
-    assert [(one.form, one.max_length, one.windows(77), one.windows(20)) for one in found] == [
+    assert [
+        (one.text_layout, one.max_length, one.windows(77), one.windows(20)) for one in found
+    ] == [
         ("blocks", 512, 9, 35),
         ("blocks", 32, 9, 35),
         ("lines", 128, 0, 0),
         ("lines", 32, 0, 0),
     ]
     told = text_layout_of("lines", 40, 3, True, 512)
-    assert (told.form, told.max_length, told.windows(77)) == ("lines", 40, 3)
+    assert (told.text_layout, told.max_length, told.windows(77)) == ("lines", 40, 3)
     assert (
         found[0].note("xdbert", 9) == "xdbert reads blocks of 512 tokens, in at most 9 CLIP windows"
     )
@@ -179,7 +181,7 @@ def test_negatives_of_like_length_are_keyed_other_texts(cross, uneven: list[str]
 def test_data_check_says_what_lengths_tell(tmp_path: Path, uneven: list[str]) -> None:
     path = put(tmp_path / "train.txt", "\n".join(uneven) + "\n")
     (line,) = [line for line in check(tmp_path).lines if "AUC" in line]
-    assert line.startswith(f"{path}: lengths alone tell equal from different lines")
+    assert line.startswith(f"{path}: length alone tells equal from different lines")
     assert "an AUC of 0.89" in line and "--match-negatives length" in line
     put(path, "one two three four\n" * 200)
     (line,) = [line for line in check(tmp_path).lines if "AUC" in line]
@@ -194,7 +196,7 @@ def test_the_report_is_what_the_objectives_say(cross, samples) -> None:
     tokens = ClipTokenClassification(cross.sizes).eval()
     lm = MaskedLM(cross.sizes, joint=True, mask_id=4).eval()
     cross.train()
-    found = evaluate_objectives(cross, [lm, match, tokens], samples, 7, held=True)
+    found = evaluate_objectives(cross, [lm, match, tokens], samples, 7, held_out=True)
     assert cross.training
     cross.eval()
     places = range(len(samples))
@@ -235,8 +237,12 @@ def test_an_adaptation_reports_its_parts_and_its_form(
         max_length=24,
     )
     result = adapt(config, TWO, tmp_path / "out")
-    assert (result["form"], result["max_length"], result["max_windows"]) == ("blocks", 24, WINDOWS)
-    assert result["learned"]["held"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
+    assert (result["text_layout"], result["max_length"], result["max_windows"]) == (
+        "blocks",
+        24,
+        WINDOWS,
+    )
+    assert result["learned"]["held_out"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
     assert 0.2 < result["match_by_length"] < 0.8
     said = capsys.readouterr().err
     assert "blocks of 24 tokens" in said and "objectives on" in said and "held-out texts" in said
@@ -246,11 +252,11 @@ def test_an_adaptation_reports_its_parts_and_its_form(
         TWO,
         tmp_path / "2",
     )
-    assert lines["learned"]["held"] is False and lines["learned"]["clip_tokens_loss"] is None
+    assert lines["learned"]["held_out"] is False and lines["learned"]["clip_tokens_loss"] is None
     control = adapt(
         replace_settings(config, arm="mlm"), TWO, tmp_path / "3"
     )  # shares a sweep's settings
-    assert "learned" not in control and control["form"] == "lines"
+    assert "learned" not in control and control["text_layout"] == "lines"
 
 
 # -- the released code, and what a column means ------------------------------------------------------------------------

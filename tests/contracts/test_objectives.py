@@ -872,7 +872,7 @@ def by_hand(
             for t in range(len(tokens))
             if batch.text.attention_mask[b, t] and not batch.text.special_tokens_mask[b, t]
         ]
-        state = encoded.text[b, 0] if objective.pool == "cls" else encoded.text[b, inner].mean(0)
+        state = encoded.text[b, 0] if objective.pooling == "cls" else encoded.text[b, inner].mean(0)
         words = tuple(w for w in batch.word_type_ids[b].tolist() if w >= 0)
         items["sentence"].append(
             (objective.project["sentence"](state), batch.features["sentence"][b], words)
@@ -912,9 +912,9 @@ def by_hand(
     "options",
     [
         {},
-        {"temperature": 0.5, "pool": "mean"},
+        {"temperature": 0.5, "pooling": "mean"},
         {"kind": "l1"},
-        {"kind": "l1", "targets": "unit", "pool": "mean"},
+        {"kind": "l1", "targets": "unit", "pooling": "mean"},
     ],
 )
 @torch.no_grad()
@@ -939,7 +939,9 @@ def test_distill_by_hand(options, masked, cross, taught):
 
 @torch.no_grad()
 def test_masked_words_take_no_part(cross, taught):
-    objective = FeatureDistillation(cross.sizes._replace(teacher=24), kind="l1", sentence=0.0)
+    objective = FeatureDistillation(
+        cross.sizes._replace(teacher=24), kind="l1", sentence_weight=0.0
+    )
     sample = taught.get([0], ())[0]
     batch = collate([sample])
     words = int((batch.word_type_ids >= 0).sum())
@@ -961,13 +963,17 @@ def test_shares_weigh_the_terms(cross, taught):
     encoded = cross(batch)
     torch.manual_seed(1)
     plain = FeatureDistillation(sizes)
-    weighed = FeatureDistillation(sizes, sentence=0.5, word=3.0)
+    weighed = FeatureDistillation(sizes, sentence_weight=0.5, word_weight=3.0)
     weighed.load_state_dict(plain.state_dict())
     one, other = plain(encoded, batch), weighed(encoded, batch)
     torch.testing.assert_close(other["contrastive_sentence"], 0.5 * one["contrastive_sentence"])
     torch.testing.assert_close(other["contrastive_word"], 3.0 * one["contrastive_word"])
-    assert set(FeatureDistillation(sizes, sentence=0.0)(encoded, batch)) == {"contrastive_word"}
-    assert FeatureDistillation(sizes, sentence=0.0).count(batch).keys() == {"contrastive_word"}
+    assert set(FeatureDistillation(sizes, sentence_weight=0.0)(encoded, batch)) == {
+        "contrastive_word"
+    }
+    assert FeatureDistillation(sizes, sentence_weight=0.0).count(batch).keys() == {
+        "contrastive_word"
+    }
 
 
 # -- the teacher -----------------------------------------------------------------------------------------------------

@@ -954,7 +954,7 @@ def test_a_maker_that_fails_is_one_line(capsys: Any, tmp_path: Path) -> None:
         complaint = refused(
             capsys, *command, flag, "mine.fails:made", "--out", str(tmp_path / "out")
         )
-        assert "mine.fails:made: making it failed (KeyError: 'why')" in complaint
+        assert "mine.fails:made: the call failed (KeyError: 'why')" in complaint
 
 
 UNFINISHED = [

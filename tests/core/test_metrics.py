@@ -14,7 +14,7 @@ from groundling.core.metrics import (
     MATTHEWS,
     METRICS,
     PEARSON,
-    PICKED,
+    REGION_ACCURACY,
     SCORE,
     SPEARMAN,
     Metric,
@@ -141,11 +141,14 @@ def test_every_metric_of_a_task_is_listed_or_has_a_name_of_its_own() -> None:
 def test_graded_answers_become_what_they_gained() -> None:
     # C4
     regions = np.array([[1, 0, IGNORE], [0, 1, 1], [0, 0, IGNORE]])
-    assert PICKED.per_example(np.array([0, 0, 1]), regions).tolist() == [1, 0, 0]
+    assert REGION_ACCURACY.per_example(np.array([0, 0, 1]), regions).tolist() == [1, 0, 0]
     answers = np.array([[[7, 0.9], [3, 0.3]], [[2, 1.0], [IGNORE, IGNORE]]])
     gains = SCORE.per_example(np.array([3, 5]), answers)
     assert gains.tolist() == [0.3, 0]
-    for metric, predictions, labels in ((PICKED, [0, 0, 1], regions), (SCORE, [3, 5], answers)):
+    for metric, predictions, labels in (
+        (REGION_ACCURACY, [0, 0, 1], regions),
+        (SCORE, [3, 5], answers),
+    ):
         values = np.array(predictions)
         plain = metric.from_per_example()
         assert (plain.name, plain.uses_example_scores) == (metric.name, False)

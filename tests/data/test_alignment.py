@@ -379,7 +379,7 @@ def test_a_slow_tokenizer_is_refused():
 
 @pytest.mark.parametrize("keep", [0, 3, 100])
 def test_samples_are_the_same_however_many_are_kept(keep, bert_tokenizer, samples):
-    data = TextDataset(toys.examples(), TextRowEncoder(bert_tokenizer, 40), keep=keep)
+    data = TextDataset(toys.examples(), TextRowEncoder(bert_tokenizer, 40), max_cached=keep)
     for indices in ([5, 2, 5], [2, 60, 7, 1], [5]):
         found = data.get(indices)
         assert [s.id for s in found] == [f"s{i}" for i in indices]

@@ -15,7 +15,7 @@ from groundling.data.corpora.files import blocks, corpus_lines, split_long_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text.words import Lexicon
 from groundling.settings.fields import make_settings
-from groundling.settings.input_settings import named_folder
+from groundling.settings.input_settings import parse_named_folder
 
 KINDS = ["bert", "roberta", "siglip"]
 
@@ -178,6 +178,6 @@ def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:
         ("gone", "", "gone"),
         ("A=", "A", ""),
     ):
-        assert named_folder(word) == (name, folder)
+        assert parse_named_folder(word) == (name, folder)
     config = make_settings(VerdictConfig, runs=["runs/lr=1/a", "w/o images=b"])
     assert groups_of(config.runs) == {"a": "runs/lr=1/a", "w/o images": "b"}

@@ -41,7 +41,7 @@ from groundling.data.text.words import (
 from groundling.runs import jobs
 from groundling.runs.folder import clear_prepared
 from groundling.runs.hashing import CACHE, cache_folder
-from groundling.settings.input_settings import weighted_files
+from groundling.settings.input_settings import parse_weighted_files
 from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, split_by_file
 
 NASTY = [
@@ -416,12 +416,12 @@ def test_a_file_of_one_line_is_read_in_parts(
 def test_files_with_weights_are_drawn_by_them(limit: int, bert_tokenizer, tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{n}.txt", toys.sentences()[:n]) for n in (40, 10, 30)]
     words = [f"{path}={weight}" for path, weight in zip(paths, ("1", "5", ".5"), strict=True)]
-    files = weighted_files(words, "--text")
+    files = parse_weighted_files(words, "--text")
     text = TextRowEncoder(bert_tokenizer, 60)
     samples = corpus_samples([f.file for f in files], "lines", text, tmp_path / "t", limit=limit)
-    assert split_by_file(DataSource(samples), samples.bounds, weighted_files(paths, "--text")) == [
-        DataSource(samples)
-    ]
+    assert split_by_file(
+        DataSource(samples), samples.bounds, parse_weighted_files(paths, "--text")
+    ) == [DataSource(samples)]
     sources = split_by_file(DataSource(samples, 2.0, name="--text"), samples.bounds, files)
     assert sum(source.ratio for source in sources) == pytest.approx(2)
     assert [name for source in sources for name in source.samples.ids] == list(samples.ids)

@@ -87,7 +87,7 @@ def test_a_store_that_stays_as_it_is_is_read_once(
 ) -> None:
     """With a cache by every process, without one by this one."""
     monkeypatch.setattr(hashing, "SMALL", 0)
-    monkeypatch.setattr(hashing, "SETTLED", -(10**18))
+    monkeypatch.setattr(hashing, "MIN_AGE", -(10**18))
     read: list[Path] = []
     sha256_of = hashing.sha256_of
 
@@ -98,12 +98,12 @@ def test_a_store_that_stays_as_it_is_is_read_once(
     monkeypatch.setattr(hashing, "sha256_of", counted)
     for cache, forgets in (("", False), (str(tmp_path / "cache"), True)):
         monkeypatch.setenv(CACHE, cache)
-        monkeypatch.setattr(hashing, "_KNOWN", {})
+        monkeypatch.setattr(hashing, "_HASHES", {})
         read.clear()
         for _ in range(2):
             open_checked_store(store)
             if forgets:
-                monkeypatch.setattr(hashing, "_KNOWN", {})
+                monkeypatch.setattr(hashing, "_HASHES", {})
         assert len(read) == len(list(store.glob("*-0*")))
 
 

@@ -21,7 +21,7 @@ from groundling.check.checked_folder import CheckReport, ColumnFlags
 from groundling.commands.data import CHECK as data_check
 from groundling.commands.data import CheckConfig
 from groundling.commands.train_clip import COMMAND as train_clip
-from groundling.commands.train_clip import TeachConfig
+from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.errors import InputError
 from groundling.data import images
 from groundling.data.captions.captions import (
@@ -75,7 +75,7 @@ class Fixture:
         self.images = str(folder / images)
         self.flags = flags
 
-    def config(self) -> TeachConfig:
+    def config(self) -> TrainClipConfig:
         small = {
             "size": 16,
             "patch_size": 8,
@@ -84,7 +84,7 @@ class Fixture:
             "projection_dim": 8,
         }
         return make_settings(
-            TeachConfig,
+            TrainClipConfig,
             captions=self.captions,
             images=self.images,
             untrained=True,
@@ -94,7 +94,7 @@ class Fixture:
         )
 
     def checked(self) -> CheckReport:
-        return check(self.folder, ColumnFlags(columns=self.config().reading.columns))
+        return check(self.folder, ColumnFlags(columns=self.config().caption_settings.columns))
 
     def told(self, out: Path) -> str:
         """What the command refuses it with; empty if it reads it."""
@@ -222,8 +222,8 @@ def test_every_layout_is_read_by_the_command_and_found_by_the_check(
         assert "; 0 have no caption" in counted[0]
     result = train_clip(fixture.config(), TrainConfig(cpu=True), tmp_path / "out")
     config = fixture.config()
-    splits = config.reading.caption_splits
-    images = read_captions(fixture.captions, splits, config.reading.columns).images
+    splits = config.caption_settings.caption_splits
+    images = read_captions(fixture.captions, splits, config.caption_settings.columns).images
     assert result["images"] == len(images) == (1 if make is coco_tree else 2)
     assert result["missing_images"] == 0
     # Whatever it says of what it read, the check has said, too.
@@ -459,7 +459,7 @@ def test_a_guess_is_told_by_the_command_and_its_faults_by_both(
     rows = fixture.folder / "bilder.jsonl"
     assert fixture.told(tmp_path / "out") == ""
     guess = f"{rows}: captions from column 'satz', images from 'bild', detected from their values"
-    assert f"note: {guess}; change it with --caption-column" in capsys.readouterr().err
+    assert f"note: {guess}; to change them, pass --caption-column" in capsys.readouterr().err
     assert fixture.checked().problems == []
     put(rows, rows.read_text().replace("2.jpg", "gone.jpg"))
     told = fixture.told(tmp_path / "again")
@@ -473,7 +473,7 @@ def test_a_guess_is_told_by_the_command_and_its_faults_by_both(
 def test_columns_are_told_by_their_values_where_nobody_names_them(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "nr,bild,satz\n1,a.JPG,ein Hund bellt\n2,b.heic,zwei Katzen\n")
     told = CaptionCollection(path)
-    assert told.reading.about == "captions from column 'satz', images from 'bild'"
+    assert told.caption_file.summary == "captions from column 'satz', images from 'bild'"
     assert [image.file for image in told.images] == ["a.JPG", "b.heic"]
     put(path, "bild,satz,note\na.jpg,ein Hund bellt,sehr gut gemacht\n")
     with pytest.raises(
@@ -484,7 +484,11 @@ def test_columns_are_told_by_their_values_where_nobody_names_them(tmp_path: Path
         InputError,
         match=r"no column 'satze'; there are: bild, satz, note; did you mean satz.; correct --caption-column",
     ):
-        read_captions(path, (), make_settings(TeachConfig, caption_column="satze").reading.columns)
+        read_captions(
+            path,
+            (),
+            make_settings(TrainClipConfig, caption_column="satze").caption_settings.columns,
+        )
 
 
 @pytest.mark.parametrize(
@@ -513,7 +517,7 @@ def test_a_fault_of_every_row_is_one_line(tmp_path: Path) -> None:
 
 def test_columns_are_not_chosen_where_there_are_none(tmp_path: Path) -> None:
     path = coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "a dog")])
-    columns = make_settings(TeachConfig, caption_column="text").reading.columns
+    columns = make_settings(TrainClipConfig, caption_column="text").caption_settings.columns
     with pytest.raises(
         InputError, match=r"COCO captions have no columns to choose from; leave --caption-column"
     ):

@@ -437,9 +437,7 @@ def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
         return RegionStore(tmp_path / name)
 
     first = made("first")
-    assert (
-        len(first.identity) == 64 and "16 x 16" in first.made_by and models["vit"] in first.made_by
-    )
+    assert len(first.identity) == 64 and "16 x 16" in first.origin and models["vit"] in first.origin
     assert made("boxes", grid=3).identity == first.identity  # the same backbone under other boxes
     moved = shutil.copytree(models["vit"], tmp_path / "elsewhere")
     assert made("moved", backbone=str(moved)).identity == first.identity
@@ -452,7 +450,7 @@ def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
     assert len({first.identity, *(store.identity for store in others)}) == 4
     rows = [put(tmp_path / f"{n}.tsv", lxmert(n)) for n in ("one", "two")]
     one, two = (taken(path, tmp_path / path.stem)[0] for path in rows)
-    assert one.identity == two.identity != first.identity and "LXMERT" in one.made_by
+    assert one.identity == two.identity != first.identity and "LXMERT" in one.origin
     other = taken(put(tmp_path / "npz" / "a.npz", npz()).parent, tmp_path / "three")[0]
     assert other.identity not in ("", one.identity)
 

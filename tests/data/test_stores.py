@@ -79,8 +79,8 @@ def test_the_first_store_that_has_an_image_counts(tmp_path: Path) -> None:
     assert not np.array_equal(both["2"].boxes, second["2"].boxes)
     assert np.array_equal(both["3"].boxes, second["3"].boxes)
     assert (both.count("3"), both.size("3")) == (second.count("3"), (60, 40))
-    assert both.repeated(["1", "2", "3"]) == ["2"]
-    assert CombinedStore([first]).repeated(["1", "2"]) == []
+    assert both.in_several_stores(["1", "2", "3"]) == ["2"]
+    assert CombinedStore([first]).in_several_stores(["1", "2"]) == []
     with pytest.raises(InputError, match="no image '4'"):
         both["4"]
 
@@ -96,7 +96,7 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
     first = RegionStore(made["first"])
     for name, message in (
         ("wide", "features have widths 12 and 7"),
-        ("bare", "regions have 5 classes, all things and no classes"),
+        ("bare", "regions have 5 classes without background and no classes"),
         ("other", "made by resnet and by vit; stores that are used together need the same kind"),
     ):
         with pytest.raises(InputError, match=message) as told:
@@ -104,12 +104,12 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
         assert "\n" not in str(told.value) and str(made[name]) in str(told.value)
     writer = RegionWriter(tmp_path / "covered")
     parts = (np.array([[0, 0, 1, 1]]), np.ones(1), np.zeros((1, 12)), np.full((1, 5), 0.2))
-    writer.write(0, [ImageRegions("3", (60, 40), *parts, cover=np.ones((1, 14, 14), bool))])
+    writer.write(0, [ImageRegions("3", (60, 40), *parts, segmentation=np.ones((1, 14, 14), bool))])
     writer.close({"source": "test"})
     with pytest.raises(InputError, match="first has no segmentations of objects"):
         CombinedStore([RegionStore(tmp_path / "covered"), first])
     both = CombinedStore([RegionStore(made["unknown"]), first])
-    assert (both.identity, both.made_by) == ("hash of resnet", "resnet")
+    assert (both.identity, both.origin) == ("hash of resnet", "resnet")
     blind = [RegionStore(made[name], features=False) for name in ("first", "other")]
     assert CombinedStore(blind).width == 0  # whose features nobody reads
 
@@ -272,7 +272,7 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
                 other.regions,
                 task,
                 other.train_splits,
-                blind=other.zero_region_features,
+                zero_region_features=other.zero_region_features,
                 flip=other.pixels.flip,
             ),
         )
@@ -286,7 +286,7 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
             alone.regions,
             task,
             alone.train_splits,
-            blind=alone.zero_region_features,
+            zero_region_features=alone.zero_region_features,
             flip=alone.pixels.flip,
         ),
     )

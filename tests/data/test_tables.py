@@ -142,7 +142,7 @@ def test_semicolons_are_noted_of_a_task_and_of_captions(tmp_path: Path) -> None:
     captions = CaptionCollection(path)
     assert captions.faults == []
     assert captions.images[0].captions == ("a red, red dog",)
-    assert "separated by semicolons" in captions.guess_note[0]
+    assert "separated by semicolons" in captions.column_notes[0]
     path = put(tmp_path / "c.csv", "good;bad\nIt rains.;It rain.\n")
     (pair,) = read_minimal_pairs(path)
     assert [text.text for text in pair.texts] == ["It rains.", "It rain."]

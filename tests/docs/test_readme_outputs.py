@@ -85,7 +85,7 @@ def test_outputs_are_pasted_below_their_commands(script: ModuleType, tmp_path: P
 
 def test_what_is_not_printed_is_named(script: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(script.StaleError, match="'loss: 3' is not printed"):
-        script.pasted("steps: 2\nloss: 3\n", "loss: 4\nsteps: 1\n")
+        script.paste_output("steps: 2\nloss: 3\n", "loss: 4\nsteps: 1\n")
     with pytest.raises(script.StaleError, match="0 commands match"):
         script.output_of("groundling adapt ...", {"groundling train-clip": ""}, tmp_path)
     with pytest.raises(script.StaleError, match="no section"):

@@ -167,7 +167,7 @@ def test_keywords_fill_the_settings(called: list[tuple]) -> None:
         ({"steps": 1.5}, r"steps = 1\.5, expected a whole number"),
         ({"steps": True}, "steps = True, expected a whole number"),
         ({"pooling": "max"}, "pooling = max, expected one of own, cls, mean"),
-        ({"text": [1]}, r"text = \[1\], expected a list of texts"),
+        ({"text": [1]}, r"text = \[1\], expected a list of strings"),
         ({"betas": (0.9,)}, r"betas = 0\.9, expected two numbers"),
         ({"student": None}, "student = None, expected a text"),
         ({"out": 3}, "out = 3, expected a text or a path"),

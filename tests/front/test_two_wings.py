@@ -94,13 +94,13 @@ REPORTED = PublishedScores("MINE-b", {"glue/rte": 70.0})
 
 FOUND = """
 from groundling import cli
-from groundling.check import known
+from groundling.check import describe_layouts
 from groundling.core.registry import resolve
 from groundling.command_line.registered_names import published_scores
 from groundling.tasks import Task
 
 assert resolve("tasks", Task, "mine").name == "mine"
-assert "mine (mine.txt)" in known()
+assert "mine (mine.txt)" in describe_layouts()
 assert published_scores()["MINE-b"] == {"glue/rte": 70.0} and published_scores()["XDBERT-b"]
 assert cli.main(["mine", "--word", "Hello"]) == 0
 cli.main(["--help"])

@@ -983,7 +983,7 @@ def _opened(place: Path) -> object:
 
 def _about_run(place: Path) -> object:
     """What other commands want to know of a run: `push`, the page of a verdict, and `data shift`."""
-    told = push._card("me/it", place, place, push._described(place), {"notes": ["a note"]})
+    told = push._card("me/it", place, place, push._read_run_config(place), {"notes": ["a note"]})
     seed = implicit.text_only_run(place / "seed-0" / "predictions_val.jsonl")
     return [told, judging._settings(place / "seed-0"), seed]
 
@@ -1006,7 +1006,7 @@ def _vcr_read(place: Path, shelf: LazyFixture) -> object:
         raise InputError(f"{place}: no finished seed")  # as the command, of both runs
     examples = task.read(shelf.once("vcr files", vcr_files.folder), "val")
     return [
-        [number, vcr._learned(file, "val"), vcr._predictions(file, examples)]
+        [number, vcr._file_trained_on(file, "val"), vcr._predictions(file, examples)]
         for number, file in files.items()
     ]
 

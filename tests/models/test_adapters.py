@@ -239,7 +239,7 @@ def test_what_an_adapter_reads_is_transformers_own(place: Path, tmp_path: Path) 
     model = ClipFusionAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     examples = task.read(place / "vcr", "val")[:2]
     teachers = load_adapter_teacher_set(
-        model.base, config.settings.targeted_distillation, torch.device("cpu"), tmp_path
+        model.base, config.objective_settings.targeted_distillation, torch.device("cpu"), tmp_path
     )
     samples, live = teachers.wrap(TextDataset(examples, *model.inputs(20)))
     assert not live

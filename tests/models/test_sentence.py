@@ -315,11 +315,11 @@ def test_what_is_pooled_is_what_is_taught(settings: AdaptConfig, given: Path) ->
     batch = collate(TextDataset([Example("a", "a red dog")], *text.inputs(24)).get([0]))
     encoded = text(batch)
     sizes = text.sizes._replace(teacher=8)
-    own = FeatureDistillation(sizes, pool="own")._sentences(encoded, batch)
+    own = FeatureDistillation(sizes, pooling="own")._sentences(encoded, batch)
     torch.testing.assert_close(own[0], encoded.text[0].mean(0))
-    inner = FeatureDistillation(sizes, pool="mean")._sentences(encoded, batch)
+    inner = FeatureDistillation(sizes, pooling="mean")._sentences(encoded, batch)
     torch.testing.assert_close(inner[0], encoded.text[0, 1:-1].mean(0))
-    plain = FeatureDistillation(sizes._replace(sentence_embedding=0), pool="own")._sentences(
+    plain = FeatureDistillation(sizes._replace(sentence_embedding=0), pooling="own")._sentences(
         encoded, batch
     )
     torch.testing.assert_close(plain[0], encoded.text[0, 0])
@@ -418,9 +418,9 @@ def test_it_is_its_own_teacher(settings: AdaptConfig, given: Path) -> None:
     rows = samples.get([0, 1])
     before = FrozenCopy(text)
     expected, _ = sentence_vectors(text, text.sentence, ["a red dog", "two cats"])
-    told = before.features(collate(before.inputs(rows)))["as_it_was"]
+    told = before.features(collate(before.inputs(rows)))["initial_sentence_embedding"]
     torch.testing.assert_close(told, expected)
-    batch = replace(collate(rows), features={"as_it_was": told})
+    batch = replace(collate(rows), features={"initial_sentence_embedding": told})
     objective = EmbeddingRetention(text.sizes)
     text.requires_grad_(False)
     assert float(objective(text(batch), batch)["retain"]) == pytest.approx(0.0, abs=1e-6)
@@ -429,7 +429,9 @@ def test_it_is_its_own_teacher(settings: AdaptConfig, given: Path) -> None:
             parameter.add_(0.1 * torch.randn_like(parameter))
     now, _ = sentence_vectors(text, text.sentence, ["a red dog", "two cats"])
     distance = sum(1 - float(one @ other) for one, other in zip(now, expected, strict=True))
-    torch.testing.assert_close(before.features(collate(before.inputs(rows)))["as_it_was"], told)
+    torch.testing.assert_close(
+        before.features(collate(before.inputs(rows)))["initial_sentence_embedding"], told
+    )
     assert float(objective(text(batch), batch)["retain"]) == pytest.approx(distance, abs=1e-5)
 
 

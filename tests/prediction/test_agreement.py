@@ -81,7 +81,7 @@ def test_of_many_classes_the_likely_ones_are_known() -> None:
     form = OpenAnswer(tuple(map(str, range(200))))
     likely = [[7, 0.6], [3, 0.2]]
     assert told(form, said(3, 1.5, likely=likely)) == ""
-    assert "not among the 'likely'" in told(form, said(4, 1.5, likely=likely))
+    assert "not among the classes in 'likely'" in told(form, said(4, 1.5, likely=likely))
 
 
 def test_an_answer_that_is_never_predicted_may_be_barred() -> None:

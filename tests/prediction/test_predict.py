@@ -162,9 +162,9 @@ def glue(folder: Path, task: Task) -> None:
     for split in (*task.dev, *task.test):
         labelled = split not in task.test
         columns = [*reader.texts, reader.label if labelled else reader.index]
-        lines = [] if labelled and reader.headless else ["\t".join(columns)]
-        if labelled and reader.headless:
-            columns = list(reader.headless)
+        lines = [] if labelled and reader.columns_without_header else ["\t".join(columns)]
+        if labelled and reader.columns_without_header:
+            columns = list(reader.columns_without_header)
         for number in range(4):
             row = dict.fromkeys(columns, str(number))
             row |= {name: texts[number + place] for place, name in enumerate(reader.texts)}
@@ -549,7 +549,7 @@ def test_a_killed_prediction_leaves_nothing(own: Path, tmp_path: Path, monkeypat
     def killed(*_: Any) -> str:
         raise homes.Killed
 
-    monkeypatch.setattr(predicting, "_written", killed)
+    monkeypatch.setattr(predicting, "_format_table", killed)
     settings = {"model": str(own / "run"), "data": str(own / "new.csv")}
     with pytest.raises(homes.Killed):
         predict(config_of(**settings, regions=str(own / "store")), tmp_path / "a.csv")
@@ -653,15 +653,15 @@ def test_answers_that_another_command_wrote_meanwhile_stay(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "answers.csv"
-    written = predicting._written
+    written = predicting._format_table
 
     def beside(*given: Any) -> str:
         put(out, "theirs")
         return written(*given)
 
-    monkeypatch.setattr(predicting, "_written", beside)
+    monkeypatch.setattr(predicting, "_format_table", beside)
     settings = {"data": str(own / "new.csv"), "regions": str(own / "store")}
-    with pytest.raises(InputError, match="exists by now, written by another command"):
+    with pytest.raises(InputError, match="another command has written this file"):
         predict(config_of(model=str(own / "run"), **settings), out)
     assert out.read_text() == "theirs" and list(tmp_path.iterdir()) == [out]
 
@@ -805,4 +805,4 @@ def test_semicolons_and_endings_in_capitals_are_read_and_told(own: Path, tmp_pat
     assert told["answered"] == 1
     notes = "; ".join(told["notes"])
     assert f"{data}: its columns are separated by semicolons" in notes
-    assert "1 image names differ from the file names only in capitals of the ending" in notes
+    assert "1 image names differ from the file names only in the ending's capitals" in notes

@@ -15,8 +15,8 @@ from groundling.runs.folder import write_json
 
 
 def test_seeds_that_all_answer_alike_are_told() -> None:
-    assert degenerate_seeds_note({"seeds": [0, 1], "collapsed_seeds": [0, 1]})
-    assert not degenerate_seeds_note({"seeds": [0, 1], "collapsed_seeds": [1]})
+    assert degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": [0, 1]})
+    assert not degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": [1]})
 
 
 def test_a_run_in_place_of_its_model_is_told_where_the_model_is(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_e4_other_content_of_the_same_size_is_another_input(name: str, tmp_path:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that remembers; files count as settled at once, in which no two changes share a time."""
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
-    monkeypatch.setattr(hashing, "SETTLED", -(10**18))
+    monkeypatch.setattr(hashing, "MIN_AGE", -(10**18))
     return tmp_path / "cache" / "hashes.sqlite"
 
 
@@ -63,7 +63,7 @@ def test_what_is_known_from_writing_is_not_read(
     assert data_hash(file) == "known"
     put(tmp_path / "b.bin", LONG).replace(file)
     assert data_hash(file) == sha256_of(file)
-    monkeypatch.setattr(hashing, "SETTLED", 10**18)
+    monkeypatch.setattr(hashing, "MIN_AGE", 10**18)
     remember_hashes({file: "known"})  # too new
     assert data_hash(file) == sha256_of(file)
 
@@ -71,7 +71,7 @@ def test_what_is_known_from_writing_is_not_read(
 def test_e4_what_just_changed_is_not_remembered(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hashing, "SETTLED", 10**18)
+    monkeypatch.setattr(hashing, "MIN_AGE", 10**18)
     file = put(tmp_path / "a.bin", LONG)
     data_hash(file)
     monkeypatch.setattr(hashing, "sha256_of", lambda _: "read again")

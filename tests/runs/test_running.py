@@ -27,7 +27,7 @@ from transformers import (
 
 from groundling.cli import main
 from groundling.commands.train_clip import COMMAND as teach
-from groundling.commands.train_clip import TeachConfig
+from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.batch import collate
 from groundling.core.errors import InputError, did_you_mean
 from groundling.core.output_types import Classification
@@ -68,7 +68,7 @@ def test_d2_without_a_terminal_a_line_comes_every_half_minute() -> None:
     shown = Progress("training", 1000, "step", done=400, stream=out, clock=clock)
     for number in range(90):
         clock.now += 1
-        shown.tell({"loss": 3.0 - number / 100, "mlm": 1.0})
+        shown.set_measurements({"loss": 3.0 - number / 100, "mlm": 1.0})
         shown.step(samples=8)
     shown.close()
     assert out.getvalue().splitlines() == [
@@ -99,7 +99,7 @@ def test_a_terminal_has_a_bar_and_whole_lines_above_it() -> None:
     shown = Progress("training", 10, "step", stream=out, clock=clock)
     clock.now += 60
     shown.step(samples=8)
-    shown.say("step 1: dev accuracy 0.5")
+    shown.write("step 1: dev accuracy 0.5")
     shown.close()
     assert "training: step" not in out.getvalue()
     assert "1/10" in out.getvalue()
@@ -113,7 +113,7 @@ def test_other_processes_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Progress("training", 10, "step", stream=out, clock=clock)
     clock.now += 60
     shown.step()
-    shown.say("a line")
+    shown.write("a line")
     assert out.getvalue() == ""
 
 
@@ -333,8 +333,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def continued(place: Path, **options: Any) -> TeachConfig:
-    return TeachConfig(
+def continued(place: Path, **options: Any) -> TrainClipConfig:
+    return TrainClipConfig(
         model=str(place / "clip"),
         captions=str(place / "captions.tsv"),
         images=str(place / "images"),

@@ -88,7 +88,7 @@ def test_a_folder_that_another_run_took_gets_no_result(tmp_path: Path) -> None:
     first = Run(tmp_path / "out", "test", {"seed": 0}, {}, cpu=True)
     second = Run(tmp_path / "out", "test", {"seed": 1}, {}, cpu=True)
     with pytest.raises(
-        InputError, match=r"out: meanwhile taken by another run .*seed: 1 there, 0 now"
+        InputError, match=r"out: another run has taken this folder .*seed: 1 there, 0 now"
     ):
         first.end({"from": 0})
     assert second.end({"from": 1}) == second.result

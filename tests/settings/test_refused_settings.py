@@ -38,7 +38,7 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
         ),
         (
             ["finetune", "--model", "STUDENT", "--data", "absent", "--task", "glue/rte"],
-            "absent: no such folder or file of data",
+            "absent: no such file or folder",
         ),
         (
             [*TUNE, "--label", "y"],

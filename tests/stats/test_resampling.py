@@ -24,7 +24,7 @@ def test_as_many_are_drawn_as_there_are() -> None:
     ones = np.ones((7, 1))
     assert (bootstrap_sums(ones, rng()) == 7).all()
     assert bootstrap_sums(ones, rng(), 150).shape == (150, 1)
-    assert (bootstrap_sums(ones[:3], rng(), often=np.array([4, 2, 1])) == 7).all()
+    assert (bootstrap_sums(ones[:3], rng(), counts=np.array([4, 2, 1])) == 7).all()
     assert (draw_resample_counts(7, rng()).sum(1) == 7).all()
     assert (draw_item_counts(7, 30, rng()).sum(1) == 7).all()
     assert set(draw_resample(np.arange(7), rng())) <= set(range(7))
@@ -41,7 +41,7 @@ def test_each_thing_is_drawn_once_on_average() -> None:
     for drawn in (draw_resample_counts(11, rng()), draw_item_counts(11, DRAWS, rng())):
         np.testing.assert_allclose(drawn.mean(0), 1, atol=0.1)
     often = np.array([8, 3])
-    found = bootstrap_sums(np.eye(2), rng(), often=often)
+    found = bootstrap_sums(np.eye(2), rng(), counts=often)
     np.testing.assert_allclose(found.mean(0), often, atol=0.1)
 
 

@@ -24,7 +24,7 @@ from groundling.core.metrics import (
     MATTHEWS,
     METRICS,
     PEARSON,
-    PICKED,
+    REGION_ACCURACY,
     RMSE,
     SCORE,
     SPEARMAN,
@@ -339,8 +339,8 @@ def test_from_folders_to_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_metric_comes_from_the_runs_task(tmp_path: Path) -> None:
     # C4
     made = both(0.0)[0]
-    for task, metric in (("refcoco+", PICKED), ("vqa", SCORE), ("glue/cola", MATTHEWS)):
-        labels = {PICKED: [0, 1, -100], SCORE: [[1, 0.6], [0, 0.3]]}.get(metric)
+    for task, metric in (("refcoco+", REGION_ACCURACY), ("vqa", SCORE), ("glue/cola", MATTHEWS)):
+        labels = {REGION_ACCURACY: [0, 1, -100], SCORE: [[1, 0.6], [0, 0.3]]}.get(metric)
         folder = write_runs(tmp_path / metric.name, made, task, metric.name, labels)
         found, judged = collect_runs("a", folder)[task]
         assert (judged.name, judged.scale, judged.is_classification) == (
@@ -370,7 +370,7 @@ def test_ones_own_task_leaves_its_metrics_name(tmp_path: Path) -> None:
     ):
         collect_runs("c", folder)
     folder = write_runs(tmp_path / "d", made, "refcoco+", "picked")
-    with pytest.raises(InputError, match="picked needs labels that are a list each"):
+    with pytest.raises(InputError, match="picked expects every label to be a list"):
         collect_runs("d", folder)
 
 
@@ -439,7 +439,7 @@ def test_broken_score_files_are_named(tmp_path: Path, spoil: object, message: st
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("task", None, "'task' is None, expected a text"),
+        ("task", None, "'task' is None, expected a string"),
         ("seed", "2", "'seed' is '2', expected a whole number"),
         ("metrics", [], r"'metrics' is \[\], expected a list of names"),
         ("splits", [1], r"'splits' is \[1\], expected a list of names"),
@@ -472,7 +472,7 @@ def test_runs_of_a_task_at_two_sizes_are_never_pooled(tmp_path: Path) -> None:
     assert list(collected) == ["RTE few", "RTE full"]
     assert {metric.name for _, metric in collected.values()} == {"accuracy"}
     path.write_text(json.dumps(result | {"display_name": 3}))
-    with pytest.raises(InputError, match="'display_name' is 3, expected a text"):
+    with pytest.raises(InputError, match="'display_name' is 3, expected a string"):
         collect_runs("a", tmp_path / "a")
 
 

@@ -525,12 +525,12 @@ def test_flickr_entities_reads_phrases_and_boxes_and_matches_regions(flickr: Pat
     )
     assert two.text == "hat outside , nowhere ]: the red hat"
     told = [
-        (p.chain, p.types, p.first, p.words, one.text[p.start : p.stop])
+        (p.chain, p.types, p.first_word, p.word_count, one.text[p.start : p.stop])
         for p in (*one.phrases, *one.skipped)
     ]
     assert told[:2] == [(7, ("people", "other"), 0, 2, "A man"), (7, ("people",), 3, 2, "a man")]
     assert told[2:] == [(0, ("notvisual",), 6, 1, "it")]
-    assert [(p.chain, p.first, two.text[p.start : p.stop]) for p in two.phrases[1:]] == [
+    assert [(p.chain, p.first_word, two.text[p.start : p.stop]) for p in two.phrases[1:]] == [
         (8, 5, "the red hat")
     ]
     assert [p.chain for p in two.skipped] == [9, 5]  # a scene, and one without an object

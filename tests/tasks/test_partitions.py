@@ -80,8 +80,10 @@ def test_strata_of_vqa(tmp_path: Path) -> None:
     assert types == {"0": "is the", "1": "what color", "2": "is the", "3": "what color"}
     answers = strata(task, folder, "answer")
     assert answers == {"0": "yes", "1": "red", "2": "no answer in the map", "3": "yes"}
-    assert draw_partition(answers, per=1, seed=0) == sorted(draw_partition(answers, per=1, seed=0))
-    assert "2" not in draw_partition(answers, per=9, seed=0, allow_fewer=True)
+    assert draw_partition(answers, per_stratum=1, seed=0) == sorted(
+        draw_partition(answers, per_stratum=1, seed=0)
+    )
+    assert "2" not in draw_partition(answers, per_stratum=9, seed=0, allow_fewer=True)
     with pytest.raises(
         InputError, match="--stratify-by category: vqa has no such strata; there are: total"
     ):
@@ -102,7 +104,7 @@ def snli_ve(folder: Path, count: int = 12) -> Path:
 def test_strata_of_classes(tmp_path: Path) -> None:
     folder = snli_ve(tmp_path / "ve")
     content = drawn(tmp_path / "p.json", task="snli-ve", data=str(folder), per_stratum=2)
-    assert content["by"] == "label"
+    assert content["stratify_by"] == "label"
     assert content["strata"] == {
         name: {"drawn": 2, "examples": 4} for name in ("entailment", "neutral", "contradiction")
     }
@@ -126,7 +128,7 @@ def test_the_bytes_of_a_manifest(tmp_path: Path, data: Path) -> None:
         "train.jsonl": sha256((data / "train.jsonl").read_bytes()).hexdigest()
     }
     digest = sha256(out.read_bytes()).hexdigest()
-    assert digest == "f74908a63edff04c06eb4a0fe55b17a390cf6d542e7a32e415f06d6ad6523d24"
+    assert digest == "5d6b89fc6bbfa38f548a7b4ee0f5cd9755ed73c26514cbcd922fb63da24c647c"
 
 
 def test_the_order_of_the_file_does_not_matter(tmp_path: Path, data: Path) -> None:
@@ -243,12 +245,12 @@ def test_damage(tmp_path: Path, data: Path) -> None:
     ("before", "after"),
     [
         ('"seed": 0', '"seed": 1'),
-        ('"per": 1', '"per": 2'),
-        ('"by": "category"', '"by": "total"'),
+        ('"per_stratum": 1', '"per_stratum": 2'),
+        ('"stratify_by": "category"', '"stratify_by": "total"'),
         ('"examples": 21', '"examples": 22'),
         ('"drawn": 1', '"drawn": 3'),
-        ('"per": 1', '"per": "1"'),
-        ('"by": "category"', '"by": null'),
+        ('"per_stratum": 1', '"per_stratum": "1"'),
+        ('"stratify_by": "category"', '"stratify_by": null'),
         ('"split": "train"', '"split": "val"'),
     ],
 )
@@ -264,7 +266,9 @@ def test_numbers_that_do_not_draw_the_ids(
     text = shots.read_text()
     assert before in text
     shots.write_text(text.replace(before, after, 1))
-    with pytest.raises(InputError, match=r"shots\.json: by .*edited, draw it again") as told:
+    with pytest.raises(
+        InputError, match=r"shots\.json: stratify_by .*edited, draw it again"
+    ) as told:
         select_partition(task.read(data, "train"), shots, task, data)
     assert "\n" not in str(told.value)
 
@@ -274,7 +278,7 @@ def test_ids_that_are_not_there(tmp_path: Path, data: Path) -> None:
     from groundling.tasks.splits import _hash, partition_manifest, select_partition, write_manifest
 
     task = resolve("tasks", Task, "vcr/answer")
-    content = partition_manifest(task, data, per=1, seed=0)
+    content = partition_manifest(task, data, per_stratum=1, seed=0)
     content["ids"] = ["train-0", "train-555"]
     content["sha256"] = _hash(content["ids"])
     write_manifest(tmp_path / "p.json", content)

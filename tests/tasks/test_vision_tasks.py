@@ -87,7 +87,7 @@ def test_barred_answers_are_never_predicted() -> None:
         refusal(form.parse_label, "maybe", "f.json, line 3")
         == "f.json, line 3: answer 'maybe' is not among the 4 answers"
     )
-    assert "use task.at(folder)" in refusal(
+    assert "use task.with_answers_of(folder)" in refusal(
         lambda: SupervisedObjective(OutputSizes(text=8), output_type=VQA.form)
     )
 

@@ -375,7 +375,7 @@ def test_confidence_of_answers(place, tmp_path):
     assert isinstance(scores, ClipScorePart)
     scores.clips.model.text.logit_scale.data = torch.tensor(100.0).log()
     scores.answers = torch.tensor([[0.2], [0.25], [0.22], [0.21]])
-    assert scores._of_answers(torch.ones(1, 1), ()).item() == pytest.approx(0.9304, abs=1e-4)
+    assert scores._answer_confidence(torch.ones(1, 1), ()).item() == pytest.approx(0.9304, abs=1e-4)
 
 
 def test_a_gate_shares_its_images_and_texts_with_runs_that_have_none(place, tmp_path, monkeypatch):
@@ -404,7 +404,7 @@ def test_confidence_of_classes_by_clusters_of_similarities(place, tmp_path):
     close(batch.features["clip_confidence"].double(), sure, 1e-4)
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
     scores = one.members[-1]
-    assert isinstance(scores, ClipScorePart) and isinstance(scores.sure_of, ClusterConfidence)
+    assert isinstance(scores, ClipScorePart) and isinstance(scores.confidence, ClusterConfidence)
     assert scores.clusters is not None and len(scores.clusters.centres) == 3
     fresh = teacher(place, wants=wants, form=form)
     _, live = kept_and_live(fresh, examples(), tmp_path)
@@ -458,7 +458,7 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen = Counter()
-        look, read = ClipImageTower.forward, ClipTextTower.unprojected
+        look, read = ClipImageTower.forward, ClipTextTower.forward_unprojected
 
         def looked(side: ClipImageTower, pixels: torch.Tensor) -> torch.Tensor:
             self.seen["pictures"] += len(pixels)
@@ -795,7 +795,7 @@ def test_what_is_not_a_number_is_refused(side, limit, place, tmp_path):
 
 def test_form_decides_what_it_can_be_sure_of(place):
     *_, scores = teacher(place, wants=["clip_similarity"], form=MultipleChoice(("0", "1"))).members
-    assert isinstance(scores, ClipScorePart) and scores.sure_of is None
+    assert isinstance(scores, ClipScorePart) and scores.confidence is None
     assert ObjectiveContext(OutputSizes()).output_type is None
 
 

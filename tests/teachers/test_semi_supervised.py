@@ -74,7 +74,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shots(data: Path, path: Path, per: int = 1, name: str = "vcr/answer") -> Path:
-    write_manifest(path, partition_manifest(resolve("tasks", Task, name), data, per=per, seed=0))
+    write_manifest(
+        path, partition_manifest(resolve("tasks", Task, name), data, per_stratum=per, seed=0)
+    )
     return path
 
 
@@ -103,7 +105,7 @@ def few(place: Path, **changes: Any) -> FinetuneConfig:
 def test_every_step_has_both_and_result_tells_the_ratio(place: Path, tmp_path: Path) -> None:
     config = few(place, unlabelled_per_labelled=2, seeds=2, td_gate="question")
     result = finetune(config, BRIEF, tmp_path / "out")
-    assert result["unlabelled"] == {"examples": 21 - SHOTS, "beside_each": 2}
+    assert result["unlabelled_examples"] == {"examples": 21 - SHOTS, "per_labelled": 2}
     assert result["seeds"] == [0, 1]
     one, other = (log_of(tmp_path / f"out/seed-{seed}") for seed in range(2))
     assert {"task", "td_image", "td_text", "td_text_gate_open"} < one[0].keys()

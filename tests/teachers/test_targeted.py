@@ -211,7 +211,7 @@ def test_only_the_right_choice() -> None:
     batch = batch_of(8, 2, features={"clip_text": features}, labels=labels)
     sizes = OutputSizes(text=4, teacher=4)
     right = TargetedTextDistillation(
-        sizes, options=TargetedDistillationSettings(td_choices="right"), form=FOUR
+        sizes, options=TargetedDistillationSettings(td_choices="right"), output_type=FOUR
     )
     assert right.count(batch) == {"td_text": 2}
     distances = right.distance(states[:, 0], features)
@@ -224,7 +224,7 @@ def test_only_the_right_choice() -> None:
     plain = TargetedTextDistillation(
         sizes,
         options=TargetedDistillationSettings(td_choices="right"),
-        form=Classification(("a", "b")),
+        output_type=Classification(("a", "b")),
     )
     assert plain.count(batch) == {"td_text": 8}
     assert "labels.label" not in plain.required_fields
@@ -316,7 +316,7 @@ def test_other_tasks_take_the_teachers_own_confidence() -> None:
     batch = batch_of(3, features={"clip_confidence": torch.tensor([0.5, 0.2, 1.0])})
     logits = torch.tensor([[0.0, 0, 0], [0, 0, 0], [50, 0, 0]])
     gate = ConfidenceGate(form)
-    assert gate.needs == "features.clip_confidence"
+    assert gate.required_field == "features.clip_confidence"
     assert gate.confidence_ratio(answered(logits), batch).tolist() == pytest.approx([1.5, 0.6, 1.0])
     assert gate.open_gates(answered(logits), batch).tolist() == [
         True,
@@ -333,7 +333,7 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
     encoded = replace(answered(LOGITS.expand(2, 4)), text=states)
     sizes = OutputSizes(text=4, teacher=4)
     gated = TargetedTextDistillation(
-        sizes, options=TargetedDistillationSettings(td_gate="question"), form=FOUR
+        sizes, options=TargetedDistillationSettings(td_gate="question"), output_type=FOUR
     )
     found = gated(encoded, batch)
     torch.testing.assert_close(found["td_text"], gated.distance(states[:, 0], features)[:4].sum())
@@ -341,7 +341,7 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
     assert gated.count(batch) == {"td_text": 8, "td_text_gate_open": 2}
     assert gated.monitored_terms == ("td_text_gate_open",)
     pair = TargetedTextDistillation(
-        sizes, options=TargetedDistillationSettings(td_gate="pair"), form=FOUR
+        sizes, options=TargetedDistillationSettings(td_gate="pair"), output_type=FOUR
     )
     is_open = ConfidenceGate(FOUR, "pair").open_gates(encoded, batch)
     found = pair(encoded, batch)
@@ -352,7 +352,9 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
     assert pair.count(batch) == {"td_text": 8, "td_text_gate_open": 8}
     # of right choices alone, gates of wrong ones are nobody's
     right = TargetedTextDistillation(
-        sizes, options=TargetedDistillationSettings(td_gate="pair", td_choices="right"), form=FOUR
+        sizes,
+        options=TargetedDistillationSettings(td_gate="pair", td_choices="right"),
+        output_type=FOUR,
     )
     batch = replace(batch, labels={"label": torch.tensor([1, 2])})
     found = right(encoded, batch)
@@ -374,7 +376,11 @@ def gate_of(form: OutputType | None, **options: Any) -> Objective:
 @pytest.mark.parametrize(
     ("form", "options", "message"),
     [
-        (None, {}, "td_text: --td-gate question compares answers to a task, but there is no task"),
+        (
+            None,
+            {},
+            "td_text: --td-gate question compares the answers of a task, but this run has none",
+        ),
         (Regression(), {}, "this task has no answers to choose from"),
         (RegionSelection(), {}, "has no answers to choose"),
         (FOUR, {"td_temperature": 0.0}, "td.temperature = 0.0, expected"),
@@ -778,7 +784,7 @@ def test_every_step_mixes_labelled_and_unlabelled() -> None:
 def test_nothing_to_put_beside_is_one_line(each: int, count: int) -> None:
     source = mixed()
     with pytest.raises(
-        InputError, match=f"data: {each} extra samples for each of its own, drawn from {count}"
+        InputError, match=f"data: extra_per_sample = {each}, drawn from {count} extra samples"
     ) as error:
         DataSource(
             source.samples, extra_samples=shown(questions(count), False), extra_per_sample=each

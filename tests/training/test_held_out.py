@@ -18,7 +18,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.train_clip import COMMAND as teach
-from groundling.commands.train_clip import TeachConfig
+from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.batch import collate
 from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, RegionWriter
@@ -111,7 +111,7 @@ def pretraining(place: Path) -> PretrainConfig:
     )
 
 
-def teaching(place: Path) -> TeachConfig:
+def teaching(place: Path) -> TrainClipConfig:
     small = {
         "size": 16,
         "patch_size": 8,
@@ -120,7 +120,7 @@ def teaching(place: Path) -> TeachConfig:
         "projection_dim": 8,
     }
     return make_settings(
-        TeachConfig,
+        TrainClipConfig,
         captions=str(place / "train.tsv"),
         eval_captions=str(place / "held.tsv"),
         images=str(place / "images"),

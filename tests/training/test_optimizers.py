@@ -268,7 +268,7 @@ def test_bertadam_moves_many_at_once_as_one_by_one() -> None:
             parameter.grad = (parameter * (call + 1)).cos().detach()
         one.step()
         with torch.no_grad():
-            other._move(together, other.param_groups[0])
+            other._update(together, other.param_groups[0])
     for first, second in zip(alone, together, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=1e-7)
 

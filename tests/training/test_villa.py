@@ -116,7 +116,7 @@ def classes(name: str) -> tuple[nn.Module, SupervisedObjective, Any]:
     if name == "vlbert":  # its gains start at 0: nothing seen would come through
         nn.init.normal_(model.join.norm_text.weight)
         nn.init.normal_(model.join.norm_region.weight)
-        data.seeing = replace(data.seeing, whole_image=True)
+        data.options = replace(data.options, whole_image=True)
     return model, SupervisedObjective(model.sizes, output_type=Classification(("no", "yes"))), data
 
 
@@ -514,8 +514,8 @@ def test_regions_that_are_not_there_do_not_diverge(tmp_path: Path) -> None:
     """Heads over regions say -inf where a row has fewer of them."""
     model, _, data = classes("uniter")
     task = SupervisedObjective(model.sizes, output_type=RegionSelection(kind="ce"))
-    data.seeing = replace(
-        data.seeing, mark=lambda example, row: (row.boxes[:, 0] > 0.25).astype(int)
+    data.options = replace(
+        data.options, label_regions=lambda example, row: (row.boxes[:, 0] > 0.25).astype(int)
     )
     train(still(model), [still(task)], data, SGD, tmp_path, training_step=villa(lr=0.5))
     divergences = [line["divergence"] for line in log_of(tmp_path)]

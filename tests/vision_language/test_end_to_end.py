@@ -368,7 +368,10 @@ TWO = replace(STEPS, steps=2, batch=2)
 def trained(settings: PretrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "pretrained"
     result = pretrain(settings, TWO, out)
-    assert (result["model"], result["objectives"]) == ("vlbert", ["masked_lm", "masked_regions"])
+    assert (result["architecture"], result["objectives"]) == (
+        "vlbert",
+        ["masked_lm", "masked_regions"],
+    )
     model = load_encoder(out / "model")
     assert result["parameters"] == sum(p.numel() for p in model.parameters())
     assert (model.side, model.join.mask_visual) == (40, None)
@@ -490,7 +493,7 @@ def test_mistakes_are_named(
         regions=str(place / "store"),
         images=str(place / "images"),
     )
-    assert stored["model"] == "vlbert"
+    assert stored["architecture"] == "vlbert"
     with pytest.raises(InputError, match="no pixels; leave out"):
         finetune(config, TWO, tmp_path / "tuned")
 

@@ -197,7 +197,7 @@ def test_too_long_a_text_loses_tokens_of_its_longest_part(place: Path) -> None:
     text.max_length = 6
     with pytest.raises(InputError, match=r"6 tokens leave no room for 3 parts; raise --max-length"):
         TextDataset([example], text).get([0])
-    two = MultipartTextInput(toys.bert_words(), 60, {}, most=2)
+    two = MultipartTextInput(toys.bert_words(), 60, {}, max_parts=2)
     with pytest.raises(
         InputError, match=r"v-1: its texts have 3 parts, but this model has segments"
     ):

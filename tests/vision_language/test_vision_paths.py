@@ -178,7 +178,7 @@ def test_of_very_many_outputs_the_best_is_kept(
     )
     runs = []
     for most in (100, 3):
-        monkeypatch.setattr("groundling.training.evaluation.MANY", most)
+        monkeypatch.setattr("groundling.training.evaluation.MAX_OUTPUTS", most)
         runs.append(finetune(config, BRIEF, tmp_path / str(most))["median"])
     assert runs[0] == runs[1]
     files = (tmp_path / str(most) / "seed-0" / "predictions_val.jsonl" for most in (100, 3))
@@ -316,7 +316,7 @@ def test_what_each_model_sees_of_an_image(
             config.regions,
             task,
             config.train_splits,
-            blind=config.zero_region_features,
+            zero_region_features=config.zero_region_features,
             flip=config.pixels.flip,
         )
         (sample,) = add_regions({"dev": texts}, student, task, inputs)["dev"].get([0], ())

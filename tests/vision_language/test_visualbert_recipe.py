@@ -171,7 +171,7 @@ def test_the_flag_travels_with_the_model_and_is_refused_elsewhere(
     )
     finetune(config, BRIEF, tmp_path / "out")
     described = tmp_path / "out/seed-0/model/groundling_task.json"
-    assert json.loads(described.read_text())["reads"]["mentioned"] is True
+    assert json.loads(described.read_text())["reads"]["mentioned_objects_only"] is True
     assert "--no-object-tags removes; leave one of them out" in refusal(
         replace_settings(config, object_tags=False), tmp_path / "no"
     )
@@ -206,7 +206,7 @@ def test_judged_choices_and_statements(place: Path) -> None:
     rights = 0
     for epoch in range(4):
         rngs = [np.random.default_rng([epoch, n]) for n in range(8)]
-        drawn = SampledTextDataset([(one,) for one in choices], text, judged=True).get(
+        drawn = SampledTextDataset([(one,) for one in choices], text, labels_correctness=True).get(
             range(8), rngs
         )
         for sample, example in zip(drawn, choices, strict=True):
@@ -216,7 +216,7 @@ def test_judged_choices_and_statements(place: Path) -> None:
             rights += is_right
     assert 0 < rights < 32
     rngs = [np.random.default_rng(n) for n in range(8)]
-    drawn = SampledTextDataset([(one,) for one in statements], text, judged=True).get(
+    drawn = SampledTextDataset([(one,) for one in statements], text, labels_correctness=True).get(
         range(8), rngs
     )
     assert [int(one.labels["sentence_image"]) for one in drawn] == [1, 0] * 4

@@ -142,13 +142,13 @@ def settings(place: Path) -> FinetuneConfig:
 
 def test_a_store_of_vcr_holds_segments_and_cocos_classes(place: Path) -> None:
     objects = read_vcr_objects(place / "vcr1images/film/0.json")
-    covers = objects.cover()
+    covers = objects.masks()
     assert covers.shape == (4, 14, 14) and covers[:3].any((1, 2)).all()
     assert covers[0, :, :7].all() and not covers[0, :, 7:].any()  # the left half of the box
     assert covers[3].all()  # no polygon: the whole box
     for name, first in (("store", 0), ("whole", 1)):
         seen = RegionStore(place / name, features=False)
-        assert seen.covers and seen.faults() == []
+        assert seen.has_segmentations and seen.faults() == []
         cover = seen["film/0"].segmentation
         assert cover is not None and cover.dtype == bool and len(cover) == first + 4
         assert np.array_equal(cover[first:], covers) and cover[:first].all()
@@ -169,22 +169,22 @@ def test_a_store_of_vcr_holds_segments_and_cocos_classes(place: Path) -> None:
 def test_cells_survive_packing(tmp_path: Path) -> None:
     cover = np.random.default_rng(0).random((5, 14, 14)) < 0.5
     boxes = np.tile(np.float32([0, 0, 1, 1]), (5, 1))
-    found = ImageRegions("a", (9, 9), boxes, np.ones(5), np.ones((5, 2)), cover=cover)
+    found = ImageRegions("a", (9, 9), boxes, np.ones(5), np.ones((5, 2)), segmentation=cover)
     RegionWriter(tmp_path).write(0, [found])
     RegionWriter(tmp_path).close({})
     kept = RegionStore(tmp_path, features=False)["a"].segmentation
     assert kept is not None and np.array_equal(kept, cover)
-    whole = found.with_whole(np.ones((1, 2))).cover
+    whole = found.with_whole(np.ones((1, 2))).segmentation
     assert whole is not None and whole[0].all() and np.array_equal(whole[1:], cover)
 
 
 def test_damaged_segments_are_named(place: Path, tmp_path: Path) -> None:
     cover = np.ones((2, 14, 14), bool)
     boxes = np.tile(np.float32([0, 0, 1, 1]), (2, 1))
-    found = ImageRegions("a", (9, 9), boxes, np.ones(2), np.ones((2, 3)), cover=cover)
+    found = ImageRegions("a", (9, 9), boxes, np.ones(2), np.ones((2, 3)), segmentation=cover)
     writer = RegionWriter(tmp_path / "some")
     with pytest.raises(InputError, match="images differ: 3 numbers, no classes and 3 numbers, no"):
-        writer.write(0, [found, replace(found, id="b", cover=None)])
+        writer.write(0, [found, replace(found, id="b", segmentation=None)])
     writer.write(0, [found])
     writer.close({})
     index = tmp_path / "some/index-00000.json"
@@ -681,7 +681,7 @@ def test_a_loss_that_a_task_does_not_have_is_named(
         (
             MultipleChoice(("0", "1"), "each"),
             "ce",
-            "--head-loss ce: this head has 2 outputs, ce needs 1; pass --linear-head, too",
+            "--head-loss ce: this head has 2 outputs, ce needs 1; also pass --linear-head",
         ),
     ):
         with pytest.raises(InputError, match=message):

@@ -23,7 +23,7 @@ from groundling.settings.fields import (
     require_settings,
     unnested,
 )
-from groundling.settings.input_settings import CaptionSettings, weighted_files
+from groundling.settings.input_settings import CaptionSettings, parse_weighted_files
 from groundling.settings.objectives import (
     CrossModalSettings,
     ObjectiveSettings,
@@ -98,18 +98,18 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
     together.
     """
     arm = parse_arm(config.arm, config.masked_lm)
-    taught = ["teacher"] if arm.joint or arm.taught else []
+    taught = ["teacher"] if arm.needs_cross_modal or arm.needs_teacher else []
     require_settings(config, f"--arm {config.arm}", "student", *taught)
     check_has_eval_data(
         config.evaluation, bool(config.eval_text), "--eval-text FILES, held-out texts"
     )
-    learned_from = {each.file for each in weighted_files(config.text, "--text")}
+    learned_from = {each.file for each in parse_weighted_files(config.text, "--text")}
     for path in config.eval_text:
         if path in learned_from:
             raise InputError(
                 f"--eval-text {path}: also given as --text, so it is not held out; leave it out"
             )
-    if config.cross_modal.save_joint and not (arm.joint or arm.wraps_encoder):
+    if config.cross_modal.save_joint and not (arm.needs_cross_modal or arm.wraps_encoder):
         raise InputError(
             f"--save-joint: --arm {config.arm} has no cross-modal model; use --arm xdbert"
         )
@@ -130,13 +130,13 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
 
 def inputs(config: AdaptConfig, training: TrainConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
-    texts = weighted_files(config.text, "--text")
+    texts = parse_weighted_files(config.text, "--text")
     return {
         **{f"text:{number}": each.file for number, each in enumerate(texts)},
         "student": config.student,
         **teacher_inputs(config.teacher, config.objective_settings.targeted_distillation),
         "retention": config.retention_pairs,
-        **{f"held:{number}": path for number, path in enumerate(config.eval_text)},
+        **{f"eval_text:{number}": path for number, path in enumerate(config.eval_text)},
     }
 
 

@@ -18,7 +18,7 @@ from scipy.stats import entropy
 from groundling.core.batch import IGNORE, Batch, Sample, collate, require
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
-from groundling.data.samples import SampleDataset, thinned
+from groundling.data.samples import SampleDataset, subsample
 from groundling.data.tables import lines_of
 from groundling.data.text.words import TELLING, length_auc
 from groundling.models.cross_modal import CrossModalEncoder
@@ -31,15 +31,15 @@ from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.prediction.similarity import sentence_vectors
 from groundling.tasks.glue import STSB
 from groundling.training.batch_sampler import SampleCorruptor
-from groundling.training.held_out_loss import AFTER
+from groundling.training.held_out_loss import HELD_OUT_EPOCH
 
-MEASURED = 512
+LENGTH_TEXTS = 512
 """Maximum number of texts whose lengths are compared."""
-LEAST = 20
+MIN_TEXTS = 20
 """Minimum number of texts for an area under the ROC curve."""
-REPORTED = 256
+REPORT_TEXTS = 256
 """Maximum number of texts for the evaluation of a trained model."""
-AT_ONCE = 16
+BATCH = 16
 """Texts per forward pass."""
 
 
@@ -51,9 +51,9 @@ def match_by_length(
     None without MATCH, and for too few texts.
     """
     found = [one for one in objectives if isinstance(one, SameSentencePrediction)]
-    if not found or len(samples) < LEAST:
+    if not found or len(samples) < MIN_TEXTS:
         return None
-    places = thinned(range(len(samples)), MEASURED)
+    places = subsample(range(len(samples)), LENGTH_TEXTS)
     paired = SampleCorruptor(seed)(samples, places, 0, found)
     texts = [len(require(one.text, "text", "match").input_ids) for one in paired]
     clips = [len(require(one.clip, "clip", "match").input_ids) for one in paired]
@@ -61,13 +61,13 @@ def match_by_length(
     return length_auc(np.array(texts), np.array(clips), same)
 
 
-def length_note(area: float | None, form: str) -> list[str]:
+def length_note(auc: float | None, text_layout: str) -> list[str]:
     """Note on `match_by_length`, if the AUC is far above chance."""
-    if area is None or not area >= TELLING:
+    if auc is None or not auc >= TELLING:
         return []
-    blocks = "--text-layout blocks, or " if form == "lines" else ""
+    blocks = "--text-layout blocks, or " if text_layout == "lines" else ""
     return [
-        f"MATCH can be solved from text lengths alone: AUC {area:.2f}, chance .5; {blocks}"
+        f"MATCH can be solved from text lengths alone: AUC {auc:.2f}, chance .5; {blocks}"
         "--match-negatives length prevents this"
     ]
 
@@ -78,7 +78,7 @@ class ObjectiveReport:
 
     texts: int
     """Number of texts."""
-    held: bool
+    held_out: bool
     """Whether the texts are held out."""
     match_accuracy: float | None = None
     """Accuracy of MATCH; half of the pairs match."""
@@ -107,7 +107,7 @@ class ObjectiveReport:
                 f"masked LM {self.mlm_loss:.2f} nats with the CLIP side, {self.mlm_loss_without_clip:.2f} without it, "
                 f"{self.mlm_loss_with_other_clip:.2f} with another text's"
             )
-        which = "held-out texts" if self.held else "training texts"
+        which = "held-out texts" if self.held_out else "training texts"
         return f"objectives on {self.texts} {which}: {'; '.join(parts)}"
 
 
@@ -117,17 +117,17 @@ def evaluate_objectives(
     objectives: Sequence[Objective],
     samples: SampleDataset,
     seed: int,
-    held: bool,
+    held_out: bool,
 ) -> ObjectiveReport:
     """Evaluate the objectives of a trained model, in eval mode on its own device, with new masks
     and pairs.
     """
-    places = thinned(range(len(samples)), REPORTED)
-    report = ObjectiveReport(len(places), held)
+    places = subsample(range(len(samples)), REPORT_TEXTS)
+    report = ObjectiveReport(len(places), held_out)
     was_training = model.training
     model.eval()
     for one in objectives:
-        drawn = SampleCorruptor(seed)(samples, places, AFTER, [one])
+        drawn = SampleCorruptor(seed)(samples, places, HELD_OUT_EPOCH, [one])
         if isinstance(one, SameSentencePrediction):
             report = replace(report, match_accuracy=_accuracy(model, one, drawn))
         elif isinstance(one, ClipTokenClassification):
@@ -151,8 +151,8 @@ def evaluate_objectives(
 
 def _batches(model: CrossModalEncoder, samples: Sequence[Sample]) -> Iterator[Batch]:
     device = next(model.parameters()).device
-    for start in range(0, len(samples), AT_ONCE):
-        yield collate(samples[start : start + AT_ONCE]).to(device)
+    for start in range(0, len(samples), BATCH):
+        yield collate(samples[start : start + BATCH]).to(device)
 
 
 def _loss(model: CrossModalEncoder, objective: Objective, samples: Sequence[Sample]) -> float:
@@ -195,7 +195,7 @@ def _without_clip(sample: Sample) -> Sample:
 
 # Sentence similarity: Spearman correlation of cosines with human similarity scores, on pairs of texts.
 
-FEWEST = 3
+MIN_PAIRS = 3
 """Minimum number of pairs for a rank correlation."""
 
 
@@ -225,10 +225,10 @@ def read_pairs(path: str | Path) -> SimilarityPairs:
         numbers = [float(example.label) for example in examples if isinstance(example.label, float)]
     else:
         texts, numbers = _own_pairs(path)
-    if len(texts) < FEWEST or len(set(numbers)) < 2:
+    if len(texts) < MIN_PAIRS or len(set(numbers)) < 2:
         raise InputError(
-            f"{path}: {len(texts)} pairs with {len(set(numbers))} different similarities; expected at least {FEWEST} "
-            "pairs with different similarities"
+            f"{path}: {len(texts)} pairs with {len(set(numbers))} different similarities; expected at least "
+            f"{MIN_PAIRS} pairs with different similarities"
         )
     return SimilarityPairs(str(path), texts, np.array(numbers))
 
@@ -266,7 +266,7 @@ class RetentionEvaluator:
     def __init__(
         self, pairs: SimilarityPairs, text: TextEncoder, sentence: SentenceModules
     ) -> None:
-        """`text` before training, and how its sentence vectors are pooled."""
+        """`text`: the encoder before training; `sentence`: its sentence pooling."""
         self.pairs = pairs
         self.sentence = sentence
         self.before = similarity_agreement(text, sentence, pairs)
@@ -274,8 +274,7 @@ class RetentionEvaluator:
     def report(self, text: TextEncoder) -> dict[str, Any]:
         """`before` and `after` (Spearman), ready for JSON.
 
-        `projected` is the correlation with the sentence vectors that the encoder's folder now
-        defines, if they have changed.
+        `projected` is the correlation after the saved projection, if there is one.
         """
         report = {"pairs": len(self.pairs.texts), "before": self.before["spearman"]}
         report["after"] = similarity_agreement(text, self.sentence, self.pairs)["spearman"]

@@ -49,11 +49,11 @@ from groundling.objectives import (
 from groundling.objectives.embedding_retention import EmbeddingRetention
 from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.runs.model_card import FILLS_MASKS, library_of
+from groundling.runs.model_card import MLM_HEAD_TEXTS, library_of
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
 from groundling.settings.fields import replace_settings
-from groundling.settings.input_settings import WeightedFile, weighted_files
+from groundling.settings.input_settings import WeightedFile, parse_weighted_files
 from groundling.settings.objectives import DistillationSettings
 from groundling.settings.training import TrainConfig
 from groundling.teachers.feature_cache import TeacherSet
@@ -78,23 +78,23 @@ many positions."""
 class TextLayout:
     """How texts are split."""
 
-    form: Literal["lines", "blocks"]
-    """Each line by itself, or lines of a file joined and cut into blocks."""
+    text_layout: Literal["lines", "blocks"]
+    """lines: each line by itself; blocks: the lines of a file joined and cut into blocks."""
     max_length: int
     """Tokens of the text encoder, special tokens included: the maximum of a line, or the length \
 of every block."""
-    told_windows: int = 0
-    """Maximum CLIP windows per text, as set by the user; 0: not set."""
+    max_windows: int = 0
+    """Maximum CLIP windows per text; 0: the default of the layout."""
 
     def windows(self, size: int) -> int:
         """Maximum CLIP windows of `size` tokens per text; 0: as many as needed."""
-        if self.told_windows or self.form == "lines":
-            return self.told_windows
+        if self.max_windows or self.text_layout == "lines":
+            return self.max_windows
         return math.ceil(SLOTS / size)
 
     def note(self, arm: str, windows: int) -> str:
         """Note on the layout of a cross-modal arm that reads at most `windows` CLIP windows."""
-        if self.form == "lines":
+        if self.text_layout == "lines":
             return (
                 f"--text-layout lines: {arm} reads lines of at most {self.max_length} "
                 "tokens; the paper reads blocks of "
@@ -105,19 +105,20 @@ of every block."""
 
 
 def text_layout_of(
-    form: Literal["auto", "lines", "blocks"],
+    text_layout: Literal["auto", "lines", "blocks"],
     max_length: int,
     max_windows: int,
     joint: bool,
-    longest: int,
+    student_max_length: int,
 ) -> TextLayout:
-    """The layout of an arm's texts: as set, or else blocks if it is `joint`, as XDBERT; `longest`
-    is the student's maximum.
+    """The layout of an arm's texts. `auto` means blocks if the arm is `joint`, as XDBERT, else lines.
+
+    `student_max_length`: maximum tokens that the student can read.
     """
-    if form == "auto":
-        form = "blocks" if joint else "lines"
-    wanted = max_length or (BLOCK if form == "blocks" else LINE)
-    return TextLayout(form, min(wanted, longest), max_windows)
+    if text_layout == "auto":
+        text_layout = "blocks" if joint else "lines"
+    length = max_length or (BLOCK if text_layout == "blocks" else LINE)
+    return TextLayout(text_layout, min(length, student_max_length), max_windows)
 
 
 def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
@@ -125,7 +126,9 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
     model, as `joint`.
     """
     arm = parse_arm(config.arm, config.masked_lm)
-    inner = load_training_step(config.training_step.training_step, config.training_step.adversarial)
+    training_step = load_training_step(
+        config.training_step.training_step, config.training_step.adversarial
+    )
     pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
     text = load_text_encoder(config.student)
     settings = config.objective_settings
@@ -133,38 +136,44 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
     retention = (
         RetentionEvaluator(pairs, text, text.sentence or _pooled(text, pool)) if pairs else None
     )
-    run.note(*precision_note(config.student), *_unread(config, arm))
+    run.note(*precision_note(config.student), *_unused_settings_notes(config, arm))
     run.note(*_pool_notes(config, arm, text))
-    retains = bool(config.retain_weight) and text.sentence is not None and not arm.joint
+    retains = bool(config.retain_weight) and text.sentence is not None and not arm.needs_cross_modal
     max_windows = settings.distillation.max_windows
     if config.keep_projection:
-        settings = replace(settings, distillation=_into_teachers_space(text, settings.distillation))
-    reading = text_layout_of(
-        config.text_layout, config.max_length, max_windows, arm.joint, text.max_length
+        settings = replace(
+            settings, distillation=_teacher_space_settings(text, settings.distillation)
+        )
+    layout = text_layout_of(
+        config.text_layout, config.max_length, max_windows, arm.needs_cross_modal, text.max_length
     )
-    model, windows = _model(config, arm, text, reading, training.seed)
+    model, windows = _model(config, arm, text, layout, training.seed)
     if windows:
-        run.note(reading.note(config.arm, windows.max_windows))
-    files = weighted_files(config.text, "--text")
-    texts, held = _texts(config, files, reading, text, windows, stores_folder(run.folder))
-    given = ObjectiveContext(
+        run.note(layout.note(config.arm, windows.max_windows))
+    files = parse_weighted_files(config.text, "--text")
+    texts, eval_texts = _texts(config, files, layout, text, windows, stores_folder(run.folder))
+    context = ObjectiveContext(
         model.sizes, MaskingVocabulary.of(text.tokenizer), settings, config.cross_modal
     )
-    also = [FrozenCopy(text)] if retains else []
-    teacher_set = _teacher_set(run, config.teacher, arm, given, training.seed, also, text)
+    frozen_copies = [FrozenCopy(text)] if retains else []
+    teacher_set = _teacher_set(
+        run, config.teacher, arm, context, training.seed, frozen_copies, text
+    )
     sources, teachers = text_sources(texts, files, teacher_set, "--text")
-    given = replace(given, sizes=teacher_set.sizes(given.sizes))
-    model = _wrapped(model, arm.names, given.sizes, training.seed)
-    objectives = make_objectives(arm.names, given, training.seed)
+    context = replace(context, sizes=teacher_set.sizes(context.sizes))
+    model = _wrapped(model, arm.names, context.sizes, training.seed)
+    objectives = make_objectives(arm.names, context, training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
     run.note(*_notes(config.student, arm, training, heads, text))
     if retains:
-        objectives.append(EmbeddingRetention(given.sizes, weight=config.retain_weight))
+        objectives.append(EmbeddingRetention(context.sizes, weight=config.retain_weight))
         run.note(_retain_note(config.retain_weight, config.student))
     by_length = match_by_length(objectives, texts, training.seed)
-    run.note(*in_batch_negatives_note(objectives, training), *length_note(by_length, reading.form))
-    held_out = _held_out(held, config.eval_text, teacher_set, model, objectives, training)
-    exam = held_out.evaluator(config.evaluation) if held_out else None
+    run.note(
+        *in_batch_negatives_note(objectives, training), *length_note(by_length, layout.text_layout)
+    )
+    held_out = _held_out(eval_texts, config.eval_text, teacher_set, model, objectives, training)
+    evaluator = held_out.evaluator(config.evaluation) if held_out else None
     result = train(
         model,
         objectives,
@@ -172,20 +181,20 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
         training,
         run.folder,
         teachers=teachers,
-        training_step=inner,
-        evaluator=exam,
+        training_step=training_step,
+        evaluator=evaluator,
     )
     run.note(*selection_bias_note(result))
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
-    result |= {"form": reading.form, "max_length": reading.max_length}
+    result |= {"text_layout": layout.text_layout, "max_length": layout.max_length}
     result |= report_held_out(held_out)
     if isinstance(model, CrossModalEncoder) and windows:
         result |= {"max_windows": windows.max_windows, "match_by_length": by_length}
-        result["learned"] = _learned(model, objectives, texts, held, training.seed)
+        result["learned"] = _learned(model, objectives, texts, eval_texts, training.seed)
     if config.keep_projection:
-        text.set_sentence_modules(_projected(text, objectives))
-    result |= _retained(retention, text)
+        text.set_sentence_modules(_with_projection(text, objectives))
+    result |= _retention_result(retention, text)
 
     def save(folder: Path) -> None:
         result["fills_masks"] = _export(folder, text, model, objectives, config)
@@ -199,39 +208,46 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
 def _texts(
     config: AdaptConfig,
     files: Sequence[WeightedFile],
-    reading: TextLayout,
+    layout: TextLayout,
     text: TextEncoder,
     windows: ClipRowEncoder | None,
-    place: Path,
+    folder: Path,
 ) -> tuple[CorpusDataset, CorpusDataset | None]:
-    """Training texts, and held-out texts or None; tokenised texts are stored below `place`."""
-    tokens = TextRowEncoder(text.tokenizer, reading.max_length)
-    wanted = CaptionSelection(
+    """Training texts, and held-out texts or None; tokenised texts are stored below `folder`."""
+    tokens = TextRowEncoder(text.tokenizer, layout.max_length)
+    selection = CaptionSelection(
         config.caption_settings.caption_splits, config.caption_settings.columns
     )
 
-    def cut(paths: Sequence[str], limit: int = 0) -> CorpusDataset:
-        return corpus_samples(paths, reading.form, tokens, place, windows, limit, wanted)
+    def read(paths: Sequence[str], limit: int = 0) -> CorpusDataset:
+        return corpus_samples(paths, layout.text_layout, tokens, folder, windows, limit, selection)
 
-    held = cut(config.eval_text) if config.eval_text else None
-    return cut([each.file for each in files], config.limit), held
+    eval_texts = read(config.eval_text) if config.eval_text else None
+    return read([each.file for each in files], config.limit), eval_texts
 
 
 def _teacher_set(
     run: Run,
     teacher: str,
     arm: Arm,
-    given: ObjectiveContext,
+    context: ObjectiveContext,
     seed: int,
-    also: Sequence[FrozenCopy],
+    frozen_copies: Sequence[FrozenCopy],
     text: TextEncoder,
 ) -> TeacherSet:
     """Teachers with weights of their own: the cross-modal model trains its CLIP side, a teacher
     stays frozen.
     """
-    source = teacher if arm.taught else ""
+    source = teacher if arm.needs_teacher else ""
     return load_teacher_set(
-        source, arm.names, given, run.state.device, run.folder, seed, also, text.tokenizer
+        source,
+        arm.names,
+        context,
+        run.state.device,
+        run.folder,
+        seed,
+        frozen_copies,
+        text.tokenizer,
     )
 
 
@@ -247,7 +263,7 @@ def _held_out(
     if texts is None:
         return None
     sources, teachers = text_sources(
-        texts, [WeightedFile(path, 0) for path in paths], teacher_set, "--eval-text"
+        texts, [WeightedFile(path) for path in paths], teacher_set, "--eval-text"
     )
     sources = restrict_to_readable(sources, objectives, teacher_set)
     return HeldOutLoss("texts", sources, model, objectives, teachers, training)
@@ -257,13 +273,15 @@ def _learned(
     model: CrossModalEncoder,
     objectives: Sequence[Objective],
     texts: CorpusDataset,
-    held: CorpusDataset | None,
+    eval_texts: CorpusDataset | None,
     seed: int,
 ) -> dict[str, Any]:
     """Scores of a cross-modal model's objectives, which are also printed."""
-    found = evaluate_objectives(model, objectives, held or texts, seed, held is not None)
-    print_notes([found.line()])
-    return asdict(found)
+    report = evaluate_objectives(
+        model, objectives, eval_texts or texts, seed, eval_texts is not None
+    )
+    print_notes([report.line()])
+    return asdict(report)
 
 
 def _export(
@@ -296,23 +314,24 @@ def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
     return make_sentence_modules(mode, text.sizes.text, text.max_length)
 
 
-def _into_teachers_space(
-    text: TextEncoder, distilling: DistillationSettings
+def _teacher_space_settings(
+    text: TextEncoder, distillation: DistillationSettings
 ) -> DistillationSettings:
-    """Options with which the sentence projection maps into the teacher's space, from the folder's
-    own pooling.
+    """Settings with which the sentence projection maps the pooled student into the teacher's space.
+
+    Sets the student's pooling if its folder defines none, or if --pooling replaces it.
     """
-    if text.sentence is None or distilling.pooling != "own":
-        text.set_sentence_modules(_pooled(text, distilling.pooling))
+    if text.sentence is None or distillation.pooling != "own":
+        text.set_sentence_modules(_pooled(text, distillation.pooling))
     return replace(
-        distilling, pooling="own", l1_targets="unit", max_windows=distilling.max_windows or 1
+        distillation, pooling="own", l1_targets="unit", max_windows=distillation.max_windows or 1
     )
 
 
-def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
+def _unused_settings_notes(config: AdaptConfig, arm: Arm) -> list[str]:
     """Notes on settings that this arm does not use."""
     notes = []
-    if config.teacher and not (arm.joint or arm.taught):
+    if config.teacher and not (arm.needs_cross_modal or arm.needs_teacher):
         notes.append(
             f"--teacher {config.teacher} is not used: --arm {config.arm} is a control without a teacher"
         )
@@ -324,7 +343,7 @@ def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
     )
 
 
-def _retained(retention: RetentionEvaluator | None, text: TextEncoder) -> dict[str, Any]:
+def _retention_result(retention: RetentionEvaluator | None, text: TextEncoder) -> dict[str, Any]:
     """`retention` of a result, which is also printed; empty without --retention-pairs."""
     if retention is None:
         return {}
@@ -333,14 +352,14 @@ def _retained(retention: RetentionEvaluator | None, text: TextEncoder) -> dict[s
     return {"retention": report}
 
 
-def _retain_note(retain: float, student: str) -> str:
+def _retain_note(weight: float, student: str) -> str:
     return (
-        f"--retain-weight {retain:g}: {student} is a sentence encoder; a loss keeps its sentence vectors near the "
-        "original ones; --retain-weight 0 turns it off"
+        f"--retain-weight {weight:g}: {student} is a sentence encoder; a loss keeps its sentence vectors close to "
+        "the original ones; --retain-weight 0 turns this off"
     )
 
 
-def _projected(text: TextEncoder, objectives: Sequence[Objective]) -> SentenceModules:
+def _with_projection(text: TextEncoder, objectives: Sequence[Objective]) -> SentenceModules:
     """The student's pooling followed by the trained projection; with two, the one of `contrastive`."""
     found = [one for one in objectives if isinstance(one, FeatureDistillation)]
     best = min(found, key=lambda one: one.name)
@@ -360,7 +379,7 @@ def _pool_notes(config: AdaptConfig, arm: Arm, text: TextEncoder) -> list[str]:
     """Notes on the sentence pooling and on the targets of --keep-projection."""
     notes = []
     pool = config.objective_settings.distillation.pooling
-    if arm.taught and text.sentence is not None and pool != "own":
+    if arm.needs_teacher and text.sentence is not None and pool != "own":
         own = "+".join(text.sentence.pooling.modes)
         notes.append(f"--pooling {pool} is used, although {config.student} pools by {own}")
     if config.keep_projection:
@@ -381,7 +400,7 @@ def _notes(
 ) -> list[str]:
     """Notes on a new masked-LM head, and on learning rates other than the paper's."""
     notes = []
-    pace = _pace(training)
+    pace = _learning_rate_words(training)
     if "new" in (heads.get("mlm"), heads.get("joint_mlm")):
         chance = math.log(text.sizes.input_embeddings[0])
         notes.append(
@@ -389,15 +408,15 @@ def _notes(
             f"the encoder forgets while the head learns; used: {pace}; --no-masked-lm trains without, with l1 or "
             "contrastive; --retention-pairs measures the loss"
         )
-    if arm.joint and pace != _pace(PUBLISHED):
+    if arm.needs_cross_modal and pace != _learning_rate_words(PUBLISHED):
         notes.append(
-            f"XDBERT's paper trains with {_pace(PUBLISHED)} (--lr 1e-4 "
+            f"XDBERT's paper trains with {_learning_rate_words(PUBLISHED)} (--lr 1e-4 "
             f"--freeze-encoder-ratio 0 --head-lr 1); used: {pace}"
         )
     return notes
 
 
-def _pace(training: TrainConfig) -> str:
+def _learning_rate_words(training: TrainConfig) -> str:
     """Learning rates and head-only steps in words."""
     start = f"{training.freeze_encoder_steps} steps"
     if not training.freeze_encoder_steps:
@@ -408,19 +427,19 @@ def _pace(training: TrainConfig) -> str:
     return words + (f", only heads in the first {start}" if alone else " from the first step")
 
 
-# -- what is trained ---------------------------------------------------------------------------------------------------
+# -- model and heads ---------------------------------------------------------------------------------------------------
 
 
 def _model(
-    config: AdaptConfig, arm: Arm, text: TextEncoder, reading: TextLayout, seed: int
+    config: AdaptConfig, arm: Arm, text: TextEncoder, layout: TextLayout, seed: int
 ) -> tuple[Encoder, ClipRowEncoder | None]:
     """The model to train: the text encoder alone, or inside a cross-modal model, whose CLIP side
     reads windows.
     """
-    if not arm.joint:
+    if not arm.needs_cross_modal:
         return text, None
     clip, tokenizer = load_clip_text_tower(config.teacher)
-    windows = ClipRowEncoder(tokenizer, clip.context_length, reading.windows(clip.context_length))
+    windows = ClipRowEncoder(tokenizer, clip.context_length, layout.windows(clip.context_length))
     torch.manual_seed(derive_seed(seed, "init", "cross"))
     clip.requires_grad_(not config.cross_modal.freeze_clip)
     clip.logit_scale.requires_grad_(False)
@@ -516,7 +535,7 @@ tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 # {Path(config.student).name}, adapted with groundling ({config.arm})
 
 A stock `transformers` encoder with {result["parameters"]:,} parameters; load it with {loading}.
-{FILLS_MASKS[result["fills_masks"]]}
+{MLM_HEAD_TEXTS[result["fills_masks"]]}
 
 - student: `{config.student}`
 - teacher: `{config.teacher or "none (control)"}`

@@ -80,7 +80,7 @@ in every step, for objectives that need no labels (semi-supervised: CLIP-TD); 0:
     """Save each seed's fine-tuned encoder and head, for `predict` and `evaluate`; off by default \
 in a sweep."""
     min_free_gb: Annotated[float, at_least(0)] = 0.0
-    """Refuse to start if the disk of --out has fewer gigabytes free than this; 0: do not check."""
+    """Minimum free gigabytes on the disk of --out; with fewer, the run does not start; 0: do not check."""
     display_name: str = ""
     """Task name in reports, e.g. to tell runs with several numbers of training examples apart; \
 empty: the task's own name."""
@@ -95,7 +95,7 @@ region."""
     """Also train the same model without images, with the same seeds, settings and task loss, in \
 the subfolder `text-alone` of the run folder. For a task that selects a region, images are removed \
 with --zero-region-features."""
-    architecture: Annotated[str, InputKind.DESIGN] = ""
+    architecture: Annotated[str, InputKind.ARCHITECTURE] = ""
     """Make a plain BERT a vision-language model, without pre-training: visualbert, vlbert, \
 uniter, or MODULE:NAME of your own architecture (also needed to load a model of that \
 architecture)."""
@@ -119,8 +119,10 @@ divergence from the label distribution."""
     extra_objectives: Annotated[ExtraObjectiveSettings, unnested] = field(
         default_factory=ExtraObjectiveSettings
     )
-    settings: Annotated[ObjectiveSettings, unnested] = field(default_factory=ObjectiveSettings)
-    stepping: Annotated[TrainingStepSettings, unnested] = field(
+    objective_settings: Annotated[ObjectiveSettings, unnested] = field(
+        default_factory=ObjectiveSettings
+    )
+    training_step: Annotated[TrainingStepSettings, unnested] = field(
         default_factory=TrainingStepSettings
     )
 
@@ -134,25 +136,25 @@ def check(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> Non
     """Raises InputError for settings that are missing or do not fit together."""
     check_one_task("finetune", config.task, config.own, "--task")
     _check_disk(config.min_free_gb, Path(out))
-    _check_regions_given(config)
+    _check_region_settings(config)
     check_pixels(config.pixels, config.regions.images)
     _check_baselines(config)
     _check_unlabelled(config)
     _check_adapter(config, training)
     extra = config.extra_objectives
-    parts = (*extra.objectives, extra.teacher, config.stepping.training_step)
-    check_options(config.settings.options.option, parts)
-    check_extra_objectives(config.extra_objectives, config.stepping.training_step, "finetune")
-    check_training_step(config.stepping.training_step, config.stepping.adversarial)
+    parts = (*extra.objectives, extra.teacher, config.training_step.training_step)
+    check_options(config.objective_settings.options.option, parts)
+    check_extra_objectives(config.extra_objectives, config.training_step.training_step, "finetune")
+    check_training_step(config.training_step.training_step, config.training_step.adversarial)
 
 
-def _check_disk(wanted: float, out: Path) -> None:
+def _check_disk(min_free_gb: float, out: Path) -> None:
     """Raises InputError if the disk has too little free space."""
-    there = next(folder for folder in [out, *out.absolute().parents] if folder.exists())
-    free = disk_usage(there).free / 1e9
-    if free < wanted:
+    existing = next(folder for folder in [out, *out.absolute().parents] if folder.exists())
+    free = disk_usage(existing).free / 1e9
+    if free < min_free_gb:
         raise InputError(
-            f"--min-free-gb {wanted:g}: only {free:.1f} GB are free on the disk of {out}; choose another --out"
+            f"--min-free-gb {min_free_gb:g}: only {free:.1f} GB are free on the disk of {out}; choose another --out"
         )
 
 
@@ -187,7 +189,7 @@ def _check_unlabelled(config: FinetuneConfig) -> None:
         raise InputError(
             f"{flag}: no objective uses unlabelled examples; name one that does, such as --objectives td_text"
         )
-    if config.settings.targeted_distillation.td_choices == "right":
+    if config.objective_settings.targeted_distillation.td_choices == "right":
         raise InputError(
             f"{flag}: the right choice of an unlabelled example is unknown; leave --td-choices out"
         )
@@ -197,37 +199,35 @@ def _check_adapter(config: FinetuneConfig, training: TrainConfig) -> None:
     """Raises InputError for settings that an adapter over CLIP does not use."""
     check_adapter(config.adapter_settings)
     is_new = config.adapter_settings.adapter != "none"
-    there = is_adapter(config.model)
-    if not (is_new or there):
+    is_saved = is_adapter(config.model)
+    if not (is_new or is_saved):
         return
-    if is_new and there:
+    if is_new and is_saved:
         raise InputError(f"{config.model}: already an adapter over CLIP; leave --adapter out")
     flag = f"--adapter {config.adapter_settings.adapter}" if is_new else f"--model {config.model}"
-    targeted = config.settings.targeted_distillation
+    targeted = config.objective_settings.targeted_distillation
     if not targeted.teacher_images:
         raise InputError(f"{flag} needs --teacher-images FOLDER, the images that CLIP reads")
-    without = {
+    unused = {
         "--regions": config.regions.regions,
         "--architecture": config.architecture,
         "--model-format": config.model_format,
         "--teacher": config.extra_objectives.teacher,
         "--objectives": config.extra_objectives.objectives,
-        "--training-step": config.stepping.training_step,
+        "--training-step": config.training_step.training_step,
         "--batch-tokens": training.batch_tokens,
     }
-    refuse_settings(
-        without, f"{flag} reads CLIP's features of whole images and texts; leave it out"
-    )
-    kept = TargetedDistillationSettings(
+    refuse_settings(unused, f"{flag} reads CLIP's features of whole images and texts; leave it out")
+    used = TargetedDistillationSettings(
         teacher_images=targeted.teacher_images, teacher_cache=targeted.teacher_cache
     )
-    if targeted != kept:
+    if targeted != used:
         raise InputError(
             f"{flag}: nothing is distilled, so CLIP-TD's other settings have no effect; leave them out"
         )
 
 
-def _check_regions_given(config: FinetuneConfig) -> None:
+def _check_region_settings(config: FinetuneConfig) -> None:
     """Raises InputError for region settings without regions."""
     if config.regions.regions:
         return
@@ -236,28 +236,30 @@ def _check_regions_given(config: FinetuneConfig) -> None:
             f"--images {config.regions.images}: a model that reads pixels also needs --regions STORE for the "
             "boxes; a CLIP reads whole photos with --adapter mlp --teacher-images FOLDER"
         )
-    about = {
+    region_settings = {
         "--zero-region-features": config.zero_region_features,
         "--max-regions": config.regions.max_regions,
     }
-    refuse_settings(about, "needs regions; pass --regions STORE or leave it out")
+    refuse_settings(region_settings, "needs regions; pass --regions STORE or leave it out")
 
 
 def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
     from groundling.data.regions.inputs import manifests
 
-    sees_pixels = config.regions.images and config.architecture
+    reads_pixels = config.regions.images and config.architecture
     return {
         "model": config.model,
         "data": config.data,
         "dev": config.own.dev,
         "partition": config.partition,
-        **{f"also {other}": other.partition("=")[2] for other in config.extra_eval},
+        **{f"extra_eval:{name}": name.partition("=")[2] for name in config.extra_eval},
         **manifests(config.regions.regions),
         "images": config.regions.images,
-        "backbone": config.pixels.backbone if sees_pixels else "",
-        **teacher_inputs(config.extra_objectives.teacher, config.settings.targeted_distillation),
+        "backbone": config.pixels.backbone if reads_pixels else "",
+        **teacher_inputs(
+            config.extra_objectives.teacher, config.objective_settings.targeted_distillation
+        ),
     }
 
 
@@ -274,8 +276,8 @@ def makes(config: FinetuneConfig, training: TrainConfig) -> Sequence[str]:
     return [f"seed-{seed}/model" for seed in range(training.seed, training.seed + config.seeds)]
 
 
-ASKED_FOR_LATER = ("seeds", "text_only_baseline", "train.seed", "min_free_gb")
-"""Settings that may change when a run is continued: more seeds, baselines, and the disk check."""
+EXTENDABLE_SETTINGS = ("seeds", "text_only_baseline", "train.seed", "min_free_gb")
+"""Settings that may change when a run is extended with more seeds or a baseline; others must stay."""
 
 COMMAND = Command(
     "finetune",
@@ -288,5 +290,7 @@ COMMAND = Command(
     common_flags="model task data text label image regions seeds epochs batch lr cpu",
     validate=check,
     default_models=reads,
-    output=ResumableRun(inputs, ignored_settings=ASKED_FOR_LATER, artifacts=makes, extendable=True),
+    output=ResumableRun(
+        inputs, ignored_settings=EXTENDABLE_SETTINGS, artifacts=makes, extendable=True
+    ),
 )

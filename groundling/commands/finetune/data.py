@@ -8,17 +8,17 @@ from pathlib import Path
 from groundling.core.batch import Example, OutputSizes
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer, OutputType
-from groundling.core.registry import require_kind, resolve
+from groundling.core.registry import require_instance, resolve
 from groundling.core.rng import generator
 from groundling.data.image_samples import ExampleSideSwap
-from groundling.data.regions.inputs import UNTIED, ImageInputBuilder
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder
 from groundling.data.regions.samples import RegionOptions, check_mentioned
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import (
     SampleDataset,
     TextDataset,
-    thinned,
-    together,
+    concatenate_splits,
+    subsample,
     without_region_tags,
 )
 from groundling.models.adapters import ClipFusionAdapter
@@ -55,8 +55,8 @@ def task_of(name: str, data: Path, own: TableTaskSettings) -> Task:
 
 def dev_splits_trained_on(task: Task, train_splits: Sequence[str]) -> list[str]:
     """The evaluated splits that are also training splits; raises InputError for an unknown split."""
-    learned = task.splits_to_train(train_splits)
-    return [split for split in task.dev if split in learned]
+    splits = task.splits_to_train(train_splits)
+    return [split for split in task.dev if split in splits]
 
 
 def read_splits(
@@ -68,28 +68,30 @@ def read_splits(
     submit: bool = False,
     partition: str = "",
     limit_train: int = 0,
-    unlabelled: int = 0,
+    unlabelled_per_labelled: int = 0,
 ) -> dict[str, list[Example]]:
-    """Examples of every split that is used, with the settings of `FinetuneConfig`; unused tags are
-    removed.
+    """Examples of the training, dev and, with `submit`, test splits; parameters are settings of
+    `FinetuneConfig`.
+
+    Without `regions.object_tags`, region tags are removed.
     """
     folder = Path(data)
-    learned = train_splits or (task.train,)
-    wanted = [*learned, *task.dev, *(task.test if submit else ())]
+    train_splits = train_splits or (task.train,)
+    splits = [*train_splits, *task.dev, *(task.test if submit else ())]
     parts = {}
-    for split in dict.fromkeys(wanted):
+    for split in dict.fromkeys(splits):
         if data == "hub":
             parts[split] = from_hub(task, split)
         else:
             parts[split] = _checked(task, split, task.read(folder, split))
-    examples = together({split: parts[split] for split in learned})
-    few = select_partition(examples, Path(partition), task, folder) if partition else examples
-    parts[task.train] = list(thinned(few, limit_train))
-    if unlabelled:
-        rest = _unlabelled(examples, few, task, folder)
+    examples = concatenate_splits({split: parts[split] for split in train_splits})
+    labelled = select_partition(examples, Path(partition), task, folder) if partition else examples
+    parts[task.train] = list(subsample(labelled, limit_train))
+    if unlabelled_per_labelled:
+        rest = _unlabelled(examples, labelled, task, folder)
         if not rest:
             raise InputError(
-                f"--unlabelled-per-labelled {unlabelled}: {partition} takes all "
+                f"--unlabelled-per-labelled {unlabelled_per_labelled}: {partition} takes all "
                 f"{len(examples)} training examples of {task.name}, "
                 "so no unlabelled example is left"
             )
@@ -107,10 +109,10 @@ def _checked(task: Task, split: str, examples: object) -> list[Example]:
     """Examples returned by a task's reader; raises InputError if they are not examples, or a class
     is not one of the task's.
     """
-    read = require_kind(examples, list, f"{task.name}: for {split!r} `read` returned")
+    read = require_instance(examples, list, f"{task.name}: for {split!r} `read` returned")
     classes = len(task.form.labels) if isinstance(task.form, Classification) else 0
     for one in read:
-        example = require_kind(
+        example = require_instance(
             one, Example, f"{task.name}: for {split!r} `read` returned a list with"
         )
         label = example.label
@@ -123,7 +125,7 @@ def _checked(task: Task, split: str, examples: object) -> list[Example]:
 
 
 def _unlabelled(
-    examples: Sequence[Example], few: Sequence[Example], task: Task, folder: Path
+    examples: Sequence[Example], labelled: Sequence[Example], task: Task, folder: Path
 ) -> list[Example]:
     """Training examples outside the partition, without labels; raises InputError if labels cannot
     be removed.
@@ -132,7 +134,7 @@ def _unlabelled(
         raise InputError(
             f"--unlabelled-per-labelled: the labels of {task.name} come with the regions and cannot be withheld"
         )
-    return examples_outside(examples, few, task, folder)
+    return examples_outside(examples, labelled, task, folder)
 
 
 def regions_of(
@@ -140,7 +142,7 @@ def regions_of(
     task: Task,
     train_splits: Sequence[str] = (),
     *,
-    blind: bool = False,
+    zero_region_features: bool = False,
     flip: bool = False,
 ) -> ImageInputBuilder:
     """Region stores and photos of a run, shared by all seeds; with --images, only boxes, classes
@@ -153,10 +155,10 @@ def regions_of(
         regions,
         splits,
         f"split of {task.name}",
-        learned=train_splits or (task.train,),
-        blind=blind,
+        training_datasets=train_splits or (task.train,),
+        zero_features=zero_region_features,
         flip=flip,
-        called=UNTIED,
+        terms=COMMAND_TERMS_WITH_TAGS,
     )
 
 
@@ -189,16 +191,18 @@ def samples_of(
     max_length: int,
 ) -> tuple[dict[str, SampleDataset], list[Teacher]]:
     """Samples of every split for the model and head, and the teachers that the training loop runs."""
-    asked = {
+    prepared = {
         split: [head.prepare_example(example) for example in some] for split, some in splits.items()
     }
-    texts, teachers = _taught(asked, student, task.train, teacher_set, max_length)
+    texts, teachers = _with_teachers(prepared, student, task.train, teacher_set, max_length)
     if not (inputs.settings.regions and isinstance(student, SingleStreamModel)):
         return texts, teachers
     mirror = texts[task.train]
     if head.swaps_left_right and inputs.flip and inputs.reads_images(student):
-        turned = {task.train: _of_mirrored(asked[task.train], task.form)}
-        mirror = _taught(turned, student, task.train, teacher_set, max_length)[0][task.train]
+        mirrored = {task.train: _mirror_examples(prepared[task.train], task.form)}
+        mirror = _with_teachers(mirrored, student, task.train, teacher_set, max_length)[0][
+            task.train
+        ]
     return add_regions(texts, student, task, inputs, head.separates_images, mirror), teachers
 
 
@@ -207,31 +211,35 @@ def add_regions(
     model: SingleStreamModel,
     task: Task,
     inputs: ImageInputBuilder,
-    apart: bool = False,
+    separate_images: bool = False,
     mirror: SampleDataset | None = None,
 ) -> dict[str, SampleDataset]:
     """Samples of every split with the images' regions or pixels.
 
-    `apart` and `mirror` as in `TaskHead` and `ImageInputBuilder.samples`. Raises InputError for regions
-    of another kind.
+    `separate_images` as in `RegionOptions`, `mirror` as in `ImageInputBuilder.samples`. Raises
+    InputError for regions of another kind.
     """
     samples = {}
     for split, some in texts.items():
-        learns = split == task.train
-        if learns:
+        is_training = split == task.train
+        if is_training:
             inputs.check_together(some)
-        names = inputs.learns if learns else (split,)
+        names = inputs.training_datasets if is_training else (split,)
         inputs.check(model, *names)
-        mark = task.label_train_regions or task.label_regions if learns else task.label_regions
-        asks = RegionOptions(
-            mark=mark, phrases=task.form.head_input == "phrase", separate_images=apart
+        mark = task.label_train_regions or task.label_regions if is_training else task.label_regions
+        options = RegionOptions(
+            label_regions=mark,
+            phrases=task.form.head_input == "phrase",
+            separate_images=separate_images,
         )
         images = inputs.all_images(*names)
-        samples[split] = inputs.samples(some, model, images, asks, mirror if learns else None)
+        samples[split] = inputs.samples(
+            some, model, images, options, mirror if is_training else None
+        )
     return samples
 
 
-def _taught(
+def _with_teachers(
     splits: Splits, student: Encoder, train: str, teacher_set: TeacherSet, max_length: int
 ) -> tuple[dict[str, SampleDataset], list[Teacher]]:
     """Texts of every split, and the teachers that the training loop runs.
@@ -242,14 +250,14 @@ def _taught(
     samples: dict[str, SampleDataset] = {
         split: TextDataset(examples, text, clip) for split, examples in splits.items()
     }
-    taught = samples if isinstance(student, ClipFusionAdapter) else [train]
-    wrapped = {split: teacher_set.wrap(samples[split]) for split in taught}
+    taught_splits = samples if isinstance(student, ClipFusionAdapter) else [train]
+    wrapped = {split: teacher_set.wrap(samples[split]) for split in taught_splits}
     samples |= {split: some for split, (some, _) in wrapped.items()}
     _, teachers = wrapped[train]
     return samples, teachers
 
 
-def _of_mirrored(examples: Sequence[Example], form: OutputType) -> list[Example]:
+def _mirror_examples(examples: Sequence[Example], form: OutputType) -> list[Example]:
     """Examples for mirrored images, with left and right swapped in texts and answers."""
     mirror = ExampleSideSwap(form.labels if isinstance(form, OpenAnswer | Classification) else ())
     return [mirror(example) for example in examples]
@@ -257,7 +265,7 @@ def _of_mirrored(examples: Sequence[Example], form: OutputType) -> list[Example]
 
 def missing_segments_note(head: TaskHead, store: CombinedStore) -> list[str]:
     """Note if the head's paper uses segments and the stores have none."""
-    if not head.uses_segments or store.covers:
+    if not head.uses_segments or store.has_segmentations:
         return []
     note = (
         f"{store.name}: no segments of objects, so whole boxes are used; the paper's model uses only the "
@@ -278,23 +286,25 @@ def training_source(
     examples: Sequence[Example],
     objectives: Sequence[Objective],
     data: str,
-    unlabelled: int,
+    unlabelled_per_labelled: int,
 ) -> DataSource:
-    """The training data: labelled samples, each with `unlabelled` unlabelled ones beside it.
+    """The training data: labelled samples, each with `unlabelled_per_labelled` unlabelled ones.
 
     Raises InputError if there are unlabelled ones and every objective needs labels.
     """
-    called = f"--data {data}" if data else "the data"
-    if not unlabelled:
-        return DataSource(samples, name=called)
+    name = f"--data {data}" if data else "the data"
+    if not unlabelled_per_labelled:
+        return DataSource(samples, name=name)
     if all("labels.label" in objective.required_fields for objective in objectives):
         names = " ".join(one.name for one in objectives[1:])  # the first is the task's own
         raise InputError(
-            f"--unlabelled-per-labelled {unlabelled}: all of --objectives {names} need labels"
+            f"--unlabelled-per-labelled {unlabelled_per_labelled}: all of --objectives {names} need labels"
         )
-    known = [number for number, one in enumerate(examples) if one.label is not None]
-    others = [number for number, one in enumerate(examples) if one.label is None]
-    labelled = SampleSelection(samples, known)
+    labelled_numbers = [number for number, one in enumerate(examples) if one.label is not None]
+    unlabelled_numbers = [number for number, one in enumerate(examples) if one.label is None]
+    labelled = SampleSelection(samples, labelled_numbers)
     (first,) = labelled.get([0], [generator(examples[0].id)])
-    rest = UnlabelledSamples(SampleSelection(samples, others), first.labels["label"])
-    return DataSource(labelled, name=called, extra_samples=rest, extra_per_sample=unlabelled)
+    rest = UnlabelledSamples(SampleSelection(samples, unlabelled_numbers), first.labels["label"])
+    return DataSource(
+        labelled, name=name, extra_samples=rest, extra_per_sample=unlabelled_per_labelled
+    )

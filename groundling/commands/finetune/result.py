@@ -28,29 +28,29 @@ from groundling.training.evaluation import EvaluationOutput, Evaluator, evaluate
 from groundling.training.held_out_loss import make_evaluator
 
 
-def describe_seed(task: Task, name: str, called: str, seed: int) -> dict[str, Any]:
+def describe_seed(task: Task, name: str, display_name: str, seed: int) -> dict[str, Any]:
     """Identification of a seed's result: task `name` as given, display name, metrics."""
-    told: dict[str, Any] = {"seed": seed, "task": name or task.name}
-    if called:
-        told["display_name"] = called
-    told |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
-    return told | {"higher_is_better": task.metrics[0].higher_is_better}
+    result: dict[str, Any] = {"seed": seed, "task": name or task.name}
+    if display_name:
+        result["display_name"] = display_name
+    result |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
+    return result | {"higher_is_better": task.metrics[0].higher_is_better}
 
 
-def unlabelled_counts(learning: DataSource) -> dict[str, int]:
+def unlabelled_counts(source: DataSource) -> dict[str, int]:
     """Number of unlabelled training examples, and how many per labelled one; empty for none."""
-    if learning.extra_samples is None:
+    if source.extra_samples is None:
         return {}
-    return {"examples": len(learning.extra_samples), "beside_each": learning.extra_per_sample}
+    return {"examples": len(source.extra_samples), "per_labelled": source.extra_per_sample}
 
 
 def summary(
-    task: Task, runs: list[dict[str, Any]], model: str, learned: Sequence[str] = ()
+    task: Task, runs: list[dict[str, Any]], model: str, trained_on: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Scores of every seed and their medians, by split and metric; None where a median is
     undefined.
 
-    `learned` are evaluated splits that are also training splits.
+    `trained_on`: evaluated splits that are also training splits.
 
     Medians of the benchmark's own scores (`Task.official_scores`) are stored separately, as `official`.
     """
@@ -66,12 +66,12 @@ def summary(
         more = dict.fromkeys(name for scores in present for name in scores)
         own = [name for name in more if name not in (*names, "constant")]
         official[split] = {name: _median([scores[name] for scores in present]) for name in own}
-    collapsed_seeds = [
+    degenerate_seeds = [
         run["seed"]
         for run in runs
         if any("constant" in scores for scores in run["scores"].values())
     ]
-    unlabelled = [run["unlabelled"] for run in runs[:1] if "unlabelled" in run]
+    unlabelled = [run["unlabelled_examples"] for run in runs[:1] if "unlabelled_examples" in run]
     result: dict[str, Any] = {
         "task": task.name,
         "version": task.version,
@@ -81,15 +81,15 @@ def summary(
         "scores": every,
         "median": medians,
         "official": official,
-        "collapsed_seeds": collapsed_seeds,
+        "degenerate_seeds": degenerate_seeds,
         "truncated_tokens": sum(run["truncated_tokens"] for run in runs),
         "truncated_regions": sum(run.get("truncated_regions", 0) for run in runs),
-        **({"unlabelled": unlabelled[0]} if unlabelled else {}),
+        **({"unlabelled_examples": unlabelled[0]} if unlabelled else {}),
     }
     if runs and "majority" in runs[0]:
         result["majority"] = runs[0]["majority"]
-    if learned:
-        result["trained_on"] = list(learned)
+    if trained_on:
+        result["trained_on"] = list(trained_on)
     return result
 
 
@@ -99,7 +99,7 @@ def _median(values: Sequence[float | None]) -> float | None:
     return median(defined) if len(defined) == len(values) else None
 
 
-def constant_of(form: OutputType, examples: Sequence[Example]) -> float | None:
+def best_constant_answer(form: OutputType, examples: Sequence[Example]) -> float | None:
     """The best constant answer on some examples: the most common label (ties go to the first), for
     numbers the mean.
 
@@ -123,34 +123,33 @@ def constant_of(form: OutputType, examples: Sequence[Example]) -> float | None:
 
 
 class MajorityBaseline:
-    """Scores of always giving the most common training answer."""
+    """Scores of one constant prediction: the most common training answer, or for numbers the mean."""
 
-    def __init__(self, task: Task, learned: Sequence[Example]) -> None:
-        """`learned`: the training examples."""
+    def __init__(self, task: Task, examples: Sequence[Example]) -> None:
+        """`examples`: the training examples."""
         self.task = task
-        self.answer = constant_of(task.form, learned)
+        self.answer = best_constant_answer(task.form, examples)
         self.scores: dict[str, dict[str, float]] = {}
 
     def add(self, split: str, answers: EvaluationOutput) -> None:
         """Score a labelled split, by every metric that needs only answers."""
         if self.answer is None or answers.labels is None:
             return
-        same = np.full(len(answers.ids), self.answer)
+        predictions = np.full(len(answers.ids), self.answer)
         self.scores[split] = {
-            metric.name: metric.compute(same, answers.labels)
+            metric.name: metric.compute(predictions, answers.labels)
             for metric in self.task.metrics
             if not metric.uses_scores
         }
 
     def as_result(self) -> dict[str, Any]:
-        """Entry for the result; empty without a majority answer."""
+        """Entry for the result; empty without a constant prediction."""
         if self.answer is None or not self.scores:
             return {}
-        said = self.answer
         answer = (
-            said
+            self.answer
             if isinstance(self.task.form, Regression)
-            else self.task.form.format_prediction(said)
+            else self.task.form.format_prediction(self.answer)
         )
         return {"majority": {"answer": answer, "scores": self.scores}}
 
@@ -159,17 +158,17 @@ def constant_answer_note(task: Task, split: str, answers: EvaluationOutput) -> l
     """Note if nearly all answers to a split are the same."""
     if not is_degenerate(answers.predictions, answers.labels):
         return []
-    said, share = most_common(answers.predictions)
+    answer, share = most_common(answers.predictions)
     name = (
-        f"{said:g}"
+        f"{answer:g}"
         if isinstance(task.form, Regression)
-        else repr(task.form.format_prediction(said))
+        else repr(task.form.format_prediction(answer))
     )
     note = f"{split}: {100 * share:.0f} % of the answers are {name}"
     labels = answers.labels
     if labels is None or labels.ndim > 1:
         return [note]
-    return [f"{note}, which is right in {100 * float((labels == said).mean()):.0f} %"]
+    return [f"{note}, which is right in {100 * float((labels == answer).mean()):.0f} %"]
 
 
 def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
@@ -178,22 +177,22 @@ def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
     headline: Metric = task.metrics[0]
     majority = result.get("majority", {"scores": {}})
     for split, scores in majority["scores"].items():
-        there = result["median"].get(split, {}).get(headline.name)
-        one = scores.get(headline.name)
-        if there is None or one is None or np.isnan([there, one]).any():
+        score = result["median"].get(split, {}).get(headline.name)
+        baseline = scores.get(headline.name)
+        if score is None or baseline is None or np.isnan([score, baseline]).any():
             continue
-        gain = there - one if headline.higher_is_better else one - there
+        gain = score - baseline if headline.higher_is_better else baseline - score
         if gain <= 0:
             notes.append(
-                f"{split}: the median {headline.name}, {there:.3g}, is no better than always answering "
-                f"{majority['answer']!r} ({one:.3g})"
+                f"{split}: the median {headline.name}, {score:.3g}, is no better than always answering "
+                f"{majority['answer']!r} ({baseline:.3g})"
             )
     return notes
 
 
 def degenerate_seeds_note(result: Mapping[str, Any]) -> list[str]:
     """Note if every seed is degenerate."""
-    if not set(result["seeds"]) <= set(result["collapsed_seeds"]):
+    if not set(result["seeds"]) <= set(result["degenerate_seeds"]):
         return []
     return ["all seeds are degenerate: each gives nearly the same answer to every example"]
 
@@ -208,7 +207,7 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
         save_model=False,
         extra_objectives=ExtraObjectiveSettings(),
         unlabelled_per_labelled=0,
-        settings=ObjectiveSettings(masking=config.settings.masking),
+        objective_settings=ObjectiveSettings(masking=config.objective_settings.masking),
     )
     if task.label_regions is not None:
         return replace(plain, zero_region_features=True)
@@ -218,8 +217,8 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
 
 def text_only_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """Scores of the text-only baseline for this run's result."""
-    told = {name: result[name] for name in ("scores", "median", "collapsed_seeds")}
-    return {"text_alone": told}
+    scores = {name: result[name] for name in ("scores", "median", "degenerate_seeds")}
+    return {"text_alone": scores}
 
 
 def evaluator_of(
@@ -229,7 +228,7 @@ def evaluator_of(
     samples: Mapping[str, SampleDataset],
     examining: EvaluationSettings,
 ) -> Evaluator | None:
-    """Evaluator that runs every --eval-every epochs; None without."""
+    """Evaluator that runs every --eval-every epochs; None without --eval-every."""
     split = task.dev[0]
     metric = task.metrics[0]
 
@@ -239,9 +238,9 @@ def evaluator_of(
     return make_evaluator(examining, split, metric.name, measure, metric.higher_is_better)
 
 
-def check_evaluator(task: Task, learned: Sequence[str], examining: EvaluationSettings) -> None:
+def check_evaluator(task: Task, trained_on: Sequence[str], examining: EvaluationSettings) -> None:
     """Raises InputError if the split for evaluation during training is a training split."""
-    if examining.eval_every and task.dev[0] in learned:
+    if examining.eval_every and task.dev[0] in trained_on:
         raise InputError(
             f"--eval-every: {task.dev[0]} is a training split (--train-splits) and not held out; "
             "leave out one of the two flags"

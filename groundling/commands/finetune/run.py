@@ -123,8 +123,9 @@ def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -
     if not config.architecture:
         about = "is for a new VisualBERT: pass --architecture visualbert with a BERT as --model, or leave it out"
         refuse_settings(embedding_flags(config.visualbert), about)
-        looks = isinstance(student, EndToEndModel)
-        return prepare_end_to_end_model(student, config.pixels) if looks else student
+        if isinstance(student, EndToEndModel):
+            return prepare_end_to_end_model(student, config.pixels)
+        return student
     if isinstance(student, SingleStreamModel):
         kind = student.join.kind
         # A user's own architecture must be named again to load its model.
@@ -155,18 +156,20 @@ def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -
 
 
 def head_of(
-    student: Encoder, task: Task, splits: Splits, name: str, join: str, ready: bool
+    student: Encoder, task: Task, splits: Splits, name: str, architecture: str, is_prepared: bool
 ) -> TaskHead:
-    """The task head of this name; also makes the model ready for the largest number of images.
+    """The task head of this name; also prepares the model for the largest number of images.
 
-    `join` is the architecture as given, `ready` whether the model is adjusted to the task as in its
+    `architecture` is the setting of that name; `is_prepared`: prepare the model for the task's texts as in its
     paper.
     """
     if isinstance(student, SingleStreamModel):
         student.add_images(most_images(splits))
-        if ready:
-            find_architecture(student, join).prepare_model(student, splits[task.train], False)
-    return make_task_head(student, task.form, name, join)
+        if is_prepared:
+            find_architecture(student, architecture).prepare_model(
+                student, splits[task.train], False
+            )
+    return make_task_head(student, task.form, name, architecture)
 
 
 def head_name(student: Encoder, task: Task, config: FinetuneConfig) -> str:
@@ -191,7 +194,7 @@ def most_images(splits: Splits) -> int:
     return max(len(example.images) for some in splits.values() for example in some)
 
 
-def described_of(
+def describe_model(
     task: Task,
     splits: Splits,
     config: FinetuneConfig,
@@ -199,15 +202,15 @@ def described_of(
     store: CombinedStore | None,
 ) -> ModelDescription:
     """Task, head, columns and input settings, saved with the model; `store`: the training regions."""
-    reads = InputSpec(
+    input_spec = InputSpec(
         max_length=config.max_length,
         images=most_images(splits),
         regions=store is not None,
         max_regions=config.regions.max_regions,
-        budget=config.regions.max_total_length,
-        tags=config.regions.object_tags,
-        mentioned=config.regions.mentioned_objects_only,
-        blind=config.zero_region_features,
+        max_total_length=config.regions.max_total_length,
+        object_tags=config.regions.object_tags,
+        mentioned_objects_only=config.regions.mentioned_objects_only,
+        zero_region_features=config.zero_region_features,
     )
     return ModelDescription(
         task=config.task or task.name,
@@ -215,7 +218,7 @@ def described_of(
         version=task.version,
         head=head,
         loss="" if config.head_loss == "paper" else config.head_loss,
-        reads=reads,
+        reads=input_spec,
         ready=not config.linear_head,
         own=replace(config.own, dev="") if config.own.label else None,
         design=config.architecture if is_import_path(config.architecture) else "",
@@ -242,34 +245,36 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
     The result also has the majority baseline, and with `config.baselines` the text-only baseline.
     """
     task = task_of(config.task, Path(config.data), config.own)
-    own = task.read
+    reader = task.read
     task = with_extra_splits(task, config.extra_eval)
-    learned = dev_splits_trained_on(task, config.train_splits)
-    check_evaluator(task, learned, config.examining)
+    trained_on = dev_splits_trained_on(task, config.train_splits)
+    check_evaluator(task, trained_on, config.examining)
     inputs = _regions(config, task)
-    run.note(*(table_notes(own) if isinstance(own, TableReader) else []))
+    run.note(*(table_notes(reader) if isinstance(reader, TableReader) else []))
     run.note(*task.identical_split_notes(Path(config.data)))
     if config.save_model and not config.model_format:
         run.note(*precision_note(config.model))
     if config.adapter_settings.adapter == "none" and not is_adapter(config.model):
         run.note(
             *unused_settings_note(
-                config.extra_objectives.objectives, config.settings, config.stepping.training_step
+                config.extra_objectives.objectives,
+                config.objective_settings,
+                config.training_step.training_step,
             )
         )
     run.note(
-        *(f"{one} is a training split: its scores are not on held-out data" for one in learned)
+        *(f"{one} is a training split: its scores are not on held-out data" for one in trained_on)
     )
     seeds = SeedRunner(task, config, training, run, inputs)
 
-    def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
-        return summary(task, runs, config.model, learned)
+    def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
+        return summary(task, runs, config.model, trained_on)
 
     runs = [
-        run.part(f"seed-{seed}", partial(seeds.run, seed), lambda done: summed([done]))
+        run.part(f"seed-{seed}", partial(seeds.run, seed), lambda result: summarize([result]))
         for seed in range(training.seed, training.seed + config.seeds)
     ]
-    result = summed(runs)
+    result = summarize(runs)
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
     if config.text_only_baseline:
         print_notes(
@@ -297,7 +302,7 @@ class SeedRunner:
         self.task = task
         self.config = config
         self.training = training
-        self.place = run
+        self.parent_run = run
         self.inputs = inputs
         self.teachers: TeacherSet | None = None
 
@@ -313,7 +318,7 @@ class SeedRunner:
             submit=config.submit,
             partition=config.partition,
             limit_train=config.limit_train,
-            unlabelled=config.unlabelled_per_labelled,
+            unlabelled_per_labelled=config.unlabelled_per_labelled,
         )
 
     def run(self, seed: int, part: RunPart) -> dict[str, Any]:
@@ -329,15 +334,15 @@ class SeedRunner:
 
     def _teachers(self, student: Encoder) -> TeacherSet:
         """Teachers of the auxiliary objectives, or the CLIP of an adapter."""
-        config, device, folder = self.config, self.place.state.device, self.place.folder
+        config, device, folder = self.config, self.parent_run.state.device, self.parent_run.folder
         if isinstance(student, ClipFusionAdapter):
             return load_adapter_teacher_set(
-                student.base, config.settings.targeted_distillation, device, folder
+                student.base, config.objective_settings.targeted_distillation, device, folder
             )
         names, teacher = config.extra_objectives.objectives, config.extra_objectives.teacher
         form, store = self.task.form, self.inputs.training_stores
-        given = _given(student, names, config.settings, form, store)
-        return load_teacher_set(teacher, names, given, device, folder, self.training.seed)
+        context = _objective_context(student, names, config.objective_settings, form, store)
+        return load_teacher_set(teacher, names, context, device, folder, self.training.seed)
 
 
 def _regions(config: FinetuneConfig, task: Task) -> ImageInputBuilder:
@@ -345,7 +350,7 @@ def _regions(config: FinetuneConfig, task: Task) -> ImageInputBuilder:
         config.regions,
         task,
         config.train_splits,
-        blind=config.zero_region_features,
+        zero_region_features=config.zero_region_features,
         flip=config.pixels.flip,
     )
 
@@ -377,14 +382,16 @@ def one_run(
     samples, teachers = samples_of(
         splits, head, student, task, inputs, teacher_set, config.max_length
     )
-    supervised, beside = _objectives(student, task, head, teacher_set, store, config, training.seed)
-    objectives = [supervised, *beside]
+    supervised, auxiliary = _objectives(
+        student, task, head, teacher_set, store, config, training.seed
+    )
+    objectives = [supervised, *auxiliary]
     if store is not None and isinstance(student, EndToEndModel) and inputs.reads_images(student):
         part.note(*missing_segments_note(head, store))
     part.note(*in_batch_negatives_note(objectives, training))
     files = {split: task.file(Path(config.data), split) for split in splits}
     part.note(*(note for split in splits for note in list_oddities(files[split], splits[split])))
-    learning = training_source(
+    source = training_source(
         samples[task.train],
         splits[task.train],
         objectives,
@@ -394,38 +401,42 @@ def one_run(
     trained = train(
         student,
         objectives,
-        [learning],
+        [source],
         training,
         part.folder,
         teachers=teachers,
         training_step=load_training_step(
-            config.stepping.training_step, config.stepping.adversarial
+            config.training_step.training_step, config.training_step.adversarial
         ),
         evaluator=evaluator_of(student, supervised, task, samples, config.examining),
     )
     watched, remarks = summarize_monitored_terms(objectives, part.folder, trained)
     part.note(*remarks)
-    answers = _evaluated(student, supervised, task, samples, part)
+    answers = _evaluate_splits(student, supervised, task, samples, part)
     part.notes += selection_bias_note(trained)
-    done = describe_seed(task, config.task, config.display_name, training.seed)
-    done |= {"objectives": [one.name for one in objectives]}
-    done |= {**_scores(task, answers, splits[task.train], Path(config.data)), **trained}
-    learned = dev_splits_trained_on(task, config.train_splits)
-    more = {"trained_on": learned, "watched": watched, "unlabelled": unlabelled_counts(learning)}
-    done |= {name: value for name, value in more.items() if value}
+    result = describe_seed(task, config.task, config.display_name, training.seed)
+    result |= {"objectives": [one.name for one in objectives]}
+    result |= {**_scores(task, answers, splits[task.train], Path(config.data)), **trained}
+    trained_on = dev_splits_trained_on(task, config.train_splits)
+    more = {
+        "trained_on": trained_on,
+        "watched": watched,
+        "unlabelled_examples": unlabelled_counts(source),
+    }
+    result |= {name: value for name, value in more.items() if value}
     if config.save_model:
-        described = described_of(task, splits, config, name, store)
-        part.save(partial(_save, student, objectives, described))
-    return done
+        description = describe_model(task, splits, config, name, store)
+        part.save(partial(_save, student, objectives, description))
+    return result
 
 
 def _save(
-    student: Encoder, objectives: Sequence[Objective], described: ModelDescription, folder: Path
+    student: Encoder, objectives: Sequence[Objective], description: ModelDescription, folder: Path
 ) -> None:
     """Write a fine-tuned model, its heads and its description, as `model` of a seed's folder."""
     student.export(folder / "model")
     save_objective_heads(folder / "model", objectives)
-    described.write(folder / "model")
+    description.write(folder / "model")
 
 
 def _objectives(
@@ -442,39 +453,42 @@ def _objectives(
     """
     loss = "" if config.head_loss == "paper" else config.head_loss
     supervised = SupervisedObjective(student.sizes, output_type=task.form, head=head, loss=loss)
-    given = _given(
-        student, config.extra_objectives.objectives, config.settings, supervised.output_type, store
+    context = _objective_context(
+        student,
+        config.extra_objectives.objectives,
+        config.objective_settings,
+        supervised.output_type,
+        store,
     )
-    given = replace(given, sizes=teacher_set.sizes(given.sizes))
-    own: tuple[str, ...] = ()
+    context = replace(context, sizes=teacher_set.sizes(context.sizes))
+    paper_objectives: tuple[str, ...] = ()
     is_paper = config.auxiliary_losses and not config.linear_head and config.regions.regions
     if is_paper and isinstance(student, SingleStreamModel):
-        own = find_architecture(student, config.architecture).auxiliary_objectives.get(
-            task.name, ()
-        )
-    names = tuple(dict.fromkeys([*own, *config.extra_objectives.objectives]))
-    beside = make_objectives(names, given, seed)
+        architecture = find_architecture(student, config.architecture)
+        paper_objectives = architecture.auxiliary_objectives.get(task.name, ())
+    names = tuple(dict.fromkeys([*paper_objectives, *config.extra_objectives.objectives]))
+    auxiliary = make_objectives(names, context, seed)
     if student.sizes.visual:
         for layer, name in [
-            start for one in (supervised, *beside) for start in one.pretrained_layers()
+            start for one in (supervised, *auxiliary) for start in one.pretrained_layers()
         ]:
             init_layer(layer, config.model, name, "bert")
-    return supervised, beside
+    return supervised, auxiliary
 
 
 def _scores(
-    task: Task, answers: Mapping[str, EvaluationOutput], learned: Sequence[Example], data: Path
+    task: Task, answers: Mapping[str, EvaluationOutput], examples: Sequence[Example], data: Path
 ) -> dict[str, Any]:
-    """Scores of every labelled split, and of the majority answer."""
-    known = {split: some for split, some in answers.items() if some.labels is not None}
-    majority = MajorityBaseline(task, learned)
+    """Scores of every labelled split, and of the majority answer of the training `examples`."""
+    labelled = {split: some for split, some in answers.items() if some.labels is not None}
+    majority = MajorityBaseline(task, examples)
     for split, some in answers.items():
         majority.add(split, some)
-    scores = {split: score_split(some, task, split, data) for split, some in known.items()}
+    scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
     return {"scores": scores, **majority.as_result()}
 
 
-def _evaluated(
+def _evaluate_splits(
     student: Encoder,
     objective: SupervisedObjective,
     task: Task,
@@ -501,7 +515,7 @@ def _evaluated(
     return answers
 
 
-def _given(
+def _objective_context(
     student: Encoder,
     names: Sequence[str],
     settings: ObjectiveSettings,

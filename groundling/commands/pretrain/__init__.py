@@ -32,8 +32,8 @@ from groundling.settings.input_settings import (
     RegionSettings,
     VisualBertSettings,
     check_pixels,
-    weighted,
-    weighted_files,
+    parse_weighted_file,
+    parse_weighted_files,
 )
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
@@ -54,7 +54,7 @@ class TrainTexts(Settings):
 tsv, Flickr8k's token.txt, your own csv, tsv, json or jsonl, or a folder such as an imagefolder \
 (docs/vision.md, "Captions and photos as you have them"). Each step draws one file, by weight or, \
 without weights, by number of samples."""
-    reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    caption_settings: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the training images, one name per line, or as karpathy_train_images.txt \
 does; empty: all."""
@@ -95,7 +95,7 @@ class EvalTexts(Settings):
 class PretrainConfig(Settings):
     """Pre-training of a vision-language model on captioned images, or on a task's texts and images."""
 
-    architecture: Annotated[str, InputKind.DESIGN] = "visualbert"
+    architecture: Annotated[str, InputKind.ARCHITECTURE] = "visualbert"
     """Architecture that a plain text encoder becomes: visualbert, vlbert, uniter, or MODULE:NAME \
 of your own; a vision-language model as --model needs its own."""
     model: Annotated[str, InputKind.WEIGHTS, required] = ""
@@ -105,7 +105,7 @@ of your own; a vision-language model as --model needs its own."""
     train_texts: Annotated[TrainTexts, unnested] = field(default_factory=TrainTexts)
     eval_texts: Annotated[EvalTexts, unnested] = field(default_factory=EvalTexts)
     examining: EvaluationSettings = field(default_factory=EvaluationSettings)
-    phase: Annotated[PretrainingObjectiveSettings, unnested] = field(
+    pretraining_objectives: Annotated[PretrainingObjectiveSettings, unnested] = field(
         default_factory=PretrainingObjectiveSettings
     )
     step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
@@ -123,11 +123,13 @@ still sets the feature width)."""
     joining: VisualBertSettings = field(default_factory=VisualBertSettings)
     random_init: bool = False
     """Initialise the model randomly, with the sizes of --model (ablation C3: no BERT)."""
-    extra: Annotated[ExtraObjectiveSettings, unnested] = field(
+    extra_objectives: Annotated[ExtraObjectiveSettings, unnested] = field(
         default_factory=ExtraObjectiveSettings
     )
-    settings: Annotated[ObjectiveSettings, unnested] = field(default_factory=ObjectiveSettings)
-    stepping: Annotated[TrainingStepSettings, unnested] = field(
+    objective_settings: Annotated[ObjectiveSettings, unnested] = field(
+        default_factory=ObjectiveSettings
+    )
+    training_step: Annotated[TrainingStepSettings, unnested] = field(
         default_factory=TrainingStepSettings
     )
 
@@ -138,43 +140,45 @@ PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup_ratio=0.1, weight_decay=0.0
 
 def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> None:
     """Raises InputError for settings that are missing or do not fit together."""
-    learned, held = config.train_texts, config.eval_texts
+    train_texts, eval_texts = config.train_texts, config.eval_texts
     require_settings(config, "pretrain", "regions")
     check_pixels(config.pixels, config.regions.images)
-    if bool(learned.captions) == bool(learned.task):
+    if bool(train_texts.captions) == bool(train_texts.task):
         raise InputError(
             "pretrain needs --captions FILE, or --task and --data for a task's own texts"
         )
-    if learned.task:
-        of_captions = {
-            "--image-list": learned.image_list,
-            "--caption-splits": learned.reading.caption_splits,
-            "--eval-captions": held.eval_captions,
-            "--eval-image-list": held.eval_image_list,
+    if train_texts.task:
+        caption_flags = {
+            "--image-list": train_texts.image_list,
+            "--caption-splits": train_texts.caption_settings.caption_splits,
+            "--eval-captions": eval_texts.eval_captions,
+            "--eval-image-list": eval_texts.eval_image_list,
+            "--no-grounded": not config.grounded,
         }
-        refuse_settings(of_captions, "applies only to --captions; leave it out with --task")
-        blind = {"--no-grounded": not config.grounded}
-        refuse_settings(blind, "applies only to --captions; leave it out with --task")
+        refuse_settings(caption_flags, "applies only to --captions; leave it out with --task")
     else:
-        answers = config.phase.task_answers
-        of_tasks = {
-            "--data": learned.data,
+        answers = config.pretraining_objectives.task_answers
+        task_flags = {
+            "--data": train_texts.data,
             "--task-answers": answers if answers != "right" else "",
-            "--train-splits": learned.train_splits,
+            "--train-splits": train_texts.train_splits,
             "--mentioned-objects-only": config.regions.mentioned_objects_only,
-            "--partition": learned.partition,
+            "--partition": train_texts.partition,
         }
-        refuse_settings(of_tasks, "applies only to --task; pass --task and --data, or leave it out")
+        refuse_settings(
+            task_flags, "applies only to --task; pass --task and --data, or leave it out"
+        )
     flags = "--eval-captions FILES, --eval-image-list FILE or --eval-splits NAMES"
-    check_has_eval_data(config.examining, held != EvalTexts(), flags)
-    weighted_files(learned.captions, "--captions")
-    weighted_files(config.text, "--text")
-    for word in held.eval_captions:
-        weighted(word, "--eval-captions")
-    parts = (*config.extra.objectives, config.extra.teacher, config.stepping.training_step)
-    check_options(config.settings.options.option, parts)
-    check_extra_objectives(config.extra, config.stepping.training_step, "pretrain")
-    check_training_step(config.stepping.training_step, config.stepping.adversarial)
+    check_has_eval_data(config.examining, eval_texts != EvalTexts(), flags)
+    parse_weighted_files(train_texts.captions, "--captions")
+    parse_weighted_files(config.text, "--text")
+    for word in eval_texts.eval_captions:
+        parse_weighted_file(word, "--eval-captions")
+    extra = config.extra_objectives
+    parts = (*extra.objectives, extra.teacher, config.training_step.training_step)
+    check_options(config.objective_settings.options.option, parts)
+    check_extra_objectives(config.extra_objectives, config.training_step.training_step, "pretrain")
+    check_training_step(config.training_step.training_step, config.training_step.adversarial)
 
 
 def reads(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Mapping[str, str]:
@@ -187,21 +191,26 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
     from groundling.data.regions.inputs import manifests
 
-    learned = config.train_texts
-    captions = [each.file for each in weighted_files(learned.captions, "--captions")]
-    held = [weighted(word, "--eval-captions").file for word in config.eval_texts.eval_captions]
-    texts = [each.file for each in weighted_files(config.text, "--text")]
+    train_texts = config.train_texts
+    captions = [each.file for each in parse_weighted_files(train_texts.captions, "--captions")]
+    eval_captions = [
+        parse_weighted_file(word, "--eval-captions").file
+        for word in config.eval_texts.eval_captions
+    ]
+    texts = [each.file for each in parse_weighted_files(config.text, "--text")]
     return {
-        "student": config.model,
+        "model": config.model,
         **manifests(config.regions.regions),
-        "data": learned.data,
-        "partition": learned.partition,
+        "data": train_texts.data,
+        "partition": train_texts.partition,
         "eval_image_list": config.eval_texts.eval_image_list,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
-        **teacher_inputs(config.extra.teacher, config.settings.targeted_distillation),
+        **teacher_inputs(
+            config.extra_objectives.teacher, config.objective_settings.targeted_distillation
+        ),
         **{f"captions:{n}" if n else "captions": path for n, path in enumerate(captions)},
-        **{f"eval_captions:{n}": path for n, path in enumerate(held)},
+        **{f"eval_captions:{n}": path for n, path in enumerate(eval_captions)},
         **{f"text:{n}": path for n, path in enumerate(texts)},
     }
 

@@ -30,12 +30,16 @@ from groundling.data.samples import (
     SampledTextDataset,
     TextDataset,
     TextRowEncoder,
-    thinned,
-    together,
+    concatenate_splits,
+    subsample,
     with_choice,
 )
 from groundling.objectives import Objective
-from groundling.settings.input_settings import WeightedFile, weighted, weighted_files
+from groundling.settings.input_settings import (
+    WeightedFile,
+    parse_weighted_file,
+    parse_weighted_files,
+)
 from groundling.tasks import Task
 from groundling.tasks.splits import SampleSelection, hidden_versions, select_partition
 from groundling.teachers import Teacher
@@ -95,10 +99,10 @@ def judged_texts(
     As VisualBERT's code pre-trains on VCR and NLVR2. Raises InputError for other tasks.
     """
     form = task.form
-    says_it = isinstance(form, MultipleChoice) or (
+    has_right_and_wrong = isinstance(form, MultipleChoice) or (
         isinstance(form, Classification) and len(form.labels) == 2
     )
-    if not says_it or task.label_regions is not None:
+    if not has_right_and_wrong or task.label_regions is not None:
         raise InputError(
             f"--task-answers judged: {task.name} has no right and wrong texts; expected a multiple choice "
             "(vcr) or true and false statements (nlvr2)"
@@ -124,14 +128,16 @@ def unlabelled_texts(
     examples = _read(task, folder, splits)
     inside = {example.id for example in _within(task, folder, partition, examples)}
     pairs = zip(examples, hidden_versions(examples, task, folder, splits), strict=True)
-    kept = [versions for example, versions in pairs if example.id in inside]
-    texts = [tuple(_as_text(example, tags) for example in versions) for versions in kept]
+    selected = [versions for example, versions in pairs if example.id in inside]
+    texts = [tuple(_as_text(example, tags) for example in versions) for versions in selected]
     first = {text.id for text in _once([versions[0] for versions in texts], task)}
     return [versions for versions in texts if versions[0].id in first]
 
 
 def _read(task: Task, folder: Path, splits: Sequence[str]) -> list[Example]:
-    return together({split: task.read(folder, split) for split in splits or (task.train,)})
+    return concatenate_splits(
+        {split: task.read(folder, split) for split in splits or (task.train,)}
+    )
 
 
 def _within(
@@ -157,9 +163,9 @@ def _as_text(example: Example, tags: bool) -> Example:
 
 TaskAnswers = Literal["right", "any", "judged"]
 """Which answers a task's texts contain."""
-ASKED = 256
+BASELINE_SAMPLES = 256
 """Samples per source in the check whether an objective is better than guessing."""
-ASKED_PIXELS = 32
+BASELINE_PIXEL_SAMPLES = 32
 """The same for a model that reads pixels, which takes a hundred times as long."""
 
 
@@ -175,18 +181,19 @@ class CaptionCorpus:
     """Sampling weight among all files; 0: its number of samples."""
 
 
-def corpora_of(texts: TrainTexts, beside: Sequence[str]) -> list[CaptionCorpus]:
+def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> list[CaptionCorpus]:
     """The files of `--captions`, each FILE or FILE=WEIGHT; a task's own texts are one corpus
     without a file.
 
-    `beside`: the files of the other role (training or held-out), which must have different names.
-    Raises InputError for an invalid weight, or if only some files have one.
+    `other_captions`: the held-out files if these are for training, and vice versa; if two of all files
+    share a name, corpora are named by their paths. Raises InputError for an invalid weight, or if only
+    some files have one.
     """
     if not texts.captions:
         return [CaptionCorpus(texts.task, "")]
-    parts = weighted_files(texts.captions, "--captions")
+    parts = parse_weighted_files(texts.captions, "--captions")
     files = [file for file, _ in parts]
-    every = dict.fromkeys([*files, *_held_files(beside)])
+    every = dict.fromkeys([*files, *_eval_files(other_captions)])
     alike = len({Path(file).stem for file in every}) < len(every)
     names = files if alike else [Path(file).stem for file in files]
     if len(set(files)) < len(files):
@@ -203,9 +210,9 @@ def corpus_names(corpora: Sequence[CaptionCorpus]) -> list[str]:
     return [each.name for each in corpora]
 
 
-def _held_files(captions: Sequence[str]) -> list[str]:
+def _eval_files(captions: Sequence[str]) -> list[str]:
     """Held-out caption files, without weights."""
-    return [weighted(word, "--eval-captions").file for word in captions]
+    return [parse_weighted_file(word, "--eval-captions").file for word in captions]
 
 
 @dataclass(frozen=True)
@@ -228,7 +235,7 @@ class PretrainingData:
         """Stores and ids of all images; two data sets may use the same id for different images."""
         pairs = zip(self.samples, self.stores, strict=True)
         places = (
-            f"{store.holder(image).folder}: {image}"
+            f"{store.store_of(image).folder}: {image}"
             for samples, store in pairs
             for images in samples.images
             for image in images
@@ -253,11 +260,11 @@ class PretrainingReader:
     """Reads texts and images of a run, for training and held-out data alike."""
 
     model: SingleStreamModel
-    pairs: bool
+    caption_pairs: bool
     """Whether two captions of an image are read together."""
     answers: TaskAnswers
     """A task's texts: which answers they contain."""
-    tags: bool
+    object_tags: bool
     """A task's texts: whether they keep object tags."""
     grounded: bool
     """Whether captions are read with their images."""
@@ -267,20 +274,20 @@ class PretrainingReader:
 
     def data(
         self,
-        learned: TrainTexts,
+        train_texts: TrainTexts,
         versions: Sequence[Sequence[Example]],
         corpora: Sequence[CaptionCorpus],
         mirrored: bool,
     ) -> PretrainingData:
         """Samples with regions or pixels, and with teachers.
 
-        `versions`: the texts of a task. `mirrored`: mirror half of the images, if the settings say
-        so.
+        `versions`: the texts of a task, empty for captions. `mirrored`: mirror
+        half of the images (--flip).
         """
         stores = [self.inputs.stores(each.name) for each in corpora]
-        texts, left_out, notes = self._texts(learned, versions, corpora, stores)
+        texts, left_out, notes = self._texts(train_texts, versions, corpora, stores)
         notes += _shared_images(corpora, texts, stores)
-        seen: list[SampleDataset] = []
+        with_images: list[SampleDataset] = []
         teachers: list[Teacher] = []
         for each, samples in zip(corpora, texts, strict=True):
             # Features of texts that change in every epoch cannot be cached: the loop runs their teacher.
@@ -290,14 +297,14 @@ class PretrainingReader:
             if self.grounded:
                 # The release does not change captions of mirrored images.
                 mirror = samples if mirrored else None
-                looks_at = self.inputs.all_images(each.name)
-                samples = self.inputs.samples(samples, self.model, looks_at, mirror=mirror)
-            seen.append(samples)
-        return PretrainingData(corpora, seen, stores, left_out, notes, teachers)
+                images = self.inputs.all_images(each.name)
+                samples = self.inputs.samples(samples, self.model, images, mirror=mirror)
+            with_images.append(samples)
+        return PretrainingData(corpora, with_images, stores, left_out, notes, teachers)
 
     def _texts(
         self,
-        learned: TrainTexts,
+        train_texts: TrainTexts,
         versions: Sequence[Sequence[Example]],
         corpora: Sequence[CaptionCorpus],
         stores: Sequence[CombinedStore],
@@ -305,81 +312,91 @@ class PretrainingReader:
         """The texts of every corpus, the number of captioned images that the stores lack, and
         notes.
         """
-        if learned.task and self.answers != "right":
-            return [SampledTextDataset(versions, self.text, judged=self.answers == "judged")], 0, []
-        if learned.task:
+        if train_texts.task and self.answers != "right":
+            return (
+                [
+                    SampledTextDataset(
+                        versions, self.text, labels_correctness=self.answers == "judged"
+                    )
+                ],
+                0,
+                [],
+            )
+        if train_texts.task:
             return [TextDataset([examples[0] for examples in versions], self.text)], 0, []
         texts: list[SampleDataset] = []
         left_out = 0
         notes: list[str] = []
-        every_caption = learned.epoch_unit == "captions"
-        for images, lacking, remarks in _captioned(learned, corpora, stores):
-            texts.append(CaptionSampleDataset(images, self.text, self.pairs, every_caption))
+        every_caption = train_texts.epoch_unit == "captions"
+        for images, lacking, remarks in _read_captioned_images(train_texts, corpora, stores):
+            texts.append(CaptionSampleDataset(images, self.text, self.caption_pairs, every_caption))
             left_out += lacking
             notes += remarks
         return texts, left_out, notes
 
 
-def held_texts(learned: TrainTexts, held: EvalTexts) -> TrainTexts | None:
-    """The held-out texts, with the settings of the training texts; None without."""
-    if held == EvalTexts():
+def eval_texts_of(train_texts: TrainTexts, eval_texts: EvalTexts) -> TrainTexts | None:
+    """The held-out texts as `TrainTexts`, with the settings of the training texts; None if there are none."""
+    if eval_texts == EvalTexts():
         return None
-    if learned.task:
-        return replace(learned, train_splits=held.eval_splits, partition="")
-    captions = held.eval_captions or learned.captions
-    splits = held.eval_splits
-    told = learned.reading.caption_splits
-    if told and not splits and any(map(has_splits, _held_files(captions))):
-        splits = told
+    if train_texts.task:
+        return replace(train_texts, train_splits=eval_texts.eval_splits, partition="")
+    captions = eval_texts.eval_captions or train_texts.captions
+    splits = eval_texts.eval_splits
+    train_splits = train_texts.caption_settings.caption_splits
+    if train_splits and not splits and any(map(has_splits, _eval_files(captions))):
+        splits = train_splits
     return replace(
-        learned,
+        train_texts,
         captions=captions,
-        reading=replace(learned.reading, caption_splits=splits),
-        image_list=held.eval_image_list,
+        caption_settings=replace(train_texts.caption_settings, caption_splits=splits),
+        image_list=eval_texts.eval_image_list,
     )
 
 
-def held_data(
-    reading: PretrainingReader,
-    learned: TrainTexts,
-    held: TrainTexts | None,
+def eval_data(
+    reader: PretrainingReader,
+    train_texts: TrainTexts,
+    eval_texts: TrainTexts | None,
     corpora: Sequence[CaptionCorpus],
     task: Task | None,
 ) -> PretrainingData | None:
-    """Held-out data; None without. Raises InputError for an unknown split, or a training split."""
-    if held is None:
+    """Held-out data; None if `eval_texts` is None. Raises InputError for an unknown split, or a training split."""
+    if eval_texts is None:
         return None
     versions = []
     if task is not None:
-        _check_held_splits(task, learned.train_splits, held.train_splits)
-        versions = versions_of(task, held, reading.answers, reading.tags)
-    return reading.data(held, versions, corpora, mirrored=False)
+        _check_eval_splits(task, train_texts.train_splits, eval_texts.train_splits)
+        versions = versions_of(task, eval_texts, reader.answers, reader.object_tags)
+    return reader.data(eval_texts, versions, corpora, mirrored=False)
 
 
-def _check_held_splits(task: Task, learned: Sequence[str], held: Sequence[str]) -> None:
-    for split in held:
+def _check_eval_splits(task: Task, train_splits: Sequence[str], eval_splits: Sequence[str]) -> None:
+    for split in eval_splits:
         task.check_labelled(split, "--eval-splits")
-        if split in task.splits_to_train(learned):
+        if split in task.splits_to_train(train_splits):
             raise InputError(f"--eval-splits {split}: is also a training split; leave it out")
 
 
-def _captioned(
-    learned: TrainTexts, corpora: Sequence[CaptionCorpus], stores: Sequence[CombinedStore]
+def _read_captioned_images(
+    train_texts: TrainTexts, corpora: Sequence[CaptionCorpus], stores: Sequence[CombinedStore]
 ) -> Iterator[tuple[list[CaptionedImage], int, list[str]]]:
     """For each file: the captioned images in its stores, the number that the stores lack, and
     notes.
     """
     files = [each.file for each in corpora]
-    wanted = CaptionSelection(learned.reading.caption_splits, learned.reading.columns).for_files(
-        files
-    )
-    for file, own, store in zip(files, wanted, stores, strict=True):
-        told = read_captions(file, own.splits, own.columns)
-        images = keep_listed(told.images, learned.image_list) if learned.image_list else told.images
-        found = images_in_store(images, store, store.name, told.path)
-        if found.missing and not (learned.skip_missing and found.images):
+    selections = CaptionSelection(
+        train_texts.caption_settings.caption_splits, train_texts.caption_settings.columns
+    ).for_files(files)
+    for file, own, store in zip(files, selections, stores, strict=True):
+        captions = read_captions(file, own.splits, own.columns)
+        images = captions.images
+        if train_texts.image_list:
+            images = keep_listed(images, train_texts.image_list)
+        found = images_in_store(images, store, store.name, captions.path)
+        if found.missing and not (train_texts.skip_missing and found.images):
             raise InputError(found.fault)
-        yield found.images, len(found.missing), [*told.guess_note, *told.notes]
+        yield found.images, len(found.missing), [*captions.column_notes, *captions.notes]
 
 
 def _shared_images(
@@ -401,9 +418,9 @@ def _shared_images(
         shared = [
             image
             for image in images
-            if image in first and stores[first[image]].holder(image) is store.holder(image)
+            if image in first and stores[first[image]].store_of(image) is store.store_of(image)
         ]
-        repeated = store.repeated(images)
+        repeated = store.in_several_stores(images)
         mixed = sorted(set(repeated) & set(shared))
         if mixed:
             other = corpora[first[mixed[0]]]
@@ -430,7 +447,7 @@ def sources_of(
     data: PretrainingData,
     phase: PretrainingPhase,
     objectives: Sequence[Objective],
-    beside: Sequence[Objective],
+    auxiliary: Sequence[Objective],
 ) -> list[DataSource]:
     """Every corpus once for each kind of step; auxiliary objectives take part in every step.
 
@@ -438,7 +455,7 @@ def sources_of(
     data/loader.py).
     """
     names = {objective.name for objective in objectives}
-    always = tuple(objective.name for objective in beside)
+    always = tuple(objective.name for objective in auxiliary)
     mix = phase.step_mix or [(1.0, tuple(sorted(names)))]
     sources = []
     for each, samples in zip(data.corpora, data.samples, strict=True):
@@ -453,26 +470,28 @@ def sources_of(
 
 def sample_sources(sources: Sequence[DataSource], pixels: bool) -> list[DataSource]:
     """A few samples of every source, evenly spaced; fewer with `pixels`."""
-    most = ASKED_PIXELS if pixels else ASKED
+    limit = BASELINE_PIXEL_SAMPLES if pixels else BASELINE_SAMPLES
     world = PartialState().num_processes  # each process gets a share
     return [
-        replace(one, samples=SampleSelection(one.samples, thinned(range(len(one.samples)), most)))
+        replace(
+            one, samples=SampleSelection(one.samples, subsample(range(len(one.samples)), limit))
+        )
         for one in sources
         if len(one.samples) >= world
     ]
 
 
 def text_only_sources(
-    files: Sequence[WeightedFile], text: TextRowEncoder, sources: Sequence[DataSource], place: Path
+    files: Sequence[WeightedFile], text: TextRowEncoder, sources: Sequence[DataSource], folder: Path
 ) -> list[DataSource]:
     """Texts without images, drawn as often as all captions (VL-BERT, final version, Section 3.3);
     not counted in epochs.
 
-    Tokenised texts are stored below the folder `place`.
+    Tokenised texts are stored below `folder`.
     """
     if not files:
         return []
     share = sum(source.ratio for source in sources)
-    alone = corpus_samples([each.file for each in files], "blocks", text, place)
-    source = DataSource(alone, share, ("masked_lm",), "text alone", counts_towards_epoch=False)
-    return split_by_file(source, alone.bounds, files)
+    texts = corpus_samples([each.file for each in files], "blocks", text, folder)
+    source = DataSource(texts, share, ("masked_lm",), "text alone", counts_towards_epoch=False)
+    return split_by_file(source, texts.bounds, files)

@@ -19,8 +19,8 @@ from groundling.commands.pretrain.data import (
     TaskAnswers,
     corpora_of,
     corpus_names,
-    held_data,
-    held_texts,
+    eval_data,
+    eval_texts_of,
     sample_sources,
     sources_of,
     text_only_sources,
@@ -31,7 +31,7 @@ from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import is_import_path, resolve
 from groundling.core.rng import derive_seed
 from groundling.data.corpora.token_stores import stores_folder
-from groundling.data.regions.inputs import UNTIED, ImageInputBuilder
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder
 from groundling.data.regions.samples import check_mentioned
 from groundling.data.regions.stores import CombinedStore
 from groundling.models.formats import Encoder
@@ -50,7 +50,7 @@ from groundling.objectives import (
 )
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
-from groundling.settings.input_settings import RegionSettings, weighted_files
+from groundling.settings.input_settings import RegionSettings, parse_weighted_files
 from groundling.settings.objectives import ObjectiveSettings, PretrainingObjectiveSettings
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
@@ -75,7 +75,9 @@ from groundling.vision_language.loading import (
 )
 from groundling.vision_language.single_stream import SingleStreamModel
 
-GUESSING = "train longer (--epochs, --steps); a model fine-tuned from it starts from this state"
+GUESSING_ADVICE = (
+    "train longer (--epochs, --steps); a model fine-tuned from it starts from this state"
+)
 """Advice for a model with an objective that is no better than guessing."""
 
 
@@ -83,58 +85,67 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
     """Pre-train and write `model`, from which `finetune` and further pre-training start; returns
     the result.
     """
-    inner = load_training_step(config.stepping.training_step, config.stepping.adversarial)
-    learned = config.train_texts
-    corpora = corpora_of(learned, config.eval_texts.eval_captions)
-    held = held_texts(learned, config.eval_texts)
-    held_corpora = corpora_of(held, learned.captions) if held else []
-    inputs = _regions(config.regions, config.pixels.flip, corpora, held_corpora)
-    store = inputs.stores(*inputs.learns)
-    model = _fitting(_started(config, store, training.seed), inputs, store)
-    design = find_architecture(model, config.architecture)
-    answers = config.phase.task_answers
-    phase = _phase(design, bool(learned.task), answers, config.step_mix)
+    training_step = load_training_step(
+        config.training_step.training_step, config.training_step.adversarial
+    )
+    train_texts = config.train_texts
+    corpora = corpora_of(train_texts, config.eval_texts.eval_captions)
+    eval_texts = eval_texts_of(train_texts, config.eval_texts)
+    eval_corpora = corpora_of(eval_texts, train_texts.captions) if eval_texts else []
+    inputs = _regions(config.regions, config.pixels.flip, corpora, eval_corpora)
+    store = inputs.stores(*inputs.training_datasets)
+    model = _with_region_facts(_start_model(config, store, training.seed), inputs, store)
+    architecture = find_architecture(model, config.architecture)
+    answers = config.pretraining_objectives.task_answers
+    phase = _phase(architecture, bool(train_texts.task), answers, config.step_mix)
     tags = phase.keeps_object_tags and config.regions.object_tags
     task = (
-        resolve("tasks", Task, learned.task).with_answers_of(Path(learned.data))
-        if learned.task
+        resolve("tasks", Task, train_texts.task).with_answers_of(Path(train_texts.data))
+        if train_texts.task
         else None
     )
-    versions = [] if task is None else versions_of(task, learned, answers, tags)
+    versions = [] if task is None else versions_of(task, train_texts, answers, tags)
     if task is not None and config.regions.mentioned_objects_only:
         check_mentioned([texts[0] for texts in versions], task.name, config.regions.object_tags)
-    design.prepare_model(model, [examples[0] for examples in versions], True)
-    given = _given(model, store, config.settings)
-    asked = config.extra.objectives
+    architecture.prepare_model(model, [examples[0] for examples in versions], True)
+    context = _objective_context(model, store, config.objective_settings)
+    names = config.extra_objectives.objectives
     device, seed = run.state.device, training.seed
-    teacher_set = load_teacher_set(config.extra.teacher, asked, given, device, run.folder, seed)
+    teacher_set = load_teacher_set(
+        config.extra_objectives.teacher, names, context, device, run.folder, seed
+    )
     text, _ = model.inputs(config.max_length)
-    reading = PretrainingReader(
+    reader = PretrainingReader(
         model, phase.has_caption_pairs, answers, tags, config.grounded, text, inputs, teacher_set
     )
-    data = reading.data(learned, versions, corpora, mirrored=config.pixels.flip)
-    own = _own_objectives(phase, given, config.phase, config.architecture, seed)
+    data = reader.data(train_texts, versions, corpora, mirrored=config.pixels.flip)
+    own = _own_objectives(phase, context, config.pretraining_objectives, config.architecture, seed)
     if not config.random_init:
-        _start_heads(own, config.model, regions=task is not None)
+        _start_heads(own, config.model, has_task=task is not None)
     _check_grounded(own, config.architecture, config.grounded)
-    beside = make_objectives(asked, replace(given, sizes=teacher_set.sizes(given.sizes)), seed)
-    every = [*own, *beside]
-    sources = sources_of(data, phase, own, beside)
-    files = weighted_files(config.text, "--text")
+    auxiliary = make_objectives(
+        names, replace(context, sizes=teacher_set.sizes(context.sizes)), seed
+    )
+    every = [*own, *auxiliary]
+    sources = sources_of(data, phase, own, auxiliary)
+    files = parse_weighted_files(config.text, "--text")
     sources += text_only_sources(files, text, sources, stores_folder(run.folder))
-    run.note(*precision_note(config.model), *data.notes, *_unread(config))
-    run.note(*_told(task, learned, answers))
-    run.note(*_missing_steps(phase, own, config.phase.region_classes))
+    run.note(*precision_note(config.model), *data.notes, *_unused_settings_notes(config))
+    run.note(*_read_labels_note(task, train_texts, answers))
+    run.note(*_missing_steps(phase, own, config.pretraining_objectives.region_classes))
     run.note(*in_batch_negatives_note(every, training))
     held_out = None
-    measured = held_data(reading, learned, held, held_corpora, task)
-    if measured is not None:
-        seen = sources_of(measured, phase, own, beside)
-        held_out = HeldOutLoss("texts", seen, model, every, measured.teachers, training)
-        run.note(
-            *measured.notes, *training_overlap_note(measured.places(), data.places(), "images")
+    held_out_data = eval_data(reader, train_texts, eval_texts, eval_corpora, task)
+    if held_out_data is not None:
+        held_out_sources = sources_of(held_out_data, phase, own, auxiliary)
+        held_out = HeldOutLoss(
+            "texts", held_out_sources, model, every, held_out_data.teachers, training
         )
-    exam = None if held_out is None else held_out.evaluator(config.examining)
+        run.note(
+            *held_out_data.notes,
+            *training_overlap_note(held_out_data.places(), data.places(), "images"),
+        )
+    evaluator = None if held_out is None else held_out.evaluator(config.examining)
     trained = train(
         model,
         every,
@@ -142,18 +153,18 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
         training,
         run.folder,
         teachers=data.teachers,
-        training_step=inner,
-        evaluator=exam,
+        training_step=training_step,
+        evaluator=evaluator,
     )
-    some = sample_sources(sources, bool(config.regions.images))
+    few_samples = sample_sources(sources, bool(config.regions.images))
     # Only the architecture's own objectives have a guessing baseline, and none of them needs a teacher.
     parts, left = compare_with_baseline(
-        HeldOutLoss("samples", some, model, own, (), training), GUESSING
+        HeldOutLoss("samples", few_samples, model, own, (), training), GUESSING_ADVICE
     )
     run.note(*left)
     result = _result(trained, model, every, run)
     result |= {"left_out": data.left_out, "notes": run.notes, "guessing": parts}
-    result |= {"epoch_unit": learned.epoch_unit} if learned.captions else {}
+    result |= {"epoch_unit": train_texts.epoch_unit} if train_texts.captions else {}
     result |= report_held_out(held_out)
     run.save(partial(_save, model, every))
     return result
@@ -166,7 +177,7 @@ def _result(
     watched, remarks = summarize_monitored_terms(objectives, run.folder, trained)
     run.note(*remarks, *selection_bias_note(trained))
     names = sorted(one.name for one in objectives)
-    result = {**trained, "model": model.join.kind, "objectives": names}
+    result = {**trained, "architecture": model.join.kind, "objectives": names}
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     return result | ({"watched": watched} if watched else {})
 
@@ -176,7 +187,7 @@ def _save(model: SingleStreamModel, objectives: Sequence[Objective], folder: Pat
     save_objective_heads(folder / "model", objectives)
 
 
-def _given(
+def _objective_context(
     model: SingleStreamModel, store: CombinedStore, settings: ObjectiveSettings
 ) -> ObjectiveContext:
     """Context of the objectives, without the teachers' widths."""
@@ -190,35 +201,35 @@ def _given(
 def _regions(
     settings: RegionSettings,
     flip: bool,
-    learned: Sequence[CaptionCorpus],
-    held: Sequence[CaptionCorpus],
+    train_corpora: Sequence[CaptionCorpus],
+    eval_corpora: Sequence[CaptionCorpus],
 ) -> ImageInputBuilder:
     """Region stores and photos of all captions; raises InputError if they do not fit together."""
-    names = corpus_names(learned)
-    every = dict.fromkeys([*names, *corpus_names(held)])
+    names = corpus_names(train_corpora)
+    every = dict.fromkeys([*names, *corpus_names(eval_corpora)])
     inputs = ImageInputBuilder(
         settings,
         every,
         "file of captions",
-        learned=names,
+        training_datasets=names,
         flip=flip,
-        called=UNTIED,
+        terms=COMMAND_TERMS_WITH_TAGS,
     )
     inputs.stores(*every)
     return inputs
 
 
-def _fitting(
+def _with_region_facts(
     model: SingleStreamModel, inputs: ImageInputBuilder, store: CombinedStore
 ) -> SingleStreamModel:
     """The model with the facts of its training regions; raises InputError if they do not fit it."""
-    inputs.check(model, *inputs.learns)
+    inputs.check(model, *inputs.training_datasets)
     model.regions_provenance = store.facts
     return model
 
 
-def _started(config: PretrainConfig, store: CombinedStore, seed: int) -> SingleStreamModel:
-    """The student, made a vision-language model if it is not one; raises InputError if store or
+def _start_model(config: PretrainConfig, store: CombinedStore, seed: int) -> SingleStreamModel:
+    """The model to pre-train, made a vision-language model if it is not one; raises InputError if store or
     images do not fit.
     """
     torch.manual_seed(derive_seed(seed, "init", "join"))
@@ -242,45 +253,45 @@ def _started(config: PretrainConfig, store: CombinedStore, seed: int) -> SingleS
 
 
 def _phase(
-    design: Architecture, of_task: bool, answers: TaskAnswers, step_mix: Sequence[float]
+    architecture: Architecture, has_task: bool, answers: TaskAnswers, step_mix: Sequence[float]
 ) -> PretrainingPhase:
     """The model's phase on captions or on a task's texts, with the step mix of the settings.
 
     Raises InputError for a step mix that does not fit, and for `judged` answers of a model without
     that objective.
     """
-    phase = design.pretraining
-    if of_task and design.task_pretraining is not None:
-        phase = design.task_pretraining
+    phase = architecture.pretraining
+    if has_task and architecture.task_pretraining is not None:
+        phase = architecture.task_pretraining
     if answers == "judged" and not phase.can_judge_answers:
         raise InputError(
-            f"--task-answers judged: only VisualBERT predicts what is right, not {design.name}; pass right or any"
+            f"--task-answers judged: only VisualBERT predicts what is right, not {architecture.name}; pass right or any"
         )
     if not step_mix:
         return phase
     kinds = [names for _, names in phase.step_mix]
     if len(step_mix) != len(kinds) or not all(0 < ratio < float("inf") for ratio in step_mix):
-        told = (
+        steps = (
             ", ".join(" or ".join(names) for names in kinds)
             or "none, every step trains all objectives"
         )
-        given = " ".join(f"{ratio:g}" for ratio in step_mix)
+        ratios = " ".join(f"{ratio:g}" for ratio in step_mix)
         raise InputError(
-            f"--step-mix {given}: expected a number above 0 for each kind of step of {design.name}: {told}"
+            f"--step-mix {ratios}: expected a number above 0 for each kind of step of {architecture.name}: {steps}"
         )
     return replace(phase, step_mix=tuple(zip(step_mix, kinds, strict=True)))
 
 
 def _own_objectives(
     phase: PretrainingPhase,
-    given: ObjectiveContext,
+    context: ObjectiveContext,
     options: PretrainingObjectiveSettings,
     name: str,
     seed: int,
 ) -> list[Objective]:
     """The objectives of the phase of the model `name`, with new heads."""
     torch.manual_seed(derive_seed(seed, "init", "heads"))
-    objectives = phase.objectives(given, options)
+    objectives = phase.objectives(context, options)
     if not all(isinstance(one, Objective) for one in objectives):
         raise InputError(f"{name}: its phase must return objectives")
     for objective in objectives:
@@ -290,32 +301,34 @@ def _own_objectives(
 
 def _check_grounded(objectives: Sequence[Objective], model: str, grounded: bool) -> None:
     """Raises InputError for captions without images and an objective that needs images."""
-    blind = [one.name for one in objectives if "regions" in one.required_fields]
-    if blind and not grounded:
+    need_images = [one.name for one in objectives if "regions" in one.required_fields]
+    if need_images and not grounded:
         raise InputError(
-            f"--no-grounded: {blind[0]} of {model} needs images; only VisualBERT can be trained on captions alone"
+            f"--no-grounded: {need_images[0]} of {model} needs images; only VisualBERT can be trained on captions alone"
         )
 
 
-def _start_heads(objectives: Sequence[Objective], student: str, regions: bool) -> None:
-    """Load heads from the student: the masked-LM head, and with `regions`, for a task's texts, all
+def _start_heads(objectives: Sequence[Objective], model: str, has_task: bool) -> None:
+    """Load heads from the folder of `model`: the masked-LM head, and on a task's texts (`has_task`) all
     others too.
     """
     for objective in objectives:
         if isinstance(objective, MaskedLM):
-            init_lm_head(objective.head, student, "bert", objective.pretrained_names)
-        elif regions:
+            init_lm_head(objective.head, model, "bert", objective.pretrained_names)
+        elif has_task:
             for name, head in objective.saved_modules().items():
-                load_head(Path(student), head, name)
+                load_head(Path(model), head, name)
 
 
-def _unread(config: PretrainConfig) -> list[str]:
+def _unused_settings_notes(config: PretrainConfig) -> list[str]:
     """Notes on settings that no objective uses; a user's own architecture may use any."""
     if is_import_path(config.architecture):
         return []
     # Every architecture of this library masks words.
     return unused_settings_note(
-        ("mlm", *config.extra.objectives), config.settings, config.stepping.training_step
+        ("mlm", *config.extra_objectives.objectives),
+        config.objective_settings,
+        config.training_step.training_step,
     )
 
 
@@ -334,19 +347,21 @@ def _missing_steps(
     ]
 
 
-def _told(task: Task | None, learned: TrainTexts, answers: TaskAnswers) -> list[str]:
+def _read_labels_note(
+    task: Task | None, train_texts: TrainTexts, answers: TaskAnswers
+) -> list[str]:
     """Note if the run read labels that few-shot fine-tuning or evaluation hides."""
     if task is None or answers == "any":
         return []
     if not (isinstance(task.form, OpenAnswer | MultipleChoice) or answers == "judged"):
         return []
-    held = [split for split in task.dev if split in learned.train_splits]
-    if held:
+    eval_splits = [split for split in task.dev if split in train_texts.train_splits]
+    if eval_splits:
         return [
-            f"this model has read the right answers of {' and '.join(held)} of {task.name}: these splits are "
+            f"this model has read the right answers of {' and '.join(eval_splits)} of {task.name}: these splits are "
             "not held out for models fine-tuned from it"
         ]
-    if learned.partition:
+    if train_texts.partition:
         return []
     return [
         f"this model has read the right answers of all training examples of {task.name}, as CLIP-TD's has: "

@@ -31,7 +31,7 @@ class RetrieveConfig(Settings):
     """Captions: COCO or Karpathy's json, Conceptual Captions' tsv, Flickr8k's token.txt, your own \
 csv, tsv, json or jsonl, or a folder such as an imagefolder (docs/vision.md, "Captions and photos \
 as you have them")."""
-    reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    caption_settings: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images."""
     image_list: Annotated[str, InputKind.FILE] = ""
@@ -75,7 +75,7 @@ def inputs(config: RetrieveConfig) -> Inputs:
         "model": config.model,
         "captions": config.captions,
         "images": config.images,
-        "listing": config.image_list,
+        "image_list": config.image_list,
         "student": config.student,
     }
 

@@ -52,10 +52,10 @@ from groundling.teachers.feature_cache import (
 )
 from groundling.teachers.text import ClipSentenceTeacher
 
-WAYS = {TO_IMAGE: "text to image", TO_TEXT: "image to text"}
-"""Directions as named in tables."""
+DIRECTIONS = {TO_IMAGE: "text to image", TO_TEXT: "image to text"}
+"""Names of the retrieval directions in tables."""
 TIES = "right answer last"
-"""Rank of the right answer among equal scores."""
+"""Position of the right answer among equal scores."""
 
 
 class EncodedTexts(NamedTuple):
@@ -63,24 +63,24 @@ class EncodedTexts(NamedTuple):
 
     vectors: np.ndarray
     """(C, E) float32, of unit length."""
-    dropped: np.ndarray
-    """(C,) truncated tokens of each text."""
+    truncated_tokens: np.ndarray
+    """(C,) number of truncated tokens of each text."""
 
 
 class RetrievalSet(NamedTuple):
     """Images and texts of the retrieval."""
 
-    captioned: Sequence[CaptionedImage]
+    captioned_images: Sequence[CaptionedImage]
     """I images with their texts."""
-    first: np.ndarray
-    """(I + 1,) index of each image's first text among all C."""
-    pictures: np.ndarray
+    text_offsets: np.ndarray
+    """(I + 1,) index of each image's first text among all C, and C."""
+    image_embeds: np.ndarray
     """(I, E) float32 image embeddings, of unit length."""
 
     @property
     def texts(self) -> list[str]:
         """All C texts, image by image."""
-        return [text for image in self.captioned for text in image.captions]
+        return [text for image in self.captioned_images for text in image.captions]
 
 
 def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
@@ -95,18 +95,20 @@ def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
         InputError: Captions, images or a model are missing or malformed, there are fewer than two images, or the
             student's vectors have another width than the model's space.
     """
-    captioned, left_out = _captioned(config, run)
+    captioned, skipped = _read_captioned_images(config, run)
     image = load_clip_image_tower(config.model)
     clip = FrozenClip(image, None)
     student = _student(config, image.embed_dim)
     cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
     clip.to(run.state.device)
-    gallery = _gallery(captioned, clip, config.images, cache)
-    read, told = _texts(gallery.texts, student, config, run.state.device, cache)
-    head: dict[str, Any] = {"images": len(captioned), **left_out}
-    head |= {"texts": len(gallery.texts), "captions_per_text": config.captions_per_text}
-    head |= {"of_equals": TIES}
-    return head | _numbers(gallery, read, told, config.seed)
+    retrieval_set = _embed_images(captioned, clip, config.images, cache)
+    encoded_texts, limits = _encode_texts(
+        retrieval_set.texts, student, config, run.state.device, cache
+    )
+    result: dict[str, Any] = {"images": len(captioned), **skipped}
+    result |= {"texts": len(retrieval_set.texts), "captions_per_text": config.captions_per_text}
+    result |= {"ties": TIES}
+    return result | _scores(retrieval_set, encoded_texts, limits, config.seed)
 
 
 class SentenceEncoder(NamedTuple):
@@ -117,7 +119,7 @@ class SentenceEncoder(NamedTuple):
     max_length: int
     """Maximum tokens per text."""
 
-    def read(self, texts: Sequence[str], source: str) -> EncodedTexts:
+    def encode(self, texts: Sequence[str], source: str) -> EncodedTexts:
         """Sentence vectors of the texts; raises InputError, naming `source`, if they are not
         finite.
         """
@@ -150,34 +152,38 @@ def _student(config: RetrieveConfig, width: int) -> SentenceEncoder | None:
     return SentenceEncoder(text, text.sentence, length)
 
 
-def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[CaptionedImage], dict[str, Any]]:
+def _read_captioned_images(
+    config: RetrieveConfig, run: Run
+) -> tuple[list[CaptionedImage], dict[str, Any]]:
     """The images with their texts, and counts of skipped images.
 
     Raises InputError if fewer than two images remain, or one does not decode.
     """
-    reading = config.reading
-    told = read_captions(config.captions, reading.caption_splits, reading.columns)
-    images = keep_listed(told.images, config.image_list) if config.image_list else told.images
-    found = find_images(images, config.images, told.path)
+    settings = config.caption_settings
+    captions = read_captions(config.captions, settings.caption_splits, settings.columns)
+    images = captions.images
+    if config.image_list:
+        images = keep_listed(images, config.image_list)
+    found = find_images(images, config.images, captions.path)
     images = found.select_images(config.skip_missing, config.images)
     images, bad = split_decodable(images, config.images, config.skip_bad)
     if len(images) < 2:
-        raise InputError(f"{config.captions}: {len(images)} image to search; expected at least 2")
+        raise InputError(f"{config.captions}: images to search: {len(images)}; expected at least 2")
     images = with_store_ids(images)
     texts = [
         replace(one, captions=join_captions(one.captions, config.captions_per_text))
         for one in images
     ]
-    left_out = {
+    skipped = {
         "missing_images": len(found.missing),
         "bad_images": len(bad),
-        "bad_images_named": bad,
+        "bad_image_names": bad,
     }
-    run.note(*told.notes, *found.notes)
-    return texts, left_out
+    run.note(*captions.notes, *found.notes)
+    return texts, skipped
 
 
-def _gallery(
+def _embed_images(
     captioned: Sequence[CaptionedImage], clip: FrozenClip, folder: str, cache: FeatureCache
 ) -> RetrievalSet:
     """The images with their embeddings; raises InputError if one does not decode, or shares its
@@ -187,31 +193,31 @@ def _gallery(
         clip, ("clip_image",), TargetedDistillationSettings(teacher_images=folder)
     )
     examples = [Example(image.id, "", images=(image.id,)) for image in captioned]
-    pictures, _ = _features(examples, teacher, "clip_image", cache)
-    first = np.cumsum([0, *(len(image.captions) for image in captioned)])
-    return RetrievalSet(captioned, first, pictures)
+    image_embeds, _ = _features(examples, teacher, "clip_image", cache)
+    text_offsets = np.cumsum([0, *(len(image.captions) for image in captioned)])
+    return RetrievalSet(captioned, text_offsets, image_embeds)
 
 
-def _texts(
+def _encode_texts(
     texts: Sequence[str],
     student: SentenceEncoder | None,
     config: RetrieveConfig,
     device: torch.device,
     cache: FeatureCache,
 ) -> tuple[dict[str, EncodedTexts], dict[str, dict[str, Any]]]:
-    """The texts as encoded by each side, and how much of a text each side reads."""
+    """The texts as encoded by the model and the student, and the length limits of each."""
     own = ClipSentenceTeacher(*load_clip_text_tower(config.model), max_windows=config.max_windows)
     own.to(device)
-    read = {"model": _own_texts(texts, own, cache)}
-    told = {"model": {"window": own.windows.limit, "windows": config.max_windows}}
+    encoded_texts = {"model": _encode_with_text_tower(texts, own, cache)}
+    limits = {"model": {"window": own.windows.limit, "windows": config.max_windows}}
     if student is not None:
         student.text.to(device)
-        read["student"] = student.read(texts, config.student)
-        told["student"] = {"max_length": student.max_length}
-    return read, told
+        encoded_texts["student"] = student.encode(texts, config.student)
+        limits["student"] = {"max_length": student.max_length}
+    return encoded_texts, limits
 
 
-def _own_texts(
+def _encode_with_text_tower(
     texts: Sequence[str], teacher: ClipSentenceTeacher, cache: FeatureCache
 ) -> EncodedTexts:
     """Texts encoded by the model's own text tower."""
@@ -230,68 +236,74 @@ def _features(
     return np.stack([vector for vector, _ in each]), np.array([dropped for _, dropped in each])
 
 
-def _numbers(
-    gallery: RetrievalSet, read: dict[str, EncodedTexts], told: dict[str, dict[str, Any]], seed: int
+def _scores(
+    retrieval_set: RetrievalSet,
+    encoded_texts: dict[str, EncodedTexts],
+    limits: dict[str, dict[str, Any]],
+    seed: int,
 ) -> dict[str, Any]:
     """Scores of each side, their comparison, and the same for texts that the model truncates."""
     found = {
-        side: retrieval_ranks(texts.vectors, gallery.pictures, gallery.first)
-        for side, texts in read.items()
+        side: retrieval_ranks(texts.vectors, retrieval_set.image_embeds, retrieval_set.text_offsets)
+        for side, texts in encoded_texts.items()
     }
-    result: dict[str, Any] = {"chance": chance_recall(gallery.first)}
+    result: dict[str, Any] = {"chance": chance_recall(retrieval_set.text_offsets)}
     for side, one in found.items():
-        cut = read[side].dropped
+        cut = encoded_texts[side].truncated_tokens
         result[side] = {
-            **told[side],
+            **limits[side],
             "truncated_texts": int((cut > 0).sum()),
             "truncated_tokens": int(cut.sum()),
             **{way: recall_scores(own) for way, own in one.by_direction().items()},
         }
-    images = {TO_IMAGE: image_of_text(gallery.first), TO_TEXT: np.arange(len(gallery.pictures))}
+    images = {
+        TO_IMAGE: image_of_text(retrieval_set.text_offsets),
+        TO_TEXT: np.arange(len(retrieval_set.image_embeds)),
+    }
     if "student" in found:
         ways = zip(
             found["student"].by_direction().items(),
             found["model"].by_direction().values(),
             strict=True,
         )
-        result["student_less_model"] = {
+        result["student_minus_model"] = {
             way: compare_recall(mine, others, images[way], seed) for (way, mine), others in ways
         }
-    cut = read["model"].dropped > 0
+    cut = encoded_texts["model"].truncated_tokens > 0
     if cut.any():
-        result["of_texts_the_model_truncates"] = _of_some(found, cut, images[TO_IMAGE], seed)
+        result["texts_truncated_by_model"] = _subset_scores(found, cut, images[TO_IMAGE], seed)
     return result
 
 
-def _of_some(
-    found: dict[str, RetrievalRanks], chosen: np.ndarray, image: np.ndarray, seed: int
+def _subset_scores(
+    found: dict[str, RetrievalRanks], mask: np.ndarray, image: np.ndarray, seed: int
 ) -> dict[str, Any]:
-    """Text to image, for the chosen (C,) texts only."""
-    result: dict[str, Any] = {"texts": int(chosen.sum())}
-    result |= {side: recall_scores(one.text_to_image[chosen]) for side, one in found.items()}
+    """Text to image, only for the texts selected by `mask`, (C,) bool."""
+    result: dict[str, Any] = {"texts": int(mask.sum())}
+    result |= {side: recall_scores(one.text_to_image[mask]) for side, one in found.items()}
     if "student" in found:
-        mine, others = found["student"].text_to_image[chosen], found["model"].text_to_image[chosen]
-        result["student_less_model"] = compare_recall(mine, others, image[chosen], seed)
+        mine, others = found["student"].text_to_image[mask], found["model"].text_to_image[mask]
+        result["student_minus_model"] = compare_recall(mine, others, image[mask], seed)
     return result
 
 
-# -- for people ------------------------------------------------------------------------------------------------------
+# -- report ------------------------------------------------------------------------------------------------------
 
 
 def format_result(result: dict[str, Any]) -> str:
     """The result as a table, with lines on truncation and on the comparison."""
     sides = [side for side in ("model", "student") if side in result]
     rows = []
-    for way, name in WAYS.items():
+    for way, name in DIRECTIONS.items():
         rows.append(_row(f"{name}: chance", result["chance"][way]))
         rows += [_row(f"{name}: {side}", result[side][way]) for side in sides]
-    some = result.get("of_texts_the_model_truncates")
+    some = result.get("texts_truncated_by_model")
     if some is not None:
-        name = f"{WAYS[TO_IMAGE]}, {some['texts']:,} truncated"
+        name = f"{DIRECTIONS[TO_IMAGE]}, {some['texts']:,} truncated"
         rows += [_row(f"{name}: {side}", some[side]) for side in sides]
     lines = [f"{result['images']:,} images, {result['texts']:,} texts", format_table(rows)]
     if result["bad_images"]:
-        first = result["bad_images_named"][0]
+        first = result["bad_image_names"][0]
         lines.append(
             f"skipped: {result['bad_images']:,} images do not decode, the first is {first}"
         )
@@ -299,11 +311,11 @@ def format_result(result: dict[str, Any]) -> str:
         cut = result[side]["truncated_texts"]
         tokens = result[side]["truncated_tokens"]
         lines.append(f"truncated by the {side}: {cut:,} texts, {tokens:,} tokens")
-    for way, name in WAYS.items():
+    for way, name in DIRECTIONS.items():
         if "student" in sides:
-            lines.append(_verdict(name, result["student_less_model"][way]))
+            lines.append(_comparison_line(name, result["student_minus_model"][way]))
     if some is not None and "student" in sides:
-        lines.append(_verdict("of truncated texts", some["student_less_model"]))
+        lines.append(_comparison_line("of truncated texts", some["student_minus_model"]))
     return "\n".join(lines)
 
 
@@ -313,12 +325,12 @@ def _row(name: str, numbers: RecallScores) -> dict[str, str]:
     return row | {"median rank": f"{numbers['median_rank']:g}"}
 
 
-def _verdict(name: str, told: dict[str, Any]) -> str:
+def _comparison_line(name: str, comparison: dict[str, Any]) -> str:
     """The comparison of recall at 10 in one line."""
-    gap = told["r@10"]
+    gap = comparison["r@10"]
     low, high = gap["interval"]
     line = f"{name}: R@10 student - model {gap['value']:+.2f} [{low:+.2f}, {high:+.2f}]"
-    ratio = told["r@10_ratio"]
+    ratio = comparison["r@10_ratio"]
     if ratio["value"] is None:
         return line
     ends = "" if ratio["interval"] is None else " [{:.3f}, {:.3f}]".format(*ratio["interval"])

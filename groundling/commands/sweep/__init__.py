@@ -42,11 +42,11 @@ and weights."""
 
 def check(config: SweepConfig, out: str | Path) -> None:
     """Raises InputError for a mistake in the file, and for missing data, before anything runs."""
-    from groundling.commands.sweep.run import check_runs, read
+    from groundling.commands.sweep.run import check_runs, load_sweep
 
-    what = read(config, Path(out))
+    sweep = load_sweep(config, Path(out))
     if not config.plan and not config.miniature:
-        check_runs(what, Path(out))
+        check_runs(sweep, Path(out))
 
 
 COMMAND = Command(

@@ -16,7 +16,7 @@ from groundling.command_line.registered_names import published_scores as reporte
 from groundling.commands.sweep.schema import (
     REFERENCE,
     SEEDS,
-    Filled,
+    CommandSettings,
     FineTuningTask,
     Notes,
     PaperValue,
@@ -26,11 +26,11 @@ from groundling.commands.sweep.schema import (
     TableSpec,
     Variant,
     check_fits,
-    defaults_of,
+    data_commands,
+    default_settings,
     fill_command_settings,
-    makers,
     read_notes,
-    table_of,
+    require_table,
 )
 from groundling.core.errors import InputError, convert_errors, require_known
 from groundling.data.tables import read_text
@@ -50,22 +50,22 @@ TABLES = {
     "tables": dict,
 }
 """Top-level keys of a sweep file."""
-KINDS = {
+TYPE_NAMES = {
     int: "a whole number",
     bool: "true or false",
     dict: "a table",
     list: "a list",
     str: "a text",
 }
-MOST_PARTS = 32
+MAX_KEY_PARTS = 32
 """Maximum parts of a key: the parser's time grows with their square."""
-MANY_PARTS = re.compile(
+TOO_MANY_KEY_PARTS = re.compile(
     r"""(?:^|[\[{,])\s*+(?:(?:[\w-]++|"[^"]*+"|'[^']*+')\s*+\.\s*+)"""
-    f"{{{MOST_PARTS}}}"
+    f"{{{MAX_KEY_PARTS}}}"
 )
-OF_SOURCE = {"path": str, "title": str, "get": str, "kind": str}
-OF_DATA = {**OF_SOURCE, "examples": int, "tokens": int}
-OF_WEIGHTS = {**OF_SOURCE, "size": str, "answers": str}
+INPUT_KEYS = {"path": str, "title": str, "available_from": str, "kind": str}
+DATA_KEYS = {**INPUT_KEYS, "examples": int, "tokens": int}
+WEIGHTS_KEYS = {**INPUT_KEYS, "size": str, "trained_on_labels": str}
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class _TableSettings:
 
 
 class _SweepFile:
-    """A sweep file while it is read."""
+    """Reads a sweep file."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
@@ -89,12 +89,12 @@ class _SweepFile:
         for name, table in self.content.get("with", {}).items():
             self.shared[name] = self._layer(table, f'[with."{name}"]')
 
-    def where(self, table: str) -> str:
-        return f"{self.path}, {table}"
+    def where(self, heading: str) -> str:
+        return f"{self.path}, {heading}"
 
-    def _layer(self, table: object, name: str) -> _TableSettings:
-        where = self.where(name)
-        rest = table_of(table, where)
+    def _layer(self, table: object, heading: str) -> _TableSettings:
+        where = self.where(heading)
+        rest = require_table(table, where)
         notes = read_notes(rest.pop("paper", {}), where)
         if notes and "paper" not in self.content:
             raise InputError(
@@ -102,44 +102,50 @@ class _SweepFile:
             )
         return _TableSettings(where, rest, notes)
 
-    def layers(self, table: object, name: str) -> list[_TableSettings]:
+    def layers(self, table: object, heading: str) -> list[_TableSettings]:
         """A table's settings, preceded by the shared settings that its `with` names."""
-        own = self._layer(table, name)
+        own = self._layer(table, heading)
         values = dict(own.values)
-        wanted = values.pop("with", [])
-        if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
-            raise InputError(f"{own.where}: with = {wanted!r}, expected a list of [with.NAME]")
-        for one in wanted:
-            require_known(one, self.shared, f"{own.where}: with: no [with.{one}] table")
-        self.used.update(wanted)
-        return [*(self.shared[one] for one in wanted), replace(own, values=values)]
+        names = values.pop("with", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise InputError(f"{own.where}: with = {names!r}, expected a list of [with.NAME]")
+        for name in names:
+            require_known(name, self.shared, f"{own.where}: with: no [with.{name}] table")
+        self.used.update(names)
+        return [*(self.shared[name] for name in names), replace(own, values=values)]
 
     def sweep(self) -> Sweep:
         content = self.content
         sources = self._sources()
         pretrainings = [self._pretraining(*item) for item in content.get("pretrain", {}).items()]
-        adapting = self._layer(content.get("adapt", {}), "[adapt]")
-        adapted = fill_command_settings(defaults_of("adapt"), adapting.values, adapting.where)
+        adapt_layer = self._layer(content.get("adapt", {}), "[adapt]")
+        adapt_settings = fill_command_settings(
+            default_settings("adapt"), adapt_layer.values, adapt_layer.where
+        )
         variants = [
-            self._variant(name, table, adapted, adapting.notes)
+            self._variant(name, table, adapt_settings, adapt_layer.notes)
             for name, table in content["variants"].items()
         ]
-        tuning = self._layer(content.get("tune", {}), "[tune]")
-        _check_no_model(tuning.values, tuning.where)
-        tuned = fill_command_settings(defaults_of("finetune"), tuning.values, tuning.where)
-        tunings = [
-            self._tuning(name, table, tuned, tuning.notes)
+        tune_layer = self._layer(content.get("tune", {}), "[tune]")
+        _check_no_model(tune_layer.values, tune_layer.where)
+        tune_settings = fill_command_settings(
+            default_settings("finetune"), tune_layer.values, tune_layer.where
+        )
+        tasks = [
+            self._task(name, table, tune_settings, tune_layer.notes)
             for name, table in content["tasks"].items()
         ]
-        default = _seeds(tuning.values, tuning.where) or _seeds(content, str(self.path)) or SEEDS
+        default = (
+            _seeds(tune_layer.values, tune_layer.where) or _seeds(content, str(self.path)) or SEEDS
+        )
         unused = [name for name in self.shared if name not in self.used]
         if unused:
             raise InputError(
                 f"{self.where(f'[with.{unused[0]}]')}: not used by the `with` of any table"
             )
-        what = Sweep(
+        sweep = Sweep(
             tuple(variants),
-            tuple(tunings),
+            tuple(tasks),
             default,
             content.get("adapt_every_seed", False),
             tuple(pretrainings),
@@ -147,8 +153,8 @@ class _SweepFile:
             tuple(self._table(*item) for item in content.get("tables", {}).items()),
             self._title(),
         )
-        check_fits(what, self.path)
-        return what
+        check_fits(sweep, self.path)
+        return sweep
 
     def _title(self) -> str:
         about = self.content.get("paper")
@@ -162,7 +168,7 @@ class _SweepFile:
 
     def _sources(self) -> dict[str, SweepInput]:
         sources = {}
-        for family, known in (("data", OF_DATA), ("weights", OF_WEIGHTS)):
+        for family, known in (("data", DATA_KEYS), ("weights", WEIGHTS_KEYS)):
             for name, table in self.content.get(family, {}).items():
                 reference = f"{family}:{name}"
                 if not REFERENCE.fullmatch(reference):
@@ -174,35 +180,37 @@ class _SweepFile:
 
     def _source(self, name: str, table: object, known: Mapping[str, type]) -> SweepInput:
         where = self.where(f"[{name.replace(':', '.')}]")
-        rest = table_of(table, where)
-        made_by = makers() if name.startswith("data:") else ()
-        command = next((one for one in made_by if one in rest), "")
-        settings: Filled = (None, None)
+        rest = require_table(table, where)
+        commands = data_commands() if name.startswith("data:") else ()
+        command = next((one for one in commands if one in rest), "")
+        settings: CommandSettings = (None, None)
         if command:
             settings = fill_command_settings(
-                defaults_of(command), rest.pop(command), f"{where}.{command}"
+                default_settings(command), rest.pop(command), f"{where}.{command}"
             )
-        _check_keys(rest, known, where, also=made_by)
+        _check_keys(rest, known, where, other_keys=commands)
         if not rest.get("path"):
             raise InputError(f"{where}: has no `path`")
         is_made_or_hub = bool(command) or name.startswith("weights:")
-        if not rest.get("get") and not is_made_or_hub:
-            raise InputError(f"{where}: has no `get`; say where to obtain it")
+        if not rest.get("available_from") and not is_made_or_hub:
+            raise InputError(f"{where}: has no `available_from`; say where to obtain it")
         rest.setdefault("title", name.partition(":")[2])
         return SweepInput(name=name, command=command, settings=settings, **rest)
 
     def _pretraining(self, name: str, table: object) -> PretrainingSpec:
         layers = self.layers(table, f'[pretrain."{name}"]')
-        return PretrainingSpec(name, *_filled_by(layers, defaults_of("pretrain"), {}))
+        return PretrainingSpec(name, *_fill_from_layers(layers, default_settings("pretrain"), {}))
 
-    def _variant(self, name: str, table: object, adapting: Filled, adapt_notes: Notes) -> Variant:
+    def _variant(
+        self, name: str, table: object, defaults: CommandSettings, adapt_notes: Notes
+    ) -> Variant:
         own = self._layer(table, f'[variants."{name}"]')
         where = own.where
         rest = dict(own.values)
         texts = {key: rest.pop(key, "") for key in ("model", "published")}
         _check_keys(texts, dict.fromkeys(texts, str), where)
         model, published = texts["model"], texts["published"]
-        tune = table_of(rest.pop("tune", {}), f"{where}.tune")
+        tune = require_table(rest.pop("tune", {}), f"{where}.tune")
         if "with" in tune:
             raise InputError(f"{where}.tune: `with` belongs beside `tune`, not inside")
         layers = self.layers({"with": rest.pop("with", []), **tune}, f'[variants."{name}"].tune')
@@ -210,7 +218,7 @@ class _SweepFile:
         tune_notes: dict[str, PaperValue] = {}
         for layer in layers:
             # Report a mistake now, not after hours.
-            fill_command_settings(defaults_of("finetune"), layer.values, layer.where)
+            fill_command_settings(default_settings("finetune"), layer.values, layer.where)
             _check_no_model(layer.values, layer.where)
             _check_no_seeds(layer)
             merged |= layer.values
@@ -218,32 +226,36 @@ class _SweepFile:
         if published:
             require_known(published, reported(), f"{where}: published = {published!r}")
         scores = _scores(rest.pop("scores", {}), where)
-        config, training = fill_command_settings(adapting, rest, where)
+        config, training = fill_command_settings(defaults, rest, where)
         notes = {**adapt_notes, **own.notes}
-        given = tuple(merged.items())
-        return Variant(name, config, training, model, published, given, notes, tune_notes, scores)
+        tune_settings = tuple(merged.items())
+        return Variant(
+            name, config, training, model, published, tune_settings, notes, tune_notes, scores
+        )
 
-    def _tuning(self, name: str, table: object, tuning: Filled, notes: Notes) -> FineTuningTask:
+    def _task(
+        self, name: str, table: object, defaults: CommandSettings, notes: Notes
+    ) -> FineTuningTask:
         layers = self.layers(table, f'[tasks."{name}"]')
         own = layers[-1]
         _check_no_model(own.values, own.where)
         named = [layer.values["task"] for layer in layers if "task" in layer.values]
         task = str(named[-1]) if named else name
-        called = name if task != name else ""
-        base = (replace(tuning[0], task=name, display_name=called), tuning[1])
-        (config, training), notes = _filled_by(layers, base, notes)
+        display_name = name if task != name else ""
+        base = (replace(defaults[0], task=name, display_name=display_name), defaults[1])
+        (config, training), notes = _fill_from_layers(layers, base, notes)
         if config.own.label and "task" not in own.values:  # the user's own file makes the task
             config = replace(config, task="", display_name=name)
         return FineTuningTask(config, training, _seeds(own.values, own.where), notes)
 
     def _table(self, name: str, table: object) -> TableSpec:
         where = self.where(f'[tables."{name}"]')
-        table = table_of(table, where)
+        table = require_table(table, where)
         _check_keys(table, {"rows": list, "columns": list}, where)
         for key in ("rows", "columns"):
             texts = table.get(key)
             if not texts or not all(isinstance(one, str) for one in texts):
-                raise InputError(f"{where}: {key} = {texts!r}, expected a list of texts")
+                raise InputError(f"{where}: {key} = {texts!r}, expected a list of strings")
         return TableSpec(name, tuple(table["rows"]), tuple(table["columns"]))
 
 
@@ -260,16 +272,16 @@ def read_sweep(path: str | Path) -> Sweep:
     return _SweepFile(path).sweep()
 
 
-def _filled_by(
-    layers: Sequence[_TableSettings], defaults: Filled, notes: Notes
-) -> tuple[Filled, dict[str, PaperValue]]:
+def _fill_from_layers(
+    layers: Sequence[_TableSettings], defaults: CommandSettings, notes: Notes
+) -> tuple[CommandSettings, dict[str, PaperValue]]:
     """Settings and notes with those of several tables; later tables override earlier ones."""
     settings = defaults
-    said = dict(notes)
+    merged = dict(notes)
     for layer in layers:
         settings = fill_command_settings(settings, layer.values, layer.where)
-        said |= layer.notes
-    return settings, said
+        merged |= layer.notes
+    return settings, merged
 
 
 def _seeds(table: Mapping[str, Any], where: str) -> int:
@@ -286,8 +298,8 @@ def _content(path: str | Path) -> dict[str, Any]:
     """The parsed file; raises InputError for unknown keys and for values of the wrong type."""
     text = read_text(path)
     for number, line in enumerate(text.split("\n"), 1):
-        if MANY_PARTS.search(line):
-            raise InputError(f"{path}, line {number}: a key has more than {MOST_PARTS} parts")
+        if TOO_MANY_KEY_PARTS.search(line):
+            raise InputError(f"{path}, line {number}: a key has more than {MAX_KEY_PARTS} parts")
     with convert_errors(f"{path}: not valid TOML, nested too deep, or a number of too many digits"):
         content = tomllib.loads(text)
     _check_keys(content, dict(sorted(TABLES.items())), str(path))
@@ -302,13 +314,13 @@ def _check_keys(
     table: Mapping[str, Any],
     known: Mapping[str, type],
     where: str,
-    also: Iterable[str] = (),
+    other_keys: Iterable[str] = (),
 ) -> None:
     """Raises InputError for an unknown key, or a value of the wrong type."""
     for key, value in table.items():
-        require_known(key, [*known, *also], f"{where}: unknown key {key!r}")
+        require_known(key, [*known, *other_keys], f"{where}: unknown key {key!r}")
         if type(value) is not known[key]:
-            raise InputError(f"{where}: {key} = {value!r}, expected {KINDS[known[key]]}")
+            raise InputError(f"{where}: {key} = {value!r}, expected {TYPE_NAMES[known[key]]}")
 
 
 def _check_no_model(table: Mapping[str, Any], where: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from groundling.commands.sweep.schema import (
     Sweep,
     SweepInput,
-    defaults_of,
+    default_settings,
     format_setting,
     paper_mark,
     references,
@@ -24,7 +24,7 @@ from groundling.commands.sweep.steps import SweepStep, exposure_notes
 from groundling.settings.fields import setting_values
 from groundling.settings.training import TrainConfig
 
-ALWAYS = (
+ALWAYS_SHOWN = (
     "lr",
     "batch",
     "schedule",
@@ -37,9 +37,9 @@ ALWAYS = (
 """Settings that a plan always shows, beside those that the file or the paper names."""
 INPUTS = ("model", "student", "task")
 """Settings marked as inputs even if they name no data and no weights."""
-INSTEAD = {"batch": "batch_tokens", "warmup_ratio": "warmup_steps", "epochs": "steps"}
+REPLACED_BY = {"batch": "batch_tokens", "warmup_ratio": "warmup_steps", "epochs": "steps"}
 """Settings that a plan omits if another one replaces them."""
-NEVER = ("display_name", "cpu", "seed")
+NEVER_SHOWN = ("display_name", "cpu", "seed")
 """Settings that a plan never shows, because they do not change what is reproduced."""
 
 TOKENS_A_SECOND = {"base": 80_000, "large": 22_000}
@@ -50,7 +50,7 @@ REGIONS = 36
 """Default number of regions per row."""
 ROWS = {"vcr": 4, "nlvr2": 2, "swag": 4}
 """Rows per example by kind of data: one per choice or image; one for other kinds."""
-BASIS = (
+HOURS_NOTE = (
     "Hours are a rough guess: one GPU, 80,000 (base) or 22,000 (large) training tokens per second, without "
     "evaluation, teachers or ResNets. Measure a step on your GPU and pass --seconds-per-step."
 )
@@ -74,20 +74,20 @@ class SweepPlan:
     """A sweep's steps with costs and required data."""
 
     def __init__(
-        self, what: Sweep, steps: Sequence[SweepStep], seconds_per_step: float = 0.0
+        self, sweep: Sweep, steps: Sequence[SweepStep], seconds_per_step: float = 0.0
     ) -> None:
-        self.what = what
+        self.sweep = sweep
         self.steps = list(steps)
         self.seconds_per_step = seconds_per_step
-        self.titles = what.titles
+        self.titles = sweep.titles
         self.costs = {step.name: self._cost(step) for step in self.steps}
-        self.notes = exposure_notes(self.steps, what.sources)
+        self.notes = exposure_notes(self.steps, sweep.sources)
 
     @cached_property
     def sources(self) -> list[SweepInput]:
         """Data and weights that the steps need, in the file's order."""
         needed = {name for step in self.steps for name in step.needs}
-        return [source for name, source in self.what.sources.items() if name in needed]
+        return [source for name, source in self.sweep.sources.items() if name in needed]
 
     def _cost(self, step: SweepStep) -> StepCost:
         config, training = step.settings
@@ -108,12 +108,12 @@ class SweepPlan:
         """Number of training examples as far as the file tells: of a partition, data or captions."""
         values = setting_values(config)
         counts = [
-            sum(self.what.sources[name].examples for name in references(values.get(key, "")))
+            sum(self.sweep.sources[name].examples for name in references(values.get(key, "")))
             for key in ("partition", "data", "captions", "text")
         ]
         known = next((count for count in counts if count), None)
-        most = values.get("limit_train", 0)
-        return min(known, most) if known and most else known
+        limit = values.get("limit_train", 0)
+        return min(known, limit) if known and limit else known
 
     def _seconds(self, step: SweepStep) -> float | None:
         """Seconds per optimizer step on one GPU; None if model size or row length is unknown."""
@@ -126,7 +126,7 @@ class SweepPlan:
             speed /= 1 + values["adversarial_steps"]
         if values.get("batch_tokens"):
             return values["batch_tokens"] * training.gradient_accumulation_steps / speed
-        kinds = [self.what.sources[name] for name in references(values.get("data", ""))]
+        kinds = [self.sweep.sources[name] for name in references(values.get("data", ""))]
         rows = ROWS.get(kinds[0].kind, 1) if kinds else 1
         tokens = kinds[0].tokens if kinds else 0
         if not tokens:
@@ -140,8 +140,8 @@ class SweepPlan:
         values = step.values
         for key in ("model", "student"):
             for name in references(values.get(key, "")):
-                if self.what.sources[name].size:
-                    return self.what.sources[name].size
+                if self.sweep.sources[name].size:
+                    return self.sweep.sources[name].size
         before = {one.name: one for one in self.steps}
         for name in step.after:
             size = self._size(before[name])
@@ -151,14 +151,14 @@ class SweepPlan:
 
     def rows(self, step: SweepStep) -> dict[str, dict[str, str]]:
         """Settings of a step to show: value, the paper's value, its section, and the mark."""
-        defaults = setting_values(*defaults_of(step.command))
+        defaults = setting_values(*default_settings(step.command))
         rows = {}
         for name, value in step.values.items():
             note = step.notes.get(name)
-            told = note is not None or name in ALWAYS or value != defaults[name]
-            if name in NEVER or not told:
+            is_stated = note is not None or name in ALWAYS_SHOWN or value != defaults[name]
+            if name in NEVER_SHOWN or not is_stated:
                 continue
-            if step.values.get(INSTEAD.get(name, "")):
+            if step.values.get(REPLACED_BY.get(name, "")):
                 continue
             rows[name] = {
                 "here": format_setting(value, self.titles),
@@ -171,19 +171,19 @@ class SweepPlan:
         return rows
 
     @cached_property
-    def told(self) -> dict[str, dict[str, dict[str, str]]]:
+    def shown_settings(self) -> dict[str, dict[str, dict[str, str]]]:
         """`rows` of every step, by its name."""
         return {step.name: self.rows(step) for step in self.steps}
 
     def as_json(self) -> dict[str, Any]:
-        """The whole plan for machines: sources, steps with all shown settings, and totals."""
+        """The whole plan as JSON: sources, steps with all shown settings, and totals."""
         return {
-            "paper": self.what.title,
+            "paper": self.sweep.title,
             "sources": [_source_json(source) for source in self.sources],
             "jobs": [self._step_json(step) for step in self.steps],
             "notes": self.notes,
             "gpu_hours": _sum(cost.hours for cost in self.costs.values()),
-            "basis": BASIS,
+            "basis": HOURS_NOTE,
         }
 
     def _step_json(self, step: SweepStep) -> dict[str, Any]:
@@ -198,12 +198,12 @@ class SweepPlan:
             "optimizer_steps": cost.steps,
             "seeds": step.values.get("seeds", 1),
             "gpu_hours": cost.hours,
-            "settings": self.told[step.name],
+            "settings": self.shown_settings[step.name],
         }
 
     def lines(self) -> list[str]:
         """The whole plan as plain text of at most 120 columns."""
-        title = self.what.title or "A sweep"
+        title = self.sweep.title or "A sweep"
         lines = [f"# {title}", ""]
         lines += self._source_lines()
         lines += self._job_lines()
@@ -215,11 +215,11 @@ class SweepPlan:
         if not self.sources:
             return []
         lines = ["## Data and weights", ""]
-        rows = [("name", "what", "there?", "path, and where it is missing: how to get it")]
+        rows = [("name", "title", "state", "path, and for missing ones where to obtain them")]
         for source in self.sources:
             about = source.path
             if _state(source) == "missing":
-                about = f"{source.path}; {source.get}"
+                about = f"{source.path}; {source.available_from}"
             rows.append((source.name, source.title, _state(source), about))
         return [*lines, *columns(rows, (24, 22, 9, 0)), ""]
 
@@ -231,7 +231,15 @@ class SweepPlan:
         trained = [step for step in self.steps if step.settings[1] is not None]
         total = f"{len(self.steps)} jobs; {_hours(sum(known))} GPU hours for {len(known)} of {len(trained)} trainings."
         widths = (0, 9, 9, 9, 5, 9)
-        return ["## Jobs", "", *columns(rows, widths), "", total, *textwrap.wrap(BASIS, WIDTH), ""]
+        return [
+            "## Jobs",
+            "",
+            *columns(rows, widths),
+            "",
+            total,
+            *textwrap.wrap(HOURS_NOTE, WIDTH),
+            "",
+        ]
 
     def _cost_cells(self, step: SweepStep) -> tuple[str, str, str, str]:
         """Table cells of examples, steps, seeds and hours."""
@@ -246,13 +254,15 @@ class SweepPlan:
         single job.
         """
         lines = ["## Settings beside the paper's", "", LEGEND, ""]
-        told = dict(self.told)
+        remaining = dict(self.shown_settings)
         for heading, names in self._groups():
-            common = _common([told[name] for name in names])
+            common = _common([remaining[name] for name in names])
             if not common:
                 continue
             for name in names:
-                told[name] = {key: row for key, row in told[name].items() if key not in common}
+                remaining[name] = {
+                    key: row for key, row in remaining[name].items() if key not in common
+                }
             rows = [("setting", "here", "paper", "section", "")]
             for key, row in common.items():
                 rows.append((key, row["here"], row["paper"], row["where"], row["mark"]))
@@ -294,10 +304,10 @@ def _optimizer_steps(training: TrainConfig, examples: int | None) -> int | None:
 
 def _state(source: SweepInput) -> str:
     if Path(source.path).exists():
-        return "there"
+        return "present"
     if source.command:
         return "made here"
-    return "missing" if source.get else "hub id"
+    return "missing" if source.available_from else "hub id"
 
 
 def missing(plan: SweepPlan) -> list[SweepInput]:
@@ -311,7 +321,7 @@ def _source_json(source: SweepInput) -> dict[str, Any]:
         "title": source.title,
         "path": source.path,
         "state": _state(source),
-        "get": source.get,
+        "available_from": source.available_from,
     }
 
 

@@ -17,15 +17,15 @@ from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import SweepPlan, missing
 from groundling.commands.sweep.schema import (
     VERDICTS,
-    Filled,
+    CommandSettings,
     Sweep,
     SweepInput,
     TableSpec,
-    command_of,
+    command_arguments,
+    find_command,
     references,
     resolve_references,
     slug,
-    values_of,
 )
 from groundling.commands.sweep.steps import SweepStep, check_notes, steps_of
 from groundling.core.errors import InputError, require_known
@@ -61,7 +61,7 @@ SMALL: dict[str, Callable[[Any], Any]] = {
 """Reduced value of a setting in a miniature, given its value."""
 
 
-def shrink_settings(settings: Filled) -> Filled:
+def shrink_settings(settings: CommandSettings) -> CommandSettings:
     """A command's settings for two short steps on a CPU."""
     shrunk = []
     for config in settings:
@@ -101,106 +101,108 @@ def sweep(config: SweepConfig, work: CommandContext) -> dict[str, Any]:
     With `plan` nothing is run, and the plan is printed and written to `plan.json`; with `miniature`
     everything runs on small stand-ins.
     """
-    what = read(config, work.out)
+    sweep = load_sweep(config, work.out)
     if config.plan:
-        plan = SweepPlan(what, steps_of(what, work.out), config.seconds_per_step)
+        plan = SweepPlan(sweep, steps_of(sweep, work.out), config.seconds_per_step)
         print("\n".join(plan.lines()))
         content = plan.as_json()
         write_json(work.out / "plan.json", content)
         return content
     if config.miniature:
-        what = _on_stand_ins(what, work.out)
-    steps = steps_of(what, work.out)
+        sweep = _on_stand_ins(sweep, work.out)
+    steps = steps_of(sweep, work.out)
     if config.miniature:
         steps = [replace(step, settings=shrink_settings(step.settings)) for step in steps]
-    return run_all(what, steps, work.out, config.processes)
+    return run_all(sweep, steps, work.out, config.processes)
 
 
-def read(config: SweepConfig, out: Path) -> Sweep:
+def load_sweep(config: SweepConfig, out: Path) -> Sweep:
     """The sweep of a file, restricted to a table or rows, with another number of seeds.
 
     Raises InputError for a mistake in the file, and for an unknown table or row.
     """
-    what = read_sweep(config.file)
-    check_notes(steps_of(what, out), what)
+    sweep = read_sweep(config.file)
+    check_notes(steps_of(sweep, out), sweep)
     if config.table:
-        offered = [table.name for table in what.tables]
+        offered = [table.name for table in sweep.tables]
         require_known(
             config.table, offered, f"--table {config.table}: {config.file} has no such table"
         )
-        tables = tuple(table for table in what.tables if table.name == config.table)
-        what = replace(what, tables=tables)
+        tables = tuple(table for table in sweep.tables if table.name == config.table)
+        sweep = replace(sweep, tables=tables)
     if config.rows:
-        what = replace(what, tables=_rows_of(what, config.rows))
+        sweep = replace(sweep, tables=_rows_of(sweep, config.rows))
     if config.seeds:
-        tunings = tuple(replace(tuning, seeds=0) for tuning in what.tunings)
-        what = replace(what, seeds=config.seeds, tunings=tunings)
-    return what
+        tasks = tuple(replace(task, seeds=0) for task in sweep.tasks)
+        sweep = replace(sweep, seeds=config.seeds, tasks=tasks)
+    return sweep
 
 
-def _rows_of(what: Sweep, wanted: Sequence[str]) -> tuple[TableSpec, ...]:
-    offered = list(dict.fromkeys(row for table in what.verdict_tables() for row in table.rows))
-    for row in wanted:
+def _rows_of(sweep: Sweep, variants: Sequence[str]) -> tuple[TableSpec, ...]:
+    offered = list(dict.fromkeys(row for table in sweep.verdict_tables() for row in table.rows))
+    for row in variants:
         require_known(row, offered, f"--rows {row}: no such variant")
-    kept = []
-    for table in what.verdict_tables():
-        rows = tuple(row for row in table.rows if row in wanted)
+    tables = []
+    for table in sweep.verdict_tables():
+        rows = tuple(row for row in table.rows if row in variants)
         if rows:
-            kept.append(replace(table, rows=rows))
-    return tuple(kept)
+            tables.append(replace(table, rows=rows))
+    return tuple(tables)
 
 
-def _on_stand_ins(what: Sweep, out: Path) -> Sweep:
+def _on_stand_ins(sweep: Sweep, out: Path) -> Sweep:
     """The sweep on small stand-ins, made in `out/stand-ins`; its scores mean nothing.
 
     Raises InputError for data or weights of an unsupported kind.
     """
-    needed = SweepPlan(what, steps_of(what, out)).sources
-    stood_in, notes = stand_in(needed, out / "stand-ins")
+    sources = SweepPlan(sweep, steps_of(sweep, out)).sources
+    stand_ins, notes = stand_in(sources, out / "stand-ins")
     for note in notes:
         print(f"note: {note}")
-    tunings = tuple(replace(tuning, seeds=0) for tuning in what.tunings)
-    return replace(what, sources={**what.sources, **stood_in}, seeds=1, tunings=tunings)
+    tasks = tuple(replace(task, seeds=0) for task in sweep.tasks)
+    return replace(sweep, sources={**sweep.sources, **stand_ins}, seeds=1, tasks=tasks)
 
 
 def check_runs(
-    what: Sweep, out: Path, typed: Callable[[str, str], str] = lambda command, message: message
+    sweep: Sweep, out: Path, rewrite: Callable[[str, str], str] = lambda command, message: message
 ) -> None:
-    """Raises InputError, naming the step, for settings that do not fit, and for data and weights
-    that do not exist.
+    """Raises InputError, naming the step, for settings that do not fit together, and for missing data
+    or weights.
 
-    `typed` rewrites a step's message about flags in terms of the flags that the user typed.
+    `rewrite(command, message)` replaces the flags in a step's message by those that the user typed.
     """
-    steps = steps_of(what, out)
-    for variant in what.variants:
+    steps = steps_of(sweep, out)
+    for variant in sweep.variants:
         try:
             parse_arm(variant.adapt.arm)
         except InputError as error:
-            raise InputError(typed("adapt", str(error))) from None
-    for tuning in what.tunings:
-        if not tuning.finetune.data:
+            raise InputError(rewrite("adapt", str(error))) from None
+    for task in sweep.tasks:
+        if not task.finetune.data:
             raise InputError(
-                f"{tuning.name} needs `data`, the folder of its official files or your own file"
+                f"{task.name} needs `data`, the folder of its official files or your own file"
             )
     for step in steps:
         try:
-            values = values_of(step.settings, step.out)
-            command_of(step.command).check_settings(values)
+            values = command_arguments(step.settings, step.out)
+            find_command(step.command).check_settings(values)
         except InputError as error:
-            raise InputError(f"{step.name}: {typed(step.command, str(error))}") from None
-    absent = missing(SweepPlan(what, steps))
+            raise InputError(f"{step.name}: {rewrite(step.command, str(error))}") from None
+    absent = missing(SweepPlan(sweep, steps))
     if absent:
         first = absent[0]
         more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
-        raise InputError(f"{first.name}: {first.path} does not exist; obtain it: {first.get}{more}")
+        raise InputError(
+            f"{first.name}: {first.path} does not exist; obtain it: {first.available_from}{more}"
+        )
     for step in steps:
         try:
-            values = values_of(step.settings, step.out)
-            command_of(step.command).check_inputs_exist(
-                values, later=lambda word: _is_made(word, out)
+            values = command_arguments(step.settings, step.out)
+            find_command(step.command).check_inputs_exist(
+                values, skip=lambda word: _is_made(word, out)
             )
         except InputError as error:
-            raise InputError(f"{step.name}: {typed(step.command, str(error))}") from None
+            raise InputError(f"{step.name}: {rewrite(step.command, str(error))}") from None
 
 
 def _is_made(word: str, out: Path) -> bool:
@@ -208,29 +210,29 @@ def _is_made(word: str, out: Path) -> bool:
     return bool(references(word)) or Path(word).is_relative_to(out)
 
 
-def run_all(what: Sweep, steps: Sequence[SweepStep], out: Path, processes: int) -> dict[str, Any]:
+def run_all(sweep: Sweep, steps: Sequence[SweepStep], out: Path, processes: int) -> dict[str, Any]:
     """Run the missing steps into `out/VARIANT/...`; compare every variant with the first of its
     table.
     """
-    for note in SweepPlan(what, steps).notes:
+    for note in SweepPlan(sweep, steps).notes:
         print(f"note: {note}")
-    run_jobs([_job(step, what) for step in steps], processes, print)
-    judged = [_judge(what, table, out) for table in what.verdict_tables()]
-    return judged[0] if len(judged) == 1 else {"tables": judged}
+    run_jobs([_job(step, sweep) for step in steps], processes, print)
+    verdicts = [_judge(sweep, table, out) for table in sweep.verdict_tables()]
+    return verdicts[0] if len(verdicts) == 1 else {"tables": verdicts}
 
 
-def _job(step: SweepStep, what: Sweep) -> Job:
+def _job(step: SweepStep, sweep: Sweep) -> Job:
     """The job of a step, whose settings have been checked."""
     config, training = step.settings
-    values = values_of((resolve_references(config, what.sources), training), step.out)
-    return Job(step.name, command_of(step.command).call, (values,), step.after)
+    values = command_arguments((resolve_references(config, sweep.sources), training), step.out)
+    return Job(step.name, find_command(step.command).call, (values,), step.after)
 
 
-def _judge(what: Sweep, table: TableSpec, folder: Path) -> dict[str, Any]:
+def _judge(sweep: Sweep, table: TableSpec, folder: Path) -> dict[str, Any]:
     """The verdicts of one table, in its own folder if the file has several tables."""
     from groundling.stats.verdict_report import judge_folders
 
-    variants = [variant for variant in what.variants if variant.name in table.rows]
+    variants = [variant for variant in sweep.variants if variant.name in table.rows]
     variants.sort(key=lambda variant: table.rows.index(variant.name))
     groups = {variant.name: folder / slug(variant.name) for variant in variants}
     papers = reported()
@@ -241,6 +243,6 @@ def _judge(what: Sweep, table: TableSpec, folder: Path) -> dict[str, Any]:
     if table.name:
         print(f"\n{table.name}")
         folder = folder / VERDICTS / slug(table.name)
-    own = [tuning.finetune.task for tuning in what.tunings]
+    own = [task.finetune.task for task in sweep.tasks]
     columns = table.columns if table.name else ()
     return judge_folders(groups, folder, print, published, columns, trust=own)

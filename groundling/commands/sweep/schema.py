@@ -18,24 +18,24 @@ from groundling.settings.fields import fill_settings as fill
 from groundling.settings.fields import replace_settings, setting_values
 from groundling.settings.training import TrainConfig
 
-Filled = tuple[Any, Any]
+CommandSettings = tuple[Any, Any]
 """A command's settings and its training settings; the second is None for a command that trains \
 nothing."""
 DATA = "data "
 """Prefix of the names of commands that make data; a sweep file uses the rest of the name."""
-MAKERS = ("regions", "finetune")
+OTHER_DATA_COMMANDS = ("regions", "finetune")
 """Other commands that may make a `[data.NAME]`."""
 
 
-def command_of(word: str) -> Command:
+def find_command(word: str) -> Command:
     """The command of a name in a sweep file: `adapt`, or `partition`, which makes data."""
     return COMMANDS.get(DATA + word) or COMMANDS[word]
 
 
-def makers() -> Sequence[str]:
+def data_commands() -> Sequence[str]:
     """Names in a sweep file of the commands that may make a `[data.NAME]`."""
     data = [name.removeprefix(DATA) for name, one in COMMANDS.items() if _makes_data(one)]
-    return [*MAKERS, *data]
+    return [*OTHER_DATA_COMMANDS, *data]
 
 
 def _makes_data(command: Command) -> bool:
@@ -44,31 +44,31 @@ def _makes_data(command: Command) -> bool:
     return command.name.startswith(DATA) and writes and set(command.settings) == {"_own"}
 
 
-def defaults_of(word: str) -> Filled:
+def default_settings(word: str) -> CommandSettings:
     """A command's default settings."""
-    settings = command_of(word).settings
+    settings = find_command(word).settings
     own = settings["_own"]
     if word == "finetune":
         own = replace_settings(own, save_model=False)  # hundreds of models would fill a disk
     return own, settings.get("_train")
 
 
-def values_of(settings: Filled, out: Path) -> list[Any]:
+def command_arguments(settings: CommandSettings, out: Path) -> list[Any]:
     """The arguments of a command."""
     return [*(group for group in settings if group is not None), out]
 
 
-def table_of(value: object, where: str) -> dict[str, Any]:
+def require_table(value: object, where: str) -> dict[str, Any]:
     """A copy of a table; raises InputError, which begins with `where`, for anything else."""
     if not isinstance(value, dict):
         raise InputError(f"{where}: {value!r}, expected a table")
     return dict(value)
 
 
-def fill_command_settings(defaults: Filled, values: object, where: str) -> Filled:
+def fill_command_settings(defaults: CommandSettings, values: object, where: str) -> CommandSettings:
     """Settings with the values of one table; each key goes to the configuration that has it."""
     groups = [group for group in defaults if group is not None]
-    own, *training = fill(groups, table_of(values, where), where)
+    own, *training = fill(groups, require_table(values, where), where)
     return own, training[0] if training else None
 
 
@@ -99,7 +99,7 @@ class PaperValue:
 def read_notes(table: object, where: str) -> dict[str, PaperValue]:
     """The notes of a `paper` table by setting; raises InputError naming a malformed one."""
     notes = {}
-    for key, value in table_of(table, f"{where}.paper").items():
+    for key, value in require_table(table, f"{where}.paper").items():
         texts = isinstance(value, list) and all(isinstance(one, str) and one for one in value)
         if not texts or len(value) not in (2, 3):
             raise InputError(f"{where}.paper: {key} = {value!r}, expected {EXPECTED}")
@@ -193,7 +193,7 @@ class SweepInput:
     """File or folder; for weights also a hub id."""
     title: str
     """Name in papers."""
-    get: str = ""
+    available_from: str = ""
     """Where to obtain it; empty if the sweep makes it, and for a hub id, which is downloaded."""
     kind: str = ""
     """The kind of its stand-in in a miniature; empty if the sweep makes it."""
@@ -203,11 +203,11 @@ class SweepInput:
     """Data: number of training examples, for the estimate of steps; 0: unknown."""
     tokens: int = 0
     """Data: average tokens and regions per row, for the estimate of hours; 0: unknown."""
-    answers: str = ""
-    """Weights: data whose right answers they were trained on, such as `data:vcr`; empty: none."""
+    trained_on_labels: str = ""
+    """Weights: the data on whose labels they were trained, such as `data:vcr`; empty: none."""
     command: str = ""
     """Command that makes it, if it does not exist."""
-    settings: Filled = (None, None)
+    settings: CommandSettings = (None, None)
     """Settings of that command."""
 
 
@@ -217,8 +217,8 @@ class PretrainingSpec:
 
     name: str
     """Name in the file."""
-    settings: Filled
-    """`PretrainConfig` and its training settings; a student may be `pretrain of NAME`."""
+    settings: CommandSettings
+    """`PretrainConfig` and its training settings; its model may be `pretrain of NAME`."""
     notes: Notes = field(default_factory=dict)
     """The paper's values."""
 
@@ -276,14 +276,14 @@ class FineTuningTask:
         """Name in folders and reports."""
         return self.finetune.display_name or self.finetune.task
 
-    def of(self, variant: Variant) -> tuple[FinetuneConfig, TrainConfig]:
+    def settings_for(self, variant: Variant) -> tuple[FinetuneConfig, TrainConfig]:
         """The settings for a variant, including the variant's own."""
         where = f'[variants."{variant.name}".tune]'
         return fill_command_settings(
             (self.finetune, self.train), dict(variant.tune_settings), where
         )
 
-    def notes_of(self, variant: Variant) -> Notes:
+    def notes_for(self, variant: Variant) -> Notes:
         """The paper's values of the settings for a variant."""
         return {**self.notes, **variant.tune_notes}
 
@@ -306,7 +306,7 @@ class Sweep:
 
     variants: tuple[Variant, ...]
     """The models."""
-    tunings: tuple[FineTuningTask, ...]
+    tasks: tuple[FineTuningTask, ...]
     """The tasks."""
     seeds: int = SEEDS
     """Runs of every task without its own number."""
@@ -322,21 +322,21 @@ class Sweep:
     title: str = ""
     """Title of the paper."""
 
-    def seeds_of(self, tuning: FineTuningTask) -> int:
+    def seeds_of(self, task: FineTuningTask) -> int:
         """Runs of a task."""
-        return tuning.seeds or self.seeds
+        return task.seeds or self.seeds
 
     def verdict_tables(self) -> tuple[TableSpec, ...]:
         """The file's tables, or one table with everything."""
         if self.tables:
             return self.tables
         variants = tuple(variant.name for variant in self.variants)
-        return (TableSpec("", variants, tuple(tuning.name for tuning in self.tunings)),)
+        return (TableSpec("", variants, tuple(task.name for task in self.tasks)),)
 
-    def runs(self, variant: Variant, tuning: FineTuningTask) -> bool:
+    def has_cell(self, variant: Variant, task: FineTuningTask) -> bool:
         """Whether a table contains this cell."""
         return any(
-            variant.name in table.rows and tuning.name in table.columns
+            variant.name in table.rows and task.name in table.columns
             for table in self.verdict_tables()
         )
 
@@ -362,9 +362,9 @@ def references(value: object) -> list[str]:
         return references(list(value.values()))
     if isinstance(value, Sequence):
         return [found for one in value for found in references(one)]
-    held = setting_values(value).values()
+    values = setting_values(value).values()
     # Most settings are numbers and contain no references.
-    return [found for one in held if isinstance(one, str | tuple) for found in references(one)]
+    return [found for one in values if isinstance(one, str | tuple) for found in references(one)]
 
 
 def resolve_references(value: Any, sources: Mapping[str, SweepInput]) -> Any:
@@ -380,42 +380,42 @@ def resolve_references(value: Any, sources: Mapping[str, SweepInput]) -> Any:
 # Consistency of a sweep: references and folders. Imports nothing heavy.
 
 
-def check_fits(what: Sweep, path: str | Path) -> None:
+def check_fits(sweep: Sweep, path: str | Path) -> None:
     """Raises InputError naming the table of the file with a reference, row, column, score or start
     that does not exist.
     """
-    _check_references(what, path)
-    _check_tasks(what, path)
-    for table in what.tables:
-        _check_table(what, table, path)
-    tasks = [tuning.name for tuning in what.tunings]
-    for variant in what.variants:
+    _check_references(sweep, path)
+    _check_tasks(sweep, path)
+    for table in sweep.tables:
+        _check_table(sweep, table, path)
+    tasks = [task.name for task in sweep.tasks]
+    for variant in sweep.variants:
         for column in variant.scores:
-            told = f'{path}, [variants."{variant.name}"]: scores: no task is called {column!r}'
-            require_known(re.sub(r" \(\w+\)$", "", column), tasks, told, ", or `NAME (SPLIT)`")
-    _check_chains(what, path)
+            message = f'{path}, [variants."{variant.name}"]: scores: no task is called {column!r}'
+            require_known(re.sub(r" \(\w+\)$", "", column), tasks, message, ", or `NAME (SPLIT)`")
+    _check_chains(sweep, path)
 
 
-def _check_references(what: Sweep, path: str | Path) -> None:
+def _check_references(sweep: Sweep, path: str | Path) -> None:
     """Raises InputError for a reference to data or weights without a table, and for an unused
     table.
     """
-    found = set(references([*_settings_of(what), [one.model for one in what.variants]]))
+    found = set(references([*_settings_of(sweep), [one.model for one in sweep.variants]]))
     for name in sorted(found):
-        if name not in what.sources:
+        if name not in sweep.sources:
             raise InputError(f"{path}: {name} refers to [{_table(name)}], which does not exist")
-    for name in what.sources:
+    for name in sweep.sources:
         if name not in found:
             raise InputError(f"{path}, [{_table(name)}]: no setting refers to {name}")
 
 
-def _check_tasks(what: Sweep, path: str | Path) -> None:
+def _check_tasks(sweep: Sweep, path: str | Path) -> None:
     """Raises InputError for an unknown task; a task of your own is checked only when it is
     imported.
     """
-    holders = {f'[tasks."{one.name}"]': one.finetune for one in what.tunings}
-    holders |= {f'[pretrain."{one.name}"]': one.settings[0] for one in what.pretrainings}
-    holders |= {f"[{_table(one.name)}]": one.settings[0] for one in what.sources.values()}
+    holders = {f'[tasks."{one.name}"]': one.finetune for one in sweep.tasks}
+    holders |= {f'[pretrain."{one.name}"]': one.settings[0] for one in sweep.pretrainings}
+    holders |= {f"[{_table(one.name)}]": one.settings[0] for one in sweep.sources.values()}
     for where, config in holders.items():
         with prefix_errors(f"{path}, {where}"):
             check_name("tasks", "Task", setting_values(config).get("task", ""))
@@ -425,20 +425,20 @@ def _table(reference: str) -> str:
     return reference.replace(":", ".")
 
 
-def _settings_of(what: Sweep) -> list[object]:
+def _settings_of(sweep: Sweep) -> list[object]:
     """All settings that may refer to data and weights."""
-    held: list[object] = [one.settings[0] for one in what.sources.values()]
-    held += [one.answers for one in what.sources.values()]
-    held += [one.settings[0] for one in what.pretrainings]
-    for variant in what.variants:
-        held += [variant.adapt, dict(variant.tune_settings)]
-    return [*held, *(tuning.finetune for tuning in what.tunings)]
+    settings: list[object] = [one.settings[0] for one in sweep.sources.values()]
+    settings += [one.trained_on_labels for one in sweep.sources.values()]
+    settings += [one.settings[0] for one in sweep.pretrainings]
+    for variant in sweep.variants:
+        settings += [variant.adapt, dict(variant.tune_settings)]
+    return [*settings, *(task.finetune for task in sweep.tasks)]
 
 
-def _check_table(what: Sweep, table: TableSpec, path: str | Path) -> None:
+def _check_table(sweep: Sweep, table: TableSpec, path: str | Path) -> None:
     """Raises InputError for a row that is not a variant, or a column that is not a task."""
-    variants = [variant.name for variant in what.variants]
-    tasks = [tuning.name for tuning in what.tunings]
+    variants = [variant.name for variant in sweep.variants]
+    tasks = [task.name for task in sweep.tasks]
     for key, kind, names, offered in (
         ("rows", "variants", table.rows, variants),
         ("columns", "tasks", table.columns, tasks),
@@ -449,43 +449,43 @@ def _check_table(what: Sweep, table: TableSpec, path: str | Path) -> None:
             )
 
 
-def _check_chains(what: Sweep, path: str | Path) -> None:
+def _check_chains(sweep: Sweep, path: str | Path) -> None:
     """Raises InputError for a `pretrain of` that does not exist or is circular."""
-    before = {one.name: one.settings[0].model for one in what.pretrainings}
-    starts = {f'[variants."{one.name}"]': one.model for one in what.variants}
-    starts |= {f'[pretrain."{name}"]': student for name, student in before.items()}
+    models = {one.name: one.settings[0].model for one in sweep.pretrainings}
+    starts = {f'[variants."{one.name}"]': one.model for one in sweep.variants}
+    starts |= {f'[pretrain."{name}"]': model for name, model in models.items()}
     for where, start in starts.items():
-        seen: list[str] = []
+        chain: list[str] = []
         while start.startswith(PRETRAIN_OF):
             name = start.removeprefix(PRETRAIN_OF)
-            require_known(name, before, f'{path}, {where}: no [pretrain."{name}"]')
-            if name in seen:
-                circle = " of ".join([*seen, name])
+            require_known(name, models, f'{path}, {where}: no [pretrain."{name}"]')
+            if name in chain:
+                circle = " of ".join([*chain, name])
                 raise InputError(f"{path}, {where}: pretrain of {circle} is circular")
-            seen.append(name)
-            start = before[name]
+            chain.append(name)
+            start = models[name]
 
 
-def check_folders(what: Sweep) -> None:
+def check_folders(sweep: Sweep) -> None:
     """Raises InputError for variants, tasks or pre-trainings with the same folder, and for a
     missing joint model.
 
     Also for a name that leads out of the sweep's folder (`..`), or to the folder itself.
     """
-    for kind, names, taken in (
-        ("variants", [one.name for one in what.variants], [PRETRAININGS, VERDICTS]),
-        ("tasks", [one.name for one in what.tunings], []),
-        ("pre-trainings", [one.name for one in what.pretrainings], []),
+    for kind, names, reserved in (
+        ("variants", [one.name for one in sweep.variants], [PRETRAININGS, VERDICTS]),
+        ("tasks", [one.name for one in sweep.tasks], []),
+        ("pre-trainings", [one.name for one in sweep.pretrainings], []),
     ):
-        folders = [*taken, *(slug(name) for name in names)]
+        folders = [*reserved, *(slug(name) for name in names)]
         for name in names:
             _check_inside(kind, name)
             if folders.count(slug(name)) > 1:
                 raise InputError(f"two {kind} would share the folder {slug(name)}; rename {name!r}")
-    for table in what.tables:
-        if table.name or len(what.tables) > 1:  # a file without tables has one without a name
+    for table in sweep.tables:
+        if table.name or len(sweep.tables) > 1:  # a file without tables has one without a name
             _check_inside("tables", table.name)
-    _check_joints(what.variants)
+    _check_joints(sweep.variants)
 
 
 def _check_inside(kind: str, name: str) -> None:
@@ -500,5 +500,5 @@ def _check_joints(variants: Sequence[Variant]) -> None:
     for variant in variants:
         if variant.joint_of and variant.joint_of not in with_joint:
             raise InputError(
-                f"{variant.name}: model is the joint of {variant.joint_of!r}, which is not a variant with save_joint"
+                f"{variant.name}: model is the joint of {variant.joint_of!r}; expected a variant with save_joint = true"
             )

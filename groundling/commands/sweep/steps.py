@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from groundling.command_line.registered_names import TOLD
+from groundling.command_line.registered_names import TASKS_WITH_ANSWERS
 from groundling.commands.sweep.schema import (
     PRETRAIN_OF,
     PRETRAININGS,
-    Filled,
+    CommandSettings,
     FineTuningTask,
     Notes,
     Sweep,
@@ -36,7 +36,7 @@ class SweepStep:
     """Unique name."""
     command: str
     """adapt, pretrain, finetune, or a command that makes data."""
-    settings: Filled
+    settings: CommandSettings
     """Its settings and training settings, with references as in the file."""
     out: Path
     """Its run folder or output file."""
@@ -60,32 +60,32 @@ class SweepStep:
         return setting_values(*self.settings)
 
 
-def steps_of(what: Sweep, out: Path) -> list[SweepStep]:
+def steps_of(sweep: Sweep, out: Path) -> list[SweepStep]:
     """Every command in starting order: data, models, then task by task.
 
     An interrupted sweep has whole columns. Raises InputError for variants or tasks that would share
     a folder.
     """
-    check_folders(what)
-    rounds = [one for variant in what.variants for one in _rounds(what, variant, out)]
-    models = _pretrainings(what, out)
+    check_folders(sweep)
+    rounds = [one for variant in sweep.variants for one in _rounds(sweep, variant, out)]
+    models = _pretrainings(sweep, out)
     for one in rounds:
         if not one.variant.model:
             models.append(_adaptation(one, out))
-    tunings = []
-    for tuning in what.tunings:
-        tunings += [
-            _fine_tuning(what, tuning, one, out) for one in rounds if _wanted(what, tuning, one)
+    fine_tunings = []
+    for task in sweep.tasks:
+        fine_tunings += [
+            _fine_tuning(sweep, task, one, out) for one in rounds if _is_needed(sweep, task, one)
         ]
-    used = _needed_models(tunings, models)
-    kept = [*(step for step in models if step.name in used), *tunings]
-    return _after_data(_makings(what, kept, out), kept, what)
+    needed = _needed_models(fine_tunings, models)
+    steps = [*(step for step in models if step.name in needed), *fine_tunings]
+    return _after_data(_data_steps(sweep, steps, out), steps, sweep)
 
 
-def _needed_models(tunings: Sequence[SweepStep], models: Sequence[SweepStep]) -> set[str]:
+def _needed_models(fine_tunings: Sequence[SweepStep], models: Sequence[SweepStep]) -> set[str]:
     """Steps that the fine-tunings depend on; with few rows, these may be few."""
     before = {step.name: step.after for step in models}
-    waiting = [name for step in tunings for name in step.after]
+    waiting = [name for step in fine_tunings for name in step.after]
     found: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -95,60 +95,65 @@ def _needed_models(tunings: Sequence[SweepStep], models: Sequence[SweepStep]) ->
 
 
 def _after_data(
-    makings: Sequence[SweepStep], others: Sequence[SweepStep], what: Sweep
+    data_steps: Sequence[SweepStep], others: Sequence[SweepStep], sweep: Sweep
 ) -> list[SweepStep]:
     """All steps, each after those that make its data."""
-    by_source = {step.name: step.name for step in makings}
+    by_source = {step.name: step.name for step in data_steps}
     ordered = []
-    for step in [*makings, *others]:
-        made = [_making(name) for name in step.needs if what.sources[name].command]
+    for step in [*data_steps, *others]:
+        made = [_data_step_name(name) for name in step.needs if sweep.sources[name].command]
         after = [name for name in made if name in by_source and name != step.name]
         ordered.append(replace(step, after=(*step.after, *after)))
     return ordered
 
 
-def _making(reference: str) -> str:
+def _data_step_name(reference: str) -> str:
     return f"{reference}: make"
 
 
-def _makings(what: Sweep, steps: Sequence[SweepStep], out: Path) -> list[SweepStep]:
+def _data_steps(sweep: Sweep, steps: Sequence[SweepStep], out: Path) -> list[SweepStep]:
     """Steps that make the data of other steps, and the data that these need in turn."""
-    wanted: dict[str, SweepInput] = {}
+    made: dict[str, SweepInput] = {}
     waiting = [name for step in steps for name in step.needs]
     while waiting:
-        source = what.sources[waiting.pop(0)]
-        if source.command and source.name not in wanted:
-            wanted[source.name] = source
+        source = sweep.sources[waiting.pop(0)]
+        if source.command and source.name not in made:
+            made[source.name] = source
             waiting += references(source.settings[0])
     return [
-        SweepStep(_making(one.name), one.command, one.settings, Path(one.path))
-        for one in reversed(wanted.values())
+        SweepStep(_data_step_name(one.name), one.command, one.settings, Path(one.path))
+        for one in reversed(made.values())
     ]
 
 
-def _pretrainings(what: Sweep, out: Path) -> list[SweepStep]:
+def _pretrainings(sweep: Sweep, out: Path) -> list[SweepStep]:
     steps = []
-    for one in what.pretrainings:
+    for one in sweep.pretrainings:
         config, training = one.settings
         after: tuple[str, ...] = ()
         if config.model.startswith(PRETRAIN_OF):
             before = config.model.removeprefix(PRETRAIN_OF)
-            config = replace_settings(config, model=_pretrained(before, out))
-            after = (_pretraining(before),)
+            config = replace_settings(config, model=_pretrained_model(before, out))
+            after = (_pretraining_name(before),)
         folder = out / PRETRAININGS / slug(one.name)
         steps.append(
             SweepStep(
-                _pretraining(one.name), "pretrain", (config, training), folder, after, one.notes
+                _pretraining_name(one.name),
+                "pretrain",
+                (config, training),
+                folder,
+                after,
+                one.notes,
             )
         )
     return steps
 
 
-def _pretraining(name: str) -> str:
+def _pretraining_name(name: str) -> str:
     return f"pretrain {name}"
 
 
-def _pretrained(name: str, out: Path) -> str:
+def _pretrained_model(name: str, out: Path) -> str:
     return str(out / PRETRAININGS / slug(name) / "model")
 
 
@@ -162,50 +167,48 @@ class _AdaptationRound:
     """Seed of the adaptation, and of the fine-tuning if every seed adapts anew."""
 
 
-def _rounds(what: Sweep, variant: Variant, out: Path) -> list[_AdaptationRound]:
+def _rounds(sweep: Sweep, variant: Variant, out: Path) -> list[_AdaptationRound]:
     """One adaptation with all fine-tuning seeds, or one adaptation per seed."""
     folder = out / slug(variant.name)
     first = variant.train.seed
-    if not what.adapt_every_seed:
+    if not sweep.adapt_every_seed:
         return [_AdaptationRound(variant, folder, first)]
-    most = max(what.seeds_of(tuning) for tuning in what.tunings)
-    return [_AdaptationRound(variant, folder / f"seed-{s}", s) for s in range(first, first + most)]
+    seeds = max(sweep.seeds_of(task) for task in sweep.tasks)
+    return [_AdaptationRound(variant, folder / f"seed-{s}", s) for s in range(first, first + seeds)]
 
 
 def _adaptation(one: _AdaptationRound, out: Path) -> SweepStep:
     settings = (one.variant.adapt, replace(one.variant.train, seed=one.seed))
-    name = _adapting(one.folder, out)
+    name = _adaptation_name(one.folder, out)
     folder = one.folder / "adapt"
     notes = one.variant.notes
     return SweepStep(name, "adapt", settings, folder, notes=notes, variant=one.variant.name)
 
 
-def _wanted(what: Sweep, tuning: FineTuningTask, one: _AdaptationRound) -> bool:
+def _is_needed(sweep: Sweep, task: FineTuningTask, one: _AdaptationRound) -> bool:
     """Whether a table contains this round; with several adaptations, as many as the task has seeds."""
-    if not what.runs(one.variant, tuning):
+    if not sweep.has_cell(one.variant, task):
         return False
-    return not what.adapt_every_seed or one.seed - one.variant.train.seed < what.seeds_of(tuning)
+    return not sweep.adapt_every_seed or one.seed - one.variant.train.seed < sweep.seeds_of(task)
 
 
-def _fine_tuning(
-    what: Sweep, tuning: FineTuningTask, one: _AdaptationRound, out: Path
-) -> SweepStep:
-    config, training = tuning.of(one.variant)
-    if what.adapt_every_seed:
+def _fine_tuning(sweep: Sweep, task: FineTuningTask, one: _AdaptationRound, out: Path) -> SweepStep:
+    config, training = task.settings_for(one.variant)
+    if sweep.adapt_every_seed:
         config = replace(config, seeds=1)
         training = replace(training, seed=one.seed)
     else:
-        config = replace(config, seeds=what.seeds_of(tuning))
+        config = replace(config, seeds=sweep.seeds_of(task))
     model, after = _model_of(one, out)
     return SweepStep(
-        f"{one.folder.relative_to(out)}: {tuning.name}",
+        f"{one.folder.relative_to(out)}: {task.name}",
         "finetune",
         (replace(config, model=model), training),
-        one.folder / slug(tuning.name),
+        one.folder / slug(task.name),
         after,
-        tuning.notes_of(one.variant),
+        task.notes_for(one.variant),
         one.variant.name,
-        tuning.name,
+        task.name,
     )
 
 
@@ -214,22 +217,22 @@ def _model_of(one: _AdaptationRound, out: Path) -> tuple[str, tuple[str, ...]]:
     variant = one.variant
     if variant.joint_of:
         source = out / slug(variant.joint_of) / one.folder.relative_to(out / slug(variant.name))
-        return str(source / "adapt" / "joint"), (_adapting(source, out),)
+        return str(source / "adapt" / "joint"), (_adaptation_name(source, out),)
     if variant.pretrain_of:
         name = variant.pretrain_of
-        return _pretrained(name, out), (_pretraining(name),)
+        return _pretrained_model(name, out), (_pretraining_name(name),)
     if variant.model:
         return variant.model, ()
-    return str(one.folder / "adapt" / "model"), (_adapting(one.folder, out),)
+    return str(one.folder / "adapt" / "model"), (_adaptation_name(one.folder, out),)
 
 
-def _adapting(folder: Path, out: Path) -> str:
+def _adaptation_name(folder: Path, out: Path) -> str:
     return f"{folder.relative_to(out)}: adapt"
 
 
-def check_notes(steps: Sequence[SweepStep], what: Sweep) -> None:
+def check_notes(steps: Sequence[SweepStep], sweep: Sweep) -> None:
     """Raises InputError for a note on an unknown setting, or a value that differs without a reason."""
-    titles = what.titles
+    titles = sweep.titles
     for step in steps:
         values = step.values
         for name, note in step.notes.items():
@@ -253,14 +256,14 @@ OWN_SPLIT = ("train",)
 class PriorExposure:
     """Answers that a model has read in earlier training: data, splits and examples."""
 
-    by: str
-    """The step, or the weights, that read them."""
+    model: str
+    """The step or the weights that read them."""
     data: tuple[str, ...]
     """References to the data."""
     splits: tuple[str, ...] = ()
     """Splits; empty: the task's own training split."""
-    only: str = ""
-    """The partition file whose examples alone were read; empty: all of the splits."""
+    partition: str = ""
+    """The partition file, if only its examples were read; empty: all of the splits."""
 
 
 def exposure_notes(steps: Sequence[SweepStep], sources: Mapping[str, SweepInput]) -> list[str]:
@@ -271,33 +274,33 @@ def exposure_notes(steps: Sequence[SweepStep], sources: Mapping[str, SweepInput]
     trained on.
     """
     return [
-        f"{step.name}: {read.by} has read the right answers of {told}, which this row hides"
+        f"{step.name}: {exposure.model} has read the right answers of {data}, which this row holds out"
         for step in steps
         if step.command == "finetune"
-        for read in _read_by_the_start(step, steps, sources)
-        for told in _beyond(read, step)
+        for exposure in _start_exposures(step, steps, sources)
+        for data in _hidden_data(exposure, step)
     ]
 
 
-def _beyond(read: PriorExposure, step: SweepStep) -> list[str]:
-    """What was read beyond a fine-tuning's own training data; empty if the data differ."""
+def _hidden_data(exposure: PriorExposure, step: SweepStep) -> list[str]:
+    """The data of an exposure that a fine-tuning is not trained on; empty if the data sets differ."""
     values = step.values
     data = references(values["data"])
-    if not set(read.data) & set(data):
+    if not set(exposure.data) & set(data):
         return []
     found = []
     learned = values["train_splits"] or OWN_SPLIT
-    more = [split for split in read.splits or OWN_SPLIT if split not in learned]
+    more = [split for split in exposure.splits or OWN_SPLIT if split not in learned]
     if more:
         found.append(f"{' and '.join(more)} of {data[0]}")
-    if values["partition"] and read.only != values["partition"]:
+    if values["partition"] and exposure.partition != values["partition"]:
         found.append(f"{data[0]} outside {values['partition']}")
-    if values["limit_train"] and not read.only:
+    if values["limit_train"] and not exposure.partition:
         found.append(f"{data[0]} beyond {values['limit_train']:,} examples")
     return found
 
 
-def _read_by_the_start(
+def _start_exposures(
     step: SweepStep, steps: Sequence[SweepStep], sources: Mapping[str, SweepInput]
 ) -> list[PriorExposure]:
     """Every exposure to answers of a step's starting model, and of the models before it."""
@@ -305,25 +308,27 @@ def _read_by_the_start(
     found = []
     for name in references(start):
         source = sources[name]
-        found += [PriorExposure(source.title, (data,)) for data in references(source.answers)]
+        found += [
+            PriorExposure(source.title, (data,)) for data in references(source.trained_on_labels)
+        ]
         if source.command == "finetune":
             made = SweepStep(name, source.command, source.settings, Path(source.path))
-            found += [_read(made), *_read_by_the_start(made, steps, sources)]
+            found += [_exposure(made), *_start_exposures(made, steps, sources)]
     for before in steps:
         if start.startswith(f"{before.out}/") and before.command in ("adapt", "pretrain"):
-            if before.command == "pretrain" and _tells(before):
-                found.append(_read(before))
-            found += _read_by_the_start(before, steps, sources)
+            if before.command == "pretrain" and _reads_answers(before):
+                found.append(_exposure(before))
+            found += _start_exposures(before, steps, sources)
     return found
 
 
-def _tells(step: SweepStep) -> bool:
+def _reads_answers(step: SweepStep) -> bool:
     """Whether a pre-training reads right answers."""
     answers = step.values["task_answers"]
-    return answers == "judged" or (answers == "right" and step.values["task"] in TOLD)
+    return answers == "judged" or (answers == "right" and step.values["task"] in TASKS_WITH_ANSWERS)
 
 
-def _read(step: SweepStep) -> PriorExposure:
+def _exposure(step: SweepStep) -> PriorExposure:
     values = step.values
     data = tuple(references(values["data"]))
     return PriorExposure(step.name, data, tuple(values["train_splits"]), values["partition"])

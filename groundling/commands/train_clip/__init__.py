@@ -22,7 +22,7 @@ from groundling.settings.training import EvaluationSettings, TrainConfig, check_
 
 
 @dataclass(frozen=True)
-class TeachConfig(Settings):
+class TrainClipConfig(Settings):
     """Training of a small CLIP, from scratch or from an existing CLIP."""
 
     model: Annotated[str, InputKind.WEIGHTS] = ""
@@ -33,7 +33,7 @@ scale. It keeps its sizes: leave --size, --patch-size, --vision-tower, --text-to
     """Captions: COCO or Karpathy's json, Conceptual Captions' tsv, Flickr8k's token.txt, your own \
 csv, tsv, json or jsonl, or a folder such as an imagefolder (docs/vision.md, "Captions and photos \
 as you have them")."""
-    reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    caption_settings: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images, searched recursively."""
     image_list: Annotated[str, InputKind.FILE] = ""
@@ -73,7 +73,7 @@ error."""
     """Save the CLIP without training: a control teacher."""
 
 
-TEACHING = TrainConfig(epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_decay=0.1)
+CLIP_TRAINING = TrainConfig(epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_decay=0.1)
 """A small CLIP from scratch."""
 
 
@@ -92,13 +92,14 @@ NEW = (
 """Settings of a new CLIP only."""
 
 
-def check(config: TeachConfig, training: TrainConfig, out: str | Path) -> None:
+def check(config: TrainClipConfig, training: TrainConfig, out: str | Path) -> None:
     """Raises InputError for settings of a new CLIP with --model, and for evaluation during training
     without data or training.
     """
     if config.model:
         changed = {
-            f"--{flag_name(name)}": vars(config)[name] != vars(TeachConfig())[name] for name in NEW
+            f"--{flag_name(name)}": vars(config)[name] != vars(TrainClipConfig())[name]
+            for name in NEW
         }
         refuse_settings(
             changed, f"is for a new CLIP, and {config.model} keeps its own; leave it out"
@@ -113,12 +114,12 @@ def check(config: TeachConfig, training: TrainConfig, out: str | Path) -> None:
         )
 
 
-def inputs(config: TeachConfig, training: TrainConfig) -> Inputs:
+def inputs(config: TrainClipConfig, training: TrainConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
     return {
         "captions": config.captions,
         "images": config.images,
-        "start": config.model,
+        "model": config.model,
         "eval_captions": config.eval_captions,
         "eval_image_list": config.eval_image_list,
     }
@@ -127,8 +128,8 @@ def inputs(config: TeachConfig, training: TrainConfig) -> Inputs:
 COMMAND = Command(
     "train-clip",
     "train a small CLIP on captioned images, e.g. as a teacher",
-    "groundling.commands.train_clip.run:teach",
-    {"_own": TeachConfig(), "_train": TEACHING, **SHARED},
+    "groundling.commands.train_clip.run:train_clip",
+    {"_own": TrainClipConfig(), "_train": CLIP_TRAINING, **SHARED},
     title="Train",
     example="groundling train-clip --captions my_data/captions.csv --images my_data/photos --out "
     "runs/my_clip",

@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer, PreTrainedTokenizerBase
 
-from groundling.commands.train_clip import TEACHING, TeachConfig
+from groundling.commands.train_clip import CLIP_TRAINING, TrainClipConfig
 from groundling.core.rng import derive_seed
 from groundling.data.captions.captions import (
     CaptionedImage,
@@ -27,7 +27,7 @@ from groundling.data.captions.captions import (
     keep_listed,
     read_captions,
 )
-from groundling.data.image_samples import CaptionedImageDataset, Cut
+from groundling.data.image_samples import CaptionedImageDataset, PixelMaker
 from groundling.data.samples import ClipRowEncoder
 from groundling.models.clip import ClipDualEncoder, load_clip_dual_encoder
 from groundling.models.loading import load_tokenizer, precision_note
@@ -145,7 +145,7 @@ COUNTS = ("images", "captions")
 """Counts among the scores of `retrieval`."""
 
 
-def teach(config: TeachConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+def train_clip(config: TrainClipConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
     """Train the CLIP and write `model`, a stock HF CLIP folder; returns the result.
 
     Raises InputError if captions or images are missing or malformed.
@@ -154,7 +154,7 @@ def teach(config: TeachConfig, training: TrainConfig, run: Run) -> dict[str, Any
     images = data.images
     model, cut = _model(run, images, config, training)
     contrast = ClipContrastiveLoss(model.sizes)
-    run.note(*data.notes, *_of_start(config.model, training))
+    run.note(*data.notes, *_learning_rate_note(config.model, training))
     if config.model:
         run.note(*precision_note(config.model))
     if not config.untrained:
@@ -162,8 +162,14 @@ def teach(config: TeachConfig, training: TrainConfig, run: Run) -> dict[str, Any
     window = model.clip.config.text_config.max_position_embeddings
     size = model.clip.config.vision_config.image_size
     texts = ClipRowEncoder(model.tokenizer, window, max_windows=1)
-    seen = partial(CaptionedImageDataset, folder=config.images, size=size, captions=texts, cut=cut)
-    samples = seen(images, shift=config.max_shift, flip=config.flip)
+    make_dataset = partial(
+        CaptionedImageDataset,
+        folder=config.images,
+        size=size,
+        captions=texts,
+        make_pixels=cut,
+    )
+    samples = make_dataset(images, shift=config.max_shift, flip=config.flip)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     result: dict[str, Any] = {
         "images": len(images),
@@ -171,11 +177,15 @@ def teach(config: TeachConfig, training: TrainConfig, run: Run) -> dict[str, Any
         "parameters": parameters,
     }
     if config.model:
-        result["start"] = config.model
-    held_out = seen(data.held_out, augment=False) if data.held_out else None
+        result["model"] = config.model
+    held_out = make_dataset(data.held_out, augment=False) if data.held_out else None
     if not config.untrained:
-        exam = None if held_out is None else _exam(model, held_out, config.examining)
-        result |= train(model, [contrast], samples, training, run.folder, evaluator=exam)
+        evaluator = (
+            None
+            if held_out is None
+            else _make_retrieval_evaluator(model, held_out, config.examining)
+        )
+        result |= train(model, [contrast], samples, training, run.folder, evaluator=evaluator)
         run.note(*selection_bias_note(result))
     if held_out is not None:
         result["retrieval"] = retrieval(model, held_out)
@@ -183,10 +193,14 @@ def teach(config: TeachConfig, training: TrainConfig, run: Run) -> dict[str, Any
     return result
 
 
-def _exam(
-    model: ClipDualEncoder, held_out: CaptionedImageDataset, examining: EvaluationSettings
+def _make_retrieval_evaluator(
+    model: ClipDualEncoder,
+    held_out: CaptionedImageDataset,
+    examining: EvaluationSettings,
 ) -> Evaluator | None:
-    """Evaluator of retrieval every --eval-every epochs, by mean recall; None without."""
+    """Evaluator of retrieval, run every --eval-every epochs and judged by mean recall; None without
+    --eval-every.
+    """
 
     def measure() -> dict[str, float]:
         found = [retrieval(model, held_out)]
@@ -196,19 +210,19 @@ def _exam(
     return make_evaluator(examining, "held-out images", MEAN, measure)
 
 
-def _of_start(start: str, training: TrainConfig) -> list[str]:
-    """Note on the learning rate for an existing CLIP."""
-    if not start or training.lr < TEACHING.lr:
+def _learning_rate_note(model: str, training: TrainConfig) -> list[str]:
+    """Note if the learning rate is too high for an existing CLIP."""
+    if not model or training.lr < CLIP_TRAINING.lr:
         return []
     return [
-        f"--model {start}: learning rate {training.lr:g} is for a CLIP from scratch and would undo its pre-training; "
+        f"--model {model}: learning rate {training.lr:g} is for a CLIP from scratch and would undo its pre-training; "
         "use e.g. --lr 1e-5"
     ]
 
 
 def _model(
-    run: Run, images: Sequence[CaptionedImage], config: TeachConfig, training: TrainConfig
-) -> tuple[ClipDualEncoder, Cut | None]:
+    run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig, training: TrainConfig
+) -> tuple[ClipDualEncoder, PixelMaker | None]:
     """The existing CLIP and its image preprocessing, or a new one, with a tokenizer trained on the
     captions.
     """
@@ -238,33 +252,35 @@ class _CaptionData:
     missing: int
     """Number of training images that are missing."""
     held_out: list[CaptionedImage]
-    """Evaluation images; empty unless asked for."""
+    """Evaluation images; empty without evaluation settings."""
     notes: list[str]
 
 
-def _data(config: TeachConfig) -> _CaptionData:
+def _data(config: TrainClipConfig) -> _CaptionData:
     """Training and evaluation images; raises InputError if they are missing or malformed."""
-    reading = config.reading
-    told = read_captions(config.captions, reading.caption_splits, reading.columns)
-    images = keep_listed(told.images, config.image_list) if config.image_list else told.images
-    there = find_images(images, config.images, told.path)
-    images = there.select_images(config.skip_missing, config.images)
-    missing = len(there.missing)
-    notes = [*told.guess_note, *told.notes, *there.notes]
+    settings = config.caption_settings
+    captions = read_captions(config.captions, settings.caption_splits, settings.columns)
+    images = captions.images
+    if config.image_list:
+        images = keep_listed(images, config.image_list)
+    found = find_images(images, config.images, captions.path)
+    images = found.select_images(config.skip_missing, config.images)
+    missing = len(found.missing)
+    notes = [*captions.column_notes, *captions.notes, *found.notes]
     if not config.eval_image_list and not config.eval_captions and not config.eval_splits:
         return _CaptionData(images, missing, [], notes)
     if config.eval_captions or config.eval_splits:
         file = config.eval_captions or config.captions
         splits = config.eval_splits
-        if reading.caption_splits and not splits and has_splits(file):
-            splits = reading.caption_splits
-        told = read_captions(file, splits, reading.columns)
-    held_out = (
-        keep_listed(told.images, config.eval_image_list) if config.eval_image_list else told.images
-    )
-    there = find_images(held_out, config.images, told.path)
-    held_out = there.select_images(config.skip_missing, config.images)
-    notes += [*told.notes, *there.notes]
+        if settings.caption_splits and not splits and has_splits(file):
+            splits = settings.caption_splits
+        captions = read_captions(file, splits, settings.columns)
+    held_out = captions.images
+    if config.eval_image_list:
+        held_out = keep_listed(held_out, config.eval_image_list)
+    found = find_images(held_out, config.images, captions.path)
+    held_out = found.select_images(config.skip_missing, config.images)
+    notes += [*captions.notes, *found.notes]
     notes += training_overlap_note(
         [one.file for one in held_out], [one.file for one in images], "images"
     )

@@ -33,14 +33,14 @@ from groundling.data.images import (
     normalize_unicode,
     unread_images,
 )
-from groundling.data.tables import OWN, ROWS, lines_of
+from groundling.data.tables import DATA_FILES, ROWS, lines_of
 from groundling.runs.folder import read_json
 from groundling.runs.hashing import sha256_of
 from groundling.settings.input_settings import CaptionColumns
 
 NUMBERED = re.compile(r"(\S+\.\w+) \d+")
 """A line of Karpathy's lists: the image's path and its number."""
-GUESSED = CaptionColumns()
+DETECTED_COLUMNS = CaptionColumns()
 """No column is named; columns are detected."""
 
 
@@ -63,7 +63,7 @@ class CaptionCollection:
         self,
         path: str | Path,
         splits: Sequence[str] | None = (),
-        columns: CaptionColumns = GUESSED,
+        columns: CaptionColumns = DETECTED_COLUMNS,
         content: object = None,
     ) -> None:
         """Reads `path`; never raises InputError.
@@ -71,10 +71,10 @@ class CaptionCollection:
         `splits`: the splits to read from Karpathy's json, None for all. `content`: the parsed JSON
         of the file, if it has been read.
         """
-        self.reading: CaptionFile = read_file(Path(path), splits, columns, content)
-        self.path = self.reading.path
-        if not self.reading.rows and not self.reading.faults:
-            self.reading.add_fault("none", f"{self.path}: no captions found")
+        self.caption_file: CaptionFile = read_file(Path(path), splits, columns, content)
+        self.path = self.caption_file.path
+        if not self.caption_file.rows and not self.caption_file.faults:
+            self.caption_file.add_fault("none", f"{self.path}: no captions found")
 
     @cached_property
     def images(self) -> list[CaptionedImage]:
@@ -83,7 +83,7 @@ class CaptionCollection:
         Images without captions are left out.
         """
         grouped: dict[tuple[str, str], list[str]] = {}
-        for row in self.reading.rows:
+        for row in self.caption_file.rows:
             grouped.setdefault((row.image, row.file), []).append(row.caption)
         return [
             CaptionedImage(image, file, tuple(captions))
@@ -93,7 +93,7 @@ class CaptionCollection:
     @property
     def text_faults(self) -> list[str]:
         """Faults of its texts: one line for each kind, with the number of such faults."""
-        return _lines(self.reading.faults.values())
+        return _lines(self.caption_file.faults.values())
 
     @cached_property
     def faults(self) -> list[str]:
@@ -101,26 +101,28 @@ class CaptionCollection:
 
         Each caption needs an image, and each image its own file.
         """
-        imageless = [self.reading.imageless] if self.reading.imageless else []
-        return self.text_faults + _lines([imageless, _shared_files(self.path, self.reading.rows)])
+        imageless = [self.caption_file.imageless] if self.caption_file.imageless else []
+        return self.text_faults + _lines(
+            [imageless, _shared_files(self.path, self.caption_file.rows)]
+        )
 
     @property
     def notes(self) -> list[str]:
         """Notes on ignored entries: captions without text, and names that occur twice."""
-        return _lines(self.reading.remarks.values())
+        return _lines(self.caption_file.remarks.values())
 
     @property
-    def guess_note(self) -> list[str]:
+    def column_notes(self) -> list[str]:
         """A note on how a table was read: its separator, if unusual, and columns that were
         detected from their values.
         """
-        said = [self.reading.separators] if self.reading.separators else []
-        if self.reading.guessed:
-            said.append(
-                f"{self.path}: {self.reading.about}, detected from their values; change it with --caption-column and "
-                "--image-column"
+        notes = [self.caption_file.separators] if self.caption_file.separators else []
+        if self.caption_file.columns_detected:
+            notes.append(
+                f"{self.path}: {self.caption_file.summary}, detected from their values; to change "
+                "them, pass --caption-column and --image-column"
             )
-        return said
+        return notes
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class CaptionSelection:
     """Selects captions: by split in Karpathy's json, by column in tables."""
 
     splits: tuple[str, ...] = ()
-    columns: CaptionColumns = GUESSED
+    columns: CaptionColumns = DETECTED_COLUMNS
 
     def for_files(self, files: Sequence[str | Path]) -> list[CaptionSelection]:
         """The selection for each of several files.
@@ -137,25 +139,25 @@ class CaptionSelection:
         """
         if len(files) == 1:
             return [self]
-        has_columns = self.columns != GUESSED
+        has_columns = self.columns != DETECTED_COLUMNS
         split = [file for file in files if self.splits and has_splits(file)]
         tables = [file for file in files if has_columns and is_table(file)]
         return [
             CaptionSelection(
                 self.splits if file in split or not split else (),
-                self.columns if file in tables or not tables else GUESSED,
+                self.columns if file in tables or not tables else DETECTED_COLUMNS,
             )
             for file in files
         ]
 
 
-def _lines(sorts: Iterable[Sequence[str]]) -> list[str]:
+def _lines(messages_by_kind: Iterable[Sequence[str]]) -> list[str]:
     """The first message of every kind, and their number."""
-    return [messages[0] + count_suffix(messages) for messages in sorts if messages]
+    return [messages[0] + count_suffix(messages) for messages in messages_by_kind if messages]
 
 
 def read_captions(
-    path: str | Path, splits: Sequence[str] | None = (), columns: CaptionColumns = GUESSED
+    path: str | Path, splits: Sequence[str] | None = (), columns: CaptionColumns = DETECTED_COLUMNS
 ) -> CaptionCollection:
     """Captions whose images and texts can be used.
 
@@ -167,14 +169,14 @@ def read_captions(
             have the same file, a file with splits is read without `splits`, or one without
             splits is read with them.
     """
-    told = CaptionCollection(path, splits, columns)
-    for fault in told.faults:
+    collection = CaptionCollection(path, splits, columns)
+    for fault in collection.faults:
         raise InputError(fault)
-    return told
+    return collection
 
 
 def caption_lines(
-    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = GUESSED
+    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = DETECTED_COLUMNS
 ) -> list[str]:
     """All captions of a caption file as plain text, image by image; image files are not checked.
 
@@ -185,7 +187,7 @@ def caption_lines(
 
 
 def captions_of_images(
-    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = GUESSED
+    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = DETECTED_COLUMNS
 ) -> list[tuple[str, str]]:
     """The same captions, each with its image's path without the ending, the image's id in
     region stores; empty for none.
@@ -202,9 +204,9 @@ def captions_of_images(
 
 def is_captions(path: Path) -> bool:
     """Whether a text file holds captions: by its ending, or as a table whose header names captions."""
-    if path.is_dir() or path.suffix in OWN or path.name.endswith("token.txt"):
+    if path.is_dir() or path.suffix in DATA_FILES or path.name.endswith("token.txt"):
         return True
-    return path.suffix == ".txt" and layout_of(path, GUESSED) == TABLE
+    return path.suffix == ".txt" and layout_of(path, DETECTED_COLUMNS) == TABLE
 
 
 def has_splits(path: str | Path) -> bool:
@@ -323,11 +325,11 @@ def find_images(
         if os.path.isfile(folder / image.file):
             place[image.file] = _in_one_spelling(image.file, folder)
     elsewhere = [image.file for image in images if image.file not in place]
-    names = FileNameMatcher(_pictures_below(folder) if elsewhere else ())
-    found = _found(elsewhere, names, where, folder)
-    place |= found
-    _refuse_two_of_one(place, where)
-    there = [replace(one, file=place[one.file]) for one in images if one.file in place]
+    names = FileNameMatcher(_images_below(folder) if elsewhere else ())
+    matches = _match_names(elsewhere, names, where, folder)
+    place |= matches
+    _refuse_shared_files(place, where)
+    available = [replace(one, file=place[one.file]) for one in images if one.file in place]
     missing = [one for one in images if one.file not in place]
     fault = ""
     if missing:
@@ -338,8 +340,8 @@ def find_images(
             f"{_outside(files, folder)}{names.case_note(files)}{unread}add them to {folder} or pass "
             "--skip-missing"
         )
-    notes = _in_other_form(found, where) + _with_other_ending(found, where)
-    return ImageAvailability(there, missing, fault, notes)
+    notes = _in_other_form(matches, where) + _with_other_ending(matches, where)
+    return ImageAvailability(available, missing, fault, notes)
 
 
 def _outside(files: Sequence[str], folder: Path) -> str:
@@ -357,7 +359,7 @@ def _in_one_spelling(file: str, folder: Path) -> str:
     return os.path.relpath(folder / plain, folder) if is_roundabout else plain
 
 
-def _pictures_below(folder: Path) -> Iterator[str]:
+def _images_below(folder: Path) -> Iterator[str]:
     """The images below a folder, by their paths from there."""
     # rglob takes seconds for the many thousands of images that a folder may have.
     for place, folders, names in os.walk(folder):
@@ -367,31 +369,31 @@ def _pictures_below(folder: Path) -> Iterator[str]:
             yield (below / name).as_posix()
 
 
-def _found(
-    wanted: Sequence[str], names: FileNameMatcher, where: str, folder: Path | None = None
+def _match_names(
+    names_to_match: Sequence[str], matcher: FileNameMatcher, where: str, folder: Path | None = None
 ) -> dict[str, str]:
     """Matches for names that do not occur exactly: each with the existing name that it means.
 
     `folder`: the folder, if the names are files; copies of one file are the same. Raises InputError
     if a name has several matches.
     """
-    found = {}
+    match_of = {}
     faults = []
-    for name in dict.fromkeys(wanted):
-        fitting = names.find(name) if name else []
+    for name in dict.fromkeys(names_to_match):
+        fitting = matcher.find(name) if name else []
         if len(fitting) > 1 and folder and len({sha256_of(folder / one) for one in fitting}) == 1:
-            found[name] = fitting[0]
+            match_of[name] = fitting[0]
         elif len(fitting) > 1:
             faults.append(
                 f"{where}: {name} may be {fitting[0]} or {fitting[1]}; add the folder to the name"
             )
         elif fitting:
-            found[name] = fitting[0]
+            match_of[name] = fitting[0]
     raise_first(faults)
-    return found
+    return match_of
 
 
-def _refuse_two_of_one(place: Mapping[str, str], where: str) -> None:
+def _refuse_shared_files(place: Mapping[str, str], where: str) -> None:
     """Raises InputError if two names match one file."""
     first: dict[str, str] = {}
     faults = []
@@ -404,9 +406,9 @@ def _refuse_two_of_one(place: Mapping[str, str], where: str) -> None:
     raise_first(faults)
 
 
-def _in_other_form(found: Mapping[str, str], where: str) -> tuple[str, ...]:
+def _in_other_form(matches: Mapping[str, str], where: str) -> tuple[str, ...]:
     """A note if names were found in another Unicode form."""
-    other = [name for name, file in found.items() if _differs(name, file)]
+    other = [name for name, file in matches.items() if _differs(name, file)]
     if not other:
         return ()
     return (
@@ -415,9 +417,9 @@ def _in_other_form(found: Mapping[str, str], where: str) -> tuple[str, ...]:
     )
 
 
-def _with_other_ending(found: Mapping[str, str], where: str) -> tuple[str, ...]:
+def _with_other_ending(matches: Mapping[str, str], where: str) -> tuple[str, ...]:
     """A note if names were found with other capitals in their ending."""
-    other = [name for name, file in found.items() if differs_in_ending(name, file)]
+    other = [name for name, file in matches.items() if differs_in_ending(name, file)]
     if not other:
         return ()
     return (
@@ -465,21 +467,25 @@ def images_in_store(
     elsewhere = [one.file for one in images if one.file not in place]
     if elsewhere:
         stems = {file: image_id(file) for file in elsewhere}
-        found = _found(list(stems.values()), FileNameMatcher(ids), str(source))
+        match_of = _match_names(list(stems.values()), FileNameMatcher(ids), str(source))
         place |= {
-            file: normalize_unicode(found[name]) for file, name in stems.items() if name in found
+            file: normalize_unicode(match_of[name])
+            for file, name in stems.items()
+            if name in match_of
         }
-    there = [one for one in images if one.file in place]
-    lacking = [one for one in images if one.file not in place]
+    available = [one for one in images if one.file in place]
+    missing = [one for one in images if one.file not in place]
     fault = ""
-    if lacking:
+    if missing:
         fault = (
-            f"{source}: {len(lacking)} of {len(images)} captioned images are not in the store, "
-            f"the first is {image_id(lacking[0].file)!r}; add them to {store} or pass --skip-missing"
+            f"{source}: {len(missing)} of {len(images)} captioned images are not in the store, "
+            f"the first is {image_id(missing[0].file)!r}; add them to {store} or pass --skip-missing"
         )
-    with_store_ids(there)
-    _refuse_two_of_one(place, str(source))
-    return ImageAvailability([replace(one, id=place[one.file]) for one in there], lacking, fault)
+    with_store_ids(available)
+    _refuse_shared_files(place, str(source))
+    return ImageAvailability(
+        [replace(one, id=place[one.file]) for one in available], missing, fault
+    )
 
 
 def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from groundling.core.errors import (
+    DUPLICATE,
     EMPTY,
-    TWICE,
     InputError,
     convert_read_errors,
     duplicates,
     require_known,
 )
-from groundling.data.images import HEIF, PICTURES, is_image_file
+from groundling.data.images import HEIF_ENDINGS, IMAGE_ENDINGS, is_image_file
 from groundling.data.tables import (
-    OWN,
+    DATA_FILES,
     ROWS,
     RowPosition,
     default_dialect,
@@ -48,9 +48,9 @@ IMAGEFOLDER = "imagefolder"
 PAIRS = "images with their captions beside them"
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 """File names of an imagefolder's captions (Hugging Face's datasets library)."""
-MOST_TRIED = 100
+MAX_IMAGES_CHECKED = 100
 """Number of images in a folder that are checked for a caption file beside them."""
-HALF = re.compile("[\\ud800-\\udfff]")
+SURROGATE = re.compile("[\\ud800-\\udfff]")
 """Half of a surrogate pair, which JSON can contain, but text cannot."""
 SPLITS = ("train", "restval", "val", "test")
 """Names of the splits in Karpathy's json."""
@@ -82,11 +82,11 @@ class CaptionFile:
     """Faults for which every command rejects the file, by kind: a message for each place."""
     remarks: dict[str, list[str]] = field(default_factory=dict)
     """Entries that commands ignore, with a note."""
-    about: str = ""
+    summary: str = ""
     """The columns or splits that were read; empty if there are none."""
     separators: str = ""
     """A note on a table whose separator is not the default."""
-    guessed: bool = False
+    columns_detected: bool = False
     """Whether columns were detected from their values, because no name was recognised."""
     splits: Counter[str] = field(default_factory=Counter)
     """Number of images by split, in a file with splits."""
@@ -97,23 +97,23 @@ class CaptionFile:
     sidecars: list[Path] = field(default_factory=list)
     """The caption files that were read beside images."""
 
-    def add_fault(self, sort: str, message: str) -> None:
+    def add_fault(self, kind: str, message: str) -> None:
         """Add a message of a kind."""
-        self.faults.setdefault(sort, []).append(message)
+        self.faults.setdefault(kind, []).append(message)
 
-    def add_remark(self, place: str, what: str) -> None:
+    def add_remark(self, place: str, message: str) -> None:
         """Add a place with a note."""
-        self.remarks.setdefault(what, []).append(f"{self.path}, {place}: {what}")
+        self.remarks.setdefault(message, []).append(f"{self.path}, {place}: {message}")
 
     def add_row(self, place: str, image: str, file: str, caption: str) -> None:
         """Add a caption; one of white space alone gets a remark."""
         text = " ".join(caption.split())
         # File names can contain such a half: Python represents bytes that are not UTF-8 in this
         # way.
-        half = HALF.search(text if self.layout == PAIRS else text + image)
-        if half is not None:
-            what = f"{half[0]!a} is half a character; write the text in UTF-8"
-            self.add_fault("half", f"{self.path}, {place}: {what}")
+        surrogate = SURROGATE.search(text if self.layout == PAIRS else text + image)
+        if surrogate is not None:
+            message = f"{surrogate[0]!a} is half a character; write the text in UTF-8"
+            self.add_fault("half", f"{self.path}, {place}: {message}")
         elif text:
             self.rows.append(CaptionRow(place, image, file, text))
         else:
@@ -122,7 +122,7 @@ class CaptionFile:
     def remark_repeated(self, places: Sequence[str]) -> None:
         """Add a remark on names that occur more than once."""
         for place in duplicates(places):
-            self.add_remark(place, TWICE)
+            self.add_remark(place, DUPLICATE)
 
 
 def layout_of(path: Path, columns: CaptionColumns, content: object = None) -> str:
@@ -165,38 +165,40 @@ def read_file(
     `splits` None: all splits of the file. `content`: the parsed JSON of the
     file, if it has been read.
     """
-    reading = CaptionFile(path, "", content=content)
+    caption_file = CaptionFile(path, "", content=content)
     try:
         if path.suffix == ".json" and content is None:
-            reading.content = read_json(path)
-        reading.layout = layout_of(path, columns, reading.content) or _usual_layout(reading)
-        if splits and reading.layout != KARPATHY:
+            caption_file.content = read_json(path)
+        caption_file.layout = layout_of(path, columns, caption_file.content) or _usual_layout(
+            caption_file
+        )
+        if splits and caption_file.layout != KARPATHY:
             raise InputError(
                 f"{path}: its images have no splits, but the splits {', '.join(splits)} are selected; "
-                "expected Karpathy's json"
+                "pass Karpathy's json, or leave --caption-splits out"
             )
         chosen = columns.caption_column or columns.image_column
-        if chosen and reading.layout not in (TABLE, IMAGEFOLDER):
+        if chosen and caption_file.layout not in (TABLE, IMAGEFOLDER):
             raise InputError(
-                f"{path}: {reading.layout} have no columns to choose from; leave --caption-column and "
+                f"{path}: {caption_file.layout} have no columns to choose from; leave --caption-column and "
                 "--image-column out"
             )
-        if reading.layout == KARPATHY:
-            _karpathy(reading, reading.content["images"], splits)
+        if caption_file.layout == KARPATHY:
+            _karpathy(caption_file, caption_file.content["images"], splits)
         else:
-            READERS[reading.layout](reading, columns)
+            READERS[caption_file.layout](caption_file, columns)
     except InputError as error:
-        reading.add_fault("unreadable", str(error))
-    reading.content = None  # this may free hundreds of megabytes
-    return reading
+        caption_file.add_fault("unreadable", str(error))
+    caption_file.content = None  # this may free hundreds of megabytes
+    return caption_file
 
 
-def _usual_layout(reading: CaptionFile) -> str:
+def _usual_layout(caption_file: CaptionFile) -> str:
     """The default layout for a file or folder whose contents are not recognised.
 
     Raises InputError if there is none.
     """
-    path = reading.path
+    path = caption_file.path
     if path.suffix == ".tar":
         raise InputError(
             f"{path}: shards must be unpacked; unpack it with `tar -xf` into a folder of its own"
@@ -206,7 +208,7 @@ def _usual_layout(reading: CaptionFile) -> str:
     if path.suffix == ".tsv":
         return CONCEPTUAL
     if path.suffix == ".json":
-        return TABLE if isinstance(reading.content, list) else COCO
+        return TABLE if isinstance(caption_file.content, list) else COCO
     return TABLE if path.suffix in ROWS else FLICKR8K
 
 
@@ -224,7 +226,7 @@ def _what_is_in(folder: Path) -> str:
 
 
 def _may_hold(path: Path) -> bool:
-    is_named_so = path.suffix in OWN or path.name.endswith("token.txt")
+    is_named_so = path.suffix in DATA_FILES or path.name.endswith("token.txt")
     return is_named_so and path.is_file()
 
 
@@ -238,7 +240,9 @@ def is_karpathy(content: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(first, dict) and {"split", "sentences"} <= first.keys()
 
 
-def _karpathy(reading: CaptionFile, images: Sequence[Any], splits: Sequence[str] | None) -> None:
+def _karpathy(
+    caption_file: CaptionFile, images: Sequence[Any], splits: Sequence[str] | None
+) -> None:
     """The captions of the images of some splits.
 
     An image file is identified by its name alone, as in COCO.
@@ -258,70 +262,75 @@ def _karpathy(reading: CaptionFile, images: Sequence[Any], splits: Sequence[str]
                 if not isinstance(text, str):
                     raise TypeError(f"{json.dumps(text)[:40]} is not a text")
         except (KeyError, TypeError) as error:
-            what = "expected `split`, `filename` and `sentences` with `raw`, as Karpathy's json has them"
-            reading.add_fault(what, f"{reading.path}, {where}: {what} ({error})")
+            expected = "expected `split`, `filename` and `sentences` with `raw`, as Karpathy's json has them"
+            caption_file.add_fault(expected, f"{caption_file.path}, {where}: {expected} ({error})")
             continue
-        reading.splits[split] += 1
+        caption_file.splits[split] += 1
         if splits is None or split in splits:
             for caption in captions:
-                reading.add_row(where, str(name), file, caption)
-    for split, count in reading.splits.items():
+                caption_file.add_row(where, str(name), file, caption)
+    for split, count in caption_file.splits.items():
         if split not in SPLITS and split not in (splits or ()):
-            reading.add_remark(
+            caption_file.add_remark(
                 f"{count:,} images",
                 f"their split {split!r} is not one of {', '.join(SPLITS)}; read with --caption-splits {split} alone",
             )
-    reading.about = ", ".join(f"{split}: {count:,}" for split, count in reading.splits.items())
-    unknown = [split for split in splits or () if split not in reading.splits]
+    caption_file.summary = ", ".join(
+        f"{split}: {count:,}" for split, count in caption_file.splits.items()
+    )
+    unknown = [split for split in splits or () if split not in caption_file.splits]
     if unknown or splits == () or splits == []:
-        asked = f"no split is called {unknown[0]!r}" if unknown else "it has several splits"
-        offered = ", ".join(reading.splits)
-        reading.add_fault(
-            "splits", f"{reading.path}: {asked}; pass --caption-splits with some of: {offered}"
+        problem = f"no split is called {unknown[0]!r}" if unknown else "it has several splits"
+        offered = ", ".join(caption_file.splits)
+        caption_file.add_fault(
+            "splits",
+            f"{caption_file.path}: {problem}; pass --caption-splits with some of: {offered}",
         )
 
 
-def _coco(reading: CaptionFile, columns: CaptionColumns) -> None:
-    path = reading.path
-    content = reading.content
+def _coco(caption_file: CaptionFile, columns: CaptionColumns) -> None:
+    path = caption_file.path
+    content = caption_file.content
     images = content.get("images") if _is_dict(content) else None
     notes = content.get("annotations") if _is_dict(content) else None
     if not isinstance(images, list) or not isinstance(notes, list):
         raise InputError(f"{path}: not COCO captions; expected the keys `images` and `annotations`")
-    files = _coco_files(reading, images)
+    files = _coco_files(caption_file, images)
     for number, entry in enumerate(notes):
         where = f"annotations[{number}]"
         if not _is_dict(entry) or not isinstance(entry.get("caption"), str):
-            reading.add_fault(
+            caption_file.add_fault(
                 "caption", f"{path}: {where} has no text in `caption`; expected COCO captions"
             )
             continue
         image = entry.get("image_id")
         if not isinstance(image, int | str) or image not in files:
-            if "image" in reading.faults:
+            if "image" in caption_file.faults:
                 continue  # it may be the very field that cannot be read
-            reading.add_fault("image_id", f"{path}: {where} names image {image}, not in `images`")
+            caption_file.add_fault(
+                "image_id", f"{path}: {where} names image {image}, not in `images`"
+            )
             continue
-        reading.add_row(where, str(image), files[image], entry["caption"])
-    reading.remark_repeated([f"image {one['id']}" for one in images if _has_file(one)])
-    reading.remark_repeated(
+        caption_file.add_row(where, str(image), files[image], entry["caption"])
+    caption_file.remark_repeated([f"image {one['id']}" for one in images if _has_file(one)])
+    caption_file.remark_repeated(
         [f"annotation {one['id']}" for one in notes if _is_dict(one) and "id" in one]
     )
 
 
-def _coco_files(reading: CaptionFile, images: Sequence[Any]) -> dict[int | str, str]:
+def _coco_files(caption_file: CaptionFile, images: Sequence[Any]) -> dict[int | str, str]:
     """The images' files by id."""
     files: dict[int | str, str] = {}
     for number, image in enumerate(images):
         if not _has_file(image):
-            reading.add_fault(
+            caption_file.add_fault(
                 "image",
-                f"{reading.path}: images[{number}] has no `id` or no `file_name`; expected COCO captions",
+                f"{caption_file.path}: images[{number}] has no `id` or no `file_name`; expected COCO captions",
             )
         elif files.setdefault(image["id"], image["file_name"]) != image["file_name"]:
-            reading.add_fault(
+            caption_file.add_fault(
                 "file",
-                f"{reading.path}: images[{number}] has the id {image['id']} of an earlier image with a different "
+                f"{caption_file.path}: images[{number}] has the id {image['id']} of an earlier image with a different "
                 "`file_name`; give every image an id of its own",
             )
     return files
@@ -340,22 +349,22 @@ def _has_file(image: object) -> TypeGuard[dict[str, Any]]:
 # -- lines and rows ----------------------------------------------------------------------------------------------------
 
 
-def _flickr8k(reading: CaptionFile, columns: CaptionColumns) -> None:
+def _flickr8k(caption_file: CaptionFile, columns: CaptionColumns) -> None:
     expected = "expected file#number<TAB>caption"
     keys = []
-    for number, line in enumerate(lines_of(reading.path), 1):
+    for number, line in enumerate(lines_of(caption_file.path), 1):
         key, tab, caption = line.partition("\t")
         file, sign, _ = key.partition("#")
         if not tab or not sign:
-            reading.add_fault(expected, f"{reading.path}, line {number}: {expected}")
+            caption_file.add_fault(expected, f"{caption_file.path}, line {number}: {expected}")
             continue
         keys.append(key)
-        reading.add_row(f"line {number}", file, file, caption)
-    reading.remark_repeated(keys)
+        caption_file.add_row(f"line {number}", file, file, caption)
+    caption_file.remark_repeated(keys)
 
 
-def _conceptual(reading: CaptionFile, columns: CaptionColumns) -> None:
-    path = reading.path
+def _conceptual(caption_file: CaptionFile, columns: CaptionColumns) -> None:
+    path = caption_file.path
     expected = "expected caption<TAB>image file"
     fields_by_line = [line.split("\t") for line in lines_of(path)]
     whole = [fields for fields in fields_by_line if len(fields) > 1]
@@ -369,15 +378,15 @@ def _conceptual(reading: CaptionFile, columns: CaptionColumns) -> None:
     (usual, _), *_ = Counter(map(len, whole)).most_common(1) or [(2, 0)]
     for number, fields in enumerate(fields_by_line, 1):
         if len(fields) < 2:
-            reading.add_fault(expected, f"{path}, line {number}: {expected}")
+            caption_file.add_fault(expected, f"{path}, line {number}: {expected}")
             continue
         if len(fields) != usual:
             what = f"{len(fields)} fields, other lines have {usual}"
             advice = "a tab separates columns and cannot be part of a text"
-            reading.add_fault("fields", f"{path}, line {number}: {what}; {advice}")
+            caption_file.add_fault("fields", f"{path}, line {number}: {what}; {advice}")
             continue
         caption, link = fields[:2]
-        reading.add_row(f"line {number}", link.strip(), image_file_of(link), caption)
+        caption_file.add_row(f"line {number}", link.strip(), image_file_of(link), caption)
 
 
 def _are_swapped(images: Sequence[str], captions: Sequence[str]) -> bool:
@@ -394,28 +403,28 @@ def image_file_of(link: str) -> str:
     return name
 
 
-def _table(reading: CaptionFile, columns: CaptionColumns) -> None:
-    _rows_of_table(reading, reading.path, columns)
+def _table(caption_file: CaptionFile, columns: CaptionColumns) -> None:
+    _rows_of_table(caption_file, caption_file.path, columns)
 
 
-def _imagefolder(reading: CaptionFile, columns: CaptionColumns) -> None:
+def _imagefolder(caption_file: CaptionFile, columns: CaptionColumns) -> None:
     """The table of an imagefolder, in which images are named by their paths from its folder."""
-    file = reading.path
+    file = caption_file.path
     if file.is_dir():
         file = next(file / name for name in METADATA if (file / name).is_file())
     if file.suffix == ".parquet":
         raise InputError(f"{file}: parquet is not read; save it as metadata.jsonl or metadata.csv")
-    reading.path = file
-    _rows_of_table(reading, file, columns)
+    caption_file.path = file
+    _rows_of_table(caption_file, file, columns)
 
 
-def _rows_of_table(reading: CaptionFile, path: Path, columns: CaptionColumns) -> None:
+def _rows_of_table(caption_file: CaptionFile, path: Path, columns: CaptionColumns) -> None:
     header, rows = rows_with_header(path)
-    reading.separators = separator_note(path)
+    caption_file.separators = separator_note(path)
     cells = [row for _, row in rows]
     chosen = columns_for(path, header, cells, columns)
-    reading.about = chosen.about
-    reading.guessed = not is_headed(header, columns)
+    caption_file.summary = chosen.summary
+    caption_file.columns_detected = not is_headed(header, columns)
     if chosen.image:
         images = [str(row.get(chosen.image, "")) for row in cells]
         captions = [str(row.get(chosen.captions[0], "")) for row in cells]
@@ -426,16 +435,16 @@ def _rows_of_table(reading: CaptionFile, path: Path, columns: CaptionColumns) ->
                 f"--caption-column {chosen.image} --image-column {chosen.captions[0]}"
             )
     else:
-        reading.imageless = (
+        caption_file.imageless = (
             f"{path}: no column is recognised as image files; there are: {', '.join(header)}; "
             "pass --image-column"
         )
     for where, row in rows:
-        _row_of_table(reading, where, row, chosen)
+        _row_of_table(caption_file, where, row, chosen)
 
 
 def _row_of_table(
-    reading: CaptionFile, where: RowPosition, row: Mapping[str, Any], chosen: ChosenColumns
+    caption_file: CaptionFile, where: RowPosition, row: Mapping[str, Any], chosen: ChosenColumns
 ) -> None:
     image = ""
     try:
@@ -444,15 +453,15 @@ def _row_of_table(
         captions = [text for name in chosen.captions for text in _captions_in(row, name)]
     except InputError as error:
         field_of, _, _ = str(error).partition(" is ")
-        reading.add_fault(field_of, f"{where}: {error}")
+        caption_file.add_fault(field_of, f"{where}: {error}")
         return
     if chosen.image and not image.strip():
         what = f"column {chosen.image!r} is empty; expected an image file"
-        reading.add_fault(what, f"{where}: {what}")
+        caption_file.add_fault(what, f"{where}: {what}")
         return
     place = f"{where.unit} {where.number}"
     for caption in captions:
-        reading.add_row(place, image.strip(), image_file_of(image), caption)
+        caption_file.add_row(place, image.strip(), image_file_of(image), caption)
 
 
 def _captions_in(row: Mapping[str, Any], name: str) -> list[str]:
@@ -475,46 +484,44 @@ def _sidecars(folder: Path) -> Iterator[tuple[str, Path]]:
     for place, folders, names in os.walk(folder):
         folders.sort()
         below = Path(place).relative_to(folder)
-        there = set(names)
-        pictures = {
-            name: os.path.splitext(name)[0] for name in sorted(filter(is_image_file, names))
-        }
+        files = set(names)
+        images = {name: os.path.splitext(name)[0] for name in sorted(filter(is_image_file, names))}
         has_pairs = False
-        for name, base in pictures.items():
-            beside = _sidecar(Path(place), base, there)
-            if beside is not None:
+        for name, base in images.items():
+            sidecar = _sidecar(Path(place), base, files)
+            if sidecar is not None:
                 has_pairs = True
-                yield (below / name).as_posix(), beside
+                yield (below / name).as_posix(), sidecar
         # img2dataset names all files by numbers, and also writes json for an image that it could
         # not download.
-        bases = {os.path.splitext(name)[0] for name in there if name.endswith(SIDECARS)}
-        for base in sorted(bases.difference(pictures.values())):
-            beside = _sidecar(Path(place), base, there) if has_pairs and base.isdigit() else None
-            if beside is not None:
-                yield (below / base).as_posix(), beside
+        bases = {os.path.splitext(name)[0] for name in files if name.endswith(SIDECARS)}
+        for base in sorted(bases.difference(images.values())):
+            sidecar = _sidecar(Path(place), base, files) if has_pairs and base.isdigit() else None
+            if sidecar is not None:
+                yield (below / base).as_posix(), sidecar
 
 
 def _has_sidecars(folder: Path) -> bool:
     """Whether one of the first images below a folder has its caption beside it."""
-    looked_at = 0
+    checked = 0
     for place, folders, names in os.walk(folder):
         folders.sort()
-        there = set(names)
+        files = set(names)
         for name in filter(is_image_file, names):
-            if _sidecar(Path(place), os.path.splitext(name)[0], there) is not None:
+            if _sidecar(Path(place), os.path.splitext(name)[0], files) is not None:
                 return True
-            looked_at += 1
-            if looked_at == MOST_TRIED:
+            checked += 1
+            if checked == MAX_IMAGES_CHECKED:
                 return False
     return False
 
 
-def _sidecar(folder: Path, base: str, there: set[str]) -> Path | None:
+def _sidecar(folder: Path, base: str, files: set[str]) -> Path | None:
     """The caption file beside an image: .txt, or .json with a caption."""
-    if f"{base}.txt" in there:
+    if f"{base}.txt" in files:
         return folder / f"{base}.txt"
     path = folder / f"{base}.json"
-    if path.name in there and _caption_in_json(path) is not None:
+    if path.name in files and _caption_in_json(path) is not None:
         return path
     return None
 
@@ -528,13 +535,13 @@ def _caption_in_json(path: Path) -> str | None:
     return caption if isinstance(caption, str) else ""
 
 
-def _pairs(reading: CaptionFile, columns: CaptionColumns) -> None:
-    for image, beside in _sidecars(reading.path):
-        reading.sidecars.append(beside)
-        place = beside.relative_to(reading.path).as_posix()
-        texts = [text for text in _texts_beside(beside) if text.strip()]
+def _pairs(caption_file: CaptionFile, columns: CaptionColumns) -> None:
+    for image, sidecar in _sidecars(caption_file.path):
+        caption_file.sidecars.append(sidecar)
+        place = sidecar.relative_to(caption_file.path).as_posix()
+        texts = [text for text in _texts_beside(sidecar) if text.strip()]
         for text in texts or [""]:
-            reading.add_row(place, image, image, text)
+            caption_file.add_row(place, image, image, text)
 
 
 def _texts_beside(path: Path) -> list[str]:
@@ -567,9 +574,9 @@ IMAGES: tuple[str, ...] = (
 """Common names of a column of image files, the likeliest first."""
 CAPTIONS = ("caption", "captions", "text", "sentence", "sentences", "description", "comment")
 """Common names of a column of captions."""
-HEAD = 65_536
+MAX_HEADER_BYTES = 65_536
 """Maximum number of bytes of a first line."""
-LOOKED_AT = 100
+ROWS_CHECKED = 100
 """Number of rows from which unnamed columns are detected."""
 
 
@@ -582,37 +589,39 @@ class ChosenColumns:
     """The image column; empty if only texts are read."""
 
     @property
-    def about(self) -> str:
+    def summary(self) -> str:
         """The columns in words."""
-        told = f"captions from column {', '.join(map(repr, self.captions))}"
-        return f"{told}, images from {self.image!r}" if self.image else told
+        text = f"captions from column {', '.join(map(repr, self.captions))}"
+        return f"{text}, images from {self.image!r}" if self.image else text
 
 
 def names_image(text: str) -> bool:
     """Whether a text is a URL, or a file name with the ending of an image."""
     text = text.strip()
-    return text.startswith(("http://", "https://")) or text.lower().endswith((*PICTURES, *HEIF))
+    return text.startswith(("http://", "https://")) or text.lower().endswith(
+        (*IMAGE_ENDINGS, *HEIF_ENDINGS)
+    )
 
 
 def columns_for(
-    path: Path, header: Sequence[str], rows: Sequence[Mapping[str, Any]], told: CaptionColumns
+    path: Path, header: Sequence[str], rows: Sequence[Mapping[str, Any]], columns: CaptionColumns
 ) -> ChosenColumns:
     """The columns of captions and of image files; without an image column, only captions are read.
 
     Raises InputError if a named column is missing, or if no column is recognised as captions.
     """
-    captions = check_named_captions(path, header, told)
-    image = told.image_column or _named(IMAGES, header, captions)
+    captions = check_named_captions(path, header, columns)
+    image = columns.image_column or _named(IMAGES, header, captions)
     image = image or _only(header, captions, lambda name: _all(names_image, rows, name))
-    if image and not told.image_column and names_image(image):
+    if image and not columns.image_column and names_image(image):
         raise InputError(
             f"{path}, line 1: {image!r} is an image, not the name of a column; write a first line that names the "
             "columns, such as image and caption"
         )
     if not captions:
-        found = _named(CAPTIONS, header, [image])
-        found = found or _only(header, [image], lambda name: _all(_is_sentence, rows, name))
-        captions = [found] if found else []
+        name = _named(CAPTIONS, header, [image])
+        name = name or _only(header, [image], lambda name: _all(_is_sentence, rows, name))
+        captions = [name] if name else []
     if not captions:
         raise InputError(
             f"{path}: no column is recognised as captions; there are: {', '.join(header)}; "
@@ -621,34 +630,36 @@ def columns_for(
     return ChosenColumns(captions, image)
 
 
-def check_named_captions(path: Path, header: Sequence[str], told: CaptionColumns) -> list[str]:
+def check_named_captions(path: Path, header: Sequence[str], columns: CaptionColumns) -> list[str]:
     """The named caption columns.
 
     Raises InputError if one of them or the named image column is missing.
     """
-    captions = [name.strip() for name in told.caption_column.split(",") if name.strip()]
-    for flag, name in [("caption", one) for one in captions] + [("image", told.image_column)]:
+    captions = [name.strip() for name in columns.caption_column.split(",") if name.strip()]
+    for flag, name in [("caption", one) for one in captions] + [("image", columns.image_column)]:
         if name:
             require_known(name, header, f"{path}: no column {name!r}", f"; correct --{flag}-column")
     return captions
 
 
-def _named(names: Sequence[str], header: Sequence[str], taken: Sequence[str]) -> str:
+def _named(names: Sequence[str], header: Sequence[str], excluded: Sequence[str]) -> str:
     """The first of some names that a header has, ignoring capitals; empty if it has none."""
     # If two names differ only in capitals, the first is used.
-    there = {name.strip().lower(): name for name in reversed(header) if name not in taken}
-    return next((there[name] for name in names if name in there), "")
+    by_lower_case = {
+        name.strip().lower(): name for name in reversed(header) if name not in excluded
+    }
+    return next((by_lower_case[name] for name in names if name in by_lower_case), "")
 
 
-def _only(header: Sequence[str], taken: Sequence[str], fits: Callable[[str], bool]) -> str:
+def _only(header: Sequence[str], excluded: Sequence[str], fits: Callable[[str], bool]) -> str:
     """The only column that fits; empty if there are several or none."""
-    fitting = [name for name in header if name not in taken and fits(name)]
+    fitting = [name for name in header if name not in excluded and fits(name)]
     return fitting[0] if len(fitting) == 1 else ""
 
 
 def _all(fits: Callable[[str], bool], rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether every value of a column fits in the first rows, where it has one."""
-    values = [row.get(name) for row in rows[:LOOKED_AT]]
+    values = [row.get(name) for row in rows[:ROWS_CHECKED]]
     texts = [one for value in values for one in (value if isinstance(value, list) else [value])]
     full = [text for text in texts if isinstance(text, str) and text.strip()]
     return bool(full) and all(map(fits, full))
@@ -660,11 +671,11 @@ def _is_sentence(text: str) -> bool:
     return len(text.split()) > 1 and not is_question and not names_image(text)
 
 
-def is_headed(header: Sequence[str], told: CaptionColumns) -> bool:
+def is_headed(header: Sequence[str], columns: CaptionColumns) -> bool:
     """Whether a table has columns for images and captions, by common names or by the given ones."""
-    if told.caption_column or told.image_column:
-        asked = [*told.caption_column.split(","), told.image_column]
-        return all(name.strip() in header for name in asked if name)
+    if columns.caption_column or columns.image_column:
+        names = [*columns.caption_column.split(","), columns.image_column]
+        return all(name.strip() in header for name in names if name)
     image = _named(IMAGES, header, ())
     return bool(image) and bool(_named(CAPTIONS, header, [image]))
 
@@ -673,7 +684,7 @@ def header_of(path: Path) -> list[str]:
     """The names in the first line of a table, or of its first object; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
-            line = file.readline(HEAD).decode("utf-8-sig", "replace").rstrip("\r\n")
+            line = file.readline(MAX_HEADER_BYTES).decode("utf-8-sig", "replace").rstrip("\r\n")
     except OSError:
         return []
     line, _, _ = line.partition("\r")  # in a file with old Mac line ends, all is one line

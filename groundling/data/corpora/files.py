@@ -25,7 +25,7 @@ from groundling.core.errors import (
     require_known,
 )
 from groundling.data.captions.captions import CaptionSelection, captions_of_images, is_captions
-from groundling.data.tables import OWN, describe_bad_utf8
+from groundling.data.tables import DATA_FILES, describe_bad_utf8
 from groundling.data.text.words import Lexicon
 
 Item = TypeVar("Item")
@@ -51,8 +51,8 @@ class CorpusText(NamedTuple):
     """
 
 
-def corpus_lines(path: str | Path, wanted: CaptionSelection = EVERYTHING) -> list[str]:
-    """Non-empty lines of a text file, or the selected captions of a file or folder (`wanted`).
+def corpus_lines(path: str | Path, selection: CaptionSelection = EVERYTHING) -> list[str]:
+    """Non-empty lines of a text file, or the selected captions of a file or folder (`selection`).
 
     Captions are `.json`, `.jsonl`, `.csv`, `.tsv`, `*token.txt`, and folders.
 
@@ -60,18 +60,21 @@ def corpus_lines(path: str | Path, wanted: CaptionSelection = EVERYTHING) -> lis
         InputError: the file is missing, empty, not UTF-8, or has a caption
             file's name but no captions.
     """
-    return [line.text for line in iterate_texts(path, wanted)]
+    return [line.text for line in iterate_texts(path, selection)]
 
 
-def iterate_texts(path: str | Path, wanted: CaptionSelection = EVERYTHING) -> Iterator[CorpusText]:
+def iterate_texts(
+    path: str | Path, selection: CaptionSelection = EVERYTHING
+) -> Iterator[CorpusText]:
     """The same with the captions' images, as an iterator; plain text is held in memory only in part."""
     path = Path(path)
     if is_captions(path):
         yield from (
-            CorpusText(*each) for each in captions_of_images(path, wanted.splits, wanted.columns)
+            CorpusText(*each)
+            for each in captions_of_images(path, selection.splits, selection.columns)
         )
         return
-    if wanted != EVERYTHING:
+    if selection != EVERYTHING:
         raise InputError(
             f"{path}: plain text has neither splits nor columns; leave --caption-splits, --caption-column and "
             "--image-column out"
@@ -164,15 +167,15 @@ def _cut(word: str, lexicon: Lexicon, room: int, before: str) -> tuple[str, str]
     return word[: max(0, end)], word[max(0, end) :]
 
 
-def _count(word: str, lexicon: Lexicon, most: int) -> int:
+def _count(word: str, lexicon: Lexicon, limit: int) -> int:
     """The number of tokens of a word.
 
-    For a long word with more than `most` tokens, some number above `most`.
+    For a long word with more than `limit` tokens, some number above `limit`.
     """
     if len(word) > LONG:
         count = lexicon.count(word[:LONG])
         # The cut may add some tokens that the word does not have.
-        if count > 2 * most:
+        if count > 2 * limit:
             return count
     return lexicon.count(word)
 
@@ -227,12 +230,12 @@ def max_text_tokens(engine: Tokenizer, max_length: int) -> int:
 
 
 def caption_filters(
-    paths: Sequence[str | Path], wanted: CaptionSelection
+    paths: Sequence[str | Path], selection: CaptionSelection
 ) -> list[CaptionSelection]:
     """The selection for each file; raises InputError if there are no files."""
     if not paths:
         raise InputError("no text to adapt on; pass --text FILE [FILE ...]")
-    return [wanted] if len(paths) == 1 else wanted.for_files(paths)
+    return [selection] if len(paths) == 1 else selection.for_files(paths)
 
 
 def names_of(paths: Sequence[str | Path]) -> list[str]:
@@ -259,7 +262,7 @@ COLUMN = "text"
 """The text column of a parquet file with several columns."""
 PACKED = (".gz", ".zst")
 """Endings of compressed text."""
-STRUCTURED = (*OWN, ".xml", ".tar", ".parquet")
+STRUCTURED = (*DATA_FILES, ".xml", ".tar", ".parquet")
 """Endings of files whose lines are not texts, before the ending of the compression."""
 PARQUET = ".parquet"
 

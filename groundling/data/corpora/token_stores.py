@@ -49,12 +49,12 @@ from groundling.data.corpora.files import (
     split_long_texts,
 )
 from groundling.data.samples import (
-    AT_ONCE,
+    TEXTS_PER_BATCH,
     ClipRowEncoder,
     LazySequence,
     TextRowEncoder,
     size_of,
-    thinned,
+    subsample,
 )
 from groundling.data.shards import (
     Facts,
@@ -97,7 +97,7 @@ class TokenizationSpec:
     """How texts are cut and tokenised; can be sent to another process."""
 
     form: Literal["lines", "blocks"]
-    """Every line by itself (`fitting`), or a file's lines joined and cut (`full_blocks`)."""
+    """Every line by itself (`split_long_texts`), or a file's lines joined and cut (`full_blocks`)."""
     max_tokens: int
     """Maximum number of tokens of a text, without special tokens."""
     engine: str
@@ -134,7 +134,7 @@ def stores_folder(run: Path) -> Path:
 
 
 def prepare_store(
-    path: str | Path, wanted: CaptionSelection, making: TokenizationSpec, place: Path
+    path: str | Path, selection: CaptionSelection, spec: TokenizationSpec, place: Path
 ) -> ShardStore:
     """The store of a file's texts below the folder `place`; it is made, or completed, if necessary.
 
@@ -146,19 +146,19 @@ def prepare_store(
     """
     path = Path(path)
     content = {"sha256": data_hash(path), "ending": _ending(path)}
-    key = {**content, "wanted": asdict(wanted), **making.key()}
+    key = {**content, "wanted": asdict(selection), **spec.key()}
     folder = place / _digest(json_text(key, sort_keys=True))[:32]
     state = PartialState()
-    part = _part(folder, state)
+    process = _process_rank(folder, state)
     leads = state.is_local_main_process
-    first = leads and part.rank == 0
+    first = leads and process.rank == 0
     with _at(folder), lock_folder(folder, "tokenising these texts") if first else nullcontext():
         if first:
             _mend(folder, key)
         state.wait_for_everyone()
         if leads and not _manifest(folder).is_file():
             _check_writable(folder)  # before the work starts
-            _make(path, wanted, making, folder, key, part)
+            _make(path, selection, spec, folder, key, process)
         # No barrier: a process group's barrier times out after some minutes.
         while not _manifest(folder).is_file():
             time.sleep(WAIT)
@@ -208,7 +208,7 @@ def _manifest(folder: Path) -> Path:
 # -- sharing the shards ------------------------------------------------------------------------------------------------
 
 
-def _part(folder: Path, state: PartialState) -> ProcessRank:
+def _process_rank(folder: Path, state: PartialState) -> ProcessRank:
     """The shards that this process's machine makes: its share if all machines see
     the folder, otherwise all.
 
@@ -241,10 +241,10 @@ def _mend(folder: Path, key: Facts) -> None:
                 raise InputError(f"{_manifest(folder)}: not the manifest of a store")
         except InputError as error:
             _remove(_manifest(folder), str(error))
-    told: dict[str, str] = manifest.get("sha256", {})
+    recorded_hashes: dict[str, str] = manifest.get("sha256", {})
     indices = sorted(folder.glob("index-*.json"))
     for path in indices:
-        fault = _fault(path, key, told)
+        fault = _fault(path, key, recorded_hashes)
         if fault:
             _remove(path, fault)
             _manifest(folder).unlink(missing_ok=True)
@@ -257,7 +257,7 @@ def _remove(path: Path, fault: str) -> None:
     path.unlink(missing_ok=True)
 
 
-def _fault(path: Path, key: Facts, told: Facts) -> str:
+def _fault(path: Path, key: Facts, recorded: Facts) -> str:
     """The fault of a shard, by its index; unchanged files are read only once."""
     try:
         index = read_index(path)
@@ -265,11 +265,11 @@ def _fault(path: Path, key: Facts, told: Facts) -> str:
             return f"{path}: belongs to another store"
         number = int(path.stem.partition("-")[2])
         expected = _recorded(path.parent, number, index)
-        expected[path] = str(told.get(path.name, "")) if told else ""
-        found = hashes_of(list(expected))
+        expected[path] = str(recorded.get(path.name, "")) if recorded else ""
+        hashes = hashes_of(list(expected))
     except InputError as error:
         return str(error)
-    for file, sha256 in zip(expected, found, strict=True):
+    for file, sha256 in zip(expected, hashes, strict=True):
         if expected[file] and sha256 != expected[file]:
             return f"{file}: changed since it was written (SHA-256)"
     return ""
@@ -277,24 +277,24 @@ def _fault(path: Path, key: Facts, told: Facts) -> str:
 
 def _make(
     path: Path,
-    wanted: CaptionSelection,
-    making: TokenizationSpec,
+    selection: CaptionSelection,
+    spec: TokenizationSpec,
     folder: Path,
     key: Facts,
-    part: ProcessRank,
+    process: ProcessRank,
 ) -> None:
     """Write the missing shards of this machine; the first machine's process completes the store."""
-    writer = ShardWriter(folder, key, part)
+    writer = ShardWriter(folder, key, process)
     size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
-    each = min(max(size // SHARDS, SMALLEST), LARGEST)
-    progress = Progress(f"tokenising {path.name}", max(1, size // each), "shard")
+    shard_size = min(max(size // SHARDS, SMALLEST), LARGEST)
+    progress = Progress(f"tokenising {path.name}", max(1, size // shard_size), "shard")
     shards = 0
 
     def calls() -> Iterator[tuple[Path, Facts, int, TextShard, TokenizationSpec]]:
         nonlocal shards
-        for some in _grouped(_units(path, wanted, making), each):
-            if shards % part.world == part.rank and not writer.is_complete(shards):
-                yield folder, key, shards, some, making
+        for shard in _grouped(_units(path, selection, spec), shard_size):
+            if shards % process.world == process.rank and not writer.is_complete(shards):
+                yield folder, key, shards, shard, spec
             else:
                 progress.step()
             shards += 1
@@ -303,7 +303,7 @@ def _make(
     for _ in run_parallel(write_shard, calls(), processes):
         progress.step()
     progress.close()
-    if part.rank == 0:
+    if process.rank == 0:
         while not all(writer.is_complete(number) for number in range(shards)):
             time.sleep(WAIT)
         _end(path, writer, shards)
@@ -332,38 +332,36 @@ def _summary(indices: Sequence[ShardIndex]) -> Facts:
     return {"texts": sum(sum(index.lengths["characters"]) for index in indices)}
 
 
-def _units(path: Path, wanted: CaptionSelection, making: TokenizationSpec) -> Iterator[CorpusText]:
+def _units(path: Path, selection: CaptionSelection, spec: TokenizationSpec) -> Iterator[CorpusText]:
     """Units that can be tokenised independently: lines, or blocks, each of which begins
     where the previous one ends.
     """
-    read = iterate_texts(path, wanted)
-    if making.form == "lines":
-        yield from read
+    texts_read = iterate_texts(path, selection)
+    if spec.form == "lines":
+        yield from texts_read
     else:
-        texts = (line.text for line in read)
-        yield from map(
-            CorpusText, full_blocks(texts, _lexicon(*making.engines()), making.max_tokens)
-        )
+        texts = (line.text for line in texts_read)
+        yield from map(CorpusText, full_blocks(texts, _lexicon(*spec.engines()), spec.max_tokens))
 
 
 def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[TextShard]:
     """Groups of texts with about `size` characters in total."""
-    some: list[CorpusText] = []
+    lines_here: list[CorpusText] = []
     first = 0
     count = 0
     for line in lines:
-        some.append(line)
+        lines_here.append(line)
         count += len(line.text)
         if count >= size:
-            yield _some(first, some)
-            first += len(some)
-            some = []
+            yield _text_shard(first, lines_here)
+            first += len(lines_here)
+            lines_here = []
             count = 0
-    if some:
-        yield _some(first, some)
+    if lines_here:
+        yield _text_shard(first, lines_here)
 
 
-def _some(first: int, lines: Sequence[CorpusText]) -> TextShard:
+def _text_shard(first: int, lines: Sequence[CorpusText]) -> TextShard:
     images = [line.image for line in lines]
     return TextShard(first, [line.text for line in lines], images)
 
@@ -372,35 +370,35 @@ def _some(first: int, lines: Sequence[CorpusText]) -> TextShard:
 
 
 @lru_cache(1)
-def _lexicon(*described: str) -> Lexicon:
+def _lexicon(*engines: str) -> Lexicon:
     """Shared between texts: words found for one shard are reused for the next."""
-    return Lexicon(*map(Tokenizer.from_str, described))
+    return Lexicon(*map(Tokenizer.from_str, engines))
 
 
 def write_shard(
-    folder: Path, key: Facts, number: int, some: TextShard, making: TokenizationSpec
+    folder: Path, key: Facts, number: int, shard: TextShard, spec: TokenizationSpec
 ) -> None:
     """Tokenise some texts and write them as one shard."""
-    arrays = tokenise(some, making)
+    arrays = tokenise(shard, spec)
     ShardWriter(folder, key).write(number, [Record(f"{number:05}", arrays)])
 
 
-def tokenise(some: TextShard, making: TokenizationSpec) -> dict[str, np.ndarray]:
+def tokenise(shard: TextShard, spec: TokenizationSpec) -> dict[str, np.ndarray]:
     """The arrays of a shard."""
-    lexicon = _lexicon(*making.engines())
-    own: Iterable[tuple[int, str]] = enumerate(some.texts)
-    if making.form == "lines":
-        own = split_long_texts(some.texts, lexicon, making.max_tokens)
+    lexicon = _lexicon(*spec.engines())
+    own: Iterable[tuple[int, str]] = enumerate(shard.texts)
+    if spec.form == "lines":
+        own = split_long_texts(shard.texts, lexicon, spec.max_tokens)
     parts = []
     places: list[int] = []
-    for few in batched(own, CHUNK):
-        places += [place for place, _ in few]
-        parts.append(_tokenised([text for _, text in few], lexicon))
+    for batch in batched(own, CHUNK):
+        places += [place for place, _ in batch]
+        parts.append(_tokenised([text for _, text in batch], lexicon))
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     arrays["ends"] = np.cumsum(arrays["ends"], 0)
-    if making.form == "lines":
-        arrays["line"] = some.first + np.array(places, np.int64)
-        images = [some.images[place].encode() for place in places]
+    if spec.form == "lines":
+        arrays["line"] = shard.first + np.array(places, np.int64)
+        images = [shard.images[place].encode() for place in places]
         arrays["image"] = np.frombuffer(b"".join(images), np.uint8)
         arrays["image_ends"] = np.cumsum([len(image) for image in images], dtype=np.int64)
     return arrays
@@ -409,14 +407,14 @@ def tokenise(some: TextShard, making: TokenizationSpec) -> dict[str, np.ndarray]
 def _tokenised(texts: Sequence[str], lexicon: Lexicon) -> dict[str, np.ndarray]:
     """The arrays of some texts, with every text's lengths in place of `ends`."""
     raw = [text.encode() for text in texts]
-    read = lexicon.read(texts)
+    tokenized = lexicon.read(texts)
     arrays: dict[str, np.ndarray] = {
         "text": np.frombuffer(b"".join(raw), np.uint8),
-        "words": read.words,
+        "words": tokenized.words,
         "characters": np.array([len(text) for text in texts], np.uint32),
     }
-    lengths = [np.array([len(one) for one in raw]), read.word_counts]
-    for name, engine, tokens in zip(SIDES, lexicon.engines, read.tokens, strict=False):
+    lengths = [np.array([len(one) for one in raw]), tokenized.word_counts]
+    for name, engine, tokens in zip(SIDES, lexicon.engines, tokenized.tokens, strict=False):
         arrays[name] = tokens.ids.astype(_id_type(engine))
         arrays[f"{name}_word"] = tokens.word
         lengths.append(tokens.counts)
@@ -442,7 +440,7 @@ TOKENS = 2
 
 
 class CorpusDataset:
-    """Samples of the texts of several files, in order; ids and images as in `corpus_samples`."""
+    """Samples of the texts of several files, in order; ids are from `line_id`."""
 
     def __init__(
         self,
@@ -451,7 +449,7 @@ class CorpusDataset:
         clip: ClipRowEncoder | None = None,
         limit: int = 0,
     ) -> None:
-        """`files`: names and stores; `text` and `clip` make rows; `limit` as in `corpus`."""
+        """`files`: names and stores; `text` and `clip` make rows; at most `limit` texts (0: all)."""
         self.files = files
         self.text = text
         self.clip = clip
@@ -463,7 +461,7 @@ class CorpusDataset:
         self._file_starts = np.cumsum([0, *of_files])
         total = int(self._starts[-1])
         self._read = 0
-        self._places = np.array(thinned(range(total), limit)) if 0 < limit < total else None
+        self._places = np.array(subsample(range(total), limit)) if 0 < limit < total else None
         count = total if self._places is None else len(self._places)
         self.ids = LazySequence(count, self._id)
         self.images: Sequence[Sequence[str]] = LazySequence(count, self._images)
@@ -489,9 +487,9 @@ class CorpusDataset:
     def sizes(self) -> np.ndarray:
         """(len(self), 3): one row, text tokens, CLIP tokens."""
         sizes = np.ones((len(self), 3), np.int64)
-        for start in range(0, len(self), AT_ONCE):
-            some = range(start, min(start + AT_ONCE, len(self)))
-            sizes[start : start + AT_ONCE] = [size_of(sample) for sample in self.get(some)]
+        for start in range(0, len(self), TEXTS_PER_BATCH):
+            some = range(start, min(start + TEXTS_PER_BATCH, len(self)))
+            sizes[start : start + TEXTS_PER_BATCH] = [size_of(sample) for sample in self.get(some)]
         return sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
@@ -520,23 +518,23 @@ class CorpusDataset:
     def _images(self, index: int) -> tuple[str, ...]:
         return _images_of(*self._at(index))
 
-    def _name(self, index: int, arrays: dict[str, np.ndarray], here: int) -> str:
-        """The id of a sample, from its shard's arrays and its position `here` there."""
+    def _name(self, index: int, arrays: dict[str, np.ndarray], position: int) -> str:
+        """The id of a sample, from its shard's arrays and its `position` there."""
         place = self._place(index)
         file = int(self._file_starts.searchsorted(place, side="right")) - 1
         name = self.files[file][0]
         if "line" not in arrays:
             return line_id(name, place - int(self._file_starts[file]))
         lines = arrays["line"]
-        number = int(lines[here])
+        number = int(lines[position])
         first, last = lines.searchsorted([number, number + 1]).tolist()
-        return line_id(name, number, here - first if last - first > 1 else None)
+        return line_id(name, number, position - first if last - first > 1 else None)
 
     def _made(self, index: int) -> Sample:
-        arrays, here = self._at(index)
-        stops = arrays["ends"][here]
-        starts = arrays["ends"][here - 1] if here else np.zeros_like(stops)
-        name = self._name(index, arrays, here)
+        arrays, position = self._at(index)
+        stops = arrays["ends"][position]
+        starts = arrays["ends"][position - 1] if position else np.zeros_like(stops)
+        name = self._name(index, arrays, position)
         text = arrays["text"][starts[0] : stops[0]].tobytes().decode()
         row, dropped = self.text.row_of(_slice_of(arrays, "tokens", starts[TOKENS], stops[TOKENS]))
         clip = None
@@ -544,17 +542,17 @@ class CorpusDataset:
             clip, left_out = self.clip.row_of(_slice_of(arrays, "clip", starts[3], stops[3]))
             dropped += left_out
         words = arrays["words"][starts[1] : stops[1]].astype(np.int64)
-        example = Example(name, text, images=_images_of(arrays, here))
+        example = Example(name, text, images=_images_of(arrays, position))
         return Sample(name, row, clip, words, truncated_tokens=dropped, example=example)
 
 
-def _images_of(arrays: dict[str, np.ndarray], here: int) -> tuple[str, ...]:
+def _images_of(arrays: dict[str, np.ndarray], position: int) -> tuple[str, ...]:
     """The images of the text at a position of a shard; a text has at most one."""
     if "line" not in arrays:
         return ()
     ends = arrays["image_ends"]
-    start = ends[here - 1] if here else 0
-    image = arrays["image"][start : ends[here]].tobytes().decode()
+    start = ends[position - 1] if position else 0
+    image = arrays["image"][start : ends[position]].tobytes().decode()
     return (image,) if image else ()
 
 
@@ -571,22 +569,19 @@ def corpus_samples(
     place: Path,
     clip: ClipRowEncoder | None = None,
     limit: int = 0,
-    wanted: CaptionSelection = EVERYTHING,
+    selection: CaptionSelection = EVERYTHING,
 ) -> CorpusDataset:
     """Samples of text files, which are tokenised first if no earlier run has done so.
 
-    See `corpus_samples`.
-
-    Stores are below the folder `place`.
+    `form`: see `TokenizationSpec`. Stores are below the folder `place`. `clip` adds rows for a
+    CLIP text tower; at most `limit` texts are read (0: all). `selection`: the captions to read.
     """
-    making = TokenizationSpec(
+    spec = TokenizationSpec(
         form,
         max_text_tokens(text.engine, text.max_length),
         text.engine.to_str(),
         "" if clip is None else clip.engine.to_str(),
     )
-    own = caption_filters(paths, wanted)
-    stores = [
-        prepare_store(path, each, making, place) for path, each in zip(paths, own, strict=True)
-    ]
+    own = caption_filters(paths, selection)
+    stores = [prepare_store(path, each, spec, place) for path, each in zip(paths, own, strict=True)]
     return CorpusDataset(list(zip(names_of(paths), stores, strict=True)), text, clip, limit)

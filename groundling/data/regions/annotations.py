@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from groundling.core.errors import TWICE, InputError, convert_errors, duplicates, raise_first
+from groundling.core.errors import DUPLICATE, InputError, convert_errors, duplicates, raise_first
 from groundling.data.regions.store import CELLS, MOST_PIXELS, clip_boxes
 from groundling.runs.folder import read_json
 
@@ -32,11 +32,11 @@ CLASSES = tuple(_NAMES.split())
 """COCO's 80 classes in COCO's order, spelt as in VCR: without spaces."""
 
 
-def class_names(found: Iterable[str]) -> list[str]:
+def class_names(names: Iterable[str]) -> list[str]:
     """The class names that number the objects: COCO's 80 if all names are among
     them, else the names found.
     """
-    names = set(found)
+    names = set(names)
     return list(CLASSES) if names <= set(CLASSES) else sorted(names)
 
 
@@ -70,7 +70,7 @@ class VcrObjects:
             ImageDraw.Draw(canvas).polygon(points.reshape(-1).tolist(), fill=1)
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
 
-    def cover(self) -> np.ndarray:
+    def masks(self) -> np.ndarray:
         """The masks of all objects (n, 14, 14) bool.
 
         An object without a polygon fills its whole box.
@@ -108,9 +108,10 @@ def read_vcr_objects(path: Path) -> VcrObjects:
         polygons = tuple(_polygons(segment, size) for segment in content["segms"])
     if not len(names) == len(boxes) == len(polygons):
         raise InputError(
-            f"{path}: {len(names)} names, {len(boxes)} boxes and {len(polygons)} segments"
+            f"{path}: {len(names)} names, {len(boxes)} boxes and {len(polygons)} segments; "
+            "expected one of each for every object"
         )
-    cut, good = clip_boxes(boxes[:, :4] / sides)
+    clipped, good = clip_boxes(boxes[:, :4] / sides)
     if not good.all():
         raise InputError(
             f"{path}: box {int(good.argmin())} is empty or outside the image of {size[0]} x {size[1]}"
@@ -118,7 +119,7 @@ def read_vcr_objects(path: Path) -> VcrObjects:
     confidence = boxes[:, 4]
     if not np.isfinite(confidence).all():
         raise InputError(f"{path}: the score of a box is not a finite number")
-    return VcrObjects(size, names, cut, confidence, polygons)
+    return VcrObjects(size, names, clipped, confidence, polygons)
 
 
 def _polygons(
@@ -174,7 +175,7 @@ class CocoInstances:
     """All file names."""
     sizes: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
     """Width and height in pixels, by image id."""
-    notes: dict[Hashable, list[BoxAnnotation]] = field(default_factory=dict)
+    annotations: dict[Hashable, list[BoxAnnotation]] = field(default_factory=dict)
     """Boxes in the order of the file, by image id."""
     objects: dict[Hashable, tuple[Hashable, BoxAnnotation]] = field(default_factory=dict)
     """Image id and box, by annotation id, for annotations that have one.
@@ -186,23 +187,23 @@ class CocoInstances:
     remarks: dict[str, list[str]] = field(default_factory=dict)
     """Faults that commands ignore, or whose boxes they leave out."""
 
-    def add_fault(self, what: str, place: str) -> None:
+    def add_fault(self, message: str, place: str) -> None:
         """Add a place to `faults`."""
-        self.faults.setdefault(what, []).append(place)
+        self.faults.setdefault(message, []).append(place)
 
-    def add_remark(self, what: str, *places: str) -> None:
+    def add_remark(self, message: str, *places: str) -> None:
         """Add places to `remarks`."""
         if places:
-            self.remarks.setdefault(what, []).extend(places)
+            self.remarks.setdefault(message, []).extend(places)
 
     def require_valid(self, classless: bool = False) -> CocoInstances:
         """The object itself.
 
         Raises InputError for the first kind of `faults`; `classless` ignores faults of classes.
         """
-        for what, places in self.faults.items():
-            if not (classless and what == UNLISTED):
-                raise_first([f"{self.path}, {place}: {what}" for place in places])
+        for message, places in self.faults.items():
+            if not (classless and message == UNLISTED):
+                raise_first([f"{self.path}, {place}: {message}" for place in places])
         return self
 
 
@@ -211,76 +212,79 @@ def read_instances(path: Path, content: Any) -> CocoInstances:
 
     Raises InputError for any other content.
     """
-    read = CocoInstances(path)
+    instances = CocoInstances(path)
     with convert_errors(
         f"{path}: expected COCO's instances (images, annotations with bbox, categories) or a list of detections"
     ):
         for category in content["categories"]:
             number = category["id"]
             name = str(category.get("name", number))
-            if type(number) is not int or read.names.setdefault(number, name) != name:
-                read.add_fault("expected a unique whole number as id", f"class {name}")
+            if type(number) is not int or instances.names.setdefault(number, name) != name:
+                instances.add_fault("expected a unique whole number as id", f"class {name}")
         for image in content["images"]:
-            _add_image(read, image)
-        places = [(_add_note(read, note), note) for note in content["annotations"]]
-    read.add_remark(TWICE, *duplicates(place for place, _ in places))
-    read.add_remark(OUTSIDE, *_outside(read, places))
-    return read
+            _add_image(instances, image)
+        places = [
+            (_add_annotation(instances, annotation), annotation)
+            for annotation in content["annotations"]
+        ]
+    instances.add_remark(DUPLICATE, *duplicates(place for place, _ in places))
+    instances.add_remark(OUTSIDE, *_empty_or_outside(instances, places))
+    return instances
 
 
-def _add_image(read: CocoInstances, image: Any) -> None:
+def _add_image(instances: CocoInstances, image: Any) -> None:
     number, file = image["id"], str(image["file_name"])
     place = f"image {number}"
-    if number in read.files:
-        read.add_fault(TWICE, place)
+    if number in instances.files:
+        instances.add_fault(DUPLICATE, place)
         return
-    if file in read.listed:
-        read.add_fault(TWICE, f"file {file}")
-    read.listed.add(file)
+    if file in instances.listed:
+        instances.add_fault(DUPLICATE, f"file {file}")
+    instances.listed.add(file)
     sides = [image.get("width"), image.get("height")]
     try:
         width, height = map(int, sides)
     except (TypeError, ValueError, OverflowError):
         width = height = 0
     if not 1 <= min(width, height) <= max(width, height) <= MOST_PIXELS:
-        read.add_fault(SIZE, place)
+        instances.add_fault(SIZE, place)
     elif any(type(side) is not int for side in sides):
-        read.add_remark(SIZE, place)
-    read.files[number] = file
-    read.sizes[number] = (width, height)
-    read.notes[number] = []
+        instances.add_remark(SIZE, place)
+    instances.files[number] = file
+    instances.sizes[number] = (width, height)
+    instances.annotations[number] = []
 
 
-def _add_note(read: CocoInstances, note: Any) -> str:
+def _add_annotation(instances: CocoInstances, annotation: Any) -> str:
     """Add an annotation, and return its place."""
-    place = f"annotation {note['id']}" if "id" in note else "annotation without id"
-    category = note["category_id"]
+    place = f"annotation {annotation['id']}" if "id" in annotation else "annotation without id"
+    category = annotation["category_id"]
     try:
-        corners = box_corners(note["bbox"]).tolist()
+        corners = box_corners(annotation["bbox"]).tolist()
     except (TypeError, ValueError, OverflowError):
         corners = []
-    if note["image_id"] not in read.files:
-        read.add_fault(ALONE, place)
+    if annotation["image_id"] not in instances.files:
+        instances.add_fault(ALONE, place)
         return place
     if not corners:
-        read.add_fault(NO_BOX, place)
+        instances.add_fault(NO_BOX, place)
         return place
     box = BoxAnnotation(corners, category)
-    if "id" in note:
-        read.objects[note["id"]] = (note["image_id"], box)
-    if category in read.names:
-        read.notes[note["image_id"]].append(box)
+    if "id" in annotation:
+        instances.objects[annotation["id"]] = (annotation["image_id"], box)
+    if category in instances.names:
+        instances.annotations[annotation["image_id"]].append(box)
     else:
-        read.add_fault(UNLISTED, place)
+        instances.add_fault(UNLISTED, place)
     return place
 
 
-def _outside(read: CocoInstances, places: Sequence[tuple[str, Any]]) -> list[str]:
+def _empty_or_outside(instances: CocoInstances, places: Sequence[tuple[str, Any]]) -> list[str]:
     """The places of boxes that are empty or outside their image."""
-    if read.faults:
+    if instances.faults:
         return []
-    sizes = [read.sizes[note["image_id"]] * 2 for _, note in places]
-    corners = [box_corners(note["bbox"]) for _, note in places]
+    sizes = [instances.sizes[annotation["image_id"]] * 2 for _, annotation in places]
+    corners = [box_corners(annotation["bbox"]) for _, annotation in places]
     shares = np.array(corners, np.float32).reshape(-1, 4) / np.array(sizes, np.float32).reshape(
         -1, 4
     )
@@ -323,7 +327,7 @@ def read_detections(path: str | Path, content: object = None) -> list[Detection]
     rows = read_json(Path(path)) if content is None else content
     if not isinstance(rows, list):
         raise InputError(f"{path}: expected a list of detections with image_id, box and score")
-    found = []
+    detections = []
     for number, row in enumerate(rows):
         try:
             image = row["image_id"]
@@ -334,9 +338,11 @@ def read_detections(path: str | Path, content: object = None) -> list[Detection]
                 raise ValueError("expected a list x, y, width, height as box")
             box = box_corners(row["box"])
             score = float(row["score"])
-            found.append(Detection(image, box, score, category, str(row.get("category_name", ""))))
+            detections.append(
+                Detection(image, box, score, category, str(row.get("category_name", "")))
+            )
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"{path}: expected a list of detections with image_id, box and score (entry {number}: {error})"
             ) from None
-    return found
+    return detections

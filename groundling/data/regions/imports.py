@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from groundling.core.errors import (
-    MOST_QUOTED,
+    MAX_QUOTED,
     InputError,
     convert_errors,
     convert_read_errors,
@@ -62,7 +62,7 @@ MARK = b"\xef\xbb\xbf"
 
 LARGEST = 1 << 26
 """Maximum number of bytes of one image's file or archive member: a hundred regions with features
-and classes have about three \ million.
+and classes have about three million.
 """
 
 Arrays = dict[str, np.ndarray]
@@ -72,7 +72,7 @@ Arrays = dict[str, np.ndarray]
 class ImageNames:
     """The ids of imported images in a store, where they differ from the names in the source's files."""
 
-    def __init__(self, told: Sequence[str]) -> None:
+    def __init__(self, specs: Sequence[str]) -> None:
         """A pattern with `{number}` or `{subset}`, or COCO's json files, whose images
         have `id` and `file_name`.
 
@@ -82,22 +82,22 @@ class ImageNames:
         self.pattern = ""
         self.files: dict[int, str] = {}
         self.stills: dict[str, str] = {}
-        if all(path.endswith(".jsonl") for path in told):
-            for path in told:
+        if all(path.endswith(".jsonl") for path in specs):
+            for path in specs:
                 self._add_stills(Path(path))
-        elif len(told) == 1 and not told[0].endswith(".json"):
-            self.pattern = told[0]
+        elif len(specs) == 1 and not specs[0].endswith(".json"):
+            self.pattern = specs[0]
             self._try_pattern()
         else:
-            for path in told:
+            for path in specs:
                 self._add(Path(path))
 
     def _try_pattern(self) -> None:
         with convert_errors(f"--ids-as {self.pattern}: invalid pattern", advice=f"; {PATTERN}"):
-            tried = {self.pattern.format(subset="train2014", number=number) for number in (1, 2)}
-        if len(tried) < 2:
+            ids = {self.pattern.format(subset="train2014", number=number) for number in (1, 2)}
+        if len(ids) < 2:
             raise InputError(
-                f"--ids-as {self.pattern}: all images would have the id {tried.pop()}; {PATTERN}"
+                f"--ids-as {self.pattern}: all images would have the id {ids.pop()}; {PATTERN}"
             )
 
     def _add(self, path: Path) -> None:
@@ -151,7 +151,7 @@ def import_several(
     """Like `import_regions`, for several sources of one layout, whose images may be
     renamed (see `ImageNames`).
 
-    For several region stores, each image gets its regions of all stores (see `joined`).
+    For several region stores, each image gets its regions of all stores (see `combine_images`).
     `ids` are files of ids by row, one for each HDF5 file of `paths`. Also raises
     InputError if layouts differ.
     """
@@ -166,9 +166,9 @@ def import_several(
         raise InputError(
             f"--ids: {len(ids)} files of ids for {sum(rows)} HDF5 files; give one for each"
         )
-    told = iter(ids)
+    ids_files = iter(ids)
     sources = [
-        import_regions(path, next(told, "") if is_hdf5 else "")
+        import_regions(path, next(ids_files, "") if is_hdf5 else "")
         for path, is_hdf5 in zip(paths, rows, strict=True)
     ]
     facts, _ = sources[0]
@@ -195,10 +195,12 @@ def _renamed(
     for path, items in sources:
         for name, read in items:
             has_id = not name.startswith(CUT)
-            yield _under(names, name, path, read) if names and has_id else (name, read)
+            yield _rename_item(names, name, path, read) if names and has_id else (name, read)
 
 
-def _under(names: ImageNames, name: str, path: Path, read: Callable[[], ImageRegions]) -> Item:
+def _rename_item(
+    names: ImageNames, name: str, path: Path, read: Callable[[], ImageRegions]
+) -> Item:
     """An image under its id in the store.
 
     It is skipped, with a reason, if the id cannot be determined.
@@ -226,13 +228,13 @@ def import_regions(path: str | Path, ids: str | None = "") -> tuple[dict[str, An
     path = Path(path)
     if path.suffix in PICKLED:
         raise InputError(f"{path}: {REFUSED}")
-    layout, known, items = _open(path, ids)
-    about = {"layout": layout, **known}
-    text = json.dumps(about, sort_keys=True)
+    layout, layout_facts, items = _open(path, ids)
+    description = {"layout": layout, **layout_facts}
+    text = json.dumps(description, sort_keys=True)
     facts = {
         "source": str(path),
         "model": "as the source says",
-        **about,
+        **description,
         "identity": hashlib.sha256(text.encode()).hexdigest(),
         "made_by": f"imported: {layout}",
     }
@@ -326,24 +328,25 @@ def _regions(
     one_length = {len(array) for array in arrays.values()} == {len(boxes)}
     if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != 4 or not one_length:
         raise InputError(
-            f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape} do not fit"
+            f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape}: "
+            "expected one row per region"
         )
-    cut, kept = clip_boxes(boxes)
-    if not kept.any():
+    clipped, valid = clip_boxes(boxes)
+    if not valid.any():
         raise InputError(f"all {len(boxes)} boxes are empty or outside the image")
-    fault = first_fault(arrays, kept)
+    fault = first_fault(arrays, valid)
     if fault:
         raise InputError(fault)
     order = np.argsort(-confidence, kind="stable")
-    order = order[kept[order]]
+    order = order[valid[order]]
     return ImageRegions(
         id=name,
         size=size,
-        boxes=cut[order],
+        boxes=clipped[order],
         confidence=confidence[order],
         features=features[order],
         classes=None if classes is None else classes[order],
-        left_out=int((~kept).sum()),
+        left_out=int((~valid).sum()),
     )
 
 
@@ -521,7 +524,7 @@ def _refuse_damaged(path: Path) -> None:
     ended = subprocess.run(walk, capture_output=True, text=True, errors="replace", check=False)
     if ended.returncode:
         last = ended.stderr.strip().splitlines()[-1:]
-        reason = last[0][:MOST_QUOTED] if last and ended.returncode > 0 else "its pages are damaged"
+        reason = last[0][:MAX_QUOTED] if last and ended.returncode > 0 else "its pages are damaged"
         raise InputError(f"{file}: {reason}; copy it again")
 
 
@@ -571,39 +574,39 @@ def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
         raise InputError(f"{path}: pos_boxes is {flat.shape}, expected (images, 2)")
     count = len(content["image_features"] if flat is None else flat)
     for row, name in enumerate(_names(path, ids, count)):
-        at: int | slice = row
+        rows: int | slice = row
         if flat is not None:
-            at = slice(int(flat[row, 0]), int(flat[row, 1]))
-        yield _item(name, f"row {row}", partial(_slice, name, content, at))
+            rows = slice(int(flat[row, 0]), int(flat[row, 1]))
+        yield _item(name, f"row {row}", partial(_slice, name, content, rows))
 
 
 def _names(path: Path, ids: str | None, count: int) -> list[str]:
     """The ids of BAN's images by row; raises InputError if their number differs from `count`."""
     if ids is None:
         return [str(row) for row in range(count)]
-    told = read_json(Path(ids)) if ids.endswith(".json") else lines_of(ids)
-    if isinstance(told, dict):
-        rows = {row: str(name) for name, row in told.items() if isinstance(row, int)}
-        wrong = len(rows) != len(told)
-    elif isinstance(told, list):
-        rows = {row: str(name) for row, name in enumerate(told)}
+    listing = read_json(Path(ids)) if ids.endswith(".json") else lines_of(ids)
+    if isinstance(listing, dict):
+        rows = {row: str(name) for name, row in listing.items() if isinstance(row, int)}
+        wrong = len(rows) != len(listing)
+    elif isinstance(listing, list):
+        rows = {row: str(name) for row, name in enumerate(listing)}
         wrong = False
     else:
         raise InputError(f"{ids}: expected a list of ids, or an object of id to row")
     if wrong or sorted(rows) != list(range(count)):
-        raise InputError(f"{ids}: {len(told)} ids, but {path} has rows for {count} images")
+        raise InputError(f"{ids}: {len(listing)} ids, but {path} has rows for {count} images")
     return [rows[row] for row in range(count)]
 
 
-def _slice(name: str, content: Any, at: int | slice) -> ImageRegions:
-    pixels = content["image_bb"][at]
-    shares = content["spatial_features"][at][:, :4]
+def _slice(name: str, content: Any, rows: int | slice) -> ImageRegions:
+    pixels = content["image_bb"][rows]
+    shares = content["spatial_features"][rows][:, :4]
     # The image's size is the ratio of boxes in pixels and in shares; an empty box does not
     # determine it.
     with np.errstate(divide="ignore", invalid="ignore"):
         sides = np.median(pixels / shares, 0)
     width, height = (int(side) for side in np.rint(np.nan_to_num(sides, posinf=0))[2:])
-    return _regions(name, shares, content["image_features"][at], size=(width, height))
+    return _regions(name, shares, content["image_features"][rows], size=(width, height))
 
 
 def _volta(name: str, content: Any) -> ImageRegions:

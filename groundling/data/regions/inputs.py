@@ -1,7 +1,7 @@
-"""From region stores and photos to samples with regions, as a command's settings specify.
+"""From region stores and image files to samples with regions, as a command's settings specify.
 
-Training opens stores by split (`at`); inference with a trained model looks up single images
-(`visualize`). Both then add the images to texts (`samples`).
+Training opens stores by split (`stores`); inference with a trained model looks up single images
+(`image_sources`). Both then add the images to texts (`samples`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from groundling.core.errors import InputError, require_known
 from groundling.data.image_samples import MirroredDataset, PixelDataset, files_below, single_file
 from groundling.data.images import (
     FileNameMatcher,
-    Picture,
+    ImageInput,
     read_image,
     shape_mismatch,
     unread_images,
@@ -31,13 +31,13 @@ from groundling.settings.input_settings import RegionSettings
 
 NAMED = re.compile(r"([^=/\\]+)=(.*)")
 """NAME=STORE."""
-Photos = str | Path | Mapping[str, Picture]
-"""A folder of photos, whose ids are their paths there without ending, or
-the photos themselves by id.
+ImageCollection = str | Path | Mapping[str, ImageInput]
+"""A folder of images, whose ids are their paths there without ending, or
+the images themselves by id.
 """
-Find = Callable[[Mapping[str, Picture]], tuple[RegionSource, dict[str, str]]]
-"""Finds the regions of photos; returns them, and the faults of photos without regions, by id."""
-Source = Literal["features", "pixels", "patches"]
+RegionFinderFunction = Callable[[Mapping[str, ImageInput]], tuple[RegionSource, dict[str, str]]]
+"""Finds the regions of images; returns them, and the faults of images without regions, by id."""
+FeatureSource = Literal["features", "pixels", "patches"]
 """Source of visual features: a store's features, pixels in a store's boxes, or pixels in patches."""
 
 
@@ -50,7 +50,7 @@ class RegionRequirements(Protocol):
         ...
 
     @property
-    def region_source(self) -> Source:
+    def region_source(self) -> FeatureSource:
         """Source of the regions' visual features."""
         ...
 
@@ -81,24 +81,24 @@ class RegionRequirements(Protocol):
 
 
 class MessageTerms(NamedTuple):
-    """Words of the caller's interface for messages: flags of a command, or keywords."""
+    """The caller's names of settings, for messages: flags of a command, or keywords."""
 
     regions: str
     """The setting for region stores."""
-    photos: str
-    """The setting for photos."""
-    accept: str = ""
+    images: str
+    """The setting for image files."""
+    allow_region_mismatch: str = ""
     """The setting that accepts regions made by another model; empty if there is none."""
-    mark: str = ""
+    prefix: str = ""
     """Prefix of the names of other settings."""
-    untie: str = ""
+    no_object_tags: str = ""
     """The setting that ignores region tags in texts; empty if there is none."""
 
 
-FLAGS = MessageTerms("--regions STORE", "--images FOLDER", "--allow-region-mismatch", "--")
-"""The words of a command."""
-UNTIED = FLAGS._replace(untie="--no-object-tags")
-"""The words of a command with a flag that ignores region tags."""
+COMMAND_TERMS = MessageTerms("--regions STORE", "--images FOLDER", "--allow-region-mismatch", "--")
+"""The flags of a command."""
+COMMAND_TERMS_WITH_TAGS = COMMAND_TERMS._replace(no_object_tags="--no-object-tags")
+"""The flags of a command that can ignore region tags."""
 
 
 @dataclass(frozen=True)
@@ -107,93 +107,93 @@ class ImageSources:
 
     store: RegionSource | None = None
     """Their regions; None for a model that reads none."""
-    photos: Mapping[str, Picture] = field(default_factory=dict)
+    images: Mapping[str, ImageInput] = field(default_factory=dict)
     """Their files or images by id; empty if they were not looked up."""
     folder: str = ""
-    """The folder of their photos, if they were not looked up."""
+    """The folder of their files, if they were not looked up."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """Faults of images that cannot be used, by id."""
 
 
 class ImageInputBuilder:
-    """Stores, photos, limits and tags of a model's images, and samples made with them."""
+    """Stores, image files, limits and tags of a model's images, and samples made with them."""
 
     def __init__(
         self,
         settings: RegionSettings,
-        names: Collection[str] = (),
-        what: str = "part",
+        dataset_names: Collection[str] = (),
+        dataset_noun: str = "data set",
         *,
-        learned: Sequence[str] = (),
+        training_datasets: Sequence[str] = (),
         features: bool | None = None,
-        blind: bool = False,
+        zero_features: bool = False,
         flip: bool = False,
-        find: Find | None = None,
+        region_finder: RegionFinderFunction | None = None,
         decode: bool = False,
-        called: MessageTerms = FLAGS,
+        terms: MessageTerms = COMMAND_TERMS,
     ) -> None:
-        """`settings` name the stores: STORE serves every name, NAME=STORE only that name.
+        """`settings` name the stores: STORE serves every data set, NAME=STORE only that one.
 
         Nothing is opened yet.
 
         Args:
-            settings: stores, photos and limits.
-            names: all names that may be used, such as a task's splits.
-            what: the word for such a name in messages.
-            learned: the names that are trained on together.
+            settings: stores, image files and limits.
+            dataset_names: all names that may be used, such as a task's splits.
+            dataset_noun: the word for such a name in messages.
+            training_datasets: the names that are trained on together.
             features: whether stores' features are read, not only boxes and classes;
-                None: unless photos are given.
-            blind: use zeros in place of visual features, and no pixels.
+                None: unless images are given.
+            zero_features: use zeros in place of visual features, and no pixels.
             flip: mirror half of the training images.
-            find: finds regions of photos that no store has.
-            decode: decode every photo that is looked up before a model reads it, so
+            region_finder: finds regions of images that no store has.
+            decode: decode every image that is looked up before a model reads it, so
                 that errors name the file.
-            called: the words for the settings in messages.
+            terms: the names of the settings in messages.
 
         Raises InputError for an unknown name.
         """
         self.settings = settings
-        self.what = what
-        self.learns = tuple(learned)
+        self.dataset_noun = dataset_noun
+        self.training_datasets = tuple(training_datasets)
         """The names that are trained on together."""
         self.features = not settings.images if features is None else features
-        self.blind = blind
+        self.zero_features = zero_features
         self.flip = flip
-        self.called = called
-        self.find = find
+        self.terms = terms
+        self.region_finder = region_finder
         self.decode = decode
         self.folders: dict[str, list[str]] = {}
         for word in settings.regions:
             name, folder = _parts(word)
             if not folder:
-                raise InputError(f"{called.mark}regions {word}: expected STORE or NAME=STORE")
+                raise InputError(f"{terms.prefix}regions {word}: expected STORE or NAME=STORE")
             if name:
-                advice = "" if names else "; leave the name out"
-                told = f"{called.mark}regions {word}: no {what} is called {name!r}"
-                require_known(name, names, told, advice)
+                advice = "" if dataset_names else "; leave the name out"
+                fault = f"{terms.prefix}regions {word}: no {dataset_noun} is called {name!r}"
+                require_known(name, dataset_names, fault, advice)
             self.folders.setdefault(name, []).append(folder)
         self._open: dict[str, RegionStore] = {}
 
     # -- stores --------------------------------------------------------------------------------------------------------
 
     def stores(self, *names: str) -> CombinedStore:
-        """The stores of all these names, each opened once.
+        """The stores of all these data sets, each opened once.
 
-        Without a name, the stores that serve every name.
+        Without a name, the stores that serve every data set.
 
-        A name's own stores come first. Raises InputError if a name has no store, or if
+        A data set's own stores come first. Raises InputError if one has no store, or if
         stores cannot be combined.
         """
         folders = [folder for name in names or ("",) for folder in self._serving(name)]
         return CombinedStore([self._store(folder) for folder in dict.fromkeys(folders)])
 
     def _serving(self, name: str) -> list[str]:
-        """A name's own stores, or else those without a name."""
+        """The stores of one data set, or else those without a name."""
         folders = self.folders.get(name) or self.folders.get("", [])
         if not folders:
             raise InputError(
-                f"{self.called.mark}regions: no store for the {self.what} {name!r}; add {name}=STORE, or one STORE for "
-                "all names without their own"
+                f"{self.terms.prefix}regions: no store for the {self.dataset_noun} {name!r}; add {name}=STORE, or one "
+                "STORE for all names without their own"
             )
         return folders
 
@@ -204,136 +204,137 @@ class ImageInputBuilder:
 
     @property
     def training_stores(self) -> CombinedStore | None:
-        """The stores of all training names; None if there are no stores."""
-        return self.stores(*self.learns) if self.folders else None
+        """The stores of all training data; None if there are no stores."""
+        return self.stores(*self.training_datasets) if self.folders else None
 
     def check_together(self, samples: SampleDataset) -> None:
-        """Raises InputError if two training names have different regions of the same image.
+        """Raises InputError if two training data sets have different regions of the same image.
 
-        In the combined data, a sample could not say which of them it refers to.
+        In the combined data, a sample cannot say which of them it refers to.
         """
-        if len(self.learns) < 2:
+        if len(self.training_datasets) < 2:
             return
-        store = self.stores(*self.learns)
-        parts = [self.stores(name) for name in self.learns]
+        store = self.stores(*self.training_datasets)
+        parts = [self.stores(name) for name in self.training_datasets]
         for image in dict.fromkeys(image for images in samples.images for image in images):
-            for name, part in zip(self.learns, parts, strict=True):
-                if image in part and part.holder(image) is not store.holder(image):
+            for name, part in zip(self.training_datasets, parts, strict=True):
+                if image in part and part.store_of(image) is not store.store_of(image):
                     raise InputError(
-                        f"--regions: image {image!r} is in {store.holder(image).folder}, but also in "
-                        f"{part.holder(image).folder}, the store of {name}; splits that are trained on together need "
+                        f"--regions: image {image!r} is in {store.store_of(image).folder}, but also in "
+                        f"{part.store_of(image).folder}, the store of {name}; splits that are trained on together need "
                         "stores without common images, or one store for all"
                     )
 
     # -- models --------------------------------------------------------------------------------------------------------
 
     def check_pixels(self, model: RegionRequirements, source: str) -> None:
-        """Raises InputError if a model reads photos that are not given, or reads no
-        photos and they are given.
+        """Raises InputError if a model reads images and there are none, or reads no
+        images and there are some.
 
         `source` is the model's folder or hub id, for the message.
         """
         if (model.region_source != "features") != bool(self.settings.images):
-            told = (
+            advice = (
                 "stored features, no pixels; leave out" if self.settings.images else "pixels; pass"
             )
-            raise InputError(f"{source}: this model reads {told} {self.called.photos}")
+            raise InputError(f"{source}: this model reads {advice} {self.terms.images}")
 
     def check(
-        self, model: RegionRequirements, *names: str, learned: Mapping[str, Any] | None = None
+        self, model: RegionRequirements, *names: str, provenance: Mapping[str, Any] | None = None
     ) -> None:
         """Raises InputError if features differ in width or origin from those that
         the model was trained with.
 
-        `learned`: facts about the training regions, in place of the model's own. A model or a store
-        without such facts matches any, and a model that reads pixels computes its own features.
+        `provenance`: facts about the training regions, in place of the model's own. A model or a
+        store without such facts matches any, and a model that reads pixels computes its own features.
         """
         if model.region_source != "features":
             return
         for store in self.stores(*names).stores:
-            store.require(model.sizes.regions)
-            facts = model.regions_provenance if learned is None else learned
+            store.require_width(model.sizes.regions)
+            facts = model.regions_provenance if provenance is None else provenance
             difference = describe_mismatch(facts, store.manifest)
             if difference and not self.settings.allow_region_mismatch:
-                otherwise = f", or pass {self.called.accept}" if self.called.accept else ""
+                flag = self.terms.allow_region_mismatch
+                otherwise = f", or pass {flag}" if flag else ""
                 raise InputError(
                     f"{store.folder}: {difference}; make the store in the same way{otherwise}"
                 )
 
     def reads_images(self, model: RegionRequirements) -> bool:
-        """Whether a model reads pixels; a blind one reads zeros in place of visual features."""
-        return model.region_source == "pixels" and not self.blind
+        """Whether a model reads pixels; with `zero_features`, none does."""
+        return model.region_source == "pixels" and not self.zero_features
 
     # -- images --------------------------------------------------------------------------------------------------------
 
     def all_images(self, *names: str) -> ImageSources:
-        """All images in the stores of some names, and the folder of photos."""
+        """All images in the stores of some data sets, and the folder of their files."""
         return ImageSources(self.stores(*names), folder=self.settings.images)
 
     @cached_property
     def files(self) -> Mapping[str, Sequence[Path]]:
-        """All photos of the folder by id; photos with the same id are all listed.
+        """All images of the folder by id; files with the same id are all listed.
 
         Empty without a folder.
         """
         return files_below(Path(self.settings.images)) if self.settings.images else {}
 
     def image_sources(
-        self, images: Sequence[str], photos: Mapping[str, Picture] | None = None
+        self, image_ids: Sequence[str], images: Mapping[str, ImageInput] | None = None
     ) -> ImageSources:
-        """Regions and photos of these images, which are listed once each.
+        """Regions and files of these images, which are listed once each.
 
-        `photos` by id replace the folder.
+        `images` by id replace the folder.
 
-        Faults of images are returned, not raised. Regions are from the stores, or
-        found, if there is a `find`.
+        Faults of images are returned, not raised. Regions are from the stores, or from the
+        `region_finder`, if there is one.
         """
         store: RegionSource | None = None
         stores = self.stores() if self.folders else None
         faults: dict[str, str] = {}
-        lacking: list[str] = []
+        missing: list[str] = []
         if stores is not None:
             store = stores
-            lacking = [image for image in images if image not in stores]
-        if stores is not None and self.find is None:
+            missing = [image for image in image_ids if image not in stores]
+        if stores is not None and self.region_finder is None:
             fault = f"not in {stores.name}"
-            if len(lacking) == len(images) and not self.settings.images and photos is None:
-                fault += f" (to find regions of other photos: {self.called.photos} in place of {self.called.regions})"
-            faults = dict.fromkeys(lacking, fault)
-        there: dict[str, Picture] = {}
-        if self.settings.images or photos is not None:
-            for image in images:
+            if len(missing) == len(image_ids) and not self.settings.images and images is None:
+                fault += f" (to find regions of other images: {self.terms.images} in place of {self.terms.regions})"
+            faults = dict.fromkeys(missing, fault)
+        found: dict[str, ImageInput] = {}
+        if self.settings.images or images is not None:
+            for image in image_ids:
                 try:
-                    there[image] = self._photo(image, photos)
+                    found[image] = self._find_image(image, images)
                 except InputError as error:
                     faults.setdefault(image, str(error))
         if stores is not None:
-            known = {image: there[image] for image in there if image in stores}
-            faults |= _of_other_shape(known, stores, faults)
-        if self.find is not None and (stores is None or lacking):
-            store, unfound = self.find(there)
-            faults |= unfound
+            stored = {image: found[image] for image in found if image in stores}
+            faults |= _shape_faults(stored, stores, faults)
+        if self.region_finder is not None and (stores is None or missing):
+            store, without_regions = self.region_finder(found)
+            faults |= without_regions
         elif self.decode:
-            faults |= _broken(there)
-        return ImageSources(store, there, faults=faults)
+            faults |= _decoding_faults(found)
+        return ImageSources(store, found, faults=faults)
 
-    def _photo(self, image: str, photos: Mapping[str, Picture] | None) -> Picture:
-        """The photo of an image; raises InputError if there is none, or several."""
-        if photos is not None:
-            picture = photos[image]
-            if isinstance(picture, Path) and not picture.is_file():
+    def _find_image(self, image_id: str, images: Mapping[str, ImageInput] | None) -> ImageInput:
+        """An image by its id; raises InputError if there is none, or several."""
+        if images is not None:
+            image = images[image_id]
+            if isinstance(image, Path) and not image.is_file():
                 raise InputError("no such file")
-            return picture
-        if image not in self.files:
+            return image
+        if image_id not in self.files:
             place = self.settings.images
-            unread = "".join(f"; {line}" for line in unread_images(place, [image]))
-            raise InputError(f"no such photo in {place}{self._nearby(image)}{unread}")
-        return single_file(self.files[image])
+            unread = "".join(f"; {line}" for line in unread_images(place, [image_id]))
+            raise InputError(f"no such image in {place}{self._nearby(image_id)}{unread}")
+        return single_file(self.files[image_id])
 
     def _nearby(self, image: str) -> str:
-        """A hint for a name that begins above the folder of photos.
+        """A hint for a name that begins above the image folder.
 
-        Empty if no suffix of it names a photo.
+        Empty if no suffix of it names an image there.
         """
         parts = PurePosixPath(image.replace("\\", "/")).parts
         ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
@@ -354,23 +355,23 @@ class ImageInputBuilder:
         self,
         texts: SampleDataset,
         model: RegionRequirements,
-        seen: ImageSources,
-        asked: RegionOptions | None = None,
+        sources: ImageSources,
+        options: RegionOptions | None = None,
         mirror: SampleDataset | None = None,
     ) -> SampleDataset:
         """Texts together with a model's image inputs: regions, and pixels if the model reads them.
 
-        `asked`: the task's options (`mark`, `phrases`, `apart`); the model and these settings give
-        the rest. `mirror`: the same texts for mirrored images, in training.
+        `options`: the task's (`label_regions`, `phrases`, `separate_images`); the model and these
+        settings give the rest. `mirror`: the same texts for mirrored images, in training.
 
-        Raises InputError for an image that the store or the folder of photos lacks.
+        Raises InputError for an image that the store or the image folder lacks.
         """
-        if seen.store is None:
+        if sources.store is None:
             return texts
-        if isinstance(seen.store, CombinedStore):
-            _check_images(texts, seen.store)
-        seeing = replace(
-            asked or RegionOptions(),
+        if isinstance(sources.store, CombinedStore):
+            _check_images(texts, sources.store)
+        options = replace(
+            options or RegionOptions(),
             whole_image=model.reads_whole_image,
             last_pixel=model.has_inclusive_boxes,
             link_tags=model.reads_tagged_regions,
@@ -378,17 +379,19 @@ class ImageInputBuilder:
             max_regions=self.settings.max_regions,
             max_sequence=self.settings.max_total_length,
             only_mentioned=self.settings.mentioned_objects_only,
-            zero_features=self.blind,
+            zero_features=self.zero_features,
         )
-        samples: SampleDataset = RegionDataset(texts, seen.store, seeing, self.called.untie)
+        samples: SampleDataset = RegionDataset(
+            texts, sources.store, options, self.terms.no_object_tags
+        )
         if not self.reads_images(model):
             return samples
-        samples = PixelDataset(samples, seen.folder or seen.photos, *model.image_sides)
+        samples = PixelDataset(samples, sources.folder or sources.images, *model.image_sides)
         if mirror is None or not self.flip:
             return samples
         if mirror is texts:
             return MirroredDataset(samples, samples)
-        return MirroredDataset(samples, self.samples(mirror, model, seen, asked))
+        return MirroredDataset(samples, self.samples(mirror, model, sources, options))
 
 
 def _parts(word: str) -> tuple[str, str]:
@@ -409,46 +412,46 @@ def manifests(words: Sequence[str]) -> dict[str, str | Path]:
 
 def _check_images(samples: SampleDataset, store: CombinedStore) -> None:
     """Raises InputError for images of samples that a store lacks, with a hint at similar ids."""
-    asked: dict[str, str] = {}
+    sample_of: dict[str, str] = {}
     for sample, images in zip(samples.ids, samples.images, strict=True):
         for image in images:
-            asked.setdefault(image, sample)
-    lacking = [image for image in asked if image not in store]
-    if not lacking:
+            sample_of.setdefault(image, sample)
+    missing = [image for image in sample_of if image not in store]
+    if not missing:
         return
-    hint = FileNameMatcher(store).case_note(lacking)
+    hint = FileNameMatcher(store).case_note(missing)
     raise InputError(
-        f"{store.name}: {len(lacking)} of {len(asked)} images are not in this region store, the first is "
-        f"{lacking[0]!r} of {asked[lacking[0]]}; {hint}add them with `groundling regions`, or remove their rows"
+        f"{store.name}: {len(missing)} of {len(sample_of)} images are not in this region store, the first is "
+        f"{missing[0]!r} of {sample_of[missing[0]]}; {hint}add them with `groundling regions`, or remove their rows"
     )
 
 
-def _of_other_shape(
-    photos: Mapping[str, Picture], stores: CombinedStore, faults: Collection[str]
+def _shape_faults(
+    images: Mapping[str, ImageInput], stores: CombinedStore, faults: Collection[str]
 ) -> dict[str, str]:
-    """Faults of photos whose shape differs from the stored regions' image, by id.
+    """Faults of images whose shape differs from that of the stored regions' image, by id.
 
-    Photos with `faults` are skipped.
+    Images with `faults` are skipped.
     """
     found = {}
-    for image, picture in photos.items():
-        if image in faults:
+    for name, image in images.items():
+        if name in faults:
             continue
         try:
-            fault = shape_mismatch(stores.size(image), picture)
+            fault = shape_mismatch(stores.size(name), image)
         except InputError as error:
             fault = str(error)
         if fault:
-            found[image] = fault
+            found[name] = fault
     return found
 
 
-def _broken(photos: Mapping[str, Picture]) -> dict[str, str]:
-    """Faults of photos that cannot be decoded, by id."""
+def _decoding_faults(images: Mapping[str, ImageInput]) -> dict[str, str]:
+    """Faults of images that cannot be decoded, by id."""
     faults = {}
-    for image, picture in photos.items():
+    for name, image in images.items():
         try:
-            read_image(picture)
+            read_image(image)
         except InputError as error:
-            faults[image] = str(error)
+            faults[name] = str(error)
     return faults

@@ -48,8 +48,8 @@ class RegionSource(Protocol):
         ...
 
 
-Mark = Callable[[Example, RegionRow], np.ndarray]
-"""Marks the right regions (R,) of an example: 1 or 0."""
+RegionLabeler = Callable[[Example, RegionRow], np.ndarray]
+"""Labels the regions (R,) of an example: 1 for the right ones, else 0."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class RegionOptions:
 
     The longer side is truncated. 0: no limit.
     """
-    mark: Mark | None = None
-    """Marks the right regions, which become the label."""
+    label_regions: RegionLabeler | None = None
+    """Labels the right regions, for tasks that select some."""
     phrases: bool = False
     """The text's tag is a phrase, not a region's name.
 
@@ -98,29 +98,29 @@ class RegionDataset:
         self,
         samples: SampleDataset,
         store: RegionSource,
-        seeing: RegionOptions | None = None,
-        untie: str = "",
+        options: RegionOptions | None = None,
+        no_object_tags: str = "",
     ) -> None:
-        """`untie`: the setting that ignores region tags, for messages.
+        """`no_object_tags`: the setting that ignores region tags, for messages.
 
         Raises InputError if a sample has no image, or if images are not in the
         store, with their number.
         """
         self.samples = samples
         self.store = store
-        self.seeing = seeing or RegionOptions()
-        self.untie = untie
+        self.options = options or RegionOptions()
+        self.no_object_tags = no_object_tags
         self.ids = samples.ids
         self.images = samples.images
-        if 0 < self.seeing.max_sequence < LEAST_TOKENS + LEAST_REGIONS:
+        if 0 < self.options.max_sequence < LEAST_TOKENS + LEAST_REGIONS:
             raise InputError(
-                f"--max-total-length {self.seeing.max_sequence}: no room for {LEAST_TOKENS} "
+                f"--max-total-length {self.options.max_sequence}: no room for {LEAST_TOKENS} "
                 "tokens and a region; 0 means no limit"
             )
         for sample, images in zip(samples.ids, samples.images, strict=True):
-            if self.seeing.max_sequence and len(images) > 1 and not self.seeing.separate_images:
+            if self.options.max_sequence and len(images) > 1 and not self.options.separate_images:
                 raise InputError(
-                    f"--max-total-length {self.seeing.max_sequence}: {sample} has "
+                    f"--max-total-length {self.options.max_sequence}: {sample} has "
                     f"{len(images)} images, and only the last would lose "
                     "regions; use --max-regions, which limits each"
                 )
@@ -152,10 +152,10 @@ class RegionDataset:
         """
         sizes = self.samples.sizes.copy()
         for place, images in enumerate(self.samples.images):
-            regions = [self._count(image) + int(self.seeing.whole_image) for image in images]
-            if self.seeing.separate_images:
+            regions = [self._count(image) + int(self.options.whole_image) for image in images]
+            if self.options.separate_images:
                 sizes[place, 0] = len(images)
-            sizes[place, 2] += max(regions) if self.seeing.separate_images else sum(regions)
+            sizes[place, 2] += max(regions) if self.options.separate_images else sum(regions)
         return sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
@@ -168,42 +168,42 @@ class RegionDataset:
         """
         samples = self.samples.get(indices, rngs)
         return [
-            self._seen(sample, self.images[index])
+            self._convert(sample, self.images[index])
             for index, sample in zip(indices, samples, strict=True)
         ]
 
-    def _seen(self, sample: Sample, images: Sequence[str]) -> Sample:
-        if self.seeing.separate_images:
+    def _convert(self, sample: Sample, images: Sequence[str]) -> Sample:
+        if self.options.separate_images:
             row = replace(sample, labels={})  # the label belongs to the sample, not its rows
             rows = []
             for number, image in enumerate(images):
                 cut, part = truncate_to_budget(
-                    row, self._of_image(image, number), self.seeing.max_sequence
+                    row, self._of_image(image, number), self.options.max_sequence
                 )
-                rows.append(self._see(cut, part))
+                rows.append(self._add_regions(cut, part))
             return _with_rows(sample, rows)
         regions = self.regions(images)
         self._check_tags(sample, images, regions)
-        if self.seeing.only_mentioned:
+        if self.options.only_mentioned:
             sample, regions = keep_mentioned(sample, regions)
-        sample, regions = truncate_to_budget(sample, regions, self.seeing.max_sequence)
+        sample, regions = truncate_to_budget(sample, regions, self.options.max_sequence)
         query = self._query(sample)
-        seen = sample.each_row(lambda row: self._see(row, regions))
+        out = sample.each_row(lambda row: self._add_regions(row, regions))
         if query is not None:
-            seen = seen.with_label("query", query)
-        if self.seeing.mark is not None:
-            example = require(sample.example, "example", "a task that marks regions")
-            seen = seen.with_label("label", self.seeing.mark(example, regions))
-        return seen
+            out = out.with_label("query", query)
+        if self.options.label_regions is not None:
+            example = require(sample.example, "example", "a task that labels regions")
+            out = out.with_label("label", self.options.label_regions(example, regions))
+        return out
 
     def _query(self, sample: Sample) -> np.ndarray | None:
         """The last token of the text's phrase; 0 if it was truncated."""
-        if not self.seeing.phrases or sample.text is None or sample.text.region_index is None:
+        if not self.options.phrases or sample.text is None or sample.text.region_index is None:
             return None
         named = np.flatnonzero(sample.text.region_index >= 0)
         return np.array(named[-1] if len(named) else 0)
 
-    def _see(self, row: Sample, regions: RegionRow) -> Sample:
+    def _add_regions(self, row: Sample, regions: RegionRow) -> Sample:
         """A row with its regions; the tags of its text become indices of these regions."""
         text = row.text
         if text is None or text.region_index is None:
@@ -211,27 +211,27 @@ class RegionDataset:
         # In a text whose image has no annotated objects, tags are phrases of the text, with any
         # options.
         names_objects = row.example is None or row.example.object_count > 0
-        if self.seeing.phrases or not self.seeing.link_tags or not names_objects:
+        if self.options.phrases or not self.options.link_tags or not names_objects:
             return replace(row, regions=regions, text=replace(text, region_index=None))
         # Tags number the annotated objects, which follow the whole image in the store's order.
-        named = np.where(
+        token_regions = np.where(
             text.region_index >= 0, text.region_index + int(regions.is_whole_image[0]), -1
         )
-        named = np.where(named < len(regions), named, -1)
-        return replace(row, regions=regions, text=replace(text, region_index=named))
+        token_regions = np.where(token_regions < len(regions), token_regions, -1)
+        return replace(row, regions=regions, text=replace(text, region_index=token_regions))
 
     def _check_tags(self, sample: Sample, images: Sequence[str], regions: RegionRow) -> None:
         objects = 0 if sample.example is None else sample.example.object_count
-        placed = self.seeing.link_tags or self.seeing.only_mentioned
-        if not objects or self.seeing.phrases or not placed:
+        placed = self.options.link_tags or self.options.only_mentioned
+        if not objects or self.options.phrases or not placed:
             return
         for number, image in enumerate(images):
             expected = objects + self.store.appended_detections(image)
-            if self.seeing.max_regions:
-                expected = min(expected, self.seeing.max_regions)
+            if self.options.max_regions:
+                expected = min(expected, self.options.max_regions)
             here = int((~regions.is_whole_image & (regions.image_index == number)).sum())
             if not self.store.in_annotated_order(image) or here != expected:
-                otherwise = f", or pass {self.untie}" if self.untie else ""
+                otherwise = f", or pass {self.no_object_tags}" if self.no_object_tags else ""
                 raise InputError(
                     f"{sample.id}: its text names objects of {image!r} by number, but this store does not have that "
                     f"image's {objects} annotated objects in their order; make one with `groundling regions "
@@ -246,23 +246,23 @@ class RegionDataset:
 
     def _count(self, image: str) -> int:
         count = self.store.count(image)
-        return min(count, self.seeing.max_regions) if self.seeing.max_regions else count
+        return min(count, self.options.max_regions) if self.options.max_regions else count
 
     def _of_image(self, image: str, number: int) -> RegionRow:
         row = self.store[image]
-        if not self.seeing.whole_image and not row.is_whole_image.all():
+        if not self.options.whole_image and not row.is_whole_image.all():
             row = row.take(~row.is_whole_image)
-        if self.seeing.max_regions:
-            # A store's own whole-image region comes first and does not count towards `most`.
+        if self.options.max_regions:
+            # A store's own whole-image region comes first and does not count towards `max_regions`.
             row = row.take(
-                row.is_whole_image | (np.cumsum(~row.is_whole_image) <= self.seeing.max_regions)
+                row.is_whole_image | (np.cumsum(~row.is_whole_image) <= self.options.max_regions)
             )
-        if self.seeing.whole_image and not row.is_whole_image.any():
+        if self.options.whole_image and not row.is_whole_image.any():
             row = add_whole_image(row)
-        if self.seeing.last_pixel:
+        if self.options.last_pixel:
             row = clip_to_last_pixel(row, self.store.size(image))
-        if self.seeing.zero_features:
-            width = self.seeing.width or row.features.shape[1]
+        if self.options.zero_features:
+            width = self.options.width or row.features.shape[1]
             row = replace(row, features=np.zeros((len(row), width), np.float32))
         return replace(row, image_index=np.full(len(row), number, np.int64))
 
@@ -283,22 +283,22 @@ def truncate_to_budget(sample: Sample, regions: RegionRow, budget: int) -> tuple
     """
     rows = [row.text for row in sample.rows if row.text is not None]
     tokens = longest = max((len(row.input_ids) for row in rows), default=0)
-    kept = len(regions)
-    if not budget or longest + kept <= budget:
+    region_count = len(regions)
+    if not budget or longest + region_count <= budget:
         return sample, regions
-    while tokens + kept > budget:
-        if kept > tokens or tokens == LEAST_TOKENS:
-            kept -= 1
+    while tokens + region_count > budget:
+        if region_count > tokens or tokens == LEAST_TOKENS:
+            region_count -= 1
         else:
             tokens -= 1
-    cut = sample.each_row(lambda row: _shortened(row, tokens))
-    lost = sum(max(0, len(row.input_ids) - tokens) for row in rows)
-    out = len(regions) - kept
+    truncated = sample.each_row(lambda row: _shortened(row, tokens))
+    lost_tokens = sum(max(0, len(row.input_ids) - tokens) for row in rows)
+    lost_regions = len(regions) - region_count
     return replace(
-        cut,
-        truncated_tokens=sample.truncated_tokens + lost,
-        truncated_regions=sample.truncated_regions + out,
-    ), regions.take(slice(kept))
+        truncated,
+        truncated_tokens=sample.truncated_tokens + lost_tokens,
+        truncated_regions=sample.truncated_regions + lost_regions,
+    ), regions.take(slice(region_count))
 
 
 def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRow]:
@@ -310,9 +310,9 @@ def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRo
     if not mentioned:
         return sample, regions
     first = int(regions.is_whole_image[0])
-    stays = np.isin(np.arange(len(regions)) - first, mentioned) | regions.is_whole_image
+    kept = np.isin(np.arange(len(regions)) - first, mentioned) | regions.is_whole_image
     # The last entry is for tokens that name no object.
-    numbers = np.where(stays[first:], np.cumsum(stays[first:]) - 1, -1)
+    numbers = np.where(kept[first:], np.cumsum(kept[first:]) - 1, -1)
     numbers = np.append(numbers, -1)
 
     def renumbered(row: Sample) -> Sample:
@@ -321,7 +321,7 @@ def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRo
         named = np.minimum(row.text.region_index, len(numbers) - 1)
         return replace(row, text=replace(row.text, region_index=numbers[named]))
 
-    return sample.each_row(renumbered), regions.take(stays)
+    return sample.each_row(renumbered), regions.take(kept)
 
 
 def _shortened(row: Sample, tokens: int) -> Sample:
@@ -335,13 +335,13 @@ def _shortened(row: Sample, tokens: int) -> Sample:
 
 def _with_rows(sample: Sample, rows: Sequence[Sample]) -> Sample:
     """A sample with these rows, which were truncated separately."""
-    lost = sum(row.truncated_tokens - sample.truncated_tokens for row in rows)
-    out = sum(row.truncated_regions for row in rows)
+    lost_tokens = sum(row.truncated_tokens - sample.truncated_tokens for row in rows)
+    lost_regions = sum(row.truncated_regions for row in rows)
     return replace(
         sample,
         choices=tuple(rows),
-        truncated_tokens=sample.truncated_tokens + lost,
-        truncated_regions=sample.truncated_regions + out,
+        truncated_tokens=sample.truncated_tokens + lost_tokens,
+        truncated_regions=sample.truncated_regions + lost_regions,
     )
 
 
@@ -435,14 +435,14 @@ class CaptionSampleDataset:
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each drawn with its own generator."""
-        chosen = []
+        examples = []
         labels = []
         for index, rng in zip(indices, rngs, strict=True):
             example, label = self._draw(index, rng)
-            chosen.append(example)
+            examples.append(example)
             labels.append(label)
         # A pair hardly ever occurs twice, so nothing is cached.
-        samples = TextDataset(chosen, self.text).get(range(len(chosen)))
+        samples = TextDataset(examples, self.text).get(range(len(examples)))
         if not self.pairs:
             return samples
         return [
@@ -460,15 +460,15 @@ class CaptionSampleDataset:
         example = Example(self.ids[index], captions[first], images=(image.id,))
         if not self.pairs:
             return example, 1
-        same = bool(rng.random() < 0.5)
-        if same:
+        same_image = bool(rng.random() < 0.5)
+        if same_image:
             step = 1 + int(rng.integers(max(1, len(captions) - 1)))
             second = captions[(first + step) % len(captions)]
         else:
             step = 1 + int(rng.integers(max(1, len(self.captioned) - 1)))
-            others = self.captioned[(place + step) % len(self.captioned)].captions
-            second = others[int(rng.integers(len(others)))]
-        return replace(example, text_pair=second), int(same)
+            other_captions = self.captioned[(place + step) % len(self.captioned)].captions
+            second = other_captions[int(rng.integers(len(other_captions)))]
+        return replace(example, text_pair=second), int(same_image)
 
 
 def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:

@@ -3,7 +3,7 @@ all single-stream models.
 
 A store is a folder of shards (see `data/shards.py`). For each image: `features` (R, D) float16,
 `boxes` (R, 4) float32, `confidence` (R,) float32, and optionally `classes`: (R, C) float16, or (R,)
-int16 for a single class each. Where segmentations of objects are known (VCR), `cover`: (R, 25)
+int16 for a single class each. Where segmentations of objects are known (VCR), `segmentation`: (R, 25)
 uint8, the bits of 14 x 14 cells row by row, highest first.
 """
 
@@ -79,7 +79,7 @@ class ImageRegions:
     """(R, C) probabilities, or (R,) one class each, -1 for none."""
     has_whole_image: bool = False
     """Whether the first region is the whole image."""
-    cover: np.ndarray | None = None
+    segmentation: np.ndarray | None = None
     """(R, 14, 14) bool: the cells of the box that the object fills, for objects
     with a known segmentation.
     """
@@ -96,7 +96,7 @@ class ImageRegions:
     def form(self) -> str:
         """Width and kind of arrays, in words; equal for all images of a store."""
         classes = "no classes" if self.classes is None else f"classes {self.classes.shape[1:]}"
-        segments = "" if self.cover is None else ", segments"
+        segments = "" if self.segmentation is None else ", segments"
         return f"{self.features.shape[1]} numbers, {classes}{segments}"
 
     @property
@@ -113,14 +113,16 @@ class ImageRegions:
         if classes is not None:
             none = -1 if classes.ndim == 1 else 0
             classes = np.insert(classes, 0, none, 0)
-        cover = None if self.cover is None else np.insert(self.cover, 0, True, 0)
+        segmentation = (
+            None if self.segmentation is None else np.insert(self.segmentation, 0, True, 0)
+        )
         return replace(
             self,
             boxes=np.insert(self.boxes, 0, [0, 0, 1, 1], 0),
             confidence=np.insert(self.confidence, 0, 1),
             features=np.concatenate([feature, self.features]),
             classes=classes,
-            cover=cover,
+            segmentation=segmentation,
             has_whole_image=True,
         )
 
@@ -134,7 +136,7 @@ _EXPECTED = {
 """Messages for invalid values, by array."""
 
 
-def _wrong(name: str, values: np.ndarray) -> np.ndarray:
+def _invalid(name: str, values: np.ndarray) -> np.ndarray:
     """The regions (R,) with an invalid value in the array `name` (R, ...)."""
     axes = tuple(range(1, values.ndim))
     if name == "features":
@@ -145,20 +147,20 @@ def _wrong(name: str, values: np.ndarray) -> np.ndarray:
     return np.asarray(~good.all(axes))
 
 
-def first_fault(arrays: Mapping[str, np.ndarray], kept: np.ndarray | None = None) -> str:
+def first_fault(arrays: Mapping[str, np.ndarray], checked: np.ndarray | None = None) -> str:
     """The first invalid value, in words; empty if there is none.
 
-    `arrays`: an image's arrays (R, ...) by name; `kept` (R,) bool: the regions that are checked.
+    `arrays`: an image's arrays (R, ...) by name; `checked` (R,) bool: the regions that are checked.
     """
     for name, values in arrays.items():
-        wrong = _wrong(name, values)
-        if kept is not None:
-            wrong = wrong & kept
+        wrong = _invalid(name, values)
+        if checked is not None:
+            wrong = wrong & checked
         if wrong.any():
             return f"{name} of region {wrong.argmax()} {_EXPECTED[name]}"
         if name == "classes" and values.ndim == 2:
             over = values.sum(1, np.float32) > MOST_TOGETHER
-            over &= True if kept is None else kept
+            over &= True if checked is None else checked
             if over.any():
                 return f"{name} of region {over.argmax()} add up to more than 1"
     return ""
@@ -186,9 +188,9 @@ def clip_boxes(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Boxes (R, 4) in shares, clipped to the image, and which of them (R,) are neither empty
     nor outside (see `SLACK`).
     """
-    cut = boxes.clip(0, 1).astype(np.float32)
-    near = ((boxes >= -SLACK) & (boxes <= 1 + SLACK)).all(1)
-    return cut, np.asarray(near & (cut[:, 2:] > cut[:, :2]).all(1))
+    clipped = boxes.clip(0, 1).astype(np.float32)
+    is_near = ((boxes >= -SLACK) & (boxes <= 1 + SLACK)).all(1)
+    return clipped, np.asarray(is_near & (clipped[:, 2:] > clipped[:, :2]).all(1))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -204,19 +206,19 @@ class RegionWriter:
         folder: str | Path,
         shard: int = 256,
         key: Facts | None = None,
-        part: ProcessRank | None = None,
+        process: ProcessRank | None = None,
     ) -> None:
         """Start a store in `folder`, or resume one.
 
         `shard`: images per shard, skipped ones included. `key`: everything that the
-        regions depend on. `part`: rank of this process. Raises InputError if the folder
+        regions depend on. `process`: rank of this process. Raises InputError if the folder
         has shards with another key.
         """
         self.shard = shard
-        self._shards = ShardWriter(folder, key, part)
+        self._shards = ShardWriter(folder, key, process)
         self.folder = self._shards.folder
 
-    def done(self, number: int) -> bool:
+    def is_complete(self, number: int) -> bool:
         """Whether a shard is complete."""
         return self._shards.is_complete(number)
 
@@ -232,21 +234,21 @@ class RegionWriter:
         Raises InputError if images differ in the width of their features or
         in their kind of classes.
         """
-        kept: list[ImageRegions] = []
+        valid_images: list[ImageRegions] = []
         reasons = list(skipped)
         for image in images:
             try:
-                kept.append(to_stored(image))
+                valid_images.append(to_stored(image))
             except InputError as error:
                 reasons.append(f"{image.id}: {error}")
-        self._one_form({image.form for image in kept})
-        self._shards.write(number, [_record(image) for image in kept], reasons)
+        self._one_form({image.form for image in valid_images})
+        self._shards.write(number, [_record(image) for image in valid_images], reasons)
 
     def fill(self, items: Iterable[Item]) -> None:
         """Write all images of a source, in its order; complete shards are not read again."""
         images: list[ImageRegions] = []
         skipped: list[str] = []
-        seen: set[str] = set()
+        names_seen: set[str] = set()
         number = -1
         progress = Progress("regions", 0, "image")
         # Items are read at once: the source may close after its last one.
@@ -256,14 +258,14 @@ class RegionWriter:
                 number = place // self.shard
                 images = []
                 skipped = []
-            if name in seen:
+            if name in names_seen:
                 skipped.append(f"{name}: occurs again; the first one counts")
-            elif not self.done(number):
+            elif not self.is_complete(number):
                 try:
                     images.append(read())
                 except InputError as error:
                     skipped.append(f"{name}: {error}")
-            seen.add(name)
+            names_seen.add(name)
             progress.step()
         self._flush(number, images, skipped)
         progress.close()
@@ -277,7 +279,7 @@ class RegionWriter:
         """Write the manifest, and return its contents.
 
         It holds counts, rules, all skipped images, and `facts` on how the regions were made; of
-        these, `identity` and `made_by` identify the model of the features (see `RegionStore`).
+        these, `identity` and `origin` identify the model of the features (see `RegionStore`).
         `barrier` waits for all processes, each of which calls this. Raises InputError if no image
         is left, or if images differ in width or kind of arrays.
         """
@@ -308,7 +310,7 @@ class RegionWriter:
         return {"counts": counts, "form": min(forms), "boxes_left_out": left_out}
 
     def _flush(self, number: int, images: list[ImageRegions], skipped: list[str]) -> None:
-        if number >= 0 and not self.done(number):
+        if number >= 0 and not self.is_complete(number):
             self.write(number, images, skipped)
 
     def _one_form(self, forms: Iterable[str]) -> None:
@@ -328,8 +330,8 @@ def _record(image: ImageRegions) -> Record:
     if image.classes is not None:
         single = image.classes.ndim == 1
         arrays["classes"] = image.classes.astype(np.int16 if single else np.float16)
-    if image.cover is not None:
-        arrays["cover"] = np.packbits(image.cover.reshape(-1, CELLS * CELLS), axis=1)
+    if image.segmentation is not None:
+        arrays["cover"] = np.packbits(image.segmentation.reshape(-1, CELLS * CELLS), axis=1)
     width, height = image.size
     facts: dict[str, Any] = {"width": width, "height": height}
     if image.has_whole_image:
@@ -374,8 +376,8 @@ def _odd_regions(index: ShardIndex) -> Iterator[str]:
         if not fits or (name == "boxes" and index.columns[name].shape != (4,)):
             yield f"no fitting {name}"
             return
-    cover = index.columns.get("cover")
-    if cover is not None and (cover.dtype[1:], cover.shape) != ("u1", (PACKED,)):
+    column = index.columns.get("cover")
+    if column is not None and (column.dtype[1:], column.shape) != ("u1", (PACKED,)):
         yield "no fitting cover"
     if len(index.facts) != len(index.ids):
         yield "images without their sizes"
@@ -408,7 +410,7 @@ class RegionStore:
 
         Attributes: `ids`, `width` D, `classes` C (0: none), `manifest`.
 
-        `background` is whether class 0 is background, `covers` whether segmentations of objects
+        `background` is whether class 0 is background, `has_segmentations` whether segmentations of objects
         are known. With `features` off, features are not read and D is 0, for models that read
         pixels; segmentations are still read. Raises InputError if the store is incomplete, damaged
         or another kind of folder.
@@ -418,7 +420,7 @@ class RegionStore:
         path = self.folder / "manifest.json"
         if not path.is_file():
             raise InputError(
-                f"{folder}: not a complete region store; `groundling regions` resumes it"
+                f"{folder}: not a complete region store; repeat its `groundling regions` command, which then resumes"
             )
         self._shards = ShardStore(folder, "image", read_region_index)
         self.manifest = self._shards.manifest
@@ -429,7 +431,7 @@ class RegionStore:
         self.width = columns["features"].shape[0] if features else 0
         self.classes = self._count_classes(columns.get("classes"))
         self.background = self.manifest.get("background") == BACKGROUND
-        self.covers = "cover" in columns
+        self.has_segmentations = "cover" in columns
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -443,7 +445,7 @@ class RegionStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return RegionStore, (self.folder, self.features)  # a worker process maps the files itself
 
-    def compare(self) -> None:
+    def verify_hashes(self) -> None:
         """As `ShardStore.verify_hashes`."""
         self._shards.verify_hashes()
 
@@ -459,7 +461,7 @@ class RegionStore:
         return str(self.manifest.get("identity", ""))
 
     @property
-    def made_by(self) -> str:
+    def origin(self) -> str:
         """The origin of the features, in a few words; empty if unknown."""
         return str(self.manifest.get("made_by", ""))
 
@@ -491,7 +493,7 @@ class RegionStore:
         """Number of an image's regions."""
         return self._shards.length(self._shards.index_of(image_id), "boxes")
 
-    def require(self, width: int) -> None:
+    def require_width(self, width: int) -> None:
         """Raise InputError if the features' width is not the model's `width`."""
         if self.width != width:
             raise InputError(
@@ -506,15 +508,15 @@ class RegionStore:
         faults = self._shards.faults(verify)
         for shard in range(len(self._shards.indices)):
             faults += self._outside(shard)
-        told = self.manifest["counts"]
+        manifest_counts = self.manifest["counts"]
         counts = {"images": len(self), "regions": self._shards.rows["boxes"]}
-        if any(told.get(name) != count for name, count in counts.items()):
+        if any(manifest_counts.get(name) != count for name, count in counts.items()):
             path = self.folder / "manifest.json"
-            faults.append(f"{path}: counts {told}, but the shards' indices {counts}")
+            faults.append(f"{path}: counts {manifest_counts}, but the shards' indices {counts}")
         return faults
 
     def __getitem__(self, image_id: str) -> RegionRow:
-        """The regions of an image, in float32; `image` is 0 for all of them.
+        """The regions of an image, in float32; `image_index` is 0 for all of them.
 
         Raises InputError if the image is not in the store, its shard is
         damaged, or a value is invalid.
@@ -525,14 +527,14 @@ class RegionStore:
         whole = np.zeros(len(features), bool)
         if self._shards.facts(number).get("whole"):
             whole[:1] = True
-        read = {"boxes": np.array(views["boxes"]), "confidence": np.array(views["confidence"])}
-        read["features"] = _single(features)
+        arrays = {"boxes": np.array(views["boxes"]), "confidence": np.array(views["confidence"])}
+        arrays["features"] = _single(features)
         classes = self._distribution(views.get("classes"), image_id)
-        fault = first_fault(read if classes is None else {**read, "classes": classes})
+        fault = first_fault(arrays if classes is None else {**arrays, "classes": classes})
         if fault:  # in a store that is older than the check of imports, or damaged since
-            raise InputError(f"{self.folder}: image {image_id!r}: {fault}; `groundling data check`")
+            raise InputError(f"{self.folder}: image {image_id!r}: {fault}; make the store again")
         return RegionRow(
-            **read,
+            **arrays,
             image_index=np.zeros(len(features), np.int64),
             is_whole_image=whole,
             classes=classes,
@@ -582,7 +584,7 @@ class RegionStore:
         for name, values in arrays.items():
             if name in {"features", "cover"}:
                 continue
-            wrong = _wrong(name, values)
+            wrong = _invalid(name, values)
             if values.dtype.kind == "f":
                 wrong &= np.isfinite(values).all(tuple(range(1, values.ndim)))
             else:
@@ -591,9 +593,9 @@ class RegionStore:
             if len(rows):
                 image = self._shards.record_of(shard, name, rows[0])
                 path = shard_file(self.folder, name, shard)
-                such = f" ({len(rows):,} such regions)" if len(rows) > 1 else ""
+                suffix = f" ({len(rows):,} such regions)" if len(rows) > 1 else ""
                 limit = "0..1" if values.dtype.kind == "f" else f"-1..{self.classes - 1}"
-                faults.append(f"{path}: image {image!r}: a value is outside {limit}{such}")
+                faults.append(f"{path}: image {image!r}: a value is outside {limit}{suffix}")
         return faults
 
 
@@ -602,29 +604,29 @@ def open_checked_store(folder: str | Path, features: bool = True) -> RegionStore
 
     Arguments as for `RegionStore`.
 
-    With several processes on a machine, only the first compares. Raises InputError as
-    `RegionStore` and its `compare`.
+    With several processes on a machine, only the first does so. Raises InputError as
+    `RegionStore` and its `verify_hashes`.
     """
     store = RegionStore(folder, features)
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        store.compare()
+        store.verify_hashes()
     return store
 
 
 class InMemoryRegions:
     """Regions of images that were just found, with the interface of a store; nothing is written."""
 
-    def __init__(self, found: Sequence[ImageRegions], features: bool = True) -> None:
+    def __init__(self, regions: Sequence[ImageRegions], features: bool = True) -> None:
         """Images from `to_stored`; with `features` off their width is 0, as in a `RegionStore`."""
         self.features = features
-        self.found = {image.id: image for image in found}
+        self.regions = {image.id: image for image in regions}
 
     def __contains__(self, image_id: object) -> bool:
-        return image_id in self.found
+        return image_id in self.regions
 
     def __getitem__(self, image_id: str) -> RegionRow:
-        """The regions of an image, in float32; `image` is 0 for all of them."""
-        image = self.found[image_id]
+        """The regions of an image, in float32; `image_index` is 0 for all of them."""
+        image = self.regions[image_id]
         features = image.features if self.features else image.features[:, :0]
         whole = np.zeros(len(features), bool)
         whole[:1] = image.has_whole_image
@@ -638,18 +640,18 @@ class InMemoryRegions:
 
     def count(self, image_id: str) -> int:
         """Number of an image's regions."""
-        return len(self.found[image_id].boxes)
+        return len(self.regions[image_id].boxes)
 
     def size(self, image_id: str) -> tuple[int, int]:
         """Width and height of an image in pixels."""
-        return self.found[image_id].size
+        return self.regions[image_id].size
 
     def in_annotated_order(self, image_id: str) -> bool:
         """Whether an image's regions are all its annotated objects, in annotation order,
         perhaps followed by others.
         """
-        return self.found[image_id].annotated_order
+        return self.regions[image_id].annotated_order
 
     def appended_detections(self, image_id: str) -> int:
         """Number of detected regions that follow an image's annotated objects."""
-        return self.found[image_id].appended_detections
+        return self.regions[image_id].appended_detections

@@ -25,7 +25,7 @@ class CombinedStore:
 
     def __init__(self, stores: Sequence[RegionStore]) -> None:
         """One or more stores; has the `width` D, `classes` C, `background` and
-        `covers` that all of them share.
+        `has_segmentations` that all of them share.
 
         Raises InputError if stores differ in these, or if different models made their features.
         """
@@ -40,11 +40,11 @@ class CombinedStore:
         self.width = first.width
         self.classes = first.classes
         self.background = first.background
-        self.covers = first.covers
+        self.has_segmentations = first.has_segmentations
         # A store of unknown origin matches any, so the others describe all.
-        known = next((store for store in stores if store.identity), first)
-        self.identity = known.identity
-        self.made_by = known.made_by
+        identified = next((store for store in stores if store.identity), first)
+        self.identity = identified.identity
+        self.origin = identified.origin
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class CombinedStore:
     @property
     def facts(self) -> dict[str, Any]:
         """Facts that are saved with a model trained with these stores."""
-        return {"identity": self.identity, "made_by": self.made_by}
+        return {"identity": self.identity, "made_by": self.origin}
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -67,33 +67,33 @@ class CombinedStore:
 
     def __getitem__(self, image_id: str) -> RegionRow:
         """The regions of an image; raises InputError if no store has it, or its shard is damaged."""
-        return self.holder(image_id)[image_id]
+        return self.store_of(image_id)[image_id]
 
     def count(self, image_id: str) -> int:
         """Number of an image's regions."""
-        return self.holder(image_id).count(image_id)
+        return self.store_of(image_id).count(image_id)
 
     def size(self, image_id: str) -> tuple[int, int]:
         """Width and height of an image in pixels; 0 if unknown."""
-        return self.holder(image_id).size(image_id)
+        return self.store_of(image_id).size(image_id)
 
     def in_annotated_order(self, image_id: str) -> bool:
         """Whether an image's regions are all its annotated objects, in annotation order,
         perhaps followed by others.
         """
-        return self.holder(image_id).in_annotated_order(image_id)
+        return self.store_of(image_id).in_annotated_order(image_id)
 
     def appended_detections(self, image_id: str) -> int:
         """Number of detected regions that follow an image's annotated objects."""
-        return self.holder(image_id).appended_detections(image_id)
+        return self.store_of(image_id).appended_detections(image_id)
 
-    def repeated(self, images: Iterable[str]) -> list[str]:
+    def in_several_stores(self, images: Iterable[str]) -> list[str]:
         """The images that more than one store has."""
         if len(self.stores) == 1:
             return []
         return [image for image in images if sum(image in store for store in self.stores) > 1]
 
-    def holder(self, image_id: str) -> RegionStore:
+    def store_of(self, image_id: str) -> RegionStore:
         """The first store that has an image.
 
         Without one, the first of all, which raises the error on access.
@@ -107,22 +107,22 @@ def _unlike(first: RegionStore, other: RegionStore) -> str:
         return f"features have widths {first.width} and {other.width}"
     if (first.classes, first.background) != (other.classes, other.background):
         return f"regions have {_kinds(first)} and {_kinds(other)}"
-    if first.covers != other.covers:
-        lacking = other if first.covers else first
-        return f"{lacking.folder} has no segmentations of objects"
-    looks = first.features and other.features  # without features, the model computes them itself
-    known = bool(first.identity and other.identity)
-    if looks and known and first.identity != other.identity:
-        return f"made by {first.made_by} and by {other.made_by}"
+    if first.has_segmentations != other.has_segmentations:
+        incomplete = other if first.has_segmentations else first
+        return f"{incomplete.folder} has no segmentations of objects"
+    reads_features = (
+        first.features and other.features
+    )  # without features, the model computes them itself
+    has_identities = bool(first.identity and other.identity)
+    if reads_features and has_identities and first.identity != other.identity:
+        return f"made by {first.origin} and by {other.origin}"
     return ""
 
 
 def _kinds(store: RegionStore) -> str:
     if not store.classes:
         return "no classes"
-    return (
-        f"{store.classes} classes, {'background among them' if store.background else 'all things'}"
-    )
+    return f"{store.classes} classes {'with' if store.background else 'without'} background"
 
 
 def box_source(facts: Mapping[str, Any]) -> str:
@@ -138,21 +138,24 @@ def box_source(facts: Mapping[str, Any]) -> str:
     return "a detector" if boxes.startswith("the detector") else "files of boxes"
 
 
-def describe_mismatch(facts: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The difference between regions and those that a model was trained with, in words.
+def describe_mismatch(model_facts: Mapping[str, Any], store_facts: Mapping[str, Any]) -> str:
+    """The difference between a store's regions and those that a model was trained with, in words.
 
     Empty if none is known.
     """
-    mine = facts.get("identity")
-    theirs = other.get("identity")
-    if mine and theirs and mine != theirs:
+    model_identity = model_facts.get("identity")
+    store_identity = store_facts.get("identity")
+    if model_identity and store_identity and model_identity != store_identity:
         return (
-            f"made by {other.get('made_by')}, but the model was trained with {facts.get('made_by')}"
+            f"made by {store_facts.get('made_by')}, but the model was trained with "
+            f"{model_facts.get('made_by')}"
         )
-    mine = box_source(facts)
-    theirs = box_source(other)
-    if mine and theirs and mine != theirs:
-        return f"boxes are from {theirs}, but the model was trained with boxes from {mine}"
+    model_boxes = box_source(model_facts)
+    store_boxes = box_source(store_facts)
+    if model_boxes and store_boxes and model_boxes != store_boxes:
+        return (
+            f"boxes are from {store_boxes}, but the model was trained with boxes from {model_boxes}"
+        )
     return ""
 
 
@@ -169,28 +172,28 @@ def combine_images(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterato
     objects, which the others' features lack.
     """
     stores = [open_checked_store(path) for path in paths]
-    together = CombinedStore(stores)
-    if together.covers:
+    combined = CombinedStore(stores)
+    if combined.has_segmentations:
         raise InputError(
-            f"{together.name}: contain segmentations of objects, which would be lost; "
+            f"{combined.name}: contain segmentations of objects, which would be lost; "
             "`regions --boxes --add-detected-boxes` keeps them"
         )
     facts = {name: stores[0].manifest[name] for name in FACTS if name in stores[0].manifest}
     facts |= {
         "source": [str(path) for path in paths],
         "layout": "region stores, one behind the other",
-        "identity": together.identity,
-        "made_by": together.made_by,
+        "identity": combined.identity,
+        "made_by": combined.origin,
     }
-    return facts, ((image, partial(_found, stores, image)) for image in together)
+    return facts, ((image, partial(_combined_regions, stores, image)) for image in combined)
 
 
-def _found(stores: Sequence[RegionStore], image: str) -> ImageRegions:
+def _combined_regions(stores: Sequence[RegionStore], image: str) -> ImageRegions:
     """The regions of an image, store after store."""
     first, *others = (store for store in stores if image in store)
     row = first[image]
-    behind = [other[image].take(~other[image].is_whole_image) for other in others]
-    row = RegionRow.concatenate([row, *behind])
+    appended = [other[image].take(~other[image].is_whole_image) for other in others]
+    row = RegionRow.concatenate([row, *appended])
     return ImageRegions(
         id=image,
         size=first.size(image),
@@ -200,5 +203,6 @@ def _found(stores: Sequence[RegionStore], image: str) -> ImageRegions:
         classes=row.classes,
         has_whole_image=bool(row.is_whole_image[0]),
         annotated_order=first.in_annotated_order(image),
-        appended_detections=first.appended_detections(image) + sum(len(other) for other in behind),
+        appended_detections=first.appended_detections(image)
+        + sum(len(other) for other in appended),
     )

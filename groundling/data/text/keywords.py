@@ -85,13 +85,13 @@ class _WordShape(NamedTuple):
     """The word in lower case."""
     term: str
     """The term that it is counted as: singular and plural are one."""
-    odd: bool
+    is_odd: bool
     """Whether it is a number, a mark, has several marks inside, or letters and digits: never in a
     keyword, and no neighbour.
     """
-    capital: bool
+    is_capitalised: bool
     """Whether only its first letter is a capital."""
-    acronym: bool
+    is_acronym: bool
 
 
 class _SentenceWord(NamedTuple):
@@ -100,7 +100,7 @@ class _SentenceWord(NamedTuple):
     word: _WordShape
     span: tuple[int, int]
     sentence: int
-    first: bool
+    is_first: bool
     """Whether it is the first of its sentence."""
 
 
@@ -108,33 +108,37 @@ class _SentenceWord(NamedTuple):
 class _TermStatistics:
     """Counts over all tokens of the same term."""
 
-    stops: bool
+    is_stop_word: bool
     """Whether it is a stop word, at its first occurrence in the text."""
     count: int = 0
     capitals: int = 0
     acronyms: int = 0
     sentences: list[int] = field(default_factory=list)
-    left: Counter[str] = field(default_factory=Counter)
-    right: Counter[str] = field(default_factory=Counter)
+    left_neighbours: Counter[str] = field(default_factory=Counter)
+    right_neighbours: Counter[str] = field(default_factory=Counter)
 
     def add(self, token: _SentenceWord) -> None:
         """Count one more token."""
         self.count += 1
-        self.capitals += token.word.capital and not token.first
-        self.acronyms += token.word.acronym
+        self.capitals += token.word.is_capitalised and not token.is_first
+        self.acronyms += token.word.is_acronym
         self.sentences.append(token.sentence)
 
-    def relatedness(self, most: int) -> float:
+    def relatedness(self, max_count: int) -> float:
         """Its number of distinct neighbours, as a share of all its neighbours.
 
         A word with many distinct ones is vague.
         """
-        spread = sum(len(side) / side.total() for side in (self.left, self.right) if side)
-        return 1 + spread * self.count / most
+        spread = sum(
+            len(side) / side.total()
+            for side in (self.left_neighbours, self.right_neighbours)
+            if side
+        )
+        return 1 + spread * self.count / max_count
 
-    def score(self, typical: float, most: int, sentences: int) -> float:
+    def score(self, typical: float, max_count: int, sentences: int) -> float:
         """YAKE's S(t), lower is better, from casing, position, frequency, relatedness and spread."""
-        related = self.relatedness(most)
+        related = self.relatedness(max_count)
         position = log(log(3 + median(set(self.sentences))))
         case = max(self.acronyms, self.capitals) / (1 + log(self.count))
         frequency = self.count / typical
@@ -160,7 +164,7 @@ class YakeExtractor:
             run for number, spans in enumerate(sentences) for run in _runs(plain, number, spans)
         ]
         terms = self._counted(runs)
-        known = [term.count for term in terms.values() if not term.stops]
+        known = [term.count for term in terms.values() if not term.is_stop_word]
         if not known:
             return []
         mean = fmean(known)
@@ -169,7 +173,7 @@ class YakeExtractor:
         scores = {
             name: term.score(typical, most, len(sentences))
             for name, term in terms.items()
-            if not term.stops
+            if not term.is_stop_word
         }
         keywords = []
         for found in _candidates(runs, terms).values():
@@ -188,9 +192,9 @@ class YakeExtractor:
                 if word.term not in terms:
                     terms[word.term] = _TermStatistics(is_stop_word(word.surface, self.stopwords))
                 terms[word.term].add(token)
-                if before is not None and not (before.odd or word.odd):
-                    terms[before.term].right[word.term] += 1
-                    terms[word.term].left[before.term] += 1
+                if before is not None and not (before.is_odd or word.is_odd):
+                    terms[before.term].right_neighbours[word.term] += 1
+                    terms[word.term].left_neighbours[before.term] += 1
                 before = word
         return terms
 
@@ -250,9 +254,9 @@ def _word(word: str) -> _WordShape:
     return _WordShape(
         surface=surface,
         term=_singular(surface),
-        odd=digits == letters or marks > 1 or is_number,
-        capital=word[0].isupper() and word[1:] == word[1:].lower(),
-        acronym=word.isupper() and len(word) > 1,
+        is_odd=digits == letters or marks > 1 or is_number,
+        is_capitalised=word[0].isupper() and word[1:] == word[1:].lower(),
+        is_acronym=word.isupper() and len(word) > 1,
     )
 
 
@@ -274,17 +278,17 @@ def _phrases(
     tokens: Sequence[_SentenceWord], terms: Mapping[str, _TermStatistics]
 ) -> Iterator[Sequence[_SentenceWord]]:
     """The phrases that begin with the first of some tokens."""
-    if terms[tokens[0].word.term].stops:
+    if terms[tokens[0].word.term].is_stop_word:
         return
     for length, last in enumerate(tokens, 1):
-        if last.word.odd:
+        if last.word.is_odd:
             return
-        if not terms[last.word.term].stops:
+        if not terms[last.word.term].is_stop_word:
             yield tokens[:length]
 
 
 def _phrase_score(
-    found: Sequence[Sequence[_SentenceWord]],
+    keyword: Sequence[Sequence[_SentenceWord]],
     scores: Mapping[str, float],
     terms: Mapping[str, _TermStatistics],
 ) -> float:
@@ -293,20 +297,20 @@ def _phrase_score(
     A stop word inside contributes through its co-occurrence with its neighbours, not
     through a score of its own.
     """
-    words = [token.word.term for token in found[0]]
+    words = [token.word.term for token in keyword[0]]
     product = 1.0
     total = 0.0
     for place, word in enumerate(words):
-        if not terms[word].stops:
+        if not terms[word].is_stop_word:
             product *= scores[word]
             total += scores[word]
             continue
         before, after = terms[words[place - 1]], terms[words[place + 1]]
-        together = before.right[word] / before.count
-        together *= after.left[word] / after.count
+        together = before.right_neighbours[word] / before.count
+        together *= after.left_neighbours[word] / after.count
         product *= 2 - together
         total -= 1 - together
-    return product / (len(found) * (1 + total))
+    return product / (len(keyword) * (1 + total))
 
 
 def keyword_importance(

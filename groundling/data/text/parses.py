@@ -212,8 +212,8 @@ class _ConlluSentence:
             comments.get("image", ""),
         )
 
-    def _wrong(self, line: int, what: str) -> InputError:
-        return InputError(f"{self.path}, line {line}: {what}")
+    def _wrong(self, line: int, fault: str) -> InputError:
+        return InputError(f"{self.path}, line {line}: {fault}")
 
     def _row(self, number: int, line: str) -> None:
         fields = line.split("\t")
@@ -264,7 +264,7 @@ class _ConlluSentence:
         if len(roots) > 1:
             raise self._wrong(
                 self.numbers[roots[1]],
-                f"a second root besides word {roots[0] + 1}; expected one word with HEAD 0",
+                f"a second root besides word {roots[0] + 1}; expected a single word with HEAD 0",
             )
         for place in range(count):
             at, steps = place, 0

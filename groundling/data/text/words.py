@@ -147,23 +147,23 @@ TELLING = 0.6
 """Area under the ROC curve from which lengths cause a warning; .5 is chance."""
 
 
-def length_auc(one: np.ndarray, other: np.ndarray, same: np.ndarray) -> float:
+def length_auc(lengths: np.ndarray, other_lengths: np.ndarray, is_same: np.ndarray) -> float:
     """Area under the ROC curve of "these are the same text" from lengths (N,) of both sides.
 
-    `same` (N,) bool is the truth.
+    `is_same` (N,) bool is the truth.
 
     The score is the ratio of lengths, relative to the median ratio of equal texts, because
     two tokenizers make different numbers of tokens. 1: always right, .5: chance; NaN
     without pairs of both kinds.
     """
-    right = int(same.sum())
-    wrong = len(same) - right
+    right = int(is_same.sum())
+    wrong = len(is_same) - right
     if not right or not wrong:
         return float("nan")
-    ratio = np.log(np.maximum(one, 1) / np.maximum(other, 1))
-    mismatch = np.abs(ratio - np.median(ratio[same]))
+    ratio = np.log(np.maximum(lengths, 1) / np.maximum(other_lengths, 1))
+    mismatch = np.abs(ratio - np.median(ratio[is_same]))
     ranks = stats.rankdata(-mismatch)
-    return float((ranks[same].sum() - right * (right + 1) / 2) / (right * wrong))
+    return float((ranks[is_same].sum() - right * (right + 1) / 2) / (right * wrong))
 
 
 # A cache of the tokens of words: a text is assembled from its words, several times as fast as it is

@@ -75,15 +75,18 @@ INPUT_CONDITIONS = (
 
 
 def undefined_reason(
-    given: InputCondition, outcome: Outcome, form: OutputType | None, examples: Sequence[Example]
+    condition: InputCondition,
+    outcome: Outcome,
+    form: OutputType | None,
+    examples: Sequence[Example],
 ) -> str:
     """Why a condition is undefined for a model and its examples; empty if it is defined."""
-    if given.image == "swapped":
+    if condition.image == "swapped":
         if isinstance(form, RegionSelection):
             return "the right answer is a region of the example's own image"
         if any(example.object_count for example in examples):
             return "the texts name objects of their own images"
-    if given.text in ("shuffled", "swapped"):
+    if condition.text in ("shuffled", "swapped"):
         if isinstance(outcome, HiddenWordsOutcome):
             return "the hidden words belong to the example's own text"
         if form is not None and form.head_input == "phrase":
@@ -100,11 +103,11 @@ def zero_region_features(width: int) -> Callable[[Sample], Sample]:
     def change(sample: Sample) -> Sample:
         return replace(sample.each_row(row), pixels=None)
 
-    def row(one: Sample) -> Sample:
-        if one.regions is None:
-            return one
-        zeros = np.zeros((len(one.regions), width), np.float32)
-        return replace(one, pixels=None, regions=replace(one.regions, features=zeros))
+    def row(sample: Sample) -> Sample:
+        if sample.regions is None:
+            return sample
+        zeros = np.zeros((len(sample.regions), width), np.float32)
+        return replace(sample, pixels=None, regions=replace(sample.regions, features=zeros))
 
     return change
 
@@ -120,38 +123,44 @@ def swap_images(examples: Sequence[Example], partner: Mapping[str, str]) -> list
 # -- the text ----------------------------------------------------------------------------------------------------------
 
 
-def word_token_mask(row: TextRow, kept: Sequence[int]) -> np.ndarray:
-    """Which tokens (T,) belong to words, without special ones and `kept` (a head's [MASK])."""
-    return ~row.special_tokens_mask & ~np.isin(row.input_ids, kept)
+def word_token_mask(row: TextRow, special_ids: Sequence[int]) -> np.ndarray:
+    """Which tokens (T,) belong to words, without special ones and `special_ids` (a head's [MASK])."""
+    return ~row.special_tokens_mask & ~np.isin(row.input_ids, special_ids)
 
 
-def blank_words(kept: Sequence[int]) -> Callable[[Sample], Sample]:
+def blank_words(special_ids: Sequence[int]) -> Callable[[Sample], Sample]:
     """Returns a function that replaces all tokens but special ones by padding; lengths stay."""
 
-    def row(one: Sample) -> Sample:
-        if one.text is None:
-            return one
-        ids = np.where(word_token_mask(one.text, kept), one.text.pad_token_id, one.text.input_ids)
-        return replace(one, text=replace(one.text, input_ids=ids))
+    def row(sample: Sample) -> Sample:
+        if sample.text is None:
+            return sample
+        ids = np.where(
+            word_token_mask(sample.text, special_ids),
+            sample.text.pad_token_id,
+            sample.text.input_ids,
+        )
+        return replace(sample, text=replace(sample.text, input_ids=ids))
 
     return lambda sample: sample.each_row(row)
 
 
-def shuffle_words(kept: Sequence[int], seed: int) -> Callable[[Sample], Sample]:
+def shuffle_words(special_ids: Sequence[int], seed: int) -> Callable[[Sample], Sample]:
     """Returns a function that shuffles the words of each text; a word's tokens stay together."""
 
-    def row(one: Sample, rng: np.random.Generator) -> Sample:
-        if one.text is None:
-            return one
-        inner = word_token_mask(one.text, kept)
-        part = one.text.token_type_ids if one.text.part_index is None else one.text.part_index
+    def row(sample: Sample, rng: np.random.Generator) -> Sample:
+        if sample.text is None:
+            return sample
+        inner = word_token_mask(sample.text, special_ids)
+        part = (
+            sample.text.token_type_ids if sample.text.part_index is None else sample.text.part_index
+        )
         places = np.arange(len(inner))
         for number in np.unique(part[inner]):
             own = np.flatnonzero(inner & (part == number))
-            words = one.text.word_ids[own]
+            words = sample.text.word_ids[own]
             order = rng.permutation(np.unique(words))
             places[own] = np.concatenate([own[words == word] for word in order])
-        return replace(one, text=one.text.take(places))
+        return replace(sample, text=sample.text.take(places))
 
     def change(sample: Sample) -> Sample:
         return sample.each_row(lambda one: row(one, generator(seed, "order", sample.id)))
@@ -166,26 +175,26 @@ def choose_swap_partners(examples: Sequence[Example], seed: int) -> list[int]:
     """
     order = generator(seed, "strangers").permutation(len(examples))
     place = np.argsort(order)
-    found = []
+    partners = []
     for number, example in enumerate(examples):
         for step in range(1, len(examples)):
             other = int(order[(place[number] + step) % len(examples)])
             stranger = examples[other]
             if stranger.text != example.text and set(stranger.images).isdisjoint(example.images):
-                found.append(other)
+                partners.append(other)
                 break
         else:
             raise InputError(
                 f"{example.id}: no other example has another text and another image to swap in; use more examples, or "
                 "--no-perturbed-inputs"
             )
-    return found
+    return partners
 
 
-def swap_texts(examples: Sequence[Example], other: Sequence[int]) -> list[Example]:
-    """The examples, each with the text or texts of the example at `other`; choices stay."""
+def swap_texts(examples: Sequence[Example], partners: Sequence[int]) -> list[Example]:
+    """The examples, each with the text or texts of the example at `partners`; choices stay."""
     swapped = []
-    for example, number in zip(examples, other, strict=True):
+    for example, number in zip(examples, partners, strict=True):
         stranger = examples[number]
         objects = example.object_count
         tags = tuple(tag for tag in stranger.region_tags if not objects or tag[2] < objects)
@@ -218,19 +227,19 @@ class InputAblation:
         self.examples = examples
         self.seed = seed
         self.notes: list[str] = []
-        """Notes on the result of `about`; filled by it."""
+        """Notes on the result; `to_json` adds them."""
         self.answers: dict[InputCondition, OutcomePass] = {}
-        self.why_not: dict[InputCondition, str] = {}
+        self.undefined_reasons: dict[InputCondition, str] = {}
         outcome = subject.outcome
         if outcome is None:
             return
-        for given in INPUT_CONDITIONS:
-            reason = undefined_reason(given, outcome, subject.form, examples)
+        for condition in INPUT_CONDITIONS:
+            reason = undefined_reason(condition, outcome, subject.form, examples)
             if reason:
-                self.why_not[given] = reason
+                self.undefined_reasons[condition] = reason
                 continue
-            samples = partial(self._given, outcome, given)
-            self.answers[given] = OutcomePass(subject.model, outcome, samples, batch)
+            samples = partial(self._samples_under, outcome, condition)
+            self.answers[condition] = OutcomePass(subject.model, outcome, samples, batch)
 
     @property
     def passes(self) -> list[OutcomePass]:
@@ -242,16 +251,20 @@ class InputAblation:
         outcome = self.subject.outcome
         if outcome is None:
             return {"undefined": "the model has no head that scores how well text and image match"}
-        values = {given: answers.values for given, answers in self.answers.items()}
+        values = {condition: answers.values for condition, answers in self.answers.items()}
         own = values[OWN]
         rows = []
-        for given in INPUT_CONDITIONS:
-            row: dict[str, Any] = {"given": given.name, "image": given.image, "text": given.text}
-            if given in self.why_not:
-                rows.append(row | {"undefined": self.why_not[given]})
+        for condition in INPUT_CONDITIONS:
+            row: dict[str, Any] = {
+                "given": condition.name,
+                "image": condition.image,
+                "text": condition.text,
+            }
+            if condition in self.undefined_reasons:
+                rows.append(row | {"undefined": self.undefined_reasons[condition]})
                 continue
-            means = bootstrap.means(values[given])
-            changes = bootstrap.means(values[given] - own)
+            means = bootstrap.means(values[condition])
+            changes = bootstrap.means(values[condition] - own)
             row["values"] = [
                 mean_with_interval(means[:, place]) for place in range(len(outcome.names))
             ]
@@ -269,26 +282,26 @@ class InputAblation:
         without = int((~np.isfinite(own[:, 0])).sum())
         return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}
 
-    def _given(self, outcome: Outcome, given: InputCondition) -> SampleDataset:
+    def _samples_under(self, outcome: Outcome, condition: InputCondition) -> SampleDataset:
         """The examples as the model reads them under a condition."""
         examples = self.examples
         partner: Mapping[str, str] | None = None
-        if given.image in ("shuffled", "swapped"):
+        if condition.image in ("shuffled", "swapped"):
             partner = shuffle_images([name for one in examples for name in one.images], self.seed)
-        if given.image == "swapped" and partner is not None:
+        if condition.image == "swapped" and partner is not None:
             examples = swap_images(examples, partner)
-        if given.text == "swapped":
+        if condition.text == "swapped":
             examples = swap_texts(examples, choose_swap_partners(examples, self.seed))
-        shuffled = partner if given.image == "shuffled" else None
+        shuffled = partner if condition.image == "shuffled" else None
         model = self.subject.model
         samples = outcome.prepare(self.subject.samples(examples, shuffled))
-        kept = model.special_ids
-        if given.image == "blank":
+        special_ids = model.special_ids
+        if condition.image == "blank":
             samples = MappedDataset(samples, zero_region_features(model.sizes.regions))
-        if given.text == "blank":
-            samples = MappedDataset(samples, blank_words(kept))
-        if given.text == "shuffled":
-            samples = MappedDataset(samples, shuffle_words(kept, self.seed))
+        if condition.text == "blank":
+            samples = MappedDataset(samples, blank_words(special_ids))
+        if condition.text == "shuffled":
+            samples = MappedDataset(samples, shuffle_words(special_ids, self.seed))
         return samples
 
 
@@ -302,7 +315,7 @@ class OutcomePass:
         samples: Callable[[], SampleDataset],
         batch: int,
     ) -> None:
-        """`samples` as in `AttentionPass`, prepared by the outcome's `put`."""
+        """`samples` as in `AttentionPass`, prepared by the outcome's `prepare`."""
         self.model = model
         self.outcome = outcome
         self.samples = samples
@@ -310,9 +323,9 @@ class OutcomePass:
         self.rows = SampleArrays()
 
     @torch.no_grad()
-    def run(self, part: ProcessRank) -> None:
+    def run(self, process: ProcessRank) -> None:
         """Run a process's share."""
-        for batch, _, places in iterate_batches(self.model, self.samples(), part, self.batch):
+        for batch, _, places in iterate_batches(self.model, self.samples(), process, self.batch):
             values = self.outcome.values(self.model(batch), batch)
             self.rows.put(places, 0, values.double().cpu().numpy())
 
@@ -380,59 +393,61 @@ class AttributionPass:
         self.samples = samples
         self.batch = batch
         self.steps = steps
-        self.found: dict[int, Attribution] = {}
+        self.by_sample: dict[int, Attribution] = {}
 
-    def run(self, part: ProcessRank) -> None:
+    def run(self, process: ProcessRank) -> None:
         """Attribute the answers of a process's share."""
         model = self.model.requires_grad_(False)
-        kept = model.text.tokenizer.all_special_ids
-        for batch, some, places in iterate_batches(model, self.samples(), part, self.batch):
-            found = _attributed(model, self.outcome, batch, some, kept, self.steps)
-            self.found.update(zip(places, found, strict=True))
+        special_ids = model.text.tokenizer.all_special_ids
+        for batch, samples, places in iterate_batches(model, self.samples(), process, self.batch):
+            attributions = _attribute_batch(
+                model, self.outcome, batch, samples, special_ids, self.steps
+            )
+            self.by_sample.update(zip(places, attributions, strict=True))
 
     def local_result(self) -> dict[int, Attribution]:
         """The attributions of this process's share, by index of the sample."""
-        return self.found
+        return self.by_sample
 
     def merge(self, parts: Sequence[dict[int, Attribution]]) -> None:
         """Combine the shares of all processes."""
-        self.found = {place: one for part in parts for place, one in part.items()}
+        self.by_sample = {place: one for part in parts for place, one in part.items()}
 
     @property
     def attributions(self) -> list[Attribution]:
         """One for every sample, in their order."""
-        return [self.found[place] for place in sorted(self.found)]
+        return [self.by_sample[place] for place in sorted(self.by_sample)]
 
 
-def _attributed(
+def _attribute_batch(
     model: SingleStreamModel,
     outcome: Outcome,
     batch: Batch,
-    some: Sequence[Sample],
-    kept: Sequence[int],
+    samples: Sequence[Sample],
+    special_ids: Sequence[int],
     steps: int,
 ) -> list[Attribution]:
     """The attributions of a batch."""
-    blank, way = _blank_and_path(model, batch, kept)
+    blank, path = _blank_and_path(model, batch, special_ids)
 
-    def answer(at: Sequence[Tensor]) -> Tensor:
+    def answer(point: Sequence[Tensor]) -> Tensor:
         return outcome.attribution_target(
-            model(replace(blank, perturbation=Perturbation(*at))), batch
+            model(replace(blank, perturbation=Perturbation(*point))), batch
         )
 
     with torch.no_grad():
-        change = answer(_path_point(way, 1.0)) - answer(_path_point(way, 0.0))
-    slopes = [torch.zeros_like(part) for part in way]
+        change = answer(_path_point(path, 1.0)) - answer(_path_point(path, 0.0))
+    slopes = [torch.zeros_like(part) for part in path]
     for share, weight in zip(*quadrature_points(steps), strict=True):
-        at = [part.requires_grad_() for part in _path_point(way, share)]
-        gradients = torch.autograd.grad(answer(at).sum(), at)
+        point = [part.requires_grad_() for part in _path_point(path, share)]
+        gradients = torch.autograd.grad(answer(point).sum(), point)
         for slope, gradient in zip(slopes, gradients, strict=True):
             slope += gradient * weight
-    shares = [(slope * part).sum(-1) for slope, part in zip(slopes, way, strict=True)]
+    shares = [(slope * part).sum(-1) for slope, part in zip(slopes, path, strict=True)]
     rest = change - sum(part.view(len(batch), -1).sum(1) for part in shares)
     tokens, regions = (part.double().cpu().numpy() for part in shares)
     return [
-        _one(
+        _sample_attribution(
             sample,
             number * batch.choices,
             tokens,
@@ -440,21 +455,26 @@ def _attributed(
             float(change[number]),
             float(rest[number]),
         )
-        for number, sample in enumerate(some)
+        for number, sample in enumerate(samples)
     ]
 
 
-def _one(
-    sample: Sample, first: int, tokens: np.ndarray, regions: np.ndarray, change: float, rest: float
+def _sample_attribution(
+    sample: Sample,
+    first_row: int,
+    tokens: np.ndarray,
+    regions: np.ndarray,
+    change: float,
+    residual: float,
 ) -> Attribution:
-    """A sample's attribution without padding; its rows of the batch begin at `first`."""
+    """A sample's attribution without padding; its rows of the batch begin at `first_row`."""
     number = right_choice_row(sample)
     row = sample.rows[number]
     text = require(row.text, "text", "an attribution")
     seen = require(row.regions, "regions", "an attribution")
-    place = first + number
+    place = first_row + number
     return Attribution(
-        tokens[place, : len(text.input_ids)], regions[place, : len(seen)], change, rest
+        tokens[place, : len(text.input_ids)], regions[place, : len(seen)], change, residual
     )
 
 
@@ -467,7 +487,7 @@ def quadrature_points(steps: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _blank_and_path(
-    model: SingleStreamModel, batch: Batch, kept: Sequence[int]
+    model: SingleStreamModel, batch: Batch, special_ids: Sequence[int]
 ) -> tuple[Batch, list[Tensor]]:
     """The baseline batch, and its differences to `batch`: words (N, T, E), regions (N, R, D).
 
@@ -479,7 +499,7 @@ def _blank_and_path(
     table = model.word_embeddings()
     padding = model.text.tokenizer.pad_token_id or 0
     special = (
-        torch.isin(tokens.input_ids, torch.tensor(kept, device=tokens.input_ids.device))
+        torch.isin(tokens.input_ids, torch.tensor(special_ids, device=tokens.input_ids.device))
         | tokens.special_tokens_mask
     )
     ids = torch.where(special, tokens.input_ids, padding)
@@ -492,9 +512,9 @@ def _blank_and_path(
     return blank, [(table(tokens.input_ids) - table(ids)).detach(), features]
 
 
-def _path_point(way: Sequence[Tensor], share: float) -> list[Tensor]:
+def _path_point(path: Sequence[Tensor], share: float) -> list[Tensor]:
     """What to add to the baseline for the point at `share` of the line: zeros at 0."""
-    return [part * share for part in way]
+    return [part * share for part in path]
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -518,28 +538,29 @@ def attribution_summary(
     `cls_attention`: [CLS]'s attention in the same samples, which are `rows`; `bootstrap` over their
     examples.
     """
-    found = explained.attributions
+    attributions = explained.attributions
     attention = cls_attention.by_sample.rows
     agreeing = np.stack(
         [
             attribution_agreement(attention[place], one, row)
-            for place, (one, row) in enumerate(zip(found, rows, strict=True))
+            for place, (one, row) in enumerate(zip(attributions, rows, strict=True))
         ]
     )
-    change = np.abs([one.change for one in found])
-    rest = np.abs([one.residual for one in found])
+    change = np.abs([one.change for one in attributions])
+    residuals = np.abs([one.residual for one in attributions])
     layers = cls_attention.layers.numbers
     return {
         "explains": explained.outcome.target_name,
-        "examples": len(found),
+        "examples": len(attributions),
         "ig_steps": explained.steps,
         "complete": round(
-            float((rest <= np.maximum(COMPLETE_RELATIVE * change, COMPLETE_ABSOLUTE)).mean()), 6
+            float((residuals <= np.maximum(COMPLETE_RELATIVE * change, COMPLETE_ABSOLUTE)).mean()),
+            6,
         ),
-        "rest_median": round(float(np.median(rest)), 6),
-        "rest_worst": round(float(rest.max()), 6),
+        "rest_median": round(float(np.median(residuals)), 6),
+        "rest_worst": round(float(residuals.max()), 6),
         "change_mean_size": round(float(change.mean()), 6),
-        "text_share": mean_with_interval(bootstrap.means(text_share(found))),
+        "text_share": mean_with_interval(bootstrap.means(text_share(attributions))),
         "agreement": {
             "words": bootstrap.by_layer(agreeing[..., 0], layers),
             "regions": bootstrap.by_layer(agreeing[..., 1], layers),
@@ -547,22 +568,22 @@ def attribution_summary(
     }
 
 
-def completeness_notes(found: Mapping[str, Any]) -> list[str]:
-    """A note if many attributions are incomplete; `found` is the result of `about`."""
-    if found["complete"] >= MIN_COMPLETE_SHARE:
+def completeness_notes(summary: Mapping[str, Any]) -> list[str]:
+    """A note if many attributions are incomplete; `summary` is the result of `attribution_summary`."""
+    if summary["complete"] >= MIN_COMPLETE_SHARE:
         return []
     return [
         f"integrated gradients miss more than {COMPLETE_RELATIVE:.0%} of the change, and "
         f"more than {COMPLETE_ABSOLUTE}, in "
-        f"{1 - found['complete']:.0%} of examples; double --ig-steps ({found['ig_steps']}) until `complete` no "
+        f"{1 - summary['complete']:.0%} of examples; double --ig-steps ({summary['ig_steps']}) until `complete` no "
         "longer rises"
     ]
 
 
-def text_share(found: Sequence[Attribution]) -> np.ndarray:
+def text_share(attributions: Sequence[Attribution]) -> np.ndarray:
     """The words' share (N,) of the total absolute attribution; NaN where all attributions are 0."""
-    words = np.array([np.abs(one.tokens).sum() for one in found])
-    regions = np.array([np.abs(one.regions).sum() for one in found])
+    words = np.array([np.abs(one.tokens).sum() for one in attributions])
+    regions = np.array([np.abs(one.regions).sum() for one in attributions])
     with np.errstate(invalid="ignore"):
         return np.asarray(words / (words + regions))
 
@@ -574,14 +595,16 @@ def sum_by_word(values: np.ndarray, word: np.ndarray) -> np.ndarray:
     return np.bincount(number, weights=values[inside])
 
 
-def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+def rank_correlation(values: np.ndarray, other_values: np.ndarray) -> float:
     """Spearman's correlation of two arrays (K,); NaN for fewer than three or for equal numbers."""
-    if len(one) < MIN_RANKED or np.ptp(one) == 0 or np.ptp(other) == 0:
+    if len(values) < MIN_RANKED or np.ptp(values) == 0 or np.ptp(other_values) == 0:
         return float("nan")
-    return float(stats.spearmanr(one, other).statistic)
+    return float(stats.spearmanr(values, other_values).statistic)
 
 
-def attribution_agreement(attention: np.ndarray, shares: Attribution, sample: Sample) -> np.ndarray:
+def attribution_agreement(
+    attention: np.ndarray, attribution: Attribution, sample: Sample
+) -> np.ndarray:
     """Rank correlation of [CLS]'s attention (layers, T + R) with absolute attributions.
 
     (layers + 1, 2): Spearman's correlation over words and over regions, for each layer and, last,
@@ -590,10 +613,10 @@ def attribution_agreement(attention: np.ndarray, shares: Attribution, sample: Sa
     row = sample.rows[right_choice_row(sample)]
     word = require(row.text, "text", "an attribution").word_ids
     tokens = len(word)
-    size_of_words = np.abs(sum_by_word(shares.tokens, word))
-    size_of_regions = np.abs(shares.regions)
-    found = []
+    size_of_words = np.abs(sum_by_word(attribution.tokens, word))
+    size_of_regions = np.abs(attribution.regions)
+    correlations = []
     for layer in (*attention, attention.mean(0)):
         words = rank_correlation(sum_by_word(layer[:tokens], word), size_of_words)
-        found.append([words, rank_correlation(layer[tokens:], size_of_regions)])
-    return np.array(found)
+        correlations.append([words, rank_correlation(layer[tokens:], size_of_regions)])
+    return np.array(correlations)

@@ -49,7 +49,7 @@ other regions, such as a grid. A fine-tuned model keeps its setting from trainin
     """Seed of the controls, the halves of the data and the bootstrap resamples."""
     model_format: str = ""
     """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
-    architecture: Annotated[str, InputKind.DESIGN] = ""
+    architecture: Annotated[str, InputKind.ARCHITECTURE] = ""
     """MODULE:NAME of your own `Architecture` that the model was made with."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""

@@ -105,15 +105,15 @@ class _Tree:
     """A parse that can be changed."""
 
     def __init__(self, words: Sequence[ParsedWord]) -> None:
-        self.given = words
+        self.original_words = words
         self.head = [word.head for word in words]
         self.relation = [word.relation for word in words]
 
     def words(self) -> tuple[ParsedWord, ...]:
-        changed = zip(self.given, self.head, self.relation, strict=True)
+        changed = zip(self.original_words, self.head, self.relation, strict=True)
         return tuple(word._replace(head=head, relation=name) for word, head, name in changed)
 
-    def below(self, place: int, fits: Callable[[str], bool]) -> list[int]:
+    def children(self, place: int, fits: Callable[[str], bool]) -> list[int]:
         """Indices of the children of word `place` whose relations fit, in order."""
         return [
             child
@@ -131,13 +131,13 @@ class _Tree:
         for place in range(len(self.head)):
             self._move_conjunction_up(place)
         for place in range(len(self.head)):
-            cases = self.below(place, lambda name: base_relation(name) == "case")
+            cases = self.children(place, lambda name: base_relation(name) == "case")
             if cases:
                 self._put_prepositions_between(place, cases)
         for place, name in enumerate(self.relation):
             if base_relation(name) == "acl" and name != "acl:relcl" and self._is_infinitive(place):
                 self.relation[place] = "infmod"
-            elif name == "dative" and not self.below(place, lambda name: name == "pobj"):
+            elif name == "dative" and not self.children(place, lambda name: name == "pobj"):
                 self.relation[place] = "iobj"
             elif name == "dative":
                 self.relation[place] = "prep"
@@ -158,7 +158,7 @@ class _Tree:
             for case in cases:
                 self.relation[case] = "possessive"
             return
-        copulas = self.below(noun, lambda name: base_relation(name) == "cop")
+        copulas = self.children(noun, lambda name: base_relation(name) == "cop")
         if base_relation(name) in OBLIQUE:
             above = self.head[noun]
         elif copulas:
@@ -174,12 +174,12 @@ class _Tree:
     def _make_predicate(self, verb: int, noun: int) -> None:
         """Put a copula in its noun's place, as "is" in "the dog is on the grass"."""
         self.attach(verb, self.head[noun], self.relation[noun])
-        for child in self.below(noun, lambda name: base_relation(name) not in IN_A_NOUN_PHRASE):
+        for child in self.children(noun, lambda name: base_relation(name) not in IN_A_NOUN_PHRASE):
             self.head[child] = verb
 
     def _is_infinitive(self, place: int) -> bool:
-        marks = self.below(place, lambda name: name in ("mark", "aux"))
-        return any(self.given[mark].form.lower() == "to" for mark in marks)
+        marks = self.children(place, lambda name: name in ("mark", "aux"))
+        return any(self.original_words[mark].form.lower() == "to" for mark in marks)
 
     # -- to UD ---------------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class _Tree:
         if above == ROOT:
             name = self.relation[top]
         else:
-            name = "obl" if self.given[above].tag.startswith(VERBAL) else "nmod"
+            name = "obl" if self.original_words[above].tag.startswith(VERBAL) else "nmod"
         self.attach(noun, above, name)
         for preposition in chain:
             self.attach(preposition, noun, "case")
@@ -218,14 +218,14 @@ class _Tree:
         return (
             place != ROOT
             and self.relation[place] in PREPOSITIONS
-            and not self.below(place, lambda name: name == "pobj")
+            and not self.children(place, lambda name: name == "pobj")
         )
 
     def _move_conjunction_down(self, place: int) -> None:
         """Attach a conjunction to the conjunct that follows, if there is one."""
         if self.relation[place] != "cc" or self.head[place] == ROOT:
             return
-        conjuncts = self.below(self.head[place], lambda name: name == "conj")
+        conjuncts = self.children(self.head[place], lambda name: name == "conj")
         behind = [conjunct for conjunct in conjuncts if conjunct > place]
         if behind:
             self.head[place] = behind[0]

@@ -105,8 +105,8 @@ def write_figures(
     Raises InputError for an unknown format.
     """
     if not formats or not set(formats) <= set(FORMATS):
-        asked = " ".join(formats) or "none"
-        raise InputError(f"--formats {asked}: expected some of {', '.join(FORMATS)}")
+        names = " ".join(formats) or "none"
+        raise InputError(f"--formats {names}: expected some of {', '.join(FORMATS)}")
     from matplotlib import rc_context
 
     nobody = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
@@ -145,9 +145,9 @@ def _panels(
 # -- heads as classifiers ----------------------------------------------------------------------------------------------
 
 
-def _relation(told: ResultJson) -> str:
+def _relation(relation: ResultJson) -> str:
     """A relation as a panel's title, with the end of the arc that is the phrase."""
-    return f"{told['relation']} (phrase is {told['phrase_is']})"
+    return f"{relation['relation']} (phrase is {relation['phrase_is']})"
 
 
 def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
@@ -156,23 +156,23 @@ def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
     Active heads are large and dark, others small and light; the grey line is the baseline: the
     region of the highest confidence or, without confidences, a random region.
     """
-    rules = [(told.get("confidence") or told["chance"])["value"] for told in panels.values()]
-    found = [head[_measure(told)] for told in panels.values() for head in told["heads"]]
-    if not all(0 <= share <= 100 for share in (*rules, *found)):
+    rules = [(result.get("confidence") or result["chance"])["value"] for result in panels.values()]
+    accuracies = [head[_measure(result)] for result in panels.values() for head in result["heads"]]
+    if not all(0 <= share <= 100 for share in (*rules, *accuracies)):
         raise ValueError("expected accuracies of 0 to 100")
-    heads = [head["head"] for told in panels.values() for head in told["heads"]]
+    heads = [head["head"] for result in panels.values() for head in result["heads"]]
     if not all(0 <= head < MOST_HEADS for head in heads):
         raise ValueError(f"expected numbers of heads from 0 to {MOST_HEADS - 1}")
     figure, axes = _panels(len(panels))
-    for one, (title, told) in zip(axes, panels.items(), strict=True):
-        _dots(one, told["heads"], _measure(told))
-        by_confidence = told.get("confidence")
-        rule = by_confidence or told["chance"]
+    for one, (title, result) in zip(axes, panels.items(), strict=True):
+        _dots(one, result["heads"], _measure(result))
+        by_confidence = result.get("confidence")
+        rule = by_confidence or result["chance"]
         name = "highest confidence" if by_confidence else "a region at random"
         one.axhline(rule["value"], color=GREY, linewidth=1.2, label=name, zorder=1)
         one.set_title(title, fontsize=9)
     # Set once for all panels: setting the bottom alone would freeze the top of later panels.
-    axes[0].set_ylim(0, min(1.06 * max(*found, *rules), 104))
+    axes[0].set_ylim(0, min(1.06 * max(*accuracies, *rules), 104))
     figure.supxlabel("layer", fontsize=9)
     figure.supylabel(f"{' or '.join(dict.fromkeys(map(_measure, panels.values())))}, %", fontsize=9)
     _legend(figure, axes[0])
@@ -180,14 +180,18 @@ def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
 
 
 def _scale(
-    figure: Figure, axes: Sequence[Axes], image: AxesImage, most: float, even: float | None = None
+    figure: Figure,
+    axes: Sequence[Axes],
+    image: AxesImage,
+    largest: float,
+    even: float | None = None,
 ) -> None:
     """Add the heat maps' colour bar, with the largest share and, given `even`, a line there."""
     bar = figure.colorbar(image, ax=axes)
-    told = f"attention, % (largest: {most:.1f})"
+    label = f"attention, % (largest: {largest:.1f})"
     if even is not None:
-        told = f"attention, %\n(largest: {most:.1f}; line: even, {even:.1f})"
-    bar.set_label(told, fontsize=8 if even is None else 7)
+        label = f"attention, %\n(largest: {largest:.1f}; line: even, {even:.1f})"
+    bar.set_label(label, fontsize=8 if even is None else 7)
     if even is not None:
         bar.ax.axhline(even, color=VERMILION, linewidth=1.5)
     bar.ax.tick_params(labelsize=7)
@@ -200,9 +204,9 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, frameon=False, fontsize=7, columnspacing=1, **place)
 
 
-def _measure(told: ResultJson) -> str:
+def _measure(result: ResultJson) -> str:
     """A result's measure: `accuracy` (also if an older one does not record it) or `pointing`."""
-    return str(told.get("measure", "accuracy"))
+    return str(result.get("measure", "accuracy"))
 
 
 def _dots(axes: Axes, heads: Sequence[ResultJson], measure: str) -> None:
@@ -298,41 +302,41 @@ def draw_importance_by_head(models: Sequence[ResultJson]) -> Figure:
     return figure
 
 
-def draw_selected_words(chosen: ResultJson, names: Sequence[str]) -> Figure:
+def draw_selected_words(summary: ResultJson, names: Sequence[str]) -> Figure:
     """A teacher's scores of words, and each model's attention to them; CLIP-TD, Figure 2.
 
-    One text, word by word; `chosen` is `selected_words` of `groundling modality`, `names` are the
+    One text, word by word; `summary` is `selected_words` of `groundling modality`, `names` are the
     models' names. Selected words are dark and starred; words that are no candidates have no score.
     """
-    words = chosen["shown"]["words"]
+    words = summary["shown"]["words"]
     scores = [word["score"] for word in words]
     ranked = sorted(
         (place for place, score in enumerate(scores) if score is not None),
         key=lambda place: -scores[place],
     )  # ties go to the earlier word, as in the teacher
-    selected = set(ranked[: chosen["words"]])
+    selected = set(ranked[: summary["words"]])
     bars = [("teacher's score", [np.nan if score is None else score for score in scores])]
     for number, name in enumerate(names):
         bars.append((f"{name}: attention, %", [100 * word["attention"][number] for word in words]))
     figure = new_figure(max(PANEL_WIDTH * 1.5, 0.24 * len(words) + 1.2), 1.25 * len(bars) + 0.6)
     axes = figure.subplots(len(bars), 1, sharex=True)
-    most = max(max(heights) for _, heights in bars[1:])
-    for row, (one, (title, heights)) in enumerate(zip(axes, bars, strict=True)):
+    largest = max(max(heights) for _, heights in bars[1:])
+    for row, (panel, (title, heights)) in enumerate(zip(axes, bars, strict=True)):
         colours = [BLUE if place in selected else "#9FC6DC" for place in range(len(words))]
-        one.bar(range(len(words)), heights, color=colours)
-        one.axhline(0, color=GREY, linewidth=0.8)
-        one.set_title(title, fontsize=8, loc="left")
-        one.tick_params(axis="y", labelsize=7)
-        one.spines[["top", "right"]].set_visible(False)
+        panel.bar(range(len(words)), heights, color=colours)
+        panel.axhline(0, color=GREY, linewidth=0.8)
+        panel.set_title(title, fontsize=8, loc="left")
+        panel.tick_params(axis="y", labelsize=7)
+        panel.spines[["top", "right"]].set_visible(False)
         if row:  # models share a scale; the teacher has its own
-            one.set_ylim(0, 1.06 * most if most else 1)
-    told = [
+            panel.set_ylim(0, 1.06 * largest if largest else 1)
+    labels = [
         f"{word['word']} *" if place in selected else word["word"]
         for place, word in enumerate(words)
     ]
     axes[-1].set_xticks(
         range(len(words)),
-        told,
+        labels,
         fontsize=7,
         rotation=60,
         ha="right",
@@ -360,18 +364,18 @@ def draw_heat_maps(
     cent. NaN stays blank.
     """
     wide = max(PANEL_WIDTH * 0.8, 0.22 * len(columns) + 0.9)
-    told = [fill(column, TITLE_WIDTH) for column in columns]
-    longest = max(len(line) for column in told for line in column.splitlines())
+    labels = [fill(column, TITLE_WIDTH) for column in columns]
+    longest = max(len(line) for column in labels for line in column.splitlines())
     figure, axes = _panels(len(maps), wide, 0.18 * len(words) + 0.07 * longest + 0.8)
-    most = 100 * max(float(np.nanmax(one)) for one in maps.values())
-    top = max(most, even or 0.0)
+    largest = 100 * max(float(np.nanmax(one)) for one in maps.values())
+    top = max(largest, even or 0.0)
     for one, (title, shares) in zip(axes, maps.items(), strict=True):
         image = one.imshow(100 * shares, vmin=0, vmax=top, cmap=COLOUR_MAP, aspect="auto")
         one.set_title(f"layer-head {title}", fontsize=9)
         one.set_yticks(range(len(words)), words, fontsize=7, parse_math=False)
         one.set_xticks(
             range(len(columns)),
-            told,
+            labels,
             fontsize=7,
             rotation=60,
             ha="right",
@@ -380,5 +384,5 @@ def draw_heat_maps(
         )
     figure.supxlabel(across, fontsize=9)
     figure.supylabel("word", fontsize=9)
-    _scale(figure, axes, image, most, even)
+    _scale(figure, axes, image, largest, even)
     return figure

@@ -45,8 +45,8 @@ class AttentionBatch:
 class AttentionConsumer(Protocol):
     """Receives attention maps as they are computed."""
 
-    def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
-        """Process the map of one layer; it must not keep a tensor of `one`, or a view of one."""
+    def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
+        """Process the map of one layer; it must not keep its tensors or views of them."""
         ...
 
     def local_result(self) -> Any:
@@ -54,7 +54,7 @@ class AttentionConsumer(Protocol):
         ...
 
     def merge(self, parts: Sequence[Any]) -> None:
-        """Combine the results (`kept`) of all processes, this one's included."""
+        """Combine the `local_result` of all processes, this one's included."""
         ...
 
 
@@ -64,12 +64,12 @@ class RaggedSampleArrays:
     def __init__(self) -> None:
         self.rows: dict[int, np.ndarray] = {}
 
-    def put(self, place: int, layer: int, row: np.ndarray) -> None:
-        """Add a layer's array (...) for the sample at `place`; layers must come in order."""
-        before = self.rows.get(place)
+    def put(self, sample: int, layer: int, row: np.ndarray) -> None:
+        """Add a layer's array (...) for the sample at `sample`; layers must come in order."""
+        before = self.rows.get(sample)
         if (0 if before is None else len(before)) != layer:
-            raise InputError(f"sample {place}: the model gave layer {layer} out of order")
-        self.rows[place] = row[None] if before is None else np.concatenate([before, row[None]])
+            raise InputError(f"sample {sample}: the model gave layer {layer} out of order")
+        self.rows[sample] = row[None] if before is None else np.concatenate([before, row[None]])
 
     def local_result(self) -> dict[int, np.ndarray]:
         """The arrays of this process's samples, by index."""
@@ -110,27 +110,27 @@ class SampleArrays:
         return np.concatenate(self.places), np.stack(layers, 1)
 
     def merge(self, parts: Sequence[tuple[np.ndarray, np.ndarray] | None]) -> None:
-        """Combine those of all processes, in the samples' order."""
-        told = [part for part in parts if part is not None]
+        """Combine the arrays of all processes, in the samples' order."""
+        results = [part for part in parts if part is not None]
         self.places, self.layers = [], []
-        if told:
-            places = np.concatenate([places for places, _ in told])
+        if results:
+            places = np.concatenate([places for places, _ in results])
             order = np.argsort(places)
-            rows = np.concatenate([rows for _, rows in told])[order]
+            rows = np.concatenate([rows for _, rows in results])[order]
             self.places = [places[order]]
             self.layers = [[rows[:, layer]] for layer in range(rows.shape[1])]
 
     def stacked(self) -> np.ndarray:
         """All arrays (samples, layers, ...), in the samples' order."""
-        kept = self.local_result()
-        if kept is None:
+        result = self.local_result()
+        if result is None:
             raise InputError("the model gave no attention map for any sample")
-        places, rows = kept
+        places, rows = result
         return rows[np.argsort(places)]
 
 
 FIXED_POINT_SCALE = 1 << 32
-"""`ExactSums` adds multiples of 1 / FIXED as integers, whose sum does not depend on the order."""
+"""`ExactSums` adds multiples of 1 / FIXED_POINT_SCALE as integers, whose sum does not depend on the order."""
 
 
 class ExactSums:
@@ -139,12 +139,12 @@ class ExactSums:
     def __init__(self, *shape: int) -> None:
         self.total = np.zeros(shape, np.int64)
 
-    def add(self, where: Any, values: np.ndarray) -> None:
-        """Add values, each at most 2**20 in absolute value, to the sums at index `where`."""
-        self.total[where] += np.rint(np.asarray(values, float) * FIXED_POINT_SCALE).astype(np.int64)
+    def add(self, index: Any, values: np.ndarray) -> None:
+        """Add values, each at most 2**20 in absolute value, to the sums at index `index`."""
+        self.total[index] += np.rint(np.asarray(values, float) * FIXED_POINT_SCALE).astype(np.int64)
 
     def local_result(self) -> np.ndarray:
-        """The sums of this process, in multiples of 1 / FIXED."""
+        """The sums of this process, in multiples of 1 / FIXED_POINT_SCALE."""
         return self.total
 
     def merge(self, parts: Sequence[np.ndarray]) -> None:
@@ -159,7 +159,7 @@ class ExactSums:
 class ModelPass(Protocol):
     """One run of a model over all samples."""
 
-    def run(self, part: ProcessRank) -> None:
+    def run(self, process: ProcessRank) -> None:
         """Run one process's share; its result is merged with the others' afterwards."""
         ...
 
@@ -168,12 +168,12 @@ class ModelPass(Protocol):
         ...
 
     def merge(self, parts: Sequence[Any]) -> None:
-        """Combine the results (`kept`) of all processes, this one's included."""
+        """Combine the `local_result` of all processes, this one's included."""
         ...
 
 
 def iterate_batches(
-    model: Encoder, samples: SampleDataset, part: ProcessRank, batch: int
+    model: Encoder, samples: SampleDataset, process: ProcessRank, batch: int
 ) -> Iterator[tuple[Batch, list[Sample], list[int]]]:
     """Batches of a process's share on the model's device, with their samples and indices.
 
@@ -187,11 +187,11 @@ def iterate_batches(
     )  # similar lengths together need little padding
     training = model.training
     model.eval()
-    starts = range(part.rank * batch, len(order), batch * part.world)
+    starts = range(process.rank * batch, len(order), batch * process.world)
     for start in track(starts, "attention", "batch"):
         places = [int(place) for place in order[start : start + batch]]
-        some = list(samples.get(places, ()))
-        yield collate(some).to(device), some, places
+        batch_samples = list(samples.get(places, ()))
+        yield collate(batch_samples).to(device), batch_samples, places
     model.train(training)
 
 
@@ -212,11 +212,13 @@ class AttentionPass:
         self.batch = batch
 
     @torch.no_grad()
-    def run(self, part: ProcessRank) -> None:
+    def run(self, process: ProcessRank) -> None:
         """Hand out every layer's map in order; raises InputError if the model gives none."""
         samples = self.samples()
-        for batch, some, places in iterate_batches(self.model, samples, part, self.batch):
-            _tell(self.model, AttentionBatch(batch, some, places), self.consumers)
+        for batch, batch_samples, places in iterate_batches(
+            self.model, samples, process, self.batch
+        ):
+            _hand_out_maps(self.model, AttentionBatch(batch, batch_samples, places), self.consumers)
 
     def local_result(self) -> list[Any]:
         """The result of each consumer."""
@@ -228,22 +230,24 @@ class AttentionPass:
             consumer.merge([part[place] for part in parts])
 
 
-def _tell(model: Encoder, seen: AttentionBatch, consumers: Sequence[AttentionConsumer]) -> None:
+def _hand_out_maps(
+    model: Encoder, batch: AttentionBatch, consumers: Sequence[AttentionConsumer]
+) -> None:
     """One forward pass that hands its maps to the consumers."""
 
-    def watch(one: AttentionMap) -> None:
+    def watch(attention_map: AttentionMap) -> None:
         for consumer in consumers:
-            consumer.consume(seen, one)
+            consumer.consume(batch, attention_map)
 
-    model(seen.batch, watch)
+    model(batch.batch, watch)
 
 
 def run_passes_here(passes: Sequence[ModelPass]) -> None:
     """Run passes; under torchrun each process runs its share, and all get the merged result."""
     state = PartialState()
-    part = ProcessRank(state.process_index, state.num_processes)
+    process = ProcessRank(state.process_index, state.num_processes)
     for one in passes:
-        one.run(part)
+        one.run(process)
         own = [one.local_result()]
         one.merge(gather_object(own) if state.num_processes > 1 else own)
 
@@ -263,16 +267,16 @@ def run_passes(passes: Sequence[ModelPass], plan: PassFactory, processes: int = 
         run_passes_here(passes)
         return
     check_starts(processes, state.num_processes)
-    parts = [ProcessRank(rank, processes) for rank in range(processes)]
-    jobs = [Job(f"part {one.rank + 1}", _share, (plan, state.device.type, one)) for one in parts]
+    ranks = [ProcessRank(rank, processes) for rank in range(processes)]
+    jobs = [Job(f"part {one.rank + 1}", _share, (plan, state.device.type, one)) for one in ranks]
     shares = run_jobs(jobs, processes, lambda line: None)
     for number, one in enumerate(passes):
         one.merge([shares[job.name][number] for job in jobs])
 
 
-def _share(plan: PassFactory, device: str, part: ProcessRank) -> list[Any]:
+def _share(plan: PassFactory, device: str, process: ProcessRank) -> list[Any]:
     """The results of one process's share of every pass."""
     passes = plan(PartialState(cpu=device == "cpu").device)
     for one in passes:
-        one.run(part)
+        one.run(process)
     return [one.local_result() for one in passes]

@@ -21,7 +21,7 @@ from scipy.special import entr
 from groundling.core.batch import Example, RegionRow, Sample, TextRow, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
-from groundling.data.regions.samples import Mark
+from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text.words import word_spans
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
 from groundling.stats.resampling import draw_resample_counts, interval, sum_resamples
@@ -186,62 +186,67 @@ class HeadGrounding:
     def __init__(
         self,
         phrases: Sequence[Sequence[PhraseSpan]],
-        mark: Mark,
+        mark: RegionLabeler,
         half: Sequence[int],
-        reading: PhrasePooling = "last",
+        pooling: PhrasePooling = "last",
     ) -> None:
         """`phrases` and `half` (0 or 1) of each sample; `mark` gives a phrase's right regions."""
         self.phrases = phrases
         self.mark = mark
         self.half = half
-        self.reading = reading
+        self.pooling = pooling
         self.layers: list[tuple[str, int]] = []
         self.heads = 0
         # Allocated at once: many small arrays would fragment memory between batches.
-        self.first = np.cumsum([0, *(len(own) for own in phrases)])
+        self.offsets = np.cumsum([0, *(len(own) for own in phrases)])
         self.bits: list[np.ndarray] = []
-        self.facts = np.zeros((self.first[-1], len(PhraseBaselines._fields)))
+        self.facts = np.zeros((self.offsets[-1], len(PhraseBaselines._fields)))
         self.sums: list[ExactSums] = []
-        self.asked = ExactSums(2)
+        self.scored_counts = ExactSums(2)
         self._now: tuple[AttentionBatch, _PhraseBatch] | None = None
 
-    def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
+    def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
         """Score a layer's heads on a batch; maps other than text over regions are skipped.
 
         Raises InputError if a head gives regions no attention, or a phrase is not in its text.
         """
-        holds = _numpy(one.columns.kinds)
-        is_seen = (holds == PositionKind.REGION) | (holds == PositionKind.WHOLE_IMAGE)
-        if not is_seen.any() or not (_numpy(one.rows.kinds) == PositionKind.TOKEN).any():
+        kinds = _numpy(attention_map.columns.kinds)
+        is_seen = (kinds == PositionKind.REGION) | (kinds == PositionKind.WHOLE_IMAGE)
+        if not is_seen.any() or not (_numpy(attention_map.rows.kinds) == PositionKind.TOKEN).any():
             return
-        if self._now is None or self._now[0] is not seen:
-            self._now = (seen, self._ask(seen))
-        asked = self._now[1]
-        number = self._number(one)
-        rows = self._rows(one, asked)
-        is_region = (holds == PositionKind.REGION)[asked.row][:, None]
+        if self._now is None or self._now[0] is not batch:
+            self._now = (batch, self._make_phrase_batch(batch))
+        phrases = self._now[1]
+        number = self._number(attention_map)
+        rows = self._rows(attention_map, phrases)
+        is_region = (kinds == PositionKind.REGION)[phrases.row][:, None]
         share = np.where(is_region, rows, 0).sum(-1)
-        self._check(share, asked, seen, one)
+        self._check(share, phrases, batch, attention_map)
         # Ties go to the first; -1 excludes text.
-        picked = np.where(is_region, rows, -1).argmax(-1)
-        region = np.take_along_axis(_numpy(one.columns.indices)[asked.row], picked, 1)
+        best_column = np.where(is_region, rows, -1).argmax(-1)
+        region = np.take_along_axis(
+            _numpy(attention_map.columns.indices)[phrases.row], best_column, 1
+        )
         # An image without regions gives the index of a token, which may exceed those of regions.
-        region = np.minimum(region, asked.right.shape[1] - 1)
-        is_asked = asked.state == PhraseStatus.SCORED
-        right = np.take_along_axis(asked.right, region, 1) & (is_asked & asked.has_regions)[:, None]
-        is_special = (holds == PositionKind.SPECIAL)[asked.row][:, None]
+        region = np.minimum(region, phrases.right.shape[1] - 1)
+        is_scored = phrases.state == PhraseStatus.SCORED
+        right = (
+            np.take_along_axis(phrases.right, region, 1)
+            & (is_scored & phrases.has_regions)[:, None]
+        )
+        is_special = (kinds == PositionKind.SPECIAL)[phrases.row][:, None]
         special = np.where(is_special, rows, 0).sum(-1)
-        measured = np.stack([share, special, entr(rows.astype(float)).sum(-1)], -1)
+        measures = np.stack([share, special, entr(rows.astype(float)).sum(-1)], -1)
         bits = np.packbits(right, axis=-1)
-        for place in dict.fromkeys(asked.place.tolist()):
-            own = asked.place == place
-            self.bits[number][self.first[place] : self.first[place + 1]] = bits[own]
-            self.sums[number].add(self.half[place], measured[own & is_asked].sum(0))
+        for place in dict.fromkeys(phrases.place.tolist()):
+            own = phrases.place == place
+            self.bits[number][self.offsets[place] : self.offsets[place + 1]] = bits[own]
+            self.sums[number].add(self.half[place], measures[own & is_scored].sum(0))
 
-    def _number(self, one: AttentionMap) -> int:
+    def _number(self, attention_map: AttentionMap) -> int:
         """Index of a map among those of text over regions; a new one is appended with its sums."""
-        layer = (one.name, one.layer)
-        heads = one.weights.shape[1]
+        layer = (attention_map.name, attention_map.layer)
+        heads = attention_map.weights.shape[1]
         if layer not in self.layers:
             if self.heads not in (0, heads):
                 raise InputError(
@@ -249,60 +254,69 @@ class HeadGrounding:
                 )
             self.heads = heads
             self.layers.append(layer)
-            self.bits.append(np.zeros((self.first[-1], -(-heads // 8)), np.uint8))
+            self.bits.append(np.zeros((self.offsets[-1], -(-heads // 8)), np.uint8))
             self.sums.append(ExactSums(2, heads, len(MEASURES)))
         return self.layers.index(layer)
 
-    def _rows(self, one: AttentionMap, asked: _PhraseBatch) -> np.ndarray:
+    def _rows(self, attention_map: AttentionMap, phrases: _PhraseBatch) -> np.ndarray:
         """Attention (Q, H, S) from each phrase, the mean over its query tokens."""
-        owner = np.repeat(asked.row, np.diff([*asked.first, len(asked.token)]))
-        place = _row_of(one.rows, owner, asked.token)
-        rows = one.weights[owner, :, place].float().cpu().numpy()
-        counts = np.diff([*asked.first, len(rows)])
-        mean: np.ndarray = np.add.reduceat(rows, asked.first, axis=0) / counts[:, None, None]
+        owner = np.repeat(phrases.row, np.diff([*phrases.first, len(phrases.token)]))
+        place = _row_of(attention_map.rows, owner, phrases.token)
+        rows = attention_map.weights[owner, :, place].float().cpu().numpy()
+        counts = np.diff([*phrases.first, len(rows)])
+        mean: np.ndarray = np.add.reduceat(rows, phrases.first, axis=0) / counts[:, None, None]
         return mean
 
     def _check(
-        self, share: np.ndarray, asked: _PhraseBatch, seen: AttentionBatch, one: AttentionMap
+        self,
+        share: np.ndarray,
+        phrases: _PhraseBatch,
+        batch: AttentionBatch,
+        attention_map: AttentionMap,
     ) -> None:
-        wrong = ~(share > 0).all(-1) & asked.has_regions & (asked.state == PhraseStatus.SCORED)
+        wrong = ~(share > 0).all(-1) & phrases.has_regions & (phrases.state == PhraseStatus.SCORED)
         if wrong.any():
-            query = int(wrong.argmax())
-            sample = seen.samples[int(asked.row[query])]
+            phrase = int(wrong.argmax())
+            sample = batch.samples[int(phrases.row[phrase])]
             raise InputError(
-                f"{sample.id}: a head of layer {one.layer} gives the regions no attention, or NaN; the model is "
-                "damaged, or masks its regions as padding"
+                f"{sample.id}: a head of layer {attention_map.layer} gives the regions no attention, or NaN; the model "
+                "is damaged, or masks its regions as padding"
             )
 
-    def _ask(self, seen: AttentionBatch) -> _PhraseBatch:
+    def _make_phrase_batch(self, batch: AttentionBatch) -> _PhraseBatch:
         """The phrases of a batch; their statistics that do not depend on heads are kept."""
-        asked = []
-        for row, (sample, place) in enumerate(zip(seen.samples, seen.places, strict=True)):
+        phrases = []
+        for row, (sample, place) in enumerate(zip(batch.samples, batch.places, strict=True)):
             regions = require(sample.regions, "regions", "heads")
-            own = [self._one(phrase, sample, regions, place, row) for phrase in self.phrases[place]]
-            facts = [[one.state, *_facts(one.right, regions)] for one in own]
-            self.facts[self.first[place] : self.first[place + 1]] = facts
-            count = sum(one.state == PhraseStatus.SCORED for one in own)
-            self.asked.add(self.half[place], np.array(count))
-            asked += own
-        most = max(len(one.right) for one in asked)
-        tokens = [len(one.tokens) for one in asked]
+            sample_phrases = [
+                self._batch_phrase(phrase, sample, regions, place, row)
+                for phrase in self.phrases[place]
+            ]
+            facts = [[one.state, *_baselines_of(one.right, regions)] for one in sample_phrases]
+            self.facts[self.offsets[place] : self.offsets[place + 1]] = facts
+            count = sum(one.state == PhraseStatus.SCORED for one in sample_phrases)
+            self.scored_counts.add(self.half[place], np.array(count))
+            phrases += sample_phrases
+        most = max(len(one.right) for one in phrases)
+        tokens = [len(one.tokens) for one in phrases]
         return _PhraseBatch(
-            place=np.array([one.place for one in asked]),
-            row=np.array([one.row for one in asked]),
-            state=np.array([one.state for one in asked]),
-            right=np.stack([np.pad(one.right, (0, most - len(one.right))) for one in asked]),
-            has_regions=np.array([one.has_regions for one in asked]),
-            token=np.concatenate([one.tokens for one in asked]),
+            place=np.array([one.place for one in phrases]),
+            row=np.array([one.row for one in phrases]),
+            state=np.array([one.state for one in phrases]),
+            right=np.stack([np.pad(one.right, (0, most - len(one.right))) for one in phrases]),
+            has_regions=np.array([one.has_regions for one in phrases]),
+            token=np.concatenate([one.tokens for one in phrases]),
             first=np.cumsum([0, *tokens[:-1]]),
         )
 
-    def _one(
-        self, phrase: PhraseSpan, sample: Sample, regions: RegionRow, place: int, row: int
+    def _batch_phrase(
+        self, phrase: PhraseSpan, sample: Sample, regions: RegionRow, sample_index: int, row: int
     ) -> _BatchPhrase:
         tokens, state = self._tokens(phrase, sample)
         right = self.mark(phrase.example, regions).astype(bool) & ~regions.is_whole_image
-        return _BatchPhrase(place, row, state, right, bool((~regions.is_whole_image).any()), tokens)
+        return _BatchPhrase(
+            sample_index, row, state, right, bool((~regions.is_whole_image).any()), tokens
+        )
 
     def _tokens(self, phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
         """A phrase's query tokens; the placeholder if it cannot be scored."""
@@ -314,7 +328,7 @@ class HeadGrounding:
         tokens, state = tokens_of_words(text, words, sample.truncated_tokens)
         if state != PhraseStatus.SCORED:
             return FIRST, state
-        return tokens[-1:] if self.reading == "last" else tokens, state
+        return tokens[-1:] if self.pooling == "last" else tokens, state
 
     def local_result(self) -> dict[str, Any]:
         """Bits, statistics, sums and layer names of this process."""
@@ -325,24 +339,24 @@ class HeadGrounding:
             "facts": self.facts,
             "bits": self.bits,
             "sums": [one.local_result() for one in self.sums],
-            "asked": self.asked.local_result(),
+            "scored_counts": self.scored_counts.local_result(),
         }
 
     def merge(self, parts: Sequence[dict[str, Any]]) -> None:
-        """Combine those of all processes; a process without a batch has no layers."""
-        told = [part for part in parts if part["layers"]]
-        self.asked.merge([part["asked"] for part in told])
-        self.layers = told[0]["layers"] if told else []
-        self.heads = told[0]["heads"] if told else 0
+        """Combine the results of all processes; a process without a batch has no layers."""
+        results = [part for part in parts if part["layers"]]
+        self.scored_counts.merge([part["scored_counts"] for part in results])
+        self.layers = results[0]["layers"] if results else []
+        self.heads = results[0]["heads"] if results else 0
         # Each phrase is in one process; the others have zeros.
         self.facts = np.sum([part["facts"] for part in parts], axis=0)
         self.bits = [
-            np.bitwise_or.reduce([part["bits"][number] for part in told])
+            np.bitwise_or.reduce([part["bits"][number] for part in results])
             for number in range(len(self.layers))
         ]
         self.sums = [ExactSums(2, self.heads, len(MEASURES)) for _ in self.layers]
         for number, sums in enumerate(self.sums):
-            sums.merge([part["sums"][number] for part in told])
+            sums.merge([part["sums"][number] for part in results])
 
     def result(self) -> GroundingResult:
         """The result; raises InputError if the model gave no attention map of text over regions."""
@@ -351,9 +365,9 @@ class HeadGrounding:
         # (layers, Q, H)
         hits = np.unpackbits(np.stack(self.bits), axis=-1, count=self.heads).astype(bool)
         with np.errstate(invalid="ignore"):
-            means = np.stack([one.values() for one in self.sums], 1) / self.asked.values().reshape(
-                2, 1, 1, 1
-            )
+            means = np.stack(
+                [one.values() for one in self.sums], 1
+            ) / self.scored_counts.values().reshape(2, 1, 1, 1)
         state, possible, confident, chance, ranked, regions = self.facts.T
         return GroundingResult(
             PhraseBaselines(
@@ -371,7 +385,7 @@ class HeadGrounding:
         )
 
 
-def _facts(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
+def _baselines_of(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
     """The `PhraseBaselines` of one phrase, without its state; `right` (R,)."""
     candidates = np.flatnonzero(~regions.is_whole_image)
     if not len(candidates):
@@ -385,10 +399,10 @@ def _facts(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
 
 def _row_of(rows: SequencePositions, owner: np.ndarray, token: np.ndarray) -> np.ndarray:
     """The row (P,) of a map that belongs to token `token` (P,) of the batch's row `owner` (P,)."""
-    holds = _numpy(rows.kinds)[owner]
-    is_text = (holds == PositionKind.TOKEN) | (holds == PositionKind.SPECIAL)
-    found: np.ndarray = (is_text & (_numpy(rows.indices)[owner] == token[:, None])).argmax(-1)
-    return found
+    kinds = _numpy(rows.kinds)[owner]
+    is_text = (kinds == PositionKind.TOKEN) | (kinds == PositionKind.SPECIAL)
+    indices: np.ndarray = (is_text & (_numpy(rows.indices)[owner] == token[:, None])).argmax(-1)
+    return indices
 
 
 def _numpy(tensor: Any) -> np.ndarray:
@@ -490,11 +504,11 @@ class HeadLeaderboard:
         shares = 100 * drawn[:, :-1] / drawn[:, -1:]
         total = 100 * sums[:, :-1].sum(0) / sums[:, -1].sum()
         low, high = interval(shares)
-        told = {}
+        estimates = {}
         for place, name in enumerate(columns):
             ends = [_round(low[place]), _round(high[place])]
-            told[name] = {"value": _round(total[place]), "interval": ends}
-        return told
+            estimates[name] = {"value": _round(total[place]), "interval": ends}
+        return estimates
 
     # -- the report ----------------------------------------------------------------------------------------------------
 
@@ -502,8 +516,8 @@ class HeadLeaderboard:
         """All numbers: overall, by layer, type and head; raises InputError without phrases."""
         if not self.scored_phrases.any():
             raise InputError("no phrase is left to score heads on")
-        every = np.ones(len(self.result.heads), bool)
-        shown, chosen = self._of(self.scored_phrases, every)
+        all_heads = np.ones(len(self.result.heads), bool)
+        accuracies, chosen = self._accuracies(self.scored_phrases, all_heads)
         kinds = sorted({kind for own in self.kinds for kind in own})
         notes = []
         if not self.has_confidence:
@@ -521,11 +535,11 @@ class HeadLeaderboard:
         return {
             "measure": self.result.measure,
             "active_heads": int((self.means[:, 0] > self.min_region_share).sum()),
-            **shown,
+            **accuracies,
             "chosen": [None if head is None else self.name(head) for head in chosen],
-            "best": self._best(self.scored_phrases, every),
+            "best": self._best(self.scored_phrases, all_heads),
             "layers": [self._layer(layer) for layer in self.layers],
-            "kinds": {kind: self._kind(kind, every) for kind in kinds},
+            "kinds": {kind: self._kind_report(kind, all_heads) for kind in kinds},
             "heads": self._heads(kinds),
             "notes": notes,
         }
@@ -546,7 +560,9 @@ class HeadLeaderboard:
         several = len({name for name, _, _ in self.result.heads}) > 1
         return f"{name} {layer}-{number}" if several else f"{layer}-{number}"
 
-    def _of(self, rows: np.ndarray, among: np.ndarray) -> tuple[dict[str, Any], list[int | None]]:
+    def _accuracies(
+        self, rows: np.ndarray, among: np.ndarray
+    ) -> tuple[dict[str, Any], list[int | None]]:
         """Accuracies of heads `among` and baselines on phrases `rows`, and the selected heads."""
         facts = self.result.baselines
         columns: dict[str, np.ndarray] = {
@@ -571,9 +587,9 @@ class HeadLeaderboard:
                 columns["other_images"] = own
                 columns["other_images_best"] = other
                 columns["held_out_less_other_images"] = best.astype(float) - own
-        told: dict[str, Any] = {"phrases": int(rows.sum())}
-        told |= dict.fromkeys(COLUMNS)
-        return told | self.intervals(columns, rows), chosen
+        accuracies: dict[str, Any] = {"phrases": int(rows.sum())}
+        accuracies |= dict.fromkeys(COLUMNS)
+        return accuracies | self.intervals(columns, rows), chosen
 
     def _best(self, rows: np.ndarray, among: np.ndarray) -> dict[str, Any] | None:
         """The best active head on all phrases, selected and scored on the same phrases."""
@@ -581,12 +597,16 @@ class HeadLeaderboard:
         if not len(heads) or not rows.any():
             return None
         head = int(heads[self.result.is_right[rows][:, heads].sum(0).argmax()])
-        told = self.intervals({"best": self.result.is_right[:, head]}, rows)["best"]
-        return {"head": self.name(head), **told, "region_share": _round(100 * self.means[head, 0])}
+        estimate = self.intervals({"best": self.result.is_right[:, head]}, rows)["best"]
+        return {
+            "head": self.name(head),
+            **estimate,
+            "region_share": _round(100 * self.means[head, 0]),
+        }
 
     def _layer(self, layer: tuple[str, int]) -> dict[str, Any]:
         among = np.array([(name, number) == layer for name, number, _ in self.result.heads])
-        told, chosen = self._of(self.scored_phrases, among)
+        accuracies, chosen = self._accuracies(self.scored_phrases, among)
         accuracy = self.result.is_right[self.scored_phrases][:, among].mean(0)
         shares = self.means[among].mean(0)
         return {
@@ -596,19 +616,19 @@ class HeadLeaderboard:
             "mean": _round(100 * accuracy.mean()),
             "best": self._best(self.scored_phrases, among),
             "chosen": [None if head is None else self.name(head) for head in chosen],
-            **{name: told[name] for name in OF_LAYERS},
-            **_measured(shares),
+            **{name: accuracies[name] for name in OF_LAYERS},
+            **_rounded_measures(shares),
         }
 
-    def _kind(self, kind: str, every: np.ndarray) -> dict[str, Any]:
+    def _kind_report(self, kind: str, among: np.ndarray) -> dict[str, Any]:
         rows = self.scored_phrases & np.array([kind in own for own in self.kinds])
         if not rows.any():
             return {"phrases": 0}
-        told, chosen = self._of(rows, every)
+        accuracies, chosen = self._accuracies(rows, among)
         return {
-            **told,
+            **accuracies,
             "chosen": [None if head is None else self.name(head) for head in chosen],
-            "best": self._best(rows, every),
+            "best": self._best(rows, among),
         }
 
     def _heads(self, kinds: Sequence[str]) -> list[dict[str, Any]]:
@@ -630,7 +650,7 @@ class HeadLeaderboard:
             row: dict[str, Any] = {"attention": name, "layer": layer, "head": head}
             row |= {self.result.measure: _round(accuracy[place])}
             row |= {"active": bool(self.means[place, 0] > self.min_region_share)}
-            row |= _measured(self.means[place])
+            row |= _rounded_measures(self.means[place])
             row |= {"other_images": None if null is None else _round(null[place])}
             row |= {kind: _round(values[place]) for kind, values in shares.items()}
             table.append(row)
@@ -652,12 +672,12 @@ OF_LAYERS = ("held_out", "other_images")
 """Those of `COLUMNS` that are reported for each layer."""
 
 
-def _measured(means: np.ndarray) -> dict[str, float]:
+def _rounded_measures(means: np.ndarray) -> dict[str, float]:
     """The `MEASURES` by name: shares in per cent, the entropy in nats."""
-    told = {}
+    rounded = {}
     for name, value in zip(MEASURES, means.tolist(), strict=True):
-        told[name] = round(value, 3) if name == "entropy" else _round(100 * value)
-    return told
+        rounded[name] = round(value, 3) if name == "entropy" else _round(100 * value)
+    return rounded
 
 
 def _round(value: float) -> float:

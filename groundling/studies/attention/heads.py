@@ -84,11 +84,11 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
         config.query,
         config.shuffled_images_control,
     )
-    looks = make(run.state.device)
-    run_passes(looks, make, config.processes)
-    found = _found(texts, looks, config.min_region_attention, config.attention.seed)
-    run.save(lambda folder: _write_tables(folder, found["heads"]))
-    run.note(*found["notes"])
+    passes = make(run.state.device)
+    run_passes(passes, make, config.processes)
+    summary = _summarise(texts, passes, config.min_region_attention, config.attention.seed)
+    run.save(lambda folder: _write_tables(folder, summary["heads"]))
+    run.note(*summary["notes"])
     return {
         "task": config.task,
         "split": config.split,
@@ -98,7 +98,7 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
         "counted": COUNTED,
         "query": config.query,
         "active_above": config.min_region_attention,
-        **found,
+        **summary,
     }
 
 
@@ -126,14 +126,14 @@ def read_grounding_data(task: Task, folder: Path, split: str, unrelated: bool) -
         for caption in entities.read_captions(folder, split, unrelated=unrelated):
             for number, phrase in enumerate(caption.phrases):
                 kinds[f"{caption.id}/{number}"] = phrase.types
-            skipped.update(_why(phrase) for phrase in caption.skipped)
+            skipped.update(_skip_reason(phrase) for phrase in caption.skipped)
         examples = [example for example in examples if example.official_id in kinds]
     if not examples:
         raise InputError(f"{folder}: {split!r} has no phrase with a box")
     return _by_text(examples, kinds, dict(sorted(skipped.items())))
 
 
-def _why(phrase: entities.EntityPhrase) -> str:
+def _skip_reason(phrase: entities.EntityPhrase) -> str:
     """Why a phrase has no box: nothing visible, a scene, or not annotated."""
     for kind in ("notvisual", "scene"):
         if kind in phrase.types:
@@ -177,24 +177,24 @@ def heads_passes(
     mark = attended.mark(require(resolve("tasks", Task, task).label_regions, "mark", task))
     halves_of = texts.image_halves(attending.seed)
     half = [halves_of[one.images[0]] for one in texts.examples]
-    looks = []
-    for others in (False, True)[: 1 + other_images]:
-        samples = partial(attended.samples, texts.examples, others)
+    passes = []
+    for with_other_images in (False, True)[: 1 + other_images]:
+        samples = partial(attended.samples, texts.examples, with_other_images)
         grounding = HeadGrounding(texts.phrases, mark, half, query)
-        looks.append(AttentionPass(attended.model, samples, [grounding], attending.batch))
-    return looks
+        passes.append(AttentionPass(attended.model, samples, [grounding], attending.batch))
+    return passes
 
 
-def _found(
-    texts: GroundingData, looks: Sequence[AttentionPass], active: float, seed: int
+def _summarise(
+    texts: GroundingData, passes: Sequence[AttentionPass], active: float, seed: int
 ) -> dict[str, Any]:
     """Counts, accuracies and notes of `result.json`; `active`: threshold of active heads."""
-    found, *others = [_grounding(look).result() for look in looks]
+    result, *others = [_grounding(look).result() for look in passes]
     half_of = texts.image_halves(seed)
     number = {image: place for place, image in enumerate(half_of)}
     images = [one.example.images[0] for own in texts.phrases for one in own]
     board = HeadLeaderboard(
-        found,
+        result,
         np.array([number[image] for image in images]),
         np.array([half_of[image] for image in images]),
         texts.kinds,
@@ -202,13 +202,13 @@ def _found(
         seed,
         others[0] if others else None,
     )
-    states = Counter(found.baselines.status.tolist())
+    statuses = Counter(result.baselines.status.tolist())
     counts = {
         "images": len(half_of),
         "texts": len(texts.examples),
-        "asked": states[PhraseStatus.SCORED],
-        **{name: states[state] for state, name in STATUS_KEYS.items()},
-        "in_images_without_regions": int((found.baselines.region_count == 0).sum()),
+        "asked": statuses[PhraseStatus.SCORED],
+        **{name: statuses[state] for state, name in STATUS_KEYS.items()},
+        "in_images_without_regions": int((result.baselines.region_count == 0).sum()),
         "without_box": texts.skipped,
     }
     report = board.report()
@@ -228,7 +228,7 @@ def _grounding(look: AttentionPass) -> HeadGrounding:
 
 
 def _notes(counts: dict[str, Any]) -> list[str]:
-    told = {
+    reasons = {
         "cut_off": "left out: truncated with the end of a text (--max-length, or the model's limit)",
         "without_tokens": "left out: the tokenizer gives them no token",
         "split_a_word": "left out: they begin or end within a word",
@@ -236,7 +236,7 @@ def _notes(counts: dict[str, Any]) -> list[str]:
     }
     return [
         f"{format_count(counts[name], 'phrase')} {why}"
-        for name, why in told.items()
+        for name, why in reasons.items()
         if counts[name]
     ]
 
@@ -287,11 +287,11 @@ ROWS = {
 """Row labels of the first table."""
 
 
-def _row(name: str, told: dict[str, Any] | None) -> TableRow:
-    if told is None:
+def _row(name: str, estimate: dict[str, Any] | None) -> TableRow:
+    if estimate is None:
         return {"": name, "%": "-", "95 % interval": "-"}
-    low, high = told["interval"]
-    return {"": name, "%": f"{told['value']:.2f}", "95 % interval": f"{low:.2f} to {high:.2f}"}
+    low, high = estimate["interval"]
+    return {"": name, "%": f"{estimate['value']:.2f}", "95 % interval": f"{low:.2f} to {high:.2f}"}
 
 
 def _layer(layer: dict[str, Any]) -> TableRow:

@@ -43,39 +43,40 @@ AttentionQuery = Literal["cls", "all"]
 """Whose attention is measured: [CLS]'s (the first special token), or the mean of all positions."""
 
 
-def modality_mask(places: SequencePositions) -> Tensor:
+def modality_mask(positions: SequencePositions) -> Tensor:
     """Which positions are of which kind, (N, 3, S) float of 1 and 0; padding is of none."""
     each = []
     for kinds in POSITIONS_OF_MODALITY:
-        each.append(torch.isin(places.kinds, torch.tensor(kinds, device=places.kinds.device)))
+        each.append(torch.isin(positions.kinds, torch.tensor(kinds, device=positions.kinds.device)))
     return torch.stack(each, 1).float()
 
 
-def query_attention(one: AttentionMap, query: AttentionQuery) -> Tensor:
+def query_attention(attention_map: AttentionMap, query: AttentionQuery) -> Tensor:
     """Attention (N, heads, columns) of the query positions."""
-    holds = one.rows.kinds
+    kinds = attention_map.rows.kinds
     if query == "cls":
-        first = (holds == PositionKind.SPECIAL).int().argmax(1)
-        return one.weights[torch.arange(len(holds), device=holds.device), :, first]
-    real = (holds != PositionKind.PADDING).to(one.weights.dtype)
-    return torch.einsum("nr,nhrc->nhc", real / real.sum(1, keepdim=True), one.weights)
+        first = (kinds == PositionKind.SPECIAL).int().argmax(1)
+        return attention_map.weights[torch.arange(len(kinds), device=kinds.device), :, first]
+    real = (kinds != PositionKind.PADDING).to(attention_map.weights.dtype)
+    return torch.einsum("nr,nhrc->nhc", real / real.sum(1, keepdim=True), attention_map.weights)
 
 
-def check_single_stream(one: AttentionMap) -> None:
+def check_single_stream(attention_map: AttentionMap) -> None:
     """Raises InputError for a map of a two-stream model."""
-    if one.name != "self":
+    if attention_map.name != "self":
         raise InputError(
-            f"modality importance is not defined for a two-stream model (its maps are {one.name!r}): self-attention "
-            "covers one modality only; use `groundling heads` for its cross-attention"
+            f"modality importance is not defined for a two-stream model (its maps are {attention_map.name!r}): "
+            "self-attention covers one modality only; use `groundling heads` for its cross-attention"
         )
 
 
-def covers_regions(one: AttentionMap) -> bool:
+def covers_regions(attention_map: AttentionMap) -> bool:
     """Whether a map covers regions: a VisualBERT without early fusion has layers of text alone."""
-    check_single_stream(one)
+    check_single_stream(attention_map)
     return bool(
         torch.isin(
-            one.columns.kinds, torch.tensor(POSITIONS_OF_MODALITY[0]).to(one.columns.kinds)
+            attention_map.columns.kinds,
+            torch.tensor(POSITIONS_OF_MODALITY[0]).to(attention_map.columns.kinds),
         ).any()
     )
 
@@ -86,21 +87,23 @@ class LayerNumbers:
     def __init__(self) -> None:
         self.numbers: list[int] = []
 
-    def place(self, layer: int) -> int:
+    def index(self, layer: int) -> int:
         """The index of a layer; a new layer is appended."""
         if layer not in self.numbers:
             self.numbers.append(layer)
         return self.numbers.index(layer)
 
     def merge(self, parts: Sequence[list[int]]) -> None:
-        """Combine those of all processes; a process without samples has none."""
+        """Combine the numbers of all processes; a process without samples has none."""
         self.numbers = max(parts, key=len)
 
 
-def attention_by_modality(one: AttentionMap, query: AttentionQuery) -> Tensor:
+def attention_by_modality(attention_map: AttentionMap, query: AttentionQuery) -> Tensor:
     """Attention (N, heads, 3) of the query positions to each of `ATTENTION_TARGETS`."""
     return torch.einsum(
-        "nhc,nkc->nhk", query_attention(one, query).float(), modality_mask(one.columns)
+        "nhc,nkc->nhk",
+        query_attention(attention_map, query).float(),
+        modality_mask(attention_map.columns),
     )
 
 
@@ -121,40 +124,40 @@ class ModalityImportance:
         """Means over heads, (3,) float32 for each sample and layer."""
         self.even = SampleArrays()
         """Share of each kind under even attention, (3,) for each sample."""
-        self.dropped = 0
+        self.truncated_tokens = 0
         """Number of truncated tokens."""
 
-    def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
+    def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
         """Add the shares of a layer; raises InputError if attention does not sum to 1."""
-        if not covers_regions(one):
+        if not covers_regions(attention_map):
             return
-        masses = attention_by_modality(one, self.query)
-        self._check(seen, one.layer, (masses.sum(-1) - 1).abs().amax(1))
-        rows = (len(seen.samples), -1, *masses.shape[1:])
+        masses = attention_by_modality(attention_map, self.query)
+        self._check(batch, attention_map.layer, (masses.sum(-1) - 1).abs().amax(1))
+        rows = (len(batch.samples), -1, *masses.shape[1:])
         by_sample = masses.double().view(rows).mean(1).cpu().numpy()
-        number = self.layers.place(one.layer)
+        number = self.layers.index(attention_map.layer)
         if number == len(self.heads):
             self.heads.append(ExactSums(*masses.shape[1:]))
         self.heads[number].add(slice(None), by_sample.sum(0))
-        self.rows.put(seen.places, number, by_sample.mean(1).astype(np.float32))
+        self.rows.put(batch.places, number, by_sample.mean(1).astype(np.float32))
         if number == 0:
-            self._count(seen, modality_mask(one.columns))
+            self._count(batch, modality_mask(attention_map.columns))
 
-    def _check(self, seen: AttentionBatch, layer: int, off: Tensor) -> None:
+    def _check(self, batch: AttentionBatch, layer: int, off: Tensor) -> None:
         worst = int(off.nan_to_num(torch.inf).argmax())
         if not off[worst] <= EXACT:
-            sample = seen.samples[worst // (len(off) // len(seen.samples))]
+            sample = batch.samples[worst // (len(off) // len(batch.samples))]
             raise InputError(
                 f"{sample.id}: attention of layer {layer} does not sum to 1 (off by {float(off[worst]):.3g}); the "
                 "model's weights may be damaged"
             )
 
-    def _count(self, seen: AttentionBatch, kinds: Tensor) -> None:
+    def _count(self, batch: AttentionBatch, kinds: Tensor) -> None:
         """Add the share of positions of each kind, and count truncated tokens."""
         count = kinds.sum(-1)
-        shares = (count / count.sum(-1, keepdim=True)).view(len(seen.samples), -1, 3).mean(1)
-        self.even.put(seen.places, 0, shares.cpu().numpy())
-        self.dropped += sum(sample.truncated_tokens for sample in seen.samples)
+        shares = (count / count.sum(-1, keepdim=True)).view(len(batch.samples), -1, 3).mean(1)
+        self.even.put(batch.places, 0, shares.cpu().numpy())
+        self.truncated_tokens += sum(sample.truncated_tokens for sample in batch.samples)
 
     def local_result(self) -> tuple[Any, ...]:
         """Sums, means, even shares, truncated tokens and layers of this process."""
@@ -163,18 +166,18 @@ class ModalityImportance:
             heads,
             self.rows.local_result(),
             self.even.local_result(),
-            self.dropped,
+            self.truncated_tokens,
             self.layers.numbers,
         )
 
     def merge(self, parts: Sequence[tuple[Any, ...]]) -> None:
-        """Combine those of all processes."""
+        """Combine the results of all processes."""
         heads, rows, even, dropped, layers = zip(*parts, strict=True)
-        told = [sums for sums in heads if sums]
-        self.heads = [_added(sums) for sums in zip(*told, strict=True)]
+        sums_of_processes = [sums for sums in heads if sums]
+        self.heads = [_merged_sums(sums) for sums in zip(*sums_of_processes, strict=True)]
         self.rows.merge(rows)
         self.even.merge(even)
-        self.dropped = sum(dropped)
+        self.truncated_tokens = sum(dropped)
         self.layers.merge(layers)
 
     @property
@@ -188,7 +191,7 @@ class ModalityImportance:
         return self.even.stacked()[:, 0]
 
 
-def _added(parts: Sequence[np.ndarray]) -> ExactSums:
+def _merged_sums(parts: Sequence[np.ndarray]) -> ExactSums:
     """The sums of all processes."""
     sums = ExactSums(*parts[0].shape)
     sums.merge(parts)
@@ -205,25 +208,25 @@ class ClsAttention:
         self.layers = LayerNumbers()
         self.by_sample = RaggedSampleArrays()
 
-    def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
+    def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
         """Add a layer's attention for each sample, (T + R,)."""
-        if not covers_regions(one):
+        if not covers_regions(attention_map):
             return
-        attention = query_attention(one, "cls").float().mean(1).double().cpu().numpy()
-        holds = one.columns.kinds.cpu().numpy()
-        kept = ~np.isin(holds, (PositionKind.PADDING, PositionKind.ADDED))
-        choices = len(holds) // len(seen.samples)
-        number = self.layers.place(one.layer)
-        for index, (place, sample) in enumerate(zip(seen.places, seen.samples, strict=True)):
+        attention = query_attention(attention_map, "cls").float().mean(1).double().cpu().numpy()
+        kinds = attention_map.columns.kinds.cpu().numpy()
+        is_input = ~np.isin(kinds, (PositionKind.PADDING, PositionKind.ADDED))
+        choices = len(kinds) // len(batch.samples)
+        number = self.layers.index(attention_map.layer)
+        for index, (place, sample) in enumerate(zip(batch.places, batch.samples, strict=True)):
             row = index * choices + right_choice_row(sample)
-            self.by_sample.put(place, number, attention[row][kept[row]])
+            self.by_sample.put(place, number, attention[row][is_input[row]])
 
     def local_result(self) -> tuple[Any, list[int]]:
         """The attention of this process's samples."""
         return self.by_sample.local_result(), self.layers.numbers
 
     def merge(self, parts: Sequence[tuple[Any, list[int]]]) -> None:
-        """Combine that of all processes."""
+        """Combine the attention of all processes."""
         rows, layers = zip(*parts, strict=True)
         self.by_sample.merge(rows)
         self.layers.merge(layers)
@@ -289,13 +292,13 @@ class Bootstrap:
         }
 
 
-def mean_with_interval(drawn: np.ndarray) -> dict[str, float | None]:
+def mean_with_interval(draws: np.ndarray) -> dict[str, float | None]:
     """JSON of a number (1 + draws,): `mean`, `low` and `high` (95 %); None where undefined."""
-    ends = drawn[1:][np.isfinite(drawn[1:])]
-    if not np.isfinite(drawn[0]) or not len(ends):
+    ends = draws[1:][np.isfinite(draws[1:])]
+    if not np.isfinite(draws[0]) or not len(ends):
         return {"mean": None, "low": None, "high": None}
     low, high = interval(ends)
-    return {"mean": _round(drawn[0]), "low": _round(low), "high": _round(high)}
+    return {"mean": _round(draws[0]), "low": _round(low), "high": _round(high)}
 
 
 def _round(value: float) -> float:
@@ -312,14 +315,14 @@ def to_nested_lists(values: np.ndarray) -> Any:
 class ImportanceEstimate:
     """Modality importance of one model, for the data and the resamples."""
 
-    def __init__(self, one: ModalityImportance, bootstrap: Bootstrap) -> None:
+    def __init__(self, importance: ModalityImportance, bootstrap: Bootstrap) -> None:
         """`bootstrap`: over the same samples."""
-        self.layers = one.layers.numbers
-        self.by_head = one.by_head
+        self.layers = importance.layers.numbers
+        self.by_head = importance.by_head
         """For the data alone, (layers, heads, 3)."""
-        self.by_layer = _with_gap(bootstrap.means(one.rows.stacked()))
+        self.by_layer = _with_gap(bootstrap.means(importance.rows.stacked()))
         """Mean over heads, and the gap, textual less visual: (1 + draws, layers, 4)."""
-        self.uniform = bootstrap.means(one.uniform)
+        self.uniform = bootstrap.means(importance.uniform)
         """(1 + draws, 3)."""
 
     @property
@@ -374,28 +377,28 @@ def _with_gap(masses: np.ndarray) -> np.ndarray:
     return np.concatenate([masses, (textual - visual)[..., None]], -1)
 
 
-def compare_importance(one: ImportanceEstimate, other: ImportanceEstimate) -> dict[str, Any]:
+def compare_importance(first: ImportanceEstimate, second: ImportanceEstimate) -> dict[str, Any]:
     """The second model less the first: by layer, overall, and CLIP-TD's two relative changes.
 
     Layers and heads are compared if both models have the same ones. Raises InputError if the
     resamples are not paired.
     """
     every = [*ATTENTION_TARGETS, "gap"]
-    if len(one.uniform) != len(other.uniform):
+    if len(first.uniform) != len(second.uniform):
         raise InputError("the two models have different resamples; both need the same examples")
-    overall = other.overall - one.overall
+    overall = second.overall - first.overall
     names = [*every, "gap_size"]
     result: dict[str, Any] = {
         "overall": {name: mean_with_interval(overall[:, place]) for place, name in enumerate(names)}
     }
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = overall / np.abs(one.overall)
+        relative = overall / np.abs(first.overall)
     result["relative"] = {
         "gap_size": mean_with_interval(relative[:, names.index("gap_size")]),
         "visual": mean_with_interval(relative[:, names.index("visual")]),
     }
-    if one.layers == other.layers:
-        by_layer = other.by_layer - one.by_layer
+    if first.layers == second.layers:
+        by_layer = second.by_layer - first.by_layer
         result["by_layer"] = [
             {
                 "layer": layer,
@@ -404,10 +407,10 @@ def compare_importance(one: ImportanceEstimate, other: ImportanceEstimate) -> di
                     for place, name in enumerate(every)
                 },
             }
-            for number, layer in enumerate(one.layers)
+            for number, layer in enumerate(first.layers)
         ]
-    if one.by_head.shape == other.by_head.shape:
-        by_head = other.by_head - one.by_head
+    if first.by_head.shape == second.by_head.shape:
+        by_head = second.by_head - first.by_head
         result["by_head"] = {
             name: to_nested_lists(by_head[..., place])
             for place, name in enumerate(ATTENTION_TARGETS)

@@ -35,9 +35,9 @@ from groundling.data.captions.captions import (
     with_store_ids,
 )
 from groundling.data.image_samples import image_files_by_id
-from groundling.data.images import Picture
-from groundling.data.regions.inputs import UNTIED, ImageInputBuilder, ImageSources
-from groundling.data.regions.samples import Mark, RegionSource
+from groundling.data.images import ImageInput
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder, ImageSources
+from groundling.data.regions.samples import RegionLabeler, RegionSource
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import MappedDataset, SampleDataset, TextDataset
 from groundling.models.formats import Encoder, RegionEncoder
@@ -79,7 +79,7 @@ class RegionModel:
                 "`groundling pretrain` writes, or a VisualBERT, LXMERT or ViLT of transformers"
             )
         settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
-        self.inputs = ImageInputBuilder(settings, called=UNTIED)
+        self.inputs = ImageInputBuilder(settings, terms=COMMAND_TERMS_WITH_TAGS)
         self.inputs.check_pixels(model, config.model)
         self.store: CombinedStore | None = None
         if isinstance(model, PatchReader):
@@ -96,19 +96,21 @@ class RegionModel:
             find_architecture(model, config.architecture).prepare_model(model, (), True)
         self.model = model.to(device).eval()
 
-    def mark(self, usual: Mark) -> Mark:
-        """The rule for right regions: the task's (`usual`), or `pointing` for patches."""
+    def mark(self, usual: RegionLabeler) -> RegionLabeler:
+        """The rule for right regions: the task's (`usual`), or `pointing_game` for patches."""
         return pointing_game if isinstance(self.model, PatchReader) else usual
 
-    def samples(self, examples: Sequence[Example], others: bool = False) -> SampleDataset:
-        """Examples as the model reads them; `others`: with features of other images.
+    def samples(self, examples: Sequence[Example], other_images: bool = False) -> SampleDataset:
+        """Examples as the model reads them; `other_images`: with features of other images.
 
         Raises InputError if an example has no image, or an image no regions.
         """
         model = self.model
         text, _ = model.inputs(self.config.max_length)
-        texts = TextDataset(self.inputs.select_tags(examples), text, keep=0)  # each is read once
-        files: dict[str, Picture] = {}
+        texts = TextDataset(
+            self.inputs.select_tags(examples), text, max_cached=0
+        )  # each is read once
+        files: dict[str, ImageInput] = {}
         if model.region_source != "features":
             files = image_files_by_id(
                 texts, self.config.image_settings.images, "a model that reads pixels"
@@ -118,7 +120,7 @@ class RegionModel:
             store = PatchStore(model, files)
         assert store is not None  # only patches have none
         partner: dict[str, str] = {}
-        if others:
+        if other_images:
             partner = shuffle_images(
                 [image for one in examples for image in one.images], self.config.seed
             )
@@ -135,12 +137,12 @@ class RegionModel:
         return samples
 
 
-def _refuse_regions(model: str, shown: ImageSettings) -> None:
+def _refuse_regions(model: str, image_settings: ImageSettings) -> None:
     """Raises InputError for settings of regions, as the model reads patches."""
     given = {
-        "--regions": shown.regions,
-        "--max-regions": shown.max_regions,
-        "--allow-region-mismatch": shown.allow_region_mismatch,
+        "--regions": image_settings.regions,
+        "--max-regions": image_settings.max_regions,
+        "--allow-region-mismatch": image_settings.allow_region_mismatch,
     }
     refuse_settings(given, f"{model} reads patches of photos, not regions; leave it out")
 
@@ -174,7 +176,7 @@ class OtherImageStore:
     """
 
     def __init__(self, store: RegionSource, partner: Mapping[str, str]) -> None:
-        """`partner`: the image whose features each image gets, see `partners`."""
+        """`partner`: the image whose features each image gets, see `shuffle_images`."""
         self.store = store
         self.partner = partner
         self.count = store.count
@@ -238,7 +240,7 @@ class Outcome(Protocol):
 
     @property
     def target_name(self) -> str:
-        """Label of the number that `explained` returns."""
+        """Label of the number that `attribution_target` returns."""
         ...
 
     def prepare(self, samples: SampleDataset) -> SampleDataset:
@@ -306,9 +308,9 @@ class HiddenWordsOutcome:
         """(B, 2)."""
         labels = batch.labels[self.head.name]
         logits = self.head.compute_logits(encoded, batch).float()
-        asked = labels[labels != IGNORE]
-        likely = logits.log_softmax(-1).gather(1, asked[:, None])[:, 0]
-        right = (logits.argmax(-1) == asked).float()
+        masked_ids = labels[labels != IGNORE]
+        likely = logits.log_softmax(-1).gather(1, masked_ids[:, None])[:, 0]
+        right = (logits.argmax(-1) == masked_ids).float()
         return torch.stack([_mean_of(likely, labels, batch), _mean_of(right, labels, batch)], 1)
 
     def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
@@ -352,8 +354,8 @@ class RightAnswerOutcome:
         columns = [first.double().cpu()]
         predictions = self.objective.output_type.predict(outputs.detach().cpu().numpy())
         for metric in self.metrics:
-            said = outputs.detach().cpu().numpy() if metric.uses_scores else predictions
-            columns.append(torch.from_numpy(metric.per_example(said, labels.cpu().numpy())))
+            scored = outputs.detach().cpu().numpy() if metric.uses_scores else predictions
+            columns.append(torch.from_numpy(metric.per_example(scored, labels.cpu().numpy())))
         return torch.stack(columns, 1)
 
     def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
@@ -381,9 +383,9 @@ def _right(outputs: Tensor, labels: Tensor, form: OutputType) -> Tensor:
     if isinstance(form, OpenAnswer) and labels.ndim == 3:
         place, credit = labels.unbind(-1)
         best = credit.where(place >= 0, -1.0).argmax(1, keepdim=True)
-        there = (place >= 0) & (credit > 0)
+        is_given = (place >= 0) & (credit > 0)
         right = place.gather(1, best).clamp(min=0).long()
-        weight = there.gather(1, best).to(scores.dtype)
+        weight = is_given.gather(1, best).to(scores.dtype)
         return torch.zeros_like(scores).scatter(1, right, weight)
     return torch.zeros_like(scores).scatter(1, labels.long()[:, None], 1.0)
 
@@ -428,7 +430,7 @@ class ModalityModel(Protocol):
 
 
 def load_modality_model(
-    config: AttentionSettings, asked: OutcomeName, device: torch.device, trust: Sequence[str] = ()
+    config: AttentionSettings, outcome: OutcomeName, device: torch.device, trust: Sequence[str] = ()
 ) -> ModalityModel:
     """Load the model; raises InputError if it reads no regions, or the stores do not fit it.
 
@@ -436,7 +438,7 @@ def load_modality_model(
     """
     if is_fine_tuned(config.model):
         return FineTunedModalityModel(config, device, trust)
-    return PretrainedModalityModel(config, asked, device)
+    return PretrainedModalityModel(config, outcome, device)
 
 
 def is_fine_tuned(source: str) -> bool:
@@ -458,8 +460,10 @@ def load_match_head(
 class PretrainedModalityModel:
     """A model that `pretrain` wrote, with its image-text matching head or its masked-LM head."""
 
-    def __init__(self, config: AttentionSettings, asked: OutcomeName, device: torch.device) -> None:
-        """`asked`: the head; `best`: the matching head if there is one. Raises InputError."""
+    def __init__(
+        self, config: AttentionSettings, outcome: OutcomeName, device: torch.device
+    ) -> None:
+        """`outcome`: the head; `best`: the matching head if there is one. Raises InputError."""
         self.region_model = RegionModel(config, device)
         if isinstance(self.region_model.model, Lxmert):
             raise InputError(
@@ -471,13 +475,13 @@ class PretrainedModalityModel:
         self.notes: list[str] = []
         folder = Path(config.model)
         self.outcome: Outcome | None = None
-        if asked != "words":
+        if outcome != "words":
             self.outcome = load_match_head(self.model, folder, device)
-        if asked != "match" and self.outcome is None:
+        if outcome != "match" and self.outcome is None:
             self.outcome = self._words(folder, device, config.seed)
-        if self.outcome is None and asked != "best":
+        if self.outcome is None and outcome != "best":
             raise InputError(
-                f"{config.model}: has no head for --outcome {asked}; `groundling pretrain` saves a matching head for "
+                f"{config.model}: has no head for --outcome {outcome}; `groundling pretrain` saves a matching head for "
                 "UNITER, for VisualBERT on captions and for VL-BERT with --related, and a masked-LM head for all"
             )
 
@@ -498,7 +502,7 @@ class PretrainedModalityModel:
         self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
     ) -> SampleDataset:
         """As in `RegionModel.samples`."""
-        return self.region_model.samples(examples, others=partner is not None)
+        return self.region_model.samples(examples, other_images=partner is not None)
 
 
 class FineTunedModalityModel:
@@ -510,7 +514,7 @@ class FineTunedModalityModel:
         """Raises InputError if it reads text alone, or a setting contradicts its training."""
         self.fitted = load(config.model, device=str(device), trust=trust)
         student = self.fitted.student
-        if not isinstance(student, SingleStreamModel) or not self.fitted.about.reads.regions:
+        if not isinstance(student, SingleStreamModel) or not self.fitted.description.reads.regions:
             raise InputError(
                 f"{config.model}: this model reads text alone; pass one that reads regions"
             )
@@ -536,12 +540,12 @@ class FineTunedModalityModel:
         """As its own head reads them; raises InputError for an image that cannot be read."""
         images = list(dict.fromkeys(image for one in examples for image in one.images))
         others = [] if partner is None else [partner[image] for image in images]
-        seen = self.region_inputs.load_images(list(dict.fromkeys([*images, *others])))
-        raise_first([f"{image}: {fault}" for image, fault in seen.faults.items()])
-        if partner is not None and seen.store is not None:
-            photos = {image: seen.photos[partner[image]] for image in images if seen.photos}
-            seen = replace(seen, store=OtherImageStore(seen.store, partner), photos=photos)
-        return self.fitted.samples(examples, seen, self.task.label_regions)
+        sources = self.region_inputs.load_images(list(dict.fromkeys([*images, *others])))
+        raise_first([f"{image}: {fault}" for image, fault in sources.faults.items()])
+        if partner is not None and sources.store is not None:
+            photos = {image: sources.images[partner[image]] for image in images if sources.images}
+            sources = replace(sources, store=OtherImageStore(sources.store, partner), images=photos)
+        return self.fitted.samples(examples, sources, self.task.label_regions)
 
 
 def reads_pixels(subject: ModalityModel) -> bool:
@@ -594,25 +598,25 @@ def read_analysis_examples(
         found = resolve("tasks", Task, task).with_answers_of(data)
         examples = found.read(data, split or found.dev[0])
     else:
-        told = read_captions(data, (split,) if split else (), columns)
-        examples = _of_captions(told, subject, photos)
-        notes = told.notes
+        captions = read_captions(data, (split,) if split else (), columns)
+        examples = _of_captions(captions, subject, photos)
+        notes = captions.notes
     for example in examples:
         if not example.images:
             raise InputError(f"{data}: {example.id} names no image")
     return examples, notes
 
 
-def _of_captions(told: CaptionCollection, subject: ModalityModel, folder: str) -> list[Example]:
+def _of_captions(captions: CaptionCollection, subject: ModalityModel, folder: str) -> list[Example]:
     """An example for every caption, with its image's id in the store or in a folder of photos."""
-    images = told.images
+    images = captions.images
     store = subject.region_model.store if isinstance(subject, PretrainedModalityModel) else None
     if store is None and folder:
-        found = find_images(images, folder, told.path)
+        found = find_images(images, folder, captions.path)
         images = [*found.images, *found.missing]
     images = with_store_ids(images)
     if isinstance(store, CombinedStore):
-        found = images_in_store(images, store, store.name, told.path)
+        found = images_in_store(images, store, store.name, captions.path)
         images = [*found.images, *found.missing]
     return [
         Example(f"{image.id}#{number}", caption, images=(image.id,))

@@ -15,7 +15,7 @@ import torch
 
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
-from groundling.data.samples import SampleDataset, thinned
+from groundling.data.samples import SampleDataset, subsample
 from groundling.models.clip import load_frozen_clip
 from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
@@ -69,11 +69,11 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
     make = partial(_ModalityAnalysis, config)
     analysis = make(run.state.device)
     run_passes(analysis.passes, partial(modality_passes, make), config.processes)
-    found = analysis.result()
-    chosen = _selected_words(config, analysis, run.state.device)
+    result = analysis.result()
+    selected = _selected_words(config, analysis, run.state.device)
     run.note(*dict.fromkeys(analysis.notes))
-    asked = {"data": config.data, "task": config.task, "query": config.query}
-    return {**asked, **found, "selected_words": chosen, "notes": run.notes}
+    header = {"data": config.data, "task": config.task, "query": config.query}
+    return {**header, **result, "selected_words": selected, "notes": run.notes}
 
 
 def modality_passes(
@@ -103,12 +103,14 @@ class _ModalityAnalysis:
             columns=config.columns,
             photos=config.attention_model.image_settings.images,
         )
-        self.examples = thinned(every, config.limit)
-        self.word_level_examples = thinned(self.examples, config.ig_examples or len(self.examples))
+        self.examples = subsample(every, config.limit)
+        self.word_level_examples = subsample(
+            self.examples, config.ig_examples or len(self.examples)
+        )
         """The examples that are analysed word by word."""
         seed = config.attention_model.seed
         self.bootstrap = Bootstrap(images_of(self.examples), seed)
-        self.bootstrap_of_few = Bootstrap(images_of(self.word_level_examples), seed)
+        self.word_level_bootstrap = Bootstrap(images_of(self.word_level_examples), seed)
         self.notes = [*remarks, *(note for subject in subjects for note in subject.notes)]
         if len(self.examples) < len(every):
             self.notes.append(
@@ -139,7 +141,7 @@ class _ModalityAnalysis:
         drawn = [model.importance(self.bootstrap) for model in self.models]
         self.notes += [note for model in self.models for note in model.cut_off]
         models = [
-            model.to_json(one.to_json(), self.bootstrap, self.bootstrap_of_few)
+            model.to_json(one.to_json(), self.bootstrap, self.word_level_bootstrap)
             for model, one in zip(self.models, drawn, strict=True)
         ]
         self.notes += [note for model in self.models for note in model.notes]
@@ -151,10 +153,10 @@ class _ModalityAnalysis:
             "difference": self._difference(drawn),
         }
 
-    def _difference(self, drawn: Sequence[ImportanceEstimate]) -> JsonObject | None:
-        if len(drawn) < 2:
+    def _difference(self, estimates: Sequence[ImportanceEstimate]) -> JsonObject | None:
+        if len(estimates) < 2:
             return None
-        one, other = drawn
+        one, other = estimates
         if not np.allclose(one.uniform[0], other.uniform[0]):
             self.notes.append(
                 "the two models have different numbers of positions for the same examples, which changes their "
@@ -171,25 +173,27 @@ class _ModelAnalysis:
         attending: AttentionSettings,
         subject: ModalityModel,
         examples: Sequence[Example],
-        few: Sequence[Example],
+        word_level_examples: Sequence[Example],
         query: AttentionQuery,
     ) -> None:
-        """`few` of the `examples` are analysed word by word."""
+        """`word_level_examples` of the `examples` are analysed word by word."""
         self.attending = attending
         self.subject = subject
         self.examples = examples
-        self.word_level_examples = few
+        self.word_level_examples = word_level_examples
         self.importance_consumer = ModalityImportance(query)
         self.cls_attention = ClsAttention()
-        self.passes: list[ModelPass] = [self._look(self.importance_consumer, examples)]
+        self.passes: list[ModelPass] = [self._attention_pass(self.importance_consumer, examples)]
         self.ablation: InputAblation | None = None
         self.attribution_pass: AttributionPass | None = None
         self.no_attribution_reason = ""
         """Why its answers cannot be attributed; empty if they can."""
         self.notes: list[str] = []
-        """Notes on the result of `about`; filled by it."""
+        """Notes on the result; `to_json` adds them."""
 
-    def _look(self, consumer: AttentionConsumer, examples: Sequence[Example]) -> AttentionPass:
+    def _attention_pass(
+        self, consumer: AttentionConsumer, examples: Sequence[Example]
+    ) -> AttentionPass:
         samples = partial(self.subject.samples, examples)
         return AttentionPass(self.subject.model, samples, [consumer], self.attending.batch)
 
@@ -220,21 +224,21 @@ class _ModelAnalysis:
         self.passes.append(self.attribution_pass)
 
     def add_cls_attention(self) -> None:
-        """Add a pass that records [CLS]'s attention to every position of the `few`."""
-        self.passes.append(self._look(self.cls_attention, self.word_level_examples))
+        """Add a pass that records [CLS]'s attention to every position of the word-level examples."""
+        self.passes.append(self._attention_pass(self.cls_attention, self.word_level_examples))
 
     @cached_property
     def rows(self) -> list[Sample]:
-        """The `few` examples as the model reads them."""
+        """The word-level examples as the model reads them."""
         samples = self.subject.samples(self.word_level_examples)
         return list(samples.get(range(len(samples)), ()))
 
     @property
     def cut_off(self) -> list[str]:
         """A note on truncated tokens, if there are any."""
-        if not self.importance_consumer.dropped:
+        if not self.importance_consumer.truncated_tokens:
             return []
-        tokens = format_count(self.importance_consumer.dropped, "token")
+        tokens = format_count(self.importance_consumer.truncated_tokens, "token")
         return [f"truncated {tokens} of texts that did not fit (--max-length)"]
 
     def importance(self, bootstrap: Bootstrap) -> ImportanceEstimate:
@@ -244,7 +248,7 @@ class _ModelAnalysis:
         return ImportanceEstimate(self.importance_consumer, bootstrap)
 
     def to_json(
-        self, numbers: JsonObject, bootstrap: Bootstrap, bootstrap_of_few: Bootstrap
+        self, numbers: JsonObject, bootstrap: Bootstrap, word_level_bootstrap: Bootstrap
     ) -> JsonObject:
         """The model's entry in `result.json`; `numbers`: its modality importance."""
         inputs = None
@@ -256,7 +260,7 @@ class _ModelAnalysis:
             explained = {"undefined": self.no_attribution_reason}
         elif self.attribution_pass is not None:
             explained = attribution.attribution_summary(
-                self.attribution_pass, self.cls_attention, self.rows, bootstrap_of_few
+                self.attribution_pass, self.cls_attention, self.rows, word_level_bootstrap
             )
             self._note(attribution.completeness_notes(explained))
         return {
@@ -285,17 +289,17 @@ def _selected_words(
     samples = analysis.models[0].subject.samples(analysis.word_level_examples)
     teacher = ClipTeacher(clip, {"clip_words"}, options)
     teacher.to(device).fit(samples)
-    worths = selected_words.teacher_word_scores(
+    texts = selected_words.teacher_word_scores(
         teacher, analysis.models[0].rows, config.attention_model.batch
     )
     readers = [
         selected_words.WordAttention(model.rows, model.cls_attention) for model in analysis.models
     ]
-    found = selected_words.selected_words_summary(
-        worths, readers, config.num_words, analysis.bootstrap_of_few
+    summary = selected_words.selected_words_summary(
+        texts, readers, config.num_words, analysis.word_level_bootstrap
     )
-    asked = {"teacher": config.teacher, "words": config.num_words, "relevance": config.relevance}
-    return {**asked, **found}
+    header = {"teacher": config.teacher, "words": config.num_words, "relevance": config.relevance}
+    return {**header, **summary}
 
 
 def images_of(examples: Sequence[Example]) -> list[str]:
@@ -354,9 +358,9 @@ def _of_model(model: JsonObject, query: str) -> list[str]:
     rows.append({"layer": "even attention"} | even | {"gap": ""})
     ratio = {name: _cell(model["ratio"][name]) for name in ATTENTION_TARGETS}
     rows.append({"layer": "all / even"} | ratio | {"gap": ""})
-    asked = "[CLS]" if query == "cls" else "all positions"
+    query_name = "[CLS]" if query == "cls" else "all positions"
     parts = [
-        f"{_name(model)}: attention of {asked}, % (95 % intervals over images)\n\n{format_table(rows)}"
+        f"{_name(model)}: attention of {query_name}, % (95 % intervals over images)\n\n{format_table(rows)}"
     ]
     if model["inputs"]:
         parts.append(_of_inputs(model["inputs"]))
@@ -386,18 +390,18 @@ def _of_inputs(inputs: JsonObject) -> str:
     return "\n".join([title, "", format_table(rows), *reasons])
 
 
-def _of_attribution(found: JsonObject) -> str:
+def _of_attribution(summary: JsonObject) -> str:
     title = "integrated gradients"
-    if "undefined" in found:
-        return f"{title}: {found['undefined']}"
-    words = found["agreement"]["words"]["mean_of_layers"]
-    regions = found["agreement"]["regions"]["mean_of_layers"]
+    if "undefined" in summary:
+        return f"{title}: {summary['undefined']}"
+    words = summary["agreement"]["words"]["mean_of_layers"]
+    regions = summary["agreement"]["regions"]["mean_of_layers"]
     return "\n".join(
         [
-            f"{title} of the {found['explains']}, {found['examples']:,} examples, {found['ig_steps']} points",
+            f"{title} of the {summary['explains']}, {summary['examples']:,} examples, {summary['ig_steps']} points",
             f"  complete within {100 * COMPLETE_RELATIVE:.0f} % or {COMPLETE_ABSOLUTE}: "
-            f"{100 * found['complete']:.1f} % of examples",
-            f"  the words' share of all attributions: {_percent(found['text_share'])} %",
+            f"{100 * summary['complete']:.1f} % of examples",
+            f"  the words' share of all attributions: {_percent(summary['text_share'])} %",
             f"  rank correlation with [CLS]'s attention, words: {_cell(words)}, regions: {_cell(regions)}",
         ]
     )
@@ -405,12 +409,12 @@ def _of_attribution(found: JsonObject) -> str:
 
 def _of_difference(result: JsonObject) -> list[str]:
     """Tables of the second model less the first."""
-    found = result["difference"]
+    difference = result["difference"]
     names = [*ATTENTION_TARGETS, "gap"]
-    rows = _layer_rows(found.get("by_layer", ()), names)
-    rows.append({"layer": "all"} | {name: _percent(found["overall"][name]) for name in names})
+    rows = _layer_rows(difference.get("by_layer", ()), names)
+    rows.append({"layer": "all"} | {name: _percent(difference["overall"][name]) for name in names})
     one, other = (_name(model) for model in result["models"])
-    relative = found["relative"]
+    relative = difference["relative"]
     lines = [
         f"{other} less {one}, percentage points",
         "",
@@ -421,24 +425,25 @@ def _of_difference(result: JsonObject) -> list[str]:
     return ["\n".join(lines)]
 
 
-def _of_words(found: JsonObject, names: Sequence[str]) -> list[str]:
+def _of_words(summary: JsonObject, names: Sequence[str]) -> list[str]:
     """Tables of attention to words against the teacher's scores, and of one example text."""
     rows: list[TableRow] = []
-    for source, model in zip(names, found["models"], strict=True):
+    for source, model in zip(names, summary["models"], strict=True):
         ranks, overlap = (model[name]["mean_of_layers"] for name in ("ranks", "overlap"))
         rows.append({"": source, "rank correlation": _cell(ranks), "overlap": _percent(overlap)})
-    chance = _percent(found["overlap_by_chance"])
+    chance = _percent(summary["overlap_by_chance"])
     rows.append({"": "by chance", "rank correlation": "0.0", "overlap": chance})
     shown = []
-    for word in found["shown"]["words"]:
+    for word in summary["shown"]["words"]:
         cells = {"word": word["word"], "score": "-"}
         if word["score"] is not None:
             cells["score"] = f"{word['score']:.3f}"
         for source, attention in zip(names, word["attention"], strict=True):
             cells[f"attention of {source}, %"] = f"{100 * attention:.2f}"
         shown.append(cells)
-    title = f"[CLS]'s attention to words compared with the scores by which {found['teacher']} selects {found['words']}"
+    selection = f"{summary['teacher']} selects {summary['words']}"
+    title = f"[CLS]'s attention to words compared with the scores by which {selection}"
     return [
         f"{title}\n\n{format_table(rows)}",
-        f"{found['shown']['text']}\n\n{format_table(shown)}",
+        f"{summary['shown']['text']}\n\n{format_table(shown)}",
     ]

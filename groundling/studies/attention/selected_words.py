@@ -45,45 +45,47 @@ def teacher_word_scores(
     rows = [sample.rows[right_choice_row(sample)] for sample in samples]
     found = []
     for start in range(0, len(rows), batch):
-        some = rows[start : start + batch]
-        for row, (scores, candidates) in zip(some, teacher.word_scores(some), strict=True):
+        batch_rows = rows[start : start + batch]
+        for row, (scores, candidates) in zip(
+            batch_rows, teacher.word_scores(batch_rows), strict=True
+        ):
             text = text_for_clip(require(row.example, "example", "a teacher"))
             words = tuple(text[first:last] for first, last in word_spans(text))
             found.append(WordScores(scores[: len(words)], candidates[: len(words)], words, text))
     return found
 
 
-def sum_word_attention(looks: np.ndarray, sample: Sample, count: int) -> np.ndarray:
-    """[CLS]'s attention to each raw word (layers, count), summed over its tokens, from `looks`
+def sum_word_attention(attention: np.ndarray, sample: Sample, count: int) -> np.ndarray:
+    """[CLS]'s attention to each raw word (layers, count), summed over its tokens, from `attention`
     (layers, T + R); 0 for truncated words.
     """
     word = require(sample.rows[right_choice_row(sample)].text, "text", "a student").word_ids
     inside = (word >= 0) & (word < count)
-    of_words = np.zeros((len(looks), count))
-    np.add.at(of_words.T, word[inside], looks[:, : len(word)][:, inside].T)
+    of_words = np.zeros((len(attention), count))
+    np.add.at(of_words.T, word[inside], attention[:, : len(word)][:, inside].T)
     return of_words
 
 
-def selection_agreement(attention: np.ndarray, worth: WordScores, most: int) -> np.ndarray:
+def selection_agreement(attention: np.ndarray, words: WordScores, num_words: int) -> np.ndarray:
     """Agreement of attention (layers, K) with scores, by layer and for their mean: (layers + 1, 3).
 
-    Over candidates: Spearman's correlation with the scores; the overlap of the `most` selected
+    Over candidates: Spearman's correlation with the scores; the overlap of the `num_words` selected
     words with the words that get the most attention, as a share; and the overlap expected by
     chance. NaN with too few candidates.
     """
-    places = np.flatnonzero(worth.candidates)
-    many = min(most, len(places))
-    found = []
+    places = np.flatnonzero(words.candidates)
+    many = min(num_words, len(places))
+    agreement = []
     for row in (*attention, attention.mean(0)):
         if not many:
-            found.append([np.nan] * 3)
+            agreement.append([np.nan] * 3)
             continue
-        chosen = select_tokens(worth.scores, worth.candidates, most)
-        looked_at = select_tokens(row, worth.candidates, most)
-        shared = len(np.intersect1d(chosen, looked_at)) / many
-        ranks = rank_correlation(row[places], worth.scores[places])
-        found.append([ranks, shared, many / len(places)])
-    return np.array(found)
+        chosen = select_tokens(words.scores, words.candidates, num_words)
+        attended = select_tokens(row, words.candidates, num_words)
+        shared = len(np.intersect1d(chosen, attended)) / many
+        ranks = rank_correlation(row[places], words.scores[places])
+        agreement.append([ranks, shared, many / len(places)])
+    return np.array(agreement)
 
 
 class WordAttention(NamedTuple):
@@ -94,25 +96,28 @@ class WordAttention(NamedTuple):
     cls_attention: ClsAttention
     """[CLS]'s attention in these texts."""
 
-    def attentions(self, worths: Sequence[WordScores]) -> list[np.ndarray]:
+    def attentions(self, texts: Sequence[WordScores]) -> list[np.ndarray]:
         """The attention (layers, K) to each word, for each text."""
-        looks = self.cls_attention.by_sample.rows
+        attention = self.cls_attention.by_sample.rows
         return [
-            sum_word_attention(looks[place], sample, len(worth.words))
-            for place, (sample, worth) in enumerate(zip(self.rows, worths, strict=True))
+            sum_word_attention(attention[place], sample, len(text.words))
+            for place, (sample, text) in enumerate(zip(self.rows, texts, strict=True))
         ]
 
 
 def selected_words_summary(
-    worths: Sequence[WordScores], readers: Sequence[WordAttention], most: int, bootstrap: Bootstrap
+    texts: Sequence[WordScores],
+    readers: Sequence[WordAttention],
+    num_words: int,
+    bootstrap: Bootstrap,
 ) -> dict[str, Any]:
-    """Agreement of attention with the `most` words that the teacher selects, as in `result.json`.
+    """Agreement of attention with the `num_words` words that the teacher selects, as in `result.json`.
 
     `bootstrap` over the examples of the texts.
     """
-    attentions = [reader.attentions(worths) for reader in readers]
+    attentions = [reader.attentions(texts) for reader in readers]
     scores = [
-        np.stack([selection_agreement(*one, most) for one in zip(each, worths, strict=True)])
+        np.stack([selection_agreement(*one, num_words) for one in zip(each, texts, strict=True)])
         for each in attentions
     ]
     difference = None
@@ -122,9 +127,9 @@ def selected_words_summary(
             "ranks": mean_with_interval(change[:, 0]),
             "overlap": mean_with_interval(change[:, 1]),
         }
-    place = next((n for n, one in enumerate(worths) if one.candidates.sum() >= MIN_CANDIDATES), 0)
+    place = next((n for n, one in enumerate(texts) if one.candidates.sum() >= MIN_CANDIDATES), 0)
     return {
-        "examples": len(worths),
+        "examples": len(texts),
         "models": [
             {
                 "ranks": bootstrap.by_layer(one[..., 0], reader.cls_attention.layers.numbers),
@@ -134,16 +139,16 @@ def selected_words_summary(
         ],
         "overlap_by_chance": mean_with_interval(bootstrap.means(scores[0][:, -1, 2])),
         "difference": difference,
-        "shown": example_scores(worths[place], [each[place] for each in attentions]),
+        "shown": example_scores(texts[place], [each[place] for each in attentions]),
     }
 
 
-def example_scores(worth: WordScores, attentions: Sequence[np.ndarray]) -> dict[str, Any]:
+def example_scores(text: WordScores, attentions: Sequence[np.ndarray]) -> dict[str, Any]:
     """JSON of a text's words, the teacher's scores and the models' mean attention (Figure 2)."""
     means = [attention.mean(0) for attention in attentions]
     rows = []
-    for number, word in enumerate(worth.words):
-        score = round(float(worth.scores[number]), 6) if worth.candidates[number] else None
+    for number, word in enumerate(text.words):
+        score = round(float(text.scores[number]), 6) if text.candidates[number] else None
         attention = [round(float(mean[number]), 6) for mean in means]
         rows.append({"word": word, "score": score, "attention": attention})
-    return {"text": worth.text, "words": rows}
+    return {"text": text.text, "words": rows}

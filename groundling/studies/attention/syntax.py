@@ -22,7 +22,7 @@ import torch
 
 from groundling.core.batch import Example, GoldBoxes, require
 from groundling.core.errors import InputError
-from groundling.data.regions.samples import Mark
+from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text.parses import (
     ROOT,
     Parse,
@@ -99,7 +99,7 @@ class Arc:
     phrase_end: ArcEnd
     """The end that is the phrase."""
     phrase: Entity
-    other: int
+    other_word: int
     """Index of the other word in the parse."""
 
 
@@ -112,7 +112,7 @@ class MatchedParses(NamedTuple):
     """Ids of captions without a parse."""
     unaligned: list[str]
     """File and line of sentences that name a caption or image but do not have its words."""
-    elsewhere: int
+    other_sentences: int
     """Number of sentences of other captions or images."""
 
 
@@ -159,29 +159,29 @@ def match_parses(
 
 
 def arcs_of(
-    one: ParsedCaption, include_other_phrases: bool = False
+    parsed: ParsedCaption, include_other_phrases: bool = False
 ) -> tuple[list[Arc], Counter[str]]:
     """The arcs at the head words of a caption's phrases with boxes, and counts of what was skipped.
 
     Arcs inside a phrase are included. `include_other_phrases`: include arcs to words in another phrase with
     boxes, which may attend to their own region.
     """
-    told: Counter[str] = Counter()
-    members = [_members(phrase, one.spans) for phrase in one.caption.phrases]
+    skip_counts: Counter[str] = Counter()
+    members = [_members(phrase, parsed.spans) for phrase in parsed.caption.phrases]
     arcs = []
-    for number, phrase in enumerate(one.caption.phrases):
+    for number, phrase in enumerate(parsed.caption.phrases):
         own = members[number]
-        tops = [place for place in own if one.words[place].head not in own]
+        tops = [place for place in own if parsed.words[place].head not in own]
         if len(tops) != 1:
-            told["phrases_of_several_heads"] += 1
+            skip_counts["phrases_of_several_heads"] += 1
             continue
-        others = set().union(*members[:number], *members[number + 1 :]) - own
-        for relation, entity, place in _at(one.words, tops[0]):
-            if place in others and not include_other_phrases:
-                told["arcs_to_other_phrases"] += 1
+        other_members = set().union(*members[:number], *members[number + 1 :]) - own
+        for relation, entity, place in _arcs_at(parsed.words, tops[0]):
+            if place in other_members and not include_other_phrases:
+                skip_counts["arcs_to_other_phrases"] += 1
                 continue
             arcs.append(Arc(relation, entity, phrase, place))
-    return arcs, told
+    return arcs, skip_counts
 
 
 def _members(phrase: Entity, spans: np.ndarray) -> set[int]:
@@ -190,7 +190,7 @@ def _members(phrase: Entity, spans: np.ndarray) -> set[int]:
     return set(np.flatnonzero(touched).tolist())
 
 
-def _at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, ArcEnd, int]]:
+def _arcs_at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, ArcEnd, int]]:
     """The arcs at word `top`: relation, its own end, and the index of the other word."""
     arcs: list[tuple[str, ArcEnd, int]] = []
     if words[top].head != ROOT:
@@ -224,11 +224,11 @@ def make_arc_questions(
     parsed: Sequence[ParsedCaption], include_other_phrases: bool = False
 ) -> ArcQuestions:
     """The arcs of all captions, see `arcs_of`."""
-    told: Counter[str] = Counter()
+    skip_counts: Counter[str] = Counter()
     of_captions: list[tuple[ParsedCaption, list[Arc]]] = []
     for one in parsed:
-        arcs, passed_by = arcs_of(one, include_other_phrases)
-        told += passed_by
+        arcs, skipped = arcs_of(one, include_other_phrases)
+        skip_counts += skipped
         if arcs:
             of_captions.append((one, arcs))
     counts = Counter((arc.relation, arc.phrase_end) for _, arcs in of_captions for arc in arcs)
@@ -238,14 +238,14 @@ def make_arc_questions(
     for one, arcs in of_captions:
         caption = one.caption
         examples.append(Example(caption.id, caption.text, images=(caption.image,)))
-        phrases.append([_asked(one, arc) for arc in arcs])
+        phrases.append([_arc_phrase(one, arc) for arc in arcs])
         relations.append([number[arc.relation, arc.phrase_end] for arc in arcs])
-    return ArcQuestions(examples, phrases, relations, names, told)
+    return ArcQuestions(examples, phrases, relations, names, skip_counts)
 
 
-def _asked(one: ParsedCaption, arc: Arc) -> PhraseSpan:
-    start, stop = one.spans[arc.other].tolist()
-    caption = one.caption
+def _arc_phrase(parsed: ParsedCaption, arc: Arc) -> PhraseSpan:
+    start, stop = parsed.spans[arc.other_word].tolist()
+    caption = parsed.caption
     gold = GoldBoxes(PROTOCOLS[BOX_PROTOCOL](arc.phrase.boxes), caption.size)
     example = Example(caption.id, caption.text, images=(caption.image,), gold_boxes=gold)
     return PhraseSpan(example, start, stop)
@@ -260,7 +260,7 @@ class ArcGrounding(HeadGrounding):
     def __init__(
         self,
         phrases: Sequence[Sequence[PhraseSpan]],
-        mark: Mark,
+        mark: RegionLabeler,
         half: Sequence[int],
         relations: Sequence[Sequence[int]],
     ) -> None:
@@ -270,18 +270,18 @@ class ArcGrounding(HeadGrounding):
         self.count = 1 + max(number for own in relations for number in own)
         self.shares: list[ExactSums] = []
 
-    def _rows(self, one: AttentionMap, asked: Any) -> np.ndarray:
+    def _rows(self, attention_map: AttentionMap, phrases: Any) -> np.ndarray:
         """As in `HeadGrounding`; also sums the attention on regions by relation and half."""
-        rows = super()._rows(one, asked)
-        number = self.layers.index((one.name, one.layer))
+        rows = super()._rows(attention_map, phrases)
+        number = self.layers.index((attention_map.name, attention_map.layer))
         if number == len(self.shares):
             self.shares.append(ExactSums(self.count, 2, self.heads))
-        is_region = one.columns.kinds.cpu().numpy()[asked.row] == PositionKind.REGION
+        is_region = attention_map.columns.kinds.cpu().numpy()[phrases.row] == PositionKind.REGION
         share = np.where(is_region[:, None], rows, 0).sum(-1)
-        share[asked.state != PhraseStatus.SCORED] = 0
-        places = dict.fromkeys(asked.place.tolist())
+        share[phrases.state != PhraseStatus.SCORED] = 0
+        places = dict.fromkeys(phrases.place.tolist())
         relation = np.concatenate([self.relations[place] for place in places])
-        half = np.array(self.half)[asked.place]
+        half = np.array(self.half)[phrases.place]
         sums = np.zeros((self.count, 2, self.heads))
         np.add.at(sums, (relation, half), share)
         self.shares[number].add(slice(None), sums)
@@ -303,20 +303,20 @@ class ArcGrounding(HeadGrounding):
         every = self.result()
         relation = np.concatenate(self.relations)
         half = np.repeat(self.half, [len(own) for own in self.relations])
-        is_asked = every.baselines.status == PhraseStatus.SCORED
+        is_scored = every.baselines.status == PhraseStatus.SCORED
         shares = np.stack([one.values() for one in self.shares], 2)  # (relations, 2, layers, H)
-        found = []
+        results = []
         for number in range(self.count):
             own = relation == number
-            counts = [(own & is_asked & (half == side)).sum() for side in (0, 1)]
+            counts = [(own & is_scored & (half == side)).sum() for side in (0, 1)]
             means = np.zeros((2, len(every.heads), len(MEASURES)))
             with np.errstate(invalid="ignore", divide="ignore"):
                 means[..., 0] = shares[number].reshape(2, -1) / np.array(counts)[:, None]
             facts = PhraseBaselines(*(values[own] for values in every.baselines))
-            found.append(
+            results.append(
                 GroundingResult(facts, every.is_right[own], means, every.heads, every.measure)
             )
-        return found
+        return results
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -350,17 +350,17 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
     parses = parses_of(config) or _ask_parser(config.parses, every, run)
     parsed = match_parses(every, read_parses(parses), config.labels)
     _check_parsed(parsed, str(parses), len(every), config.shuffled_images_control)
-    asked = make_arc_questions(parsed.parsed, config.include_other_phrases)
-    make = partial(syntax_passes, config.attention_model, asked, config.shuffled_images_control)
-    looks = make(run.state.device)
-    run_passes(looks, make, config.processes)
-    arcs = [one for look in looks for one in look.consumers if isinstance(one, ArcGrounding)]
+    questions = make_arc_questions(parsed.parsed, config.include_other_phrases)
+    make = partial(syntax_passes, config.attention_model, questions, config.shuffled_images_control)
+    passes = make(run.state.device)
+    run_passes(passes, make, config.processes)
+    arcs = [one for look in passes for one in look.consumers if isinstance(one, ArcGrounding)]
     relations, rare = _relations(
-        asked, arcs, config.min_region_attention, config.attention_model.seed, config.min_arcs
+        questions, arcs, config.min_region_attention, config.attention_model.seed, config.min_arcs
     )
     if not relations:
         raise InputError(_too_rare(config.min_arcs, rare, parsed))
-    counts = _counts(len(every), parsed, asked, arcs[0])
+    counts = _counts(len(every), parsed, questions, arcs[0])
     run.save(lambda folder: _write_table(folder, relations))
     run.note(*_notes(counts, parsed, relations, config.min_region_attention))
     return {
@@ -391,39 +391,45 @@ def write_captions(config: CaptionsConfig, work: CommandContext) -> str:
 
     Raises InputError if the data is missing or malformed, or the file cannot be written.
     """
-    told = read_captions(
+    captions = read_captions(
         Path(config.data), config.split, unrelated=config.include_unrelated_captions
     )
-    write_whole(work.out, "".join(f"{caption.text}\n" for caption in told))
-    return f"{work.out}: {len(told):,} captions, one per line"
+    write_whole(work.out, "".join(f"{caption.text}\n" for caption in captions))
+    return f"{work.out}: {len(captions):,} captions, one per line"
 
 
-def _ask_parser(parser: str, of: Sequence[EntitiesCaption], run: Run) -> Path:
+def _ask_parser(parser: str, captions: Sequence[EntitiesCaption], run: Run) -> Path:
     """Parse the captions with spaCy or Stanza in the first process; returns the file."""
     path = run.folder / GOLD_PARSES
     with run.state.main_process_first():
         if not path.exists():
-            write_parses(path, parse_texts(parser, [caption.text for caption in of]), of)
+            write_parses(
+                path, parse_texts(parser, [caption.text for caption in captions]), captions
+            )
     return path
 
 
-def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[EntitiesCaption]) -> None:
+def write_parses(path: Path, parses: Sequence[Parse], captions: Sequence[EntitiesCaption]) -> None:
     """Write the parses as a CoNLL-U file with the captions' ids."""
     lines = []
-    for parse, caption in zip(parses, of, strict=True):
+    for parse, caption in zip(parses, captions, strict=True):
         if parse.words:  # CoNLL-U has no empty sentence
             lines += format_conllu(replace(parse, id=caption.id))
     write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
-def _check_parsed(found: MatchedParses, parses: str, count: int, other_images: bool) -> None:
+def _check_parsed(matched: MatchedParses, parses: str, count: int, other_images: bool) -> None:
     """Raises InputError if no caption has a parse, or the control has no second image."""
-    if not found.parsed:
-        what = found.unaligned or [f"{parses} has no sentence with their words"]
-        raise InputError(f"none of the {count:,} captions has a parse; {what[0]}")
-    images = {one.caption.image for one in found.parsed}
+    if not matched.parsed:
+        reasons = matched.unaligned or [f"{parses} has no sentence with their words"]
+        raise InputError(f"none of the {count:,} captions has a parse; {reasons[0]}")
+    images = {one.caption.image for one in matched.parsed}
     if other_images and len(images) < 2:
-        left_out = f"; {found.elsewhere:,} are of other captions" if found.elsewhere else ""
+        left_out = (
+            f"; {matched.other_sentences:,} are of other captions"
+            if matched.other_sentences
+            else ""
+        )
         raise InputError(
             f"{parses}: all its sentences are captions of one image, {next(iter(images))}{left_out}; the "
             "control with other images needs two (--no-shuffled-images-control leaves it out)"
@@ -434,49 +440,55 @@ def _check_parsed(found: MatchedParses, parses: str, count: int, other_images: b
 
 
 def syntax_passes(
-    attending: AttentionSettings, asked: ArcQuestions, other_images: bool, device: torch.device
+    attending: AttentionSettings, questions: ArcQuestions, other_images: bool, device: torch.device
 ) -> list[AttentionPass]:
     """The pass, and the one with region features of other images."""
     attended = RegionModel(attending, device)
-    half_of = asked.halves(attending.seed)
-    half = [half_of[one.images[0]] for one in asked.examples]
+    half_of = questions.halves(attending.seed)
+    half = [half_of[one.images[0]] for one in questions.examples]
     mark = attended.mark(require(FLICKR30K.label_regions, "label_regions", "syntax"))
-    looks = []
-    for others in (False, True)[: 1 + other_images]:
-        samples = partial(attended.samples, asked.examples, others)
-        arcs = ArcGrounding(asked.phrases, mark, half, asked.relations)
-        looks.append(AttentionPass(attended.model, samples, [arcs], attending.batch))
-    return looks
+    passes = []
+    for with_other_images in (False, True)[: 1 + other_images]:
+        samples = partial(attended.samples, questions.examples, with_other_images)
+        arcs = ArcGrounding(questions.phrases, mark, half, questions.relations)
+        passes.append(AttentionPass(attended.model, samples, [arcs], attending.batch))
+    return passes
 
 
-def _too_rare(min_arcs: int, rare: Mapping[str, int], found: MatchedParses) -> str:
+def _too_rare(min_arcs: int, rare: Mapping[str, int], matched: MatchedParses) -> str:
     """The error that no relation has enough arcs."""
     most = max(rare, key=lambda name: rare[name], default="")
     least = f"the most frequent, {most}, has {rare[most]}" if most else "there are none"
-    told = format_count(len(found.unaligned), "sentence") + " not aligned with its caption"
+    unaligned = format_count(len(matched.unaligned), "sentence") + " not aligned with its caption"
     return (
-        f"no relation has {min_arcs} arcs at a phrase with boxes: {least} ({told}, "
-        f"{len(found.unparsed)} without a parse); lower --min-arcs"
+        f"no relation has {min_arcs} arcs at a phrase with boxes: {least} ({unaligned}, "
+        f"{len(matched.unparsed)} without a parse); lower --min-arcs"
     )
 
 
 def _relations(
-    asked: ArcQuestions, looks: Sequence[ArcGrounding], active: float, seed: int, min_arcs: int
+    questions: ArcQuestions,
+    groundings: Sequence[ArcGrounding],
+    active: float,
+    seed: int,
+    min_arcs: int,
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The report of every relation with enough arcs, and the number of arcs of the others."""
-    half_of = asked.halves(seed)
+    half_of = questions.halves(seed)
     number = {image: place for place, image in enumerate(half_of)}
-    relation = np.concatenate([np.array(own) for own in asked.relations])
+    relation = np.concatenate([np.array(own) for own in questions.relations])
     images = [
-        one.images[0] for one, own in zip(asked.examples, asked.relations, strict=True) for _ in own
+        one.images[0]
+        for one, own in zip(questions.examples, questions.relations, strict=True)
+        for _ in own
     ]
     image = np.array([number[name] for name in images])
     half = np.array([half_of[name] for name in images])
-    found, *others = [look.by_relation() for look in looks]
-    told, rare = [], {}
-    for place, (name, end) in enumerate(asked.names):
+    results, *others = [look.by_relation() for look in groundings]
+    reports, rare = [], {}
+    for place, (name, end) in enumerate(questions.names):
         own = relation == place
-        hits = found[place]
+        hits = results[place]
         arcs = int((hits.baselines.status == PhraseStatus.SCORED).sum())
         if arcs < min_arcs:
             rare[f"{name}, phrase is {end}"] = arcs
@@ -485,8 +497,8 @@ def _relations(
         null = others[0][place] if others else None
         board = HeadLeaderboard(hits, image[own], half[own], kinds, active, seed, null)
         row = {"relation": name, "phrase_is": end, "table_2": TABLE_2.get(name) == end}
-        told.append({**row, "arcs": arcs, **_without(board.report())})
-    return told, rare
+        reports.append({**row, "arcs": arcs, **_without(board.report())})
+    return reports, rare
 
 
 NOT_OF_RELATIONS = ("phrases", "kinds", "notes", "special_share", "entropy")
@@ -495,31 +507,31 @@ NOT_OF_RELATIONS = ("phrases", "kinds", "notes", "special_share", "entropy")
 
 def _without(report: dict[str, Any]) -> dict[str, Any]:
     """A report without `NOT_OF_RELATIONS`, at its top and in its rows."""
-    kept = {name: value for name, value in report.items() if name not in NOT_OF_RELATIONS}
+    filtered = {name: value for name, value in report.items() if name not in NOT_OF_RELATIONS}
     for rows in ("layers", "heads"):
-        kept[rows] = [
+        filtered[rows] = [
             {name: value for name, value in row.items() if name not in NOT_OF_RELATIONS}
             for row in report[rows]
         ]
-    return kept
+    return filtered
 
 
 def _counts(
-    captions: int, matched: MatchedParses, asked: ArcQuestions, look: ArcGrounding
+    captions: int, matched: MatchedParses, questions: ArcQuestions, grounding: ArcGrounding
 ) -> dict[str, int]:
-    facts = look.result().baselines
+    facts = grounding.result().baselines
     states = Counter(facts.status.tolist())
-    told = asked.skip_counts
+    skip_counts = questions.skip_counts
     return {
         "captions": captions,
         "parsed": len(matched.parsed),
         "unparsed": len(matched.unparsed),
         "unaligned_sentences": len(matched.unaligned),
-        "sentences_of_other_captions": matched.elsewhere,
+        "sentences_of_other_captions": matched.other_sentences,
         "phrases": sum(len(one.caption.phrases) for one in matched.parsed),
-        "phrases_of_several_heads": told["phrases_of_several_heads"],
+        "phrases_of_several_heads": skip_counts["phrases_of_several_heads"],
         "arcs": len(facts.status),
-        "arcs_to_other_phrases": told["arcs_to_other_phrases"],
+        "arcs_to_other_phrases": skip_counts["arcs_to_other_phrases"],
         "asked": states[PhraseStatus.SCORED],
         **{name: states[state] for state, name in SYNTAX_STATUS_KEYS.items()},
         "in_images_without_regions": int((facts.region_count == 0).sum()),
@@ -611,19 +623,19 @@ def format_syntax(result: dict[str, Any]) -> str:
     return "\n\n".join(lines)
 
 
-def _row(one: dict[str, Any]) -> TableRow:
-    best = one["best"]
-    rule = "confidence" if one["confidence"] is not None else "chance"
+def _row(relation: dict[str, Any]) -> TableRow:
+    best = relation["best"]
+    rule = "confidence" if relation["confidence"] is not None else "chance"
 
     def value(name: str) -> str:
-        return "-" if one[name] is None else f"{one[name]['value']:.2f}"
+        return "-" if relation[name] is None else f"{relation[name]['value']:.2f}"
 
-    held_out = one["held_out"]
+    held_out = relation["held_out"]
     interval = "-" if held_out is None else "{:.2f} to {:.2f}".format(*held_out["interval"])
     return {
-        "relation": one["relation"],
-        "phrase is": one["phrase_is"],
-        "arcs": f"{one['arcs']:,}",
+        "relation": relation["relation"],
+        "phrase is": relation["phrase_is"],
+        "arcs": f"{relation['arcs']:,}",
         "baseline": f"{value(rule)} ({rule})",
         "best": "none" if best is None else best["head"],
         "%": "-" if best is None else f"{best['value']:.2f}",

@@ -52,7 +52,7 @@ from groundling.tasks.vcr import (
     select_part,
 )
 from groundling.training.evaluation import (
-    MANY,
+    MAX_OUTPUTS,
     EvaluationOutput,
     find_top_classes,
     write_predictions,
@@ -74,7 +74,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
             probabilities or numbers.
     """
     folder = Path(config.data)
-    task, members, splits = _averaged(config)
+    task, members, splits = _members_and_splits(config)
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
     done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
     done |= {"splits": list(scores), "scores": scores, "members": [str(one) for one in members]}
     result = {"task": config.task, "members": done["members"], "scores": scores}
-    learned = [split for split in splits if any(_learned(member, split) for member in members)]
+    learned = [split for split in splits if any(_trained_on(member, split) for member in members)]
     if learned:
         done["trained_on"] = learned
         result["trained_on"] = learned
@@ -98,7 +98,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
     return result
 
 
-def _averaged(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
+def _members_and_splits(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
     """The task, the members' folders, and the splits that all members predicted."""
     task = resolve("tasks", Task, config.task).with_answers_of(Path(config.data))
     if not isinstance(task.form, Classification | OpenAnswer | Regression):
@@ -109,7 +109,7 @@ def _averaged(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
     return task, members, _splits(task, members)
 
 
-def _learned(member: Path, split: str) -> bool:
+def _trained_on(member: Path, split: str) -> bool:
     """Whether a member was trained on a split, so that its scores there are not held-out."""
     return split in (read_result(member) or {}).get("trained_on", [])
 
@@ -121,16 +121,16 @@ def members_of(run: str, task: str) -> list[Path]:
         InputError: There is no finished seed, or one of another task.
     """
     places = [Path(run), *sorted(Path(run).glob("seed-*"))]
-    found = []
+    members = []
     for place in places:
         done = read_result(place)
         if done is None or "seed" not in done:
             continue
         check_run_of(place, done, task)
-        found.append(place)
-    if not found:
+        members.append(place)
+    if not members:
         raise InputError(f"{run}: contains no finished seed (seed-*/result.json with a task)")
-    return found
+    return members
 
 
 def _splits(task: Task, members: Sequence[Path]) -> list[str]:
@@ -138,12 +138,12 @@ def _splits(task: Task, members: Sequence[Path]) -> list[str]:
     splits = []
     for split in (*task.dev, *task.test):
         paths = [member / FILE.format(split) for member in members]
-        there = [path for path in paths if path.is_file()]
-        if len(there) == len(paths):
+        existing = [path for path in paths if path.is_file()]
+        if len(existing) == len(paths):
             splits.append(split)
-        elif there:
-            absent = next(path for path in paths if path not in there)
-            raise InputError(f"{absent}: no such file, but {there[0]} is there")
+        elif existing:
+            absent = next(path for path in paths if path not in existing)
+            raise InputError(f"{absent}: no such file, but {existing[0]} is there")
     if not splits:
         raise InputError(f"{members[0]}: no predictions of {', '.join((*task.dev, *task.test))}")
     return splits
@@ -160,8 +160,8 @@ def average_probabilities(
     examples = task.read(folder, split)
     names = [name_of(example) for example in examples]
     members = {path: read_predictions(path, task.form) for path in files}
-    for path, said in members.items():
-        _same_ids(path, names, said)
+    for path, predicted in members.items():
+        _same_ids(path, names, predicted)
     rows = [_mean_of(members, name, task.form) for name in names]
     predictions = np.array([row.prediction for row in rows])
     labels = None
@@ -185,29 +185,31 @@ def _mean_of(
 ) -> ExamplePrediction:
     """The members' averaged prediction for one example."""
     of_members = []
-    for path, said in members.items():
+    for path, predictions in members.items():
         with prefix_errors(f"{path}, {name}"):
-            of_members.append(probabilities(said[name], form))
+            of_members.append(probabilities(predictions[name], form))
     mean = np.mean(of_members, axis=0)
     if isinstance(form, Regression):
         return ExamplePrediction(float(mean[0]), mean)
     # UNITER's two scores per choice are one probability here, which `form.predict` does not expect.
     best = int(mean.argmax() if isinstance(form, MultipleChoice) else form.predict(mean[None])[0])
     outputs = np.log(np.maximum(mean, LEAST))
-    if len(mean) <= MANY:
+    if len(mean) <= MAX_OUTPUTS:
         return ExamplePrediction(best, outputs)
     return ExamplePrediction(
         best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0])
     )
 
 
-def _same_ids(path: Path, names: Sequence[str], said: Mapping[str, ExamplePrediction]) -> None:
+def _same_ids(
+    path: Path, names: Sequence[str], predictions: Mapping[str, ExamplePrediction]
+) -> None:
     """Raises InputError naming the first missing or unknown example of a file."""
-    absent = [name for name in names if name not in said]
+    absent = [name for name in names if name not in predictions]
     raise_first(
         [f"{path}: no prediction for {name}; other data or incomplete file" for name in absent]
     )
-    surplus = sorted(said.keys() - set(names))
+    surplus = sorted(predictions.keys() - set(names))
     raise_first([f"{path}: a prediction for {name}, which is not in the data" for name in surplus])
 
 
@@ -224,31 +226,31 @@ def vcr(config: VcrConfig, run: Run) -> dict[str, Any]:
     """
     folder = Path(config.data)
     split = config.split
-    asked = read_items(folder, split)
+    items = read_items(folder, split)
     answer_files, rationale_files = _files_of_both(config, split)
     seeds = sorted(answer_files.keys() & rationale_files.keys())
     result: dict[str, Any] = {
         "split": split,
-        "items": len(asked),
+        "items": len(items),
         "seeds": seeds,
         "left_out_seeds": sorted(answer_files.keys() ^ rationale_files.keys()),
     }
     files = (*answer_files.values(), *rationale_files.values())
-    if any(_learned_file(file, split) for file in files):
+    if any(_file_trained_on(file, split) for file in files):
         result["trained_on"] = [split]
     if config.both:
-        predicted = _predicted_by_one(folder, split, [answer_files[seed] for seed in seeds])
+        predicted = _predictions_by_one(folder, split, [answer_files[seed] for seed in seeds])
     else:
         pairs = [(answer_files[seed], rationale_files[seed]) for seed in seeds]
-        predicted = _predicted(folder, split, pairs)
-    if asked[0].answer is None:
+        predicted = _predictions_by_pair(folder, split, pairs)
+    if items[0].answer is None:
         result["files"] = []
         for seed, (answers, rationales) in zip(seeds, predicted, strict=True):
             path = run.folder / f"{split}-seed-{seed}.csv"
             _write_leaderboard(path, answers, rationales)
             result["files"].append(str(path))
     else:
-        scores = _joint_scores(predicted, asked)
+        scores = _joint_scores(predicted, items)
         result["scores"] = scores
         result["median"] = {name: median(values) for name, values in scores.items()}
     return result
@@ -268,7 +270,7 @@ ChoicePredictions = dict[str, ChoicePrediction]
 """By official id."""
 
 
-def _predicted(
+def _predictions_by_pair(
     folder: Path, split: str, files: Sequence[tuple[Path, Path]]
 ) -> list[tuple[ChoicePredictions, ChoicePredictions]]:
     """Predicted answers and rationales of every pair of files."""
@@ -277,24 +279,27 @@ def _predicted(
     return [(_predictions(one, answers), _predictions(other, rationales)) for one, other in files]
 
 
-def _predicted_by_one(
+def _predictions_by_one(
     folder: Path, split: str, files: Sequence[Path]
 ) -> list[tuple[ChoicePredictions, ChoicePredictions]]:
     """Predicted answers and rationales of every file of a run on both tasks."""
     examples = BOTH.read(folder, split)
-    every = [_predictions(path, examples) for path in files]
-    return [(select_part("answer", said), select_part("rationale", said)) for said in every]
+    by_file = [_predictions(path, examples) for path in files]
+    return [
+        (select_part("answer", predictions), select_part("rationale", predictions))
+        for predictions in by_file
+    ]
 
 
 def _joint_scores(
-    predicted: list[tuple[ChoicePredictions, ChoicePredictions]], asked: list[VcrItem]
+    predicted: list[tuple[ChoicePredictions, ChoicePredictions]], items: list[VcrItem]
 ) -> dict[str, list[float]]:
     """Scores by name, a list over seeds."""
     scores: dict[str, list[float]] = {}
     for answers, rationales in predicted:
         chosen_answers = {official: row.choice for official, row in answers.items()}
         chosen_rationales = {official: row.choice for official, row in rationales.items()}
-        for name, score in q_to_ar(chosen_answers, chosen_rationales, asked).items():
+        for name, score in q_to_ar(chosen_answers, chosen_rationales, items).items():
             scores.setdefault(name, []).append(float(score))
     return scores
 
@@ -341,7 +346,7 @@ def _files(run: str, task: Task, split: str) -> dict[int, Path]:
     return files
 
 
-def _learned_file(file: Path, split: str) -> bool:
+def _file_trained_on(file: Path, split: str) -> bool:
     """Whether the file's run was trained on the split."""
     return split in (read_result(file.parent) or {}).get("trained_on", [])
 

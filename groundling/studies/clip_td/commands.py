@@ -81,9 +81,9 @@ def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
     """Raises InputError for a setting that the protocol does not use, or lacks."""
     for name, readers in READ_BY.items():
         if config.protocol not in readers:
-            given = {f"--{flag_name(name)}": vars(config)[name]}
+            flags = {f"--{flag_name(name)}": vars(config)[name]}
             refuse_settings(
-                given,
+                flags,
                 f"--protocol {config.protocol} does not use it, only {' and '.join(readers)}",
             )
     if config.protocol == "im":
@@ -153,10 +153,10 @@ def answers_of(run: str, split: str = "*") -> Inputs:
 
 def ensemble_inputs(config: EnsembleConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
-    found: dict[str, str | Path] = {"data": config.data}
+    inputs: dict[str, str | Path] = {"data": config.data}
     for run in config.runs:
-        found |= answers_of(run)
-    return found
+        inputs |= answers_of(run)
+    return inputs
 
 
 ENSEMBLE = Command(
@@ -197,18 +197,20 @@ def check_vcr(config: VcrConfig, out: str | Path) -> None:
     if not config.both:
         require_settings(config, "vcr", "answers", "rationales")
     else:
-        apart = {"--answers": config.answers, "--rationales": config.rationales}
-        refuse_settings(apart, f"--both {config.both} covers answers and rationales; leave it out")
+        separate_runs = {"--answers": config.answers, "--rationales": config.rationales}
+        refuse_settings(
+            separate_runs, f"--both {config.both} covers answers and rationales; leave it out"
+        )
 
 
 def vcr_inputs(config: VcrConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
     from groundling.tasks.vcr import ANSWER
 
-    found: dict[str, str | Path] = {"data": ANSWER.file(Path(config.data), config.split)}
+    inputs: dict[str, str | Path] = {"data": ANSWER.file(Path(config.data), config.split)}
     for run in (config.both, config.answers, config.rationales):
-        found |= answers_of(run, config.split) if run else {}
-    return found
+        inputs |= answers_of(run, config.split) if run else {}
+    return inputs
 
 
 VCR = Command(
@@ -242,7 +244,7 @@ MODULE:NAME of your own task."""
     extra_eval: Annotated[tuple[str, ...], InputKind.NAMED] = ()
     """NAME=FOLDER: also evaluate on the development split of another folder, such as an output of \
 `data shift`."""
-    shown: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
+    image_settings: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
     object_tags: bool = True
     """VCR: link words that name objects to the regions of these objects; turn off for stores of \
 other regions, such as a grid."""
@@ -269,7 +271,7 @@ until the run ends."""
 
 def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
     """Raises InputError for a CLIP without --images, and for a prompt without {answer}."""
-    if not config.shown.regions:
+    if not config.image_settings.regions:
         require_settings(config, "zero-shot with a CLIP", "images")
     if "{answer}" not in config.prompt:
         raise InputError(f"--prompt {config.prompt!r}: expected {{answer}} in it")
@@ -282,8 +284,8 @@ def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:
     return {
         "model": config.model,
         "data": config.data,
-        "images": config.shown.images,
-        **manifests(config.shown.regions),
+        "images": config.image_settings.images,
+        **manifests(config.image_settings.regions),
         **{f"also {other}": other.partition("=")[2] for other in config.extra_eval},
     }
 

@@ -144,7 +144,7 @@ class WordNet:
                     self._irregular[lemma, pos].append(form)
         self.version = self._one_of(versions)
         self._tagged, self._totals = _counts(self._path(COUNTS))
-        self._read: dict[str, WordLemma] = {}
+        self._readings: dict[str, WordLemma] = {}
 
     def _path(self, name: str) -> Path:
         return self.folder / name
@@ -153,9 +153,9 @@ class WordNet:
         """The common version of all files; raises InputError if versions differ or one is unknown."""
         for name, version in versions.items():
             if version not in VERSIONS:
-                found = f"WordNet {version}" if version else "no version"
+                version_name = f"WordNet {version}" if version else "no version"
                 raise InputError(
-                    f"{self._path(name)}: {found} in its head, expected WordNet {' or '.join(VERSIONS)}"
+                    f"{self._path(name)}: {version_name} in its head, expected WordNet {' or '.join(VERSIONS)}"
                 )
         different = sorted(set(versions.values()))
         if len(different) > 1:
@@ -169,10 +169,12 @@ class WordNet:
         the form itself before a derived lemma.
         """
         form = form.lower()
-        if form not in self._read:
-            found = [WordLemma(lemma, pos) for pos in FILES for lemma in self.lemmas_of(form, pos)]
-            self._read[form] = max(found, key=self._frequency, default=WordLemma(form))
-        return self._read[form]
+        if form not in self._readings:
+            readings = [
+                WordLemma(lemma, pos) for pos in FILES for lemma in self.lemmas_of(form, pos)
+            ]
+            self._readings[form] = max(readings, key=self._frequency, default=WordLemma(form))
+        return self._readings[form]
 
     def _frequency(self, reading: WordLemma) -> int:
         return self._totals[reading.lemma, reading.pos]
@@ -187,8 +189,8 @@ class WordNet:
         for ending, instead in RULES[pos]:
             if form.endswith(ending) and len(form) > len(ending):
                 derived.append(form.removesuffix(ending) + instead)
-        known = [lemma for lemma in (form, *derived) if lemma in self._index[pos]]
-        return list(dict.fromkeys(known))
+        in_index = [lemma for lemma in (form, *derived) if lemma in self._index[pos]]
+        return list(dict.fromkeys(in_index))
 
     def irregular(self, lemma: str, pos: str) -> list[str]:
         """The forms of a lemma in the list of exceptions, in the list's order."""
@@ -242,19 +244,19 @@ class WordNet:
         return Synset(f"{offset:08d}-{pos}", tuple(lemmas), tuple(counts), tuple(hypernyms))
 
 
-def wordnet_folder(named: str) -> Path:
-    """The folder of the files: `named` or a subfolder of it; without a name, Debian's or NLTK's default folder.
+def wordnet_folder(name: str) -> Path:
+    """The folder of the files: `name` or a subfolder of it; without a name, Debian's or NLTK's default folder.
 
     Raises:
         InputError: There are no files.
     """
-    roots = [named] if named else PLACES
+    roots = [name] if name else PLACES
     for root in roots:
-        for below in BELOW:
-            folder = Path(root).expanduser() / below
+        for subfolder in BELOW:
+            folder = Path(root).expanduser() / subfolder
             if (folder / "index.noun").is_file():
                 return folder
-    where = named or "default folders of Debian and NLTK"
+    where = name or "default folders of Debian and NLTK"
     raise InputError(
         f"{where}: no WordNet files (index.noun); install Debian's wordnet-base, or NLTK's corpus `wordnet` unpacked, "
         "and pass --wordnet FOLDER"
@@ -268,8 +270,8 @@ def _bytes(path: Path) -> bytes:
 
 def _version(content: bytes) -> str:
     """The version in a file's first bytes; empty if there is none."""
-    found = HEADING.search(content[:HEAD].decode("latin-1"))
-    return found[1] if found else ""
+    match = HEADING.search(content[:HEAD].decode("latin-1"))
+    return match[1] if match else ""
 
 
 def _exceptions(path: Path) -> dict[str, list[str]]:
@@ -324,7 +326,7 @@ def inflect(lemma: str, pos: str, form: WordForm, wordnet: WordNet) -> list[str]
         return words
     changing = 0 if pos == VERB else -1
     word = words[changing]
-    new = _changed(word, form, wordnet)
+    new = _inflect_word(word, form, wordnet)
     if new is None or word not in wordnet.lemmas_of(new, pos):
         return None
     words[changing] = new
@@ -347,23 +349,23 @@ def match_case(word: str, model: str) -> str:
     return word[0].upper() + word[1:] if model[0].isupper() else word
 
 
-def _changed(word: str, form: WordForm, wordnet: WordNet) -> str | None:
+def _inflect_word(word: str, form: WordForm, wordnet: WordNet) -> str | None:
     """One word in a form other than the base."""
     if form == "plural":
         return _plural(word, wordnet.irregular(word, NOUN))
     exceptions = wordnet.irregular(word, VERB)
-    on_ing = [one for one in exceptions if one.endswith("ing")]
-    others = [one for one in exceptions if one not in on_ing]
+    ing_forms = [one for one in exceptions if one.endswith("ing")]
+    past_forms = [one for one in exceptions if one not in ing_forms]
     if form == "third":
         return _with_s(word, (*HISSING, "o"))
     if form == "ing":
-        return _only(on_ing) if on_ing else _with_ing(word)
+        return _only(ing_forms) if ing_forms else _with_ing(word)
     if word in SAME_IN_PAST:
         return word
-    if others:
-        return _only(others)
+    if past_forms:
+        return _only(past_forms)
     # A verb that doubles its last letter before -ing (put, putting) but has no listed past has an irregular past.
-    doubles = f"{word}{word[-1]}ing" in on_ing
+    doubles = f"{word}{word[-1]}ing" in ing_forms
     return None if doubles else _with_ed(word)
 
 
@@ -444,10 +446,10 @@ class WordReplacement:
 class SynonymEditor:
     """Replaces n-grams that choices share with their context in enough items of a split."""
 
-    def __init__(self, wordnet: WordNet, least: int = 10, longest: int = 3) -> None:
-        """`least`: minimum number of items that share an n-gram; `longest`: maximum n-gram length in words."""
+    def __init__(self, wordnet: WordNet, min_items: int = 10, longest: int = 3) -> None:
+        """`min_items`: minimum number of items that share an n-gram; `longest`: maximum n-gram length in words."""
         self.wordnet = wordnet
-        self.least = least
+        self.min_items = min_items
         self.longest = longest
 
     def edit_lines(self, lines: Sequence[VcrLine]) -> ShiftedFile:
@@ -461,8 +463,8 @@ class SynonymEditor:
                 context = self.context(line, part)
                 choices = []
                 for number, choice in enumerate(line.choices(part)):
-                    new, told = self.edit(choice, context, frequent, out.unedited_counts)
-                    notes[line.item.id, part, number] = told
+                    new, entries = self.edit(choice, context, frequent, out.unedited_counts)
+                    notes[line.item.id, part, number] = entries
                     choices.append(new)
                 edited[place] = line.with_choices(part, choices)
         for before, after in zip(lines, edited, strict=True):
@@ -471,10 +473,10 @@ class SynonymEditor:
 
     def context(self, line: VcrLine, part: VcrPart) -> OverlapContext:
         """The context of a line's choices."""
-        asked = line.query(part)
+        query = line.query(part)
         classes = object_lemmas(line, self.wordnet.lemma)
-        ngrams = {span.ngram for span in self._spans(asked)} | {(one,) for one in classes}
-        lemmas = content_lemmas(asked, self.wordnet.lemma) | classes
+        ngrams = {span.ngram for span in self._spans(query)} | {(one,) for one in classes}
+        lemmas = content_lemmas(query, self.wordnet.lemma) | classes
         return OverlapContext(frozenset(ngrams), frozenset(lemmas))
 
     def _frequent(self, lines: Sequence[VcrLine], part: VcrPart) -> set[Ngram]:
@@ -486,7 +488,7 @@ class SynonymEditor:
             for choice in line.choices(part):
                 shared |= {span.ngram for span in self._spans(choice)} & context.ngrams
             items.update(shared)
-        return {ngram for ngram, count in items.items() if count >= self.least}
+        return {ngram for ngram, count in items.items() if count >= self.min_items}
 
     def _spans(self, text: VcrText) -> Iterator[NgramSpan]:
         """All n-grams of adjacent content words, longest first, from left to right."""
@@ -501,25 +503,33 @@ class SynonymEditor:
                     yield NgramSpan(start, start + length, ngram)
 
     def edit(
-        self, choice: VcrText, context: OverlapContext, frequent: set[Ngram], left: Counter[str]
+        self,
+        choice: VcrText,
+        context: OverlapContext,
+        frequent: set[Ngram],
+        unedited_counts: Counter[str],
     ) -> tuple[list[VcrToken], list[dict[str, Any]]]:
-        """The choice with shared n-grams replaced, and a log entry for each; counts unreplaced words in `left`."""
-        found: dict[int, tuple[NgramSpan, WordReplacement]] = {}
-        taken: set[int] = set()
+        """The choice with shared n-grams replaced, and a log entry for each; adds other words to `unedited_counts`."""
+        replacements: dict[int, tuple[NgramSpan, WordReplacement]] = {}
+        replaced: set[int] = set()
         for span in self._spans(choice):
-            inside = set(range(span.start, span.stop))
-            if span.ngram not in context.ngrams or inside & taken:
+            positions = set(range(span.start, span.stop))
+            if span.ngram not in context.ngrams or positions & replaced:
                 continue
-            reason = "" if span.ngram in frequent else f"shared in fewer than {self.least} items"
+            reason = (
+                "" if span.ngram in frequent else f"shared in fewer than {self.min_items} items"
+            )
             replacement = None
             if not reason:
                 replacement, reason = self._replacement(choice, span, context)
             if replacement is not None:
-                found[span.start] = (span, replacement)
-                taken |= inside
+                replacements[span.start] = (span, replacement)
+                replaced |= positions
             elif len(span.ngram) == 1:
-                left[reason] += 1
-        return _apply_replacements(choice, found), [one.note for _, one in found.values()]
+                unedited_counts[reason] += 1
+        return _apply_replacements(choice, replacements), [
+            one.note for _, one in replacements.values()
+        ]
 
     def _replacement(
         self, choice: VcrText, span: NgramSpan, context: OverlapContext
@@ -555,36 +565,36 @@ class SynonymEditor:
         return bool(lemmas) and not lemmas & context.lemmas
 
 
-def _by_frequency(synsets: Sequence[Synset], but: str) -> list[tuple[str, str]]:
+def _by_frequency(synsets: Sequence[Synset], excluded: str) -> list[tuple[str, str]]:
     """Other plain lemmas of some synsets with the synset's name, most frequent first, then in file order.
 
     Names (with a capital), abbreviations and numbers are omitted.
     """
-    found = []
+    candidates = []
     for synset in synsets:
         for lemma, count in zip(synset.lemmas, synset.counts, strict=True):
             plain = all(WORD.fullmatch(word) for word in lemma.split("_"))
-            if plain and lemma.islower() and lemma != but:
-                found.append((count, lemma, synset.name))
-    found.sort(key=lambda one: -one[0])
-    return [(lemma, name) for _, lemma, name in found]
+            if plain and lemma.islower() and lemma != excluded:
+                candidates.append((count, lemma, synset.name))
+    candidates.sort(key=lambda one: -one[0])
+    return [(lemma, name) for _, lemma, name in candidates]
 
 
 def _apply_replacements(
-    choice: VcrText, found: dict[int, tuple[NgramSpan, WordReplacement]]
+    choice: VcrText, replacements: dict[int, tuple[NgramSpan, WordReplacement]]
 ) -> list[VcrToken]:
     """The choice with its spans replaced, and with corrected articles a and an before them."""
     out: list[VcrToken] = []
-    place = 0
-    while place < len(choice):
-        if place not in found:
-            out.append(choice[place])
-            place += 1
+    position = 0
+    while position < len(choice):
+        if position not in replacements:
+            out.append(choice[position])
+            position += 1
             continue
-        span, replacement = found[place]
+        span, replacement = replacements[position]
         before = out[-1] if out else ""
         if isinstance(before, str) and before.lower() in ARTICLES:
             out[-1] = match_case(indefinite_article(replacement.words[0].lower()), before)
         out += replacement.words
-        place = span.stop
+        position = span.stop
     return out

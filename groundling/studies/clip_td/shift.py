@@ -22,12 +22,12 @@ from groundling.studies.clip_td.shortcut_mitigation import (
     AttackModel,
     PositionLosses,
     RephraseRule,
+    mask_by_losses,
     plural_rule,
     read_losses,
+    rephrase_by_rules,
     singular_rule,
 )
-from groundling.studies.clip_td.shortcut_mitigation import mask_by_losses as hidden
-from groundling.studies.clip_td.shortcut_mitigation import rephrase_by_rules as with_pronouns
 from groundling.studies.clip_td.vcr_files import (
     Lemmatizer,
     ShiftedFile,
@@ -103,12 +103,12 @@ def group_by_bias(
 def read_scores(path: Path) -> dict[str, np.ndarray]:
     """The scores (4,) of every item's answers, by annot_id, from a text-only run's prediction file.
 
-    Raises InputError as `read_split_predictions`, or for other outputs than one or two scores per choice.
+    Raises InputError as `read_predictions`, or for other outputs than one or two scores per choice.
     """
     scores = {}
-    for name, said in read_predictions(path, ANSWER.form).items():
+    for name, prediction in read_predictions(path, ANSWER.form).items():
         with prefix_errors(f"{path}, {name}"):
-            scores[name] = choice_scores(said, CHOICES)
+            scores[name] = choice_scores(prediction, CHOICES)
     return scores
 
 
@@ -158,30 +158,33 @@ def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
     if wordnet is not None:
         result["lemmas"] = f"WordNet {wordnet.version}"
     if config.protocol == "im":
-        made, told = _implicit(config, lines, run.folder, lemma)
-        result |= told
+        shifted, bias_summary = _mitigate_implicitly(config, lines, run.folder, lemma)
+        result |= bias_summary
     else:
-        made = _edited(config, lines, run, wordnet)
-    if not made.lines:
+        shifted = _edit(config, lines, run, wordnet)
+    if not shifted.lines:
         raise InputError(
             f"{ANSWER.file(folder, config.split)}: no item is left by --protocol {config.protocol}"
         )
-    write_lines(run.folder, config.split, made.lines)
-    write_log(run.folder / EDITS, made.log)
-    if len(made.lines) < len(lines):
-        write_lines(run.folder / UNEDITED, config.split, made.originals)
+    write_lines(run.folder, config.split, shifted.lines)
+    write_log(run.folder / EDITS, shifted.log)
+    if len(shifted.lines) < len(lines):
+        write_lines(run.folder / UNEDITED, config.split, shifted.originals)
         link_shared_files(folder, run.folder / UNEDITED)
     result["links"] = link_shared_files(folder, run.folder)
-    result |= {"items": {"read": len(lines), "written": len(made.lines)}}
-    result |= {"edited choices": made.edited(), "left": dict(sorted(made.unedited_counts.items()))}
+    result |= {"items": {"read": len(lines), "written": len(shifted.lines)}}
+    result |= {
+        "edited choices": shifted.edited(),
+        "left": dict(sorted(shifted.unedited_counts.items())),
+    }
     result["before"] = overlap_statistics(lines, lemma)
-    if len(made.lines) < len(lines):
-        result["before, of the items written"] = overlap_statistics(made.originals, lemma)
-    result["after"] = overlap_statistics(made.lines, lemma)
+    if len(shifted.lines) < len(lines):
+        result["before, of the items written"] = overlap_statistics(shifted.originals, lemma)
+    result["after"] = overlap_statistics(shifted.lines, lemma)
     return result
 
 
-def _edited(
+def _edit(
     config: ShiftConfig, lines: list[VcrLine], run: Run, wordnet: WordNet | None
 ) -> ShiftedFile:
     """The lines edited by a protocol other than IM."""
@@ -197,20 +200,20 @@ def _edited(
                 "answer": config.attack,
                 "rationale": config.attack_rationale,
             }
-            losses = _attacked(models, config.max_length, lines, run)
+            losses = _attack_losses(models, config.max_length, lines, run)
         keep = config.keep_top if config.protocol == "keeptop" else 0
         with prefix_errors(config.losses or run.folder / LOSSES):
-            return hidden(lines, losses, keep)
+            return mask_by_losses(lines, losses, keep)
     plurals: RephraseRule = partial(plural_rule, legacy=config.legacy)
     rules: dict[str, list[RephraseRule]] = {
         "sm": [singular_rule, plurals],
         "singular": [singular_rule],
         "plural": [plurals],
     }
-    return with_pronouns(lines, rules[config.protocol])
+    return rephrase_by_rules(lines, rules[config.protocol])
 
 
-def _attacked(
+def _attack_losses(
     sources: Mapping[VcrPart, str], max_length: int, lines: list[VcrLine], run: Run
 ) -> dict[str, PositionLosses]:
     """The losses of attack models, written to `losses.jsonl` first; a part without a model has none."""
@@ -229,23 +232,23 @@ def _attacked(
     return read_losses(path)
 
 
-def _implicit(
+def _mitigate_implicitly(
     config: ShiftConfig, lines: list[VcrLine], folder: Path, lemma: Lemmatizer
 ) -> tuple[ShiftedFile, dict[str, Any]]:
     """The IM evaluation set; writes the two biased groups to their own folders and returns their overlaps."""
     path = Path(config.predictions)
-    told = text_only_run(path)
+    summary = text_only_run(path)
     scores = read_scores(path)
     with prefix_errors(path):
         by_group = group_by_bias(lines, scores, config.confidence_threshold)
-    told["groups"] = by_group.sizes()
+    summary["groups"] = by_group.sizes()
     biased = {
         "language_biased": by_group.language_biased,
         "image_biased": by_group.image_biased,
     }
-    for name, some in biased.items():
-        if some:
-            write_lines(folder / name, config.split, some)
+    for name, group in biased.items():
+        if group:
+            write_lines(folder / name, config.split, group)
             link_shared_files(Path(config.data), folder / name)
-            told[name] = overlap_statistics(some, lemma)
-    return ShiftedFile(by_group.kept, by_group.kept), told
+            summary[name] = overlap_statistics(group, lemma)
+    return ShiftedFile(by_group.kept, by_group.kept), summary

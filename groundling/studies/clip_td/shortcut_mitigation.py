@@ -20,7 +20,7 @@ import torch
 
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError, raise_first
-from groundling.core.registry import require_kind
+from groundling.core.registry import require_instance
 from groundling.data.samples import TextDataset, mask_id_of
 from groundling.data.tables import read_json_lines
 from groundling.models.heads import load_head
@@ -48,8 +48,8 @@ RephraseRule = Callable[[VcrLine], ChoiceEdit | None]
 def singular_rule(line: VcrLine) -> ChoiceEdit | None:
     """The rule for questions that mention exactly one person (16,154 of VCR's val)."""
     objects = line.item.objects
-    asked = _persons(line.item.question, objects)
-    if len(asked) != 1:
+    question_persons = _persons(line.item.question, objects)
+    if len(question_persons) != 1:
         return None
 
     def edit(choice: VcrText, is_right: bool) -> list[VcrToken] | None:
@@ -58,8 +58,11 @@ def singular_rule(line: VcrLine) -> ChoiceEdit | None:
         if len(persons) + len(pronouns) != 1:
             return None
         if is_right:
-            return _replaced(choice, persons, _pronoun(choice, line.item.question))
-        return [asked if token == persons or _is_in(token, SUBJECTS) else token for token in choice]
+            return _replace_tag(choice, persons, _pronoun(choice, line.item.question))
+        return [
+            question_persons if token == persons or _is_in(token, SUBJECTS) else token
+            for token in choice
+        ]
 
     return edit
 
@@ -71,8 +74,8 @@ def plural_rule(line: VcrLine, legacy: bool = False) -> ChoiceEdit | None:
     default they are replaced, too.
     """
     objects = line.item.objects
-    asked = _only_group(line.item.question, objects, legacy)
-    if asked is None:
+    question_group = _only_group(line.item.question, objects, legacy)
+    if question_group is None:
         return None
 
     def edit(choice: VcrText, is_right: bool) -> list[VcrToken] | None:
@@ -80,8 +83,10 @@ def plural_rule(line: VcrLine, legacy: bool = False) -> ChoiceEdit | None:
         if group is None and not any(_is_in(token, THEY) for token in choice):
             return None
         if is_right:
-            return _replaced(choice, group, "they")
-        return [asked if token == group or _is_in(token, THEY) else token for token in choice]
+            return _replace_tag(choice, group, "they")
+        return [
+            question_group if token == group or _is_in(token, THEY) else token for token in choice
+        ]
 
     return edit
 
@@ -93,12 +98,12 @@ def rephrase_by_rules(lines: Sequence[VcrLine], rules: Sequence[RephraseRule]) -
         edits = (rule(line) for rule in rules)
         edit = next((one for one in edits if one is not None), None)
         if edit is not None:
-            out.add(line, _edited(line, edit, out))
+            out.add(line, _edit(line, edit, out))
     return out
 
 
-def _edited(line: VcrLine, edit: ChoiceEdit, out: ShiftedFile) -> VcrLine:
-    """The line with both parts edited; counts unedited choices in `out.left`."""
+def _edit(line: VcrLine, edit: ChoiceEdit, out: ShiftedFile) -> VcrLine:
+    """The line with both parts edited; counts unedited choices in `out.unedited_counts`."""
     new = line
     for part in PARTS:
         choices = []
@@ -115,8 +120,8 @@ def _edited(line: VcrLine, edit: ChoiceEdit, out: ShiftedFile) -> VcrLine:
 
 def _persons(text: VcrText, objects: Sequence[str]) -> list[int]:
     """The distinct persons in a text's tags, in order of their numbers."""
-    named = {number for token in text if isinstance(token, list) for number in token}
-    return sorted(number for number in named if objects[number] == PERSON)
+    tagged = {number for token in text if isinstance(token, list) for number in token}
+    return sorted(number for number in tagged if objects[number] == PERSON)
 
 
 def _only_group(text: VcrText, objects: Sequence[str], legacy: bool) -> list[int] | None:
@@ -142,7 +147,7 @@ def _pronoun(choice: VcrText, question: VcrText) -> str:
     return "he"
 
 
-def _replaced(text: VcrText, tag: list[int] | None, pronoun: str) -> list[VcrToken]:
+def _replace_tag(text: VcrText, tag: list[int] | None, pronoun: str) -> list[VcrToken]:
     """The text with a tag replaced by a pronoun, which is capitalised as the first word."""
     out: list[VcrToken] = []
     for place, token in enumerate(text):
@@ -309,7 +314,7 @@ class AttackModel:
         done = read_result(folder.parent)
         if done is not None:
             check_run_of(folder, done, task.name)
-        student = require_kind(load_encoder(folder), TextEncoder, f"{folder}: holds")
+        student = require_instance(load_encoder(folder), TextEncoder, f"{folder}: holds")
         mask_id_of(student.tokenizer, " for masked positions")
         self.objective = SupervisedObjective(student.sizes, output_type=task.form)
         if not load_head(folder, self.objective, self.objective.name):

@@ -87,16 +87,16 @@ class ShiftedFile:
         self,
         before: VcrLine,
         after: VcrLine,
-        why: Mapping[tuple[str, VcrPart, int], Any] | None = None,
+        reasons: Mapping[tuple[str, VcrPart, int], Any] | None = None,
     ) -> None:
-        """Add a line and log its edits; `why` has reasons by annot_id, part and choice."""
+        """Add a line and log its edits; `reasons` has reasons by annot_id, part and choice."""
         self.lines.append(after)
         self.originals.append(before)
         for part, number, old, new in edited_choices(before, after):
             entry: dict[str, Any] = {"annot_id": before.item.id, "part": part, "choice": number}
             entry |= {"right": number == before.label(part), "before": old, "after": new}
-            if why is not None:
-                entry["why"] = why[before.item.id, part, number]
+            if reasons is not None:
+                entry["why"] = reasons[before.item.id, part, number]
             self.log.append(entry)
 
     def edited(self) -> dict[str, dict[str, int]]:
@@ -122,13 +122,13 @@ def read_lines(folder: Path, split: str) -> list[VcrLine]:
     """The labelled lines of a split in file order.
 
     Raises:
-        InputError: As `tasks.vcr.items`, or the split has no labels.
+        InputError: As `read_items`, or the split has no labels.
     """
     path = ANSWER.file(folder, split)
-    asked = read_items(folder, split)
-    if asked[0].answer is None:
+    items = read_items(folder, split)
+    if items[0].answer is None:
         raise InputError(f"{path}: no labels; expected a labelled split")
-    return [VcrLine(raw, item) for raw, item in zip(lines_of(path), asked, strict=True)]
+    return [VcrLine(raw, item) for raw, item in zip(lines_of(path), items, strict=True)]
 
 
 def write_lines(folder: Path, split: str, lines: Sequence[VcrLine]) -> Path:
@@ -152,14 +152,14 @@ def link_shared_files(source: Path, folder: Path) -> list[str]:
     """
     linked = []
     for name in BESIDE:
-        there = source / name
+        target = source / name
         link = folder / name
         is_written = link.exists() and not link.is_symlink()  # the split itself may be train
-        if not there.exists() or is_written:
+        if not target.exists() or is_written:
             continue
         with disk_errors(link):
             if not link.is_symlink():
-                link.symlink_to(there.resolve())
+                link.symlink_to(target.resolve())
         linked.append(name)
     return linked
 
@@ -189,7 +189,7 @@ def object_lemmas(line: VcrLine, lemma: Lemmatizer) -> set[str]:
     return {lemma(name) for name in line.item.objects}
 
 
-def _everything(text: VcrText, line: VcrLine) -> set[str]:
+def _all_words(text: VcrText, line: VcrLine) -> set[str]:
     """All words in lower case, including stop words and punctuation, and all tags as their objects."""
     out = {token.lower() for token in text if isinstance(token, str) and token != MASK}
     return out | {f"object {number}" for number in _tags(text)}
@@ -214,15 +214,15 @@ def overlap_statistics(lines: Sequence[VcrLine], lemma: Lemmatizer) -> dict[str,
             "question, every token": [],
         }
         for line in lines:
-            asked = line.query(part)
+            query = line.query(part)
             words = [content_lemmas(choice, lemma) for choice in line.choices(part)]
-            told = content_lemmas(asked, lemma)
-            seen = object_lemmas(line, lemma)
-            every = _everything(asked, line)
-            counts["question"].append([len(one & told) for one in words])
-            counts["image"].append([len(one & seen) for one in words])
+            query_lemmas = content_lemmas(query, lemma)
+            image_lemmas = object_lemmas(line, lemma)
+            query_words = _all_words(query, line)
+            counts["question"].append([len(one & query_lemmas) for one in words])
+            counts["image"].append([len(one & image_lemmas) for one in words])
             counts["question, every token"].append(
-                [len(_everything(choice, line) & every) for choice in line.choices(part)]
+                [len(_all_words(choice, line) & query_words) for choice in line.choices(part)]
             )
         right = np.array([line.label(part) for line in lines])
         table = {name: compare_overlap(np.array(rows), right) for name, rows in counts.items()}
@@ -258,8 +258,8 @@ def tag_overlap_baseline(lines: Sequence[VcrLine], part: VcrPart) -> dict[str, f
     first = []
     among = []
     for line in lines:
-        asked = _tags(line.query(part))
-        shared = [len(_tags(choice) & asked) for choice in line.choices(part)]
+        query_tags = _tags(line.query(part))
+        shared = [len(_tags(choice) & query_tags) for choice in line.choices(part)]
         right = line.label(part)
         first.append(shared.index(max(shared)) == right)
         among.append(shared[right] == max(shared))

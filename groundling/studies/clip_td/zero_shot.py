@@ -20,8 +20,8 @@ from groundling.core.metrics import is_degenerate
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.data.kmeans import Clusters, kmeans_1d
-from groundling.data.regions.inputs import UNTIED, ImageInputBuilder
-from groundling.data.samples import rows_of, thinned
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder
+from groundling.data.samples import rows_of, subsample
 from groundling.prediction.similarity import (
     BATCH,
     CosineMatcher,
@@ -65,35 +65,37 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     """
     folder = Path(config.data)
     task = resolve("tasks", Task, config.task).with_answers_of(folder)
-    kind = _kind(task)
+    kind = _kind_of(task)
     _check(config, task, kind)
     task = with_extra_splits(task, config.extra_eval)
-    answered = [config.split] if config.split else list(task.dev)
-    read = [
-        *answered,
+    predicted_splits = [config.split] if config.split else list(task.dev)
+    read_splits = [
+        *predicted_splits,
         *([task.train] if config.fit_split == "train" else []),
     ]  # its similarities are clustered
-    inputs = _looks_at(config, task, read)  # reports a wrong --regions before any data is read
-    work = _ZeroShotModel(config, task, kind, run, inputs, read)
+    inputs = _region_inputs(
+        config, task, read_splits
+    )  # reports a wrong --regions before any data is read
+    work = _ZeroShotModel(config, task, kind, run, inputs, read_splits)
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)
     scores: dict[str, dict[str, float]] = {}
-    for split in answered:
+    for split in predicted_splits:
         answers = work.answers(split)
         if run.state.is_main_process:
             write_predictions(answers, task, split, place)
         if answers.labels is not None:
-            scores[split] = _scored(answers, task, split, folder, not config.most_questions)
+            scores[split] = _score(answers, task, split, folder, not config.most_questions)
     done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
     done |= {"splits": list(scores), "scores": scores}
     if run.state.is_main_process:
         write_json(place / "result.json", done)
     result = {"task": task.name, "version": task.version, "model": config.model, "scores": scores}
-    return result | work.told
+    return result | work.summary
 
 
-def _kind(task: Task) -> ZeroShotKind:
+def _kind_of(task: Task) -> ZeroShotKind:
     """The kind of task; raises InputError where image-text similarity cannot decide."""
     if isinstance(task.form, MultipleChoice):
         return "choices"
@@ -109,36 +111,40 @@ def _kind(task: Task) -> ZeroShotKind:
 
 def _check(config: ZeroShotConfig, task: Task, kind: ZeroShotKind) -> None:
     """Raises InputError for a setting that this kind of task does not use."""
-    given = asdict(config)
-    unset = asdict(ZeroShotConfig())
+    values = asdict(config)
+    defaults = asdict(ZeroShotConfig())
     for name, reader in USES.items():
         if reader != kind:
-            other = {f"--{flag_name(name)}": given[name] != unset[name]}
-            refuse_settings(other, f"{task.name} does not use it, only tasks with {reader} do")
-    if kind == "answers" and config.shown.regions:
+            flag = {f"--{flag_name(name)}": values[name] != defaults[name]}
+            refuse_settings(flag, f"{task.name} does not use it, only tasks with {reader} do")
+    if kind == "answers" and config.image_settings.regions:
         raise InputError(
             f"zero-shot: {task.name} has {task.form.head_width:,} answers, and a match head "
             "needs a forward pass for each "
             "of them; pass a CLIP and --images, without --regions"
         )
-    if config.shown.regions:
+    if config.image_settings.regions:
         cache = {"--teacher-cache": config.teacher_cache}
         refuse_settings(cache, "caches CLIP features, which --regions does not use")
 
 
-def _looks_at(config: ZeroShotConfig, task: Task, read: Sequence[str]) -> ImageInputBuilder | None:
-    """Region inputs with the stores of every split of `read` opened; None without --regions."""
-    if not config.shown.regions:
+def _region_inputs(
+    config: ZeroShotConfig, task: Task, splits: Sequence[str]
+) -> ImageInputBuilder | None:
+    """Region inputs with the stores of every split of `splits` opened; None without --regions."""
+    if not config.image_settings.regions:
         return None
-    settings = RegionSettings(**vars(config.shown), object_tags=config.object_tags)
+    settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
     names = (task.train, *task.dev, *task.test)
-    inputs = ImageInputBuilder(settings, names, f"split of {task.name}", called=UNTIED)
-    for split in read:
+    inputs = ImageInputBuilder(
+        settings, names, f"split of {task.name}", terms=COMMAND_TERMS_WITH_TAGS
+    )
+    for split in splits:
         inputs.stores(split)
     return inputs
 
 
-def _scored(
+def _score(
     answers: EvaluationOutput, task: Task, split: str, folder: Path, is_whole: bool
 ) -> dict[str, float]:
     """The task's metrics, for a whole split also the benchmark's scores; `constant` marks degenerate predictions."""
@@ -151,7 +157,7 @@ def _scored(
 
 
 class _ZeroShotModel:
-    """A zero-shot model for one task; `told` collects settings, counts and notes for `result.json`."""
+    """A zero-shot model for one task; `summary` collects settings, counts and notes for `result.json`."""
 
     def __init__(
         self,
@@ -160,44 +166,48 @@ class _ZeroShotModel:
         kind: ZeroShotKind,
         run: Run,
         inputs: ImageInputBuilder | None,
-        read: Sequence[str],
+        splits: Sequence[str],
     ) -> None:
         self.config = config
         self.task = task
         self.fitted: Clusters | None = None
-        self.told: dict[str, Any] = {"notes": [], "truncated_tokens": 0}
+        self.summary: dict[str, Any] = {"notes": [], "truncated_tokens": 0}
         self.match: Matcher
         if inputs is not None:
             device = run.state.device
-            self.match = MatchHeadMatcher(config.model, inputs, read, device, config.max_length)
+            self.match = MatchHeadMatcher(config.model, inputs, splits, device, config.max_length)
         else:
             cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
-            self.match = CosineMatcher(config.model, config.shown.images, run.state.device, cache)
-        self.told["measure"] = self.match.measure
+            self.match = CosineMatcher(
+                config.model, config.image_settings.images, run.state.device, cache
+            )
+        self.summary["measure"] = self.match.measure
         if kind == "choices":
-            self.told["protocol"] = config.protocol
+            self.summary["protocol"] = config.protocol
 
     def answers(self, split: str) -> EvaluationOutput:
         """Predictions and scores of one split."""
-        every = self.task.read(Path(self.config.data), split)
-        examples = thinned(every, self.config.most_questions)
-        if len(examples) < len(every):
-            self._note(f"{split}: {len(examples):,} of {len(every):,} examples, evenly spaced")
+        all_examples = self.task.read(Path(self.config.data), split)
+        examples = subsample(all_examples, self.config.most_questions)
+        if len(examples) < len(all_examples):
+            self._note(
+                f"{split}: {len(examples):,} of {len(all_examples):,} examples, evenly spaced"
+            )
         with prefix_errors(f"zero-shot, {split}"):
             form = self.task.form
             if isinstance(form, MultipleChoice):
-                return self._chosen(split, examples)
+                return self._predict_choices(split, examples)
             if isinstance(form, Classification):
-                return self._classified(split, examples, form)
+                return self._predict_classes(split, examples, form)
             if isinstance(form, OpenAnswer) and isinstance(self.match, CosineMatcher):
-                return self._prompted(split, examples, form, self.match)
+                return self._predict_answers(split, examples, form, self.match)
             raise InputError(f"no rule for {self.task.name}")
 
     def _note(self, note: str) -> None:
-        self.told["notes"].append(note)
+        self.summary["notes"].append(note)
         print_notes([note])
 
-    def _chosen(self, split: str, examples: Sequence[Example]) -> EvaluationOutput:
+    def _predict_choices(self, split: str, examples: Sequence[Example]) -> EvaluationOutput:
         """Predict the choice with the highest similarity; ties go to the first."""
         rows = [
             row for example in examples for row in choice_queries(example, self.config.protocol)
@@ -205,103 +215,105 @@ class _ZeroShotModel:
         choices = len(rows) // len(examples)
         if any(len(example.choices) != choices for example in examples):
             raise InputError(f"examples have different numbers of choices, the first has {choices}")
-        found = self._matched(split, rows)
-        read = [
-            found.token_digests[start : start + choices] for start in range(0, len(rows), choices)
+        matched = self._match(split, rows)
+        token_digests = [
+            matched.token_digests[start : start + choices] for start in range(0, len(rows), choices)
         ]
-        scores = equalise_identical_texts(found.scores.reshape(-1, choices), read)
-        cut = [int(tokens.sum()) for tokens in found.truncated_tokens.reshape(-1, choices)]
-        alike = sum(len(set(texts)) == 1 for one, texts in zip(cut, read, strict=True) if one)
-        self._tell_alike(split, alike, len(examples), "choices")
-        return self._scores(examples, scores, choose(scores))
+        scores = equalise_identical_texts(matched.scores.reshape(-1, choices), token_digests)
+        truncated = [int(tokens.sum()) for tokens in matched.truncated_tokens.reshape(-1, choices)]
+        identical = sum(
+            len(set(texts)) == 1 for one, texts in zip(truncated, token_digests, strict=True) if one
+        )
+        self._note_identical(split, identical, len(examples), "choices")
+        return self._output(examples, scores, choose(scores))
 
-    def _classified(
+    def _predict_classes(
         self, split: str, examples: Sequence[Example], form: Classification
     ) -> EvaluationOutput:
         """Predict the class with the nearest of three cluster centres; no label is used."""
-        found = self.match.cluster_values(self._matched(split, examples).scores)
-        clusters = self._clusters(found)
+        similarities = self.match.cluster_values(self._match(split, examples).scores)
+        clusters = self._clusters(similarities)
         centres = dict(zip(RISING, clusters.centres.tolist(), strict=True))
-        self.told.setdefault("centroids", {})[split] = centres
-        outputs = classify(found, clusters, form.labels)
-        return self._scores(examples, outputs, form.predict(outputs))
+        self.summary.setdefault("centroids", {})[split] = centres
+        outputs = classify(similarities, clusters, form.labels)
+        return self._output(examples, outputs, form.predict(outputs))
 
-    def _clusters(self, found: np.ndarray) -> Clusters:
+    def _clusters(self, similarities: np.ndarray) -> Clusters:
         """Clusters of the given similarities, or of the training split's, which are computed once."""
         if self.config.fit_split == "split":
-            told = "of the predicted split's similarities, without its labels (transductive)"
-            self.told["clusters"] = told
-            return kmeans_1d(found, len(RISING))
-        self.told["clusters"] = "of the training split's similarities, without its labels"
+            source = "of the predicted split's similarities, without its labels (transductive)"
+            self.summary["clusters"] = source
+            return kmeans_1d(similarities, len(RISING))
+        self.summary["clusters"] = "of the training split's similarities, without its labels"
         if self.fitted is None:
             train = self.task.read(Path(self.config.data), self.task.train)
-            fitted = self._matched(self.task.train, train).scores
-            self.fitted = kmeans_1d(self.match.cluster_values(fitted), len(RISING))
+            train_scores = self._match(self.task.train, train).scores
+            self.fitted = kmeans_1d(self.match.cluster_values(train_scores), len(RISING))
         return self.fitted
 
-    def _prompted(
+    def _predict_answers(
         self, split: str, examples: Sequence[Example], form: OpenAnswer, match: CosineMatcher
     ) -> EvaluationOutput:
         """Predict the answer whose prompt has the highest similarity; equal questions share their prompts.
 
         Only one question's prompts are in memory at a time, and only the most likely answers are stored.
         """
-        asks = "{question}" in self.config.prompt
+        reads_question = "{question}" in self.config.prompt
         places: dict[str, list[int]] = {}
         for place, example in enumerate(examples):
-            places.setdefault(example.text if asks else "", []).append(place)
+            places.setdefault(example.text if reads_question else "", []).append(place)
         samples = match.with_features(examples, "clip_image")
         predictions = np.zeros(len(examples))
         outputs = np.zeros((len(examples), 1))
         likely: list[list[tuple[int, float]]] = [[] for _ in examples]
-        alike = 0
-        for question, own in places.items():
-            table, row_of = self._table(question, form.labels, match)
-            alike += len(own) * (len(table) == 1 < len(row_of))
-            for start in range(0, len(own), BATCH):
-                some = own[start : start + BATCH]
-                images = np.stack([one.features["clip_image"] for one in samples.get(some, ())])
+        identical = 0
+        for question, members in places.items():
+            table, row_of = self._prompt_embeddings(question, form.labels, match)
+            identical += len(members) * (len(table) == 1 < len(row_of))
+            for start in range(0, len(members), BATCH):
+                indices = members[start : start + BATCH]
+                images = np.stack([one.features["clip_image"] for one in samples.get(indices, ())])
                 scores = require_finite(match.scale * images.astype(float) @ table.T)[:, row_of]
-                predictions[some] = form.predict(scores)
-                best = predictions[some].astype(int)
-                outputs[some] = np.take_along_axis(scores, best[:, None], 1)
-                for place, answers in zip(some, find_top_classes(scores), strict=True):
+                predictions[indices] = form.predict(scores)
+                best = predictions[indices].astype(int)
+                outputs[indices] = np.take_along_axis(scores, best[:, None], 1)
+                for place, answers in zip(indices, find_top_classes(scores), strict=True):
                     likely[place] = answers
-        self._tell_alike(split, alike, len(examples), "prompts")
-        return self._scores(examples, outputs, predictions, likely)
+        self._note_identical(split, identical, len(examples), "prompts")
+        return self._output(examples, outputs, predictions, likely)
 
-    def _table(
+    def _prompt_embeddings(
         self, question: str, answers: Sequence[str], match: CosineMatcher
     ) -> tuple[np.ndarray, list[int]]:
         """Embeddings (K, E) of a question's distinct prompts, and each answer's row in them.
 
         Prompts that are equal after truncation share a row, otherwise rounding would choose among them.
         """
-        asked_so = self.config.prompt.replace("{question}", question)
-        rows = match.clip.tokenize([asked_so.replace("{answer}", answer) for answer in answers])
-        self.told["truncated_tokens"] += sum(cut for _, cut in rows)
+        prompt = self.config.prompt.replace("{question}", question)
+        rows = match.clip.tokenize([prompt.replace("{answer}", answer) for answer in answers])
+        self.summary["truncated_tokens"] += sum(cut for _, cut in rows)
         different = {row.input_ids.tobytes(): row for row, _ in rows}
-        number = {read: place for place, read in enumerate(different)}
+        number = {token_bytes: place for place, token_bytes in enumerate(different)}
         embedded = match.clip.embed_texts(list(different.values())).cpu().numpy().astype(float)
         return embedded, [number[row.input_ids.tobytes()] for row, _ in rows]
 
-    def _matched(self, split: str, rows: Sequence[Example]) -> MatchScores:
-        found = self.match(rows, split)
-        self.told["truncated_tokens"] += int(found.truncated_tokens.sum())
-        cut = int((found.truncated_tokens > 0).sum())
-        if cut:
-            self._note(f"{split}: {cut:,} of {len(rows):,} texts were truncated")
-        return found
+    def _match(self, split: str, rows: Sequence[Example]) -> MatchScores:
+        matched = self.match(rows, split)
+        self.summary["truncated_tokens"] += int(matched.truncated_tokens.sum())
+        truncated = int((matched.truncated_tokens > 0).sum())
+        if truncated:
+            self._note(f"{split}: {truncated:,} of {len(rows):,} texts were truncated")
+        return matched
 
-    def _tell_alike(self, split: str, alike: int, count: int, what: str) -> None:
-        self.told.setdefault("cut_alike", {})[split] = alike
-        if alike:
+    def _note_identical(self, split: str, identical: int, count: int, texts: str) -> None:
+        self.summary.setdefault("cut_alike", {})[split] = identical
+        if identical:
             self._note(
-                f"{split}: in {alike:,} of {count:,} examples all {what} are equal after truncation; the first one is "
-                "predicted"
+                f"{split}: in {identical:,} of {count:,} examples all {texts} are equal after truncation; the first "
+                "one is predicted"
             )
 
-    def _scores(
+    def _output(
         self,
         examples: Sequence[Example],
         outputs: np.ndarray,

@@ -119,7 +119,7 @@ match head."""
     other: Annotated[str, InputKind.MODEL] = ""
     """A second model of either kind on the same examples: its scores, and their difference from \
 --model's, paired by example."""
-    shown: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
+    image_settings: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
     max_length: Annotated[int, at_least(0)] = 128
     """Single-stream model: maximum tokens per caption. A CLIP truncates captions to its own \
 context length."""
@@ -131,8 +131,8 @@ def winoground_inputs(config: WinogroundConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
     from groundling.data.regions.inputs import manifests
 
-    given = {"model": config.model, "data": config.data, "images": config.shown.images}
-    return {**given, "other": config.other, **manifests(config.shown.regions)}
+    inputs = {"model": config.model, "data": config.data, "images": config.image_settings.images}
+    return {**inputs, "other": config.other, **manifests(config.image_settings.regions)}
 
 
 WINOGROUND = Command(

@@ -30,30 +30,32 @@ def find_minimal_pairs(place: CheckedFolder, report: CheckReport) -> LayoutMatch
     kinds: dict[tuple[Path, str], list[Path]] = {}
     unknown: list[Path] = []
     for path in _files(place, ENDINGS):
-        name = _kind(path, PAIRS)
+        name = _layout_of(path, PAIRS)
         if name:
             kinds.setdefault((path.parent, name), []).append(path)
-        elif path.suffix == ".jsonl" and not _kind(path, FACTS):
+        elif path.suffix == ".jsonl" and not _layout_of(path, FACTS):
             unknown.append(path)
     for path in unknown:  # the command reads all files of a folder with pairs
         beside = [key for key in kinds if key[0] == path.parent]
         if len(beside) == 1:
             kinds[beside[0]].append(path)
     for (folder, name), paths in kinds.items():
-        read = report.readable(partial(read_minimal_pairs, path) for path in paths)
-        pairs = [pair for of_file in read for pair in of_file]
+        pairs_by_file = report.read_all(partial(read_minimal_pairs, path) for path in paths)
+        pairs = [pair for of_file in pairs_by_file for pair in of_file]
         groups = {pair.paradigm for pair in pairs}
         about = f"{len(pairs):,} minimal pairs ({name}) in {len(groups):,} groups"
-        report.fact(folder, f"{about}; {len(paths):,} files")
-        report.mark_seen(*paths)
+        report.add_fact(folder, f"{about}; {len(paths):,} files")
+        report.mark_checked(*paths)
         tables = [path for path in paths if path.suffix in TABLES]
         report.lines.extend(note for path in tables if (note := separator_note(path)))
-        report.repeated(folder, [f"pair {pair.id}" for pair in pairs])
+        report.add_duplicates(folder, [f"pair {pair.id}" for pair in pairs])
     if not kinds:
         return None
     names = dict.fromkeys(name for _, name in kinds)
-    taken = [path for paths in kinds.values() for path in paths]
-    return LayoutMatch(dict.fromkeys(taken, ()), tuple(f"minimal pairs ({name})" for name in names))
+    found_files = [path for paths in kinds.values() for path in paths]
+    return LayoutMatch(
+        dict.fromkeys(found_files, ()), tuple(f"minimal pairs ({name})" for name in names)
+    )
 
 
 def find_visual_facts(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
@@ -62,16 +64,16 @@ def find_visual_facts(place: CheckedFolder, report: CheckReport) -> LayoutMatch 
         return None
     kinds: dict[Path, str] = {}
     for path in _files(place, (".jsonl",)):
-        name = "ViComTe" if path.match(DISTRIBUTIONS) else _kind(path, FACTS)
+        name = "ViComTe" if path.match(DISTRIBUTIONS) else _layout_of(path, FACTS)
         if name:
             kinds[path] = name
     reads: list[Callable[[], tuple[Path, str]]] = [
         partial(_facts, path, kinds[path]) for path in kinds
     ]
-    for path, line in report.readable(reads):
-        report.fact(path, line)
+    for path, line in report.read_all(reads):
+        report.add_fact(path, line)
         if kinds[path] == "CoDa, raw":
-            report.mark_seen(*path.parent.glob("coda_*"))
+            report.mark_checked(*path.parent.glob("coda_*"))
     names = dict.fromkeys(kinds.values())
     return LayoutMatch(dict.fromkeys(kinds, ()), tuple(names)) if kinds else None
 
@@ -88,20 +90,20 @@ def _facts(path: Path, name: str) -> tuple[Path, str]:
 
 def _files(place: CheckedFolder, endings: tuple[str, ...]) -> list[Path]:
     """Files with these extensions in a folder and below it; no hidden files, no image folders."""
-    seen = list(place.files)
+    candidates = list(place.files)
     for folder in place.other_folders:
-        seen += sorted(folder.rglob("*"))
+        candidates += sorted(folder.rglob("*"))
     return [
         path
-        for path in seen
+        for path in candidates
         if path.suffix in endings and not path.name.startswith(".") and path.is_file()
     ]
 
 
-def _kind(path: Path, kinds: dict[str, tuple[str, ...]]) -> str:
+def _layout_of(path: Path, kinds: dict[str, tuple[str, ...]]) -> str:
     """The kind of a file by the fields of its first line; empty if unknown."""
     fields = header_of(path)
-    return next((name for name, needed in kinds.items() if set(needed) <= set(fields)), "")
+    return next((name for name, required in kinds.items() if set(required) <= set(fields)), "")
 
 
 LAYOUTS = (

@@ -84,8 +84,8 @@ def _files(path: Path) -> list[Path]:
             raise InputError(f"{path}: expected a {', '.join(ENDINGS)} file, or a folder of them")
         return [path]
     # Archives made on macOS have a second file for each name, which begins with a dot.
-    seen = [file for file in sorted(path.rglob("*")) if not file.name.startswith(".")]
-    files = [file for file in seen if file.suffix in ENDINGS]
+    visible = [file for file in sorted(path.rglob("*")) if not file.name.startswith(".")]
+    files = [file for file in visible if file.suffix in ENDINGS]
     if not files:
         raise InputError(f"{path}: no {', '.join(ENDINGS)} file there; unpack an archive first")
     return files
@@ -137,7 +137,7 @@ def _ewok(file: Path) -> Iterator[tuple[str, MinimalPair]]:
 
 def _own_lines(file: Path) -> Iterator[tuple[str, MinimalPair]]:
     for number, (where, row) in enumerate(read_json_lines(file, OWN), 1):
-        yield where, _own(file, where, number, row)
+        yield where, _own_pair(file, where, number, row)
 
 
 def _own_table(file: Path) -> Iterator[tuple[str, MinimalPair]]:
@@ -150,10 +150,10 @@ def _own_table(file: Path) -> Iterator[tuple[str, MinimalPair]]:
     columns = [*OWN, *(name for name in ("group", "id") if name in header)]
     for number, (line, row) in enumerate(read(file, columns), 1):
         where = f"{file}, line {line}"
-        yield where, _own(file, where, number, row)
+        yield where, _own_pair(file, where, number, row)
 
 
-def _own(file: Path, where: str, number: int, row: dict[str, Any]) -> MinimalPair:
+def _own_pair(file: Path, where: str, number: int, row: dict[str, Any]) -> MinimalPair:
     name = _text(where, row, "id", str(number))
     texts = tuple(ScoredText(row[column]) for column in OWN)
     return MinimalPair(f"{file.stem}/{name}", texts, _text(where, row, "group", file.stem))

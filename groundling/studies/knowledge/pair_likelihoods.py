@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import (
 from groundling.core.batch import Batch, Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.samples import TextDataset, mask_id_of, thinned
+from groundling.data.samples import TextDataset, mask_id_of, subsample
 from groundling.data.text.words import word_spans
 from groundling.models.clip import CLIP_LIKE
 from groundling.models.heads import HEADS, LM_HEAD, LMHead, load_head
@@ -93,13 +93,13 @@ class LanguageModel:
         if config.is_encoder_decoder:
             raise InputError(f"{source}: an encoder-decoder model; {NO_LANGUAGE_MODEL}")
         self.causal = is_causal(config)
-        self.text, self.logits = _loaded(source, self.causal, device)
+        self.text, self.logits = _load(source, self.causal, device)
         tokenizer = self.text.tokenizer
         self.mask = -1 if self.causal else mask_id_of(tokenizer, f"; {NO_LANGUAGE_MODEL}")
         self.start = [] if not self.causal else _start(tokenizer)
         self.device = device
-        most = self.text.max_length - len(self.start)
-        self.window = min(max_length, most) if max_length else most
+        limit = self.text.max_length - len(self.start)
+        self.window = min(max_length, limit) if max_length else limit
 
     @torch.no_grad()
     def score(self, texts: Sequence[ScoredText], masking: Masking = "within-word") -> Likelihoods:
@@ -116,8 +116,8 @@ class LanguageModel:
         first: dict[tuple[bytes, ...], int] = {}
         same = np.arange(len(texts))
         for number, (row, scored) in enumerate(rows):
-            read = tuple(part.tobytes() for part in (row.input_ids, row.word_ids, scored))
-            same[number] = first.setdefault(read, number)
+            tokens_read = tuple(part.tobytes() for part in (row.input_ids, row.word_ids, scored))
+            same[number] = first.setdefault(tokens_read, number)
         sums = np.zeros(len(texts))
         tokens = np.zeros(len(texts), np.int64)
         order = sorted(first.values(), key=lambda number: len(rows[number][0].input_ids))
@@ -126,10 +126,12 @@ class LanguageModel:
             for number in track(order, "texts", "text")
             for copy in self._copies(number, *rows[number], masking)
         )
-        for batch in _filled(copies, MAX_CAUSAL_BATCH_TOKENS if self.causal else MAX_BATCH_TOKENS):
-            for copy, found in zip(batch, self._log_probabilities(batch), strict=True):
-                sums[copy.text] += found.sum()
-                tokens[copy.text] += len(found)
+        for batch in _fill_batches(
+            copies, MAX_CAUSAL_BATCH_TOKENS if self.causal else MAX_BATCH_TOKENS
+        ):
+            for copy, log_probabilities in zip(batch, self._log_probabilities(batch), strict=True):
+                sums[copy.text] += log_probabilities.sum()
+                tokens[copy.text] += len(log_probabilities)
         sums[tokens == 0] = np.nan
         return Likelihoods(sums[same], tokens[same])
 
@@ -141,18 +143,18 @@ class LanguageModel:
         rows = []
         for text, sample in zip(texts, samples, strict=True):
             row = _with_words(require(sample.text, "text", "a language model"))
-            scored = ~row.special_tokens_mask & (sample.truncated_tokens == 0)
+            is_scored = ~row.special_tokens_mask & (sample.truncated_tokens == 0)
             if text.scored_from:
                 context = int((word_spans(text.text)[:, 0] < text.scored_from).sum())
-                scored &= row.word_ids >= context
-            rows.append((row, scored))
+                is_scored &= row.word_ids >= context
+            rows.append((row, is_scored))
         return rows
 
     def _copies(
-        self, number: int, row: TextRow, scored: np.ndarray, masking: Masking
+        self, number: int, row: TextRow, is_scored: np.ndarray, masking: Masking
     ) -> Iterator[ScoringInput]:
         """The inputs that score tokens (T,) of a text: one, or one for each masked token."""
-        scored_places = np.flatnonzero(scored)
+        scored_places = np.flatnonzero(is_scored)
         if self.causal:
             copy = self._read_on(number, row, scored_places)
             if len(copy.places):
@@ -160,10 +162,10 @@ class LanguageModel:
             return
         every = np.arange(len(row.input_ids))
         for place in scored_places:
-            hidden = every == place
+            is_masked = every == place
             if masking == "within-word":
-                hidden |= scored & (row.word_ids == row.word_ids[place]) & (every > place)
-            masked = replace(row, input_ids=np.where(hidden, self.mask, row.input_ids))
+                is_masked |= is_scored & (row.word_ids == row.word_ids[place]) & (every > place)
+            masked = replace(row, input_ids=np.where(is_masked, self.mask, row.input_ids))
             yield ScoringInput(number, masked, np.array([place]), row.input_ids[[place]])
 
     def _read_on(self, number: int, row: TextRow, places: np.ndarray) -> ScoringInput:
@@ -183,12 +185,12 @@ class LanguageModel:
         targets = torch.from_numpy(np.concatenate([copy.targets for copy in copies]))
         logits = self.logits(batch, rows, places).float()
         logs = logits.log_softmax(-1).gather(1, targets.to(self.device)[:, None])[:, 0]
-        found = logs.double().cpu().numpy()
-        if not np.isfinite(found).all():
+        values = logs.double().cpu().numpy()
+        if not np.isfinite(values).all():
             raise InputError(
                 "the model gives probabilities of NaN or infinity; its weights may be damaged"
             )
-        return np.split(found, np.cumsum(sizes)[:-1])
+        return np.split(values, np.cumsum(sizes)[:-1])
 
 
 def _with_words(row: TextRow) -> TextRow:
@@ -199,7 +201,7 @@ def _with_words(row: TextRow) -> TextRow:
     return replace(row, word_ids=np.where(none, next_word, row.word_ids))
 
 
-def _filled(copies: Iterator[ScoringInput], room: int) -> Iterator[list[ScoringInput]]:
+def _fill_batches(copies: Iterator[ScoringInput], room: int) -> Iterator[list[ScoringInput]]:
     """Copies, sorted by length, in batches of at most `room` tokens, or of one copy."""
     batch: list[ScoringInput] = []
     for copy in copies:
@@ -232,10 +234,10 @@ def _start(tokenizer: Any) -> list[int]:
     return []
 
 
-def _loaded(source: str | Path, causal: bool, device: torch.device) -> tuple[TextEncoder, Logits]:
+def _load(source: str | Path, causal: bool, device: torch.device) -> tuple[TextEncoder, Logits]:
     """The encoder with its tokenizer, and the logits of an earlier run's or transformers' head."""
     if not causal:
-        adapted = _adapted(source, device)
+        adapted = _load_adapted(source, device)
         if adapted is not None:
             return adapted
     try:
@@ -248,23 +250,23 @@ def _loaded(source: str | Path, causal: bool, device: torch.device) -> tuple[Tex
     def logits(batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
         tokens = require(batch.text, "text", "a language model")
 
-        def only_these(module: Any, given: Any, out: Any) -> Any:
+        def select_positions(module: Any, inputs: Any, out: Any) -> Any:
             out.last_hidden_state = out.last_hidden_state[rows, places].unsqueeze(1)
             return out
 
         # The hook passes only the states of these positions to the head, whatever its type.
-        hook = model.base_model.register_forward_hook(only_these)
+        hook = model.base_model.register_forward_hook(select_positions)
         try:
             out = model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask.long())
         finally:
             hook.remove()
-        found: Tensor = out.logits[:, 0]
-        return found
+        selected: Tensor = out.logits[:, 0]
+        return selected
 
     return text, logits
 
 
-def _adapted(source: str | Path, device: torch.device) -> tuple[TextEncoder, Logits] | None:
+def _load_adapted(source: str | Path, device: torch.device) -> tuple[TextEncoder, Logits] | None:
     """A student with the masked-LM head that `adapt` saved with it; None if there is none."""
     if not (Path(source) / HEADS).exists():
         return None
@@ -279,8 +281,8 @@ def _adapted(source: str | Path, device: torch.device) -> tuple[TextEncoder, Log
     def logits(batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
         encoded = text(batch)
         states = require(encoded.text, "text", "a language model")[rows, places]
-        found: Tensor = head(states, encoded.input_embeddings)
-        return found
+        logits_of_tokens: Tensor = head(states, encoded.input_embeddings)
+        return logits_of_tokens
 
     return text, logits
 
@@ -304,7 +306,7 @@ def _first_above(first: int, second: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda scores: (scores[:, first] > scores[:, second]).astype(float)
 
 
-def _all(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+def _all_above(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
     """Whether the first score is strictly above the second in all comparisons."""
     return lambda scores: (
         np.all([scores[:, a] > scores[:, b] for a, b in comparisons], axis=0) * 1.0
@@ -323,7 +325,7 @@ BLIMP_RULES = (PreferenceRule("accuracy", 1 / 2, _first_above(0, 1)),)
 
 EWOK_RULES = (
     PreferenceRule("accuracy", 1 / 2, _half_for_ties((0, 1), (3, 2))),
-    PreferenceRule("both", 1 / 4, _all((0, 1), (3, 2))),
+    PreferenceRule("both", 1 / 4, _all_above((0, 1), (3, 2))),
     PreferenceRule("targets", 1 / 2, _first_above(0, 2)),
 )
 """EWoK: scores of target 1 after contexts 1 and 2, then of target 2.
@@ -337,9 +339,9 @@ sentence_zero_shot/read_files.py).
 """
 
 WINOGROUND_RULES = (
-    PreferenceRule("text", 1 / 4, _all((0, 1), (3, 2))),
-    PreferenceRule("image", 1 / 4, _all((0, 2), (3, 1))),
-    PreferenceRule("group", 1 / 6, _all((0, 1), (3, 2), (0, 2), (3, 1))),
+    PreferenceRule("text", 1 / 4, _all_above((0, 1), (3, 2))),
+    PreferenceRule("image", 1 / 4, _all_above((0, 2), (3, 1))),
+    PreferenceRule("group", 1 / 6, _all_above((0, 1), (3, 2), (0, 2), (3, 1))),
 )
 """Thrush et al. 2022, Eqs. 1 to 3: scores of image 0 with captions 0 and 1, then of image 1.
 
@@ -366,35 +368,37 @@ def bootstrap_means(values: np.ndarray, *key: str) -> BootstrapEstimate:
     numbers are drawn.
     """
     kinds, counts = np.unique(values, axis=0, return_counts=True)
-    drawn = bootstrap_sums(kinds, generator(0, "preferences", *key), often=counts)
+    drawn = bootstrap_sums(kinds, generator(0, "preferences", *key), counts=counts)
     return BootstrapEstimate(len(values), values.mean(0), drawn / len(values))
 
 
-def macro_average(parts: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
+def macro_average(estimates: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
     """The unweighted mean of the groups' means; items are drawn within groups."""
     return BootstrapEstimate(
-        sum(part.items for part in parts),
-        np.mean([part.mean for part in parts], axis=0),
-        np.mean([part.draws for part in parts], axis=0),
+        sum(estimate.items for estimate in estimates),
+        np.mean([estimate.mean for estimate in estimates], axis=0),
+        np.mean([estimate.draws for estimate in estimates], axis=0),
     )
 
 
 def as_json(
-    rules: Iterable[PreferenceRule], found: BootstrapEstimate, first: int = 0
+    rules: Iterable[PreferenceRule], estimate: BootstrapEstimate, first_column: int = 0
 ) -> dict[str, Any]:
-    """The number of items, and each rule's mean and 95 % interval, in columns from `first` on."""
-    told: dict[str, Any] = {"items": found.items}
-    for column, rule in enumerate(rules, first):
-        low, high = interval(found.draws[:, column]).tolist()
-        told[rule.name] = float(found.mean[column])
-        told[f"{rule.name}_interval"] = [low, high]
-    return told
+    """The number of items, and each rule's mean and 95 % interval, in columns from `first_column` on."""
+    scores: dict[str, Any] = {"items": estimate.items}
+    for column, rule in enumerate(rules, first_column):
+        low, high = interval(estimate.draws[:, column]).tolist()
+        scores[rule.name] = float(estimate.mean[column])
+        scores[f"{rule.name}_interval"] = [low, high]
+    return scores
 
 
-def paired_difference(found: BootstrapEstimate, columns: int) -> BootstrapEstimate:
+def paired_difference(estimate: BootstrapEstimate, columns: int) -> BootstrapEstimate:
     """The second `columns` columns less the first: other model less model, paired by item."""
-    mean = found.mean[columns:] - found.mean[:columns]
-    return BootstrapEstimate(found.items, mean, found.draws[:, columns:] - found.draws[:, :columns])
+    mean = estimate.mean[columns:] - estimate.mean[:columns]
+    return BootstrapEstimate(
+        estimate.items, mean, estimate.draws[:, columns:] - estimate.draws[:, :columns]
+    )
 
 
 def group_items(names: Sequence[str]) -> Mapping[str, np.ndarray]:
@@ -420,14 +424,14 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
         InputError: A setting or the data is wrong, the model has no language-model head, or texts
             are too long for it.
     """
-    items = _few(read_minimal_pairs(config.data), config.limit)
+    items = _limit_items(read_minimal_pairs(config.data), config.limit)
     sources = [config.model, *([config.other] if config.other else [])]
-    found = [_scored(config, source, items, run.state.device) for source in sources]
-    told, scores = zip(*found, strict=True)
-    items, scored, left_out = _whole(config, items, np.stack(scores))
+    scored_models = [_score_items(config, source, items, run.state.device) for source in sources]
+    facts, scores = zip(*scored_models, strict=True)
+    items, scored, left_out = _scorable_items(config, items, np.stack(scores))
     rules = EWOK_RULES if items[0].of_ewok else BLIMP_RULES
     result: dict[str, Any] = {
-        **{"model": config.model, **told[0]},
+        **{"model": config.model, **facts[0]},
         **{
             "pll": config.pll,
             "reduction": config.reduction,
@@ -438,56 +442,58 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
         **_results(items, scored, rules, config.other),
     }
     if config.other:
-        result["other"] |= told[1]
+        result["other"] |= facts[1]
     if run.state.is_main_process:
         _write_items(run.folder / ITEMS, items, scored, rules)
         _write_answers(run.folder, config, items, scored, rules)
     return result
 
 
-def _few(items: Sequence[MinimalPair], most: int) -> list[MinimalPair]:
-    """At most `most` items of each paradigm, evenly spaced; 0: all."""
+def _limit_items(items: Sequence[MinimalPair], limit: int) -> list[MinimalPair]:
+    """At most `limit` items of each paradigm, evenly spaced; 0: all."""
     chosen: list[MinimalPair] = []
     for numbers in group_items([item.paradigm for item in items]).values():
-        chosen += [items[number] for number in thinned(numbers.tolist(), most)]
+        chosen += [items[number] for number in subsample(numbers.tolist(), limit)]
     return chosen
 
 
-def _scored(
+def _score_items(
     config: PairsConfig, source: str, items: Sequence[MinimalPair], device: torch.device
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Facts about a model for the result, and its scores (N, S) of each item's texts."""
     model = LanguageModel(source, device, config.max_length)
-    found = model.score([text for item in items for text in item.texts], config.pll)
-    values = found.sums
+    likelihoods = model.score([text for item in items for text in item.texts], config.pll)
+    values = likelihoods.sums
     if config.reduction == "mean":
         with np.errstate(invalid="ignore"):
-            values = values / found.tokens
+            values = values / likelihoods.tokens
     kind = "causal" if model.causal else "masked"
-    return {"kind": kind, "scored_tokens": int(found.tokens.sum())}, values.reshape(len(items), -1)
+    return {"kind": kind, "scored_tokens": int(likelihoods.tokens.sum())}, values.reshape(
+        len(items), -1
+    )
 
 
-def _whole(
+def _scorable_items(
     config: PairsConfig, items: Sequence[MinimalPair], scores: np.ndarray
 ) -> tuple[list[MinimalPair], np.ndarray, int]:
     """The items that all models could score, their scores (M, N, S), and the number left out."""
     fits = np.isfinite(scores).all((0, 2))
-    without = [item.id for item, one in zip(items, fits, strict=True) if not one]
-    if without and not config.skip_long:
+    unscorable = [item.id for item, one in zip(items, fits, strict=True) if not one]
+    if unscorable and not config.skip_long:
         raise InputError(
-            f"{config.data}: {len(without):,} pairs have a text that is too long for the model or has nothing to "
-            f"score; the first is {without[0]}; pass --skip-long to leave them out"
+            f"{config.data}: {len(unscorable):,} pairs have a text that is too long for the model or has nothing to "
+            f"score; the first is {unscorable[0]}; pass --skip-long to leave them out"
         )
-    kept = [item for item, one in zip(items, fits, strict=True) if one]
-    if not kept:
+    remaining = [item for item, one in zip(items, fits, strict=True) if one]
+    if not remaining:
         raise InputError(
             f"{config.data}: no pair is left: all have a text that is too long, or has nothing to score"
         )
-    if without:
+    if unscorable:
         print_notes(
-            [f"left out {len(without):,} pairs: a text is too long, or has nothing to score"]
+            [f"left out {len(unscorable):,} pairs: a text is too long, or has nothing to score"]
         )
-    return kept, scores[:, fits], len(without)
+    return remaining, scores[:, fits], len(unscorable)
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -497,42 +503,42 @@ def _results(
     items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[PreferenceRule], other: str
 ) -> dict[str, Any]:
     """Accuracies by group of the model, the other one, and the difference (other less model)."""
-    worth = np.stack([rule.item_score(of_model) for of_model in scores for rule in rules], 1)
-    levels = _levels(items, worth)
+    credits = np.stack([rule.item_score(of_model) for of_model in scores for rule in rules], 1)
+    levels = _levels(items, credits)
     count = len(rules)
 
-    def told(
-        change: Callable[[BootstrapEstimate], BootstrapEstimate], first: int = 0
+    def scores_by_group(
+        transform: Callable[[BootstrapEstimate], BootstrapEstimate], first: int = 0
     ) -> dict[str, Any]:
         shares: dict[str, Any] = {}
         for level, groups in levels.items():
             shares[level] = {
-                name: as_json(rules, change(one), first) for name, one in groups.items()
+                name: as_json(rules, transform(one), first) for name, one in groups.items()
             }
         return shares
 
     result: dict[str, Any] = {
         "ties": _ties(scores[0]),
-        "scores": told(lambda one: one),
+        "scores": scores_by_group(lambda one: one),
     }
     if other:
         result["other"] = {
             "model": other,
             "ties": _ties(scores[1]),
-            "scores": told(lambda one: one, count),
+            "scores": scores_by_group(lambda one: one, count),
         }
-        result["difference"] = told(lambda one: paired_difference(one, count))
+        result["difference"] = scores_by_group(lambda one: paired_difference(one, count))
     return result
 
 
 def _levels(
-    items: Sequence[MinimalPair], worth: np.ndarray
+    items: Sequence[MinimalPair], credits: np.ndarray
 ) -> dict[str, dict[str, BootstrapEstimate]]:
     """Estimates by level and group: of a paradigm's items, or the mean of a group's paradigms."""
     paradigms: dict[str, BootstrapEstimate] = {}
     members: dict[str, dict[str, list[BootstrapEstimate]]] = {"field": {}, "phenomenon": {}}
     for name, numbers in group_items([item.paradigm for item in items]).items():
-        paradigms[name] = bootstrap_means(worth[numbers], name)
+        paradigms[name] = bootstrap_means(credits[numbers], name)
         first = items[numbers[0]]
         for level, group in (("field", first.field), ("phenomenon", first.phenomenon)):
             if group:
@@ -540,7 +546,7 @@ def _levels(
     levels = {
         "overall": {
             "mean of paradigms": macro_average(list(paradigms.values())),
-            "all items": bootstrap_means(worth),
+            "all items": bootstrap_means(credits),
         }
     }
     for level, groups in members.items():
@@ -561,15 +567,15 @@ def _write_items(
     path: Path, items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[PreferenceRule]
 ) -> None:
     """One JSON line per item: its groups, and each model's scores and credits by rule."""
-    worth = [{rule.name: rule.item_score(one).tolist() for rule in rules} for one in scores]
+    credits = [{rule.name: rule.item_score(one).tolist() for rule in rules} for one in scores]
     names = ("model", "other")
     with whole_file(path) as file:
         for number, item in enumerate(items):
             line: dict[str, Any] = {"id": item.id}
             line |= {level: vars(item)[level] for level in LEVELS if vars(item)[level]}
-            for name, one, gained in zip(names, scores, worth, strict=False):
+            for name, one, credits_by_rule in zip(names, scores, credits, strict=False):
                 line[name] = {"scores": one[number].round(6).tolist()}
-                line[name] |= {rule: values[number] for rule, values in gained.items()}
+                line[name] |= {rule: values[number] for rule, values in credits_by_rule.items()}
             file.write(json_text(line) + "\n")
 
 
@@ -601,10 +607,10 @@ def format_pairs(result: Mapping[str, Any]) -> str:
     for level, groups in result["scores"].items():
         if level == "paradigm" and "phenomenon" in result["scores"]:
             continue
-        for name, found in groups.items():
-            row = {"": name, "items": f"{found['items']:,}"}
+        for name, scores in groups.items():
+            row = {"": name, "items": f"{scores['items']:,}"}
             for rule, chance in result["chance"].items():
-                row |= {f"{rule} (chance {100 * chance:.0f})": _cell(found, rule)}
+                row |= {f"{rule} (chance {100 * chance:.0f})": _cell(scores, rule)}
             if "difference" in result:
                 row |= {"other": _cell(result["other"]["scores"][level][name], "accuracy")}
                 row |= {"other - model": _cell(result["difference"][level][name], "accuracy", "+")}
@@ -613,6 +619,6 @@ def format_pairs(result: Mapping[str, Any]) -> str:
     return f"{format_table(rows)}\n{counts}"
 
 
-def _cell(found: Mapping[str, Any], rule: str, sign: str = "") -> str:
-    low, high = (100 * end for end in found[f"{rule}_interval"])
-    return f"{100 * found[rule]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+def _cell(scores: Mapping[str, Any], rule: str, sign: str = "") -> str:
+    low, high = (100 * end for end in scores[f"{rule}_interval"])
+    return f"{100 * scores[rule]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"

@@ -140,13 +140,15 @@ def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
     true = true - true.mean(1, keepdims=True)
     lengths = np.linalg.norm(predicted, axis=1), np.linalg.norm(true, axis=1)
     product = (predicted * true).sum(1)
-    said = (lengths[0] > MIN_NORM) & (lengths[1] > MIN_NORM)
-    found = np.divide(product, lengths[0] * lengths[1], out=np.zeros(len(true)), where=said)
-    return np.where(lengths[1] > MIN_NORM, found, np.nan)
+    defined = (lengths[0] > MIN_NORM) & (lengths[1] > MIN_NORM)
+    correlations = np.divide(
+        product, lengths[0] * lengths[1], out=np.zeros(len(true)), where=defined
+    )
+    return np.where(lengths[1] > MIN_NORM, correlations, np.nan)
 
 
 def score_ridge(
-    nouns: NounAnswers, facts: Sequence[VisualFact], found: RidgePredictions, seed: int
+    nouns: NounAnswers, facts: Sequence[VisualFact], predictions: RidgePredictions, seed: int
 ) -> dict[str, Any]:
     """Scores with intervals over nouns: `deviations`, `spearman`, `accuracy`.
 
@@ -156,16 +158,16 @@ def score_ridge(
     score is None if it is undefined for all nouns.
     """
     right = np.zeros(len(nouns.names))
-    asked = np.bincount(nouns.of_fact, minlength=len(right))
+    counts = np.bincount(nouns.of_fact, minlength=len(right))
     for fact, noun, place in zip(facts, nouns.of_fact, nouns.places, strict=True):
         best = fact.target == fact.target.max()
-        right[noun] += best[found.roots[noun, place].argmax()]
-    values = {"deviations": found.agreement}
+        right[noun] += best[predictions.roots[noun, place].argmax()]
+    values = {"deviations": predictions.agreement}
     if nouns.same_options:
-        ranks = rankdata(found.roots, axis=1), rankdata(nouns.shares, axis=1)
+        ranks = rankdata(predictions.roots, axis=1), rankdata(nouns.shares, axis=1)
         values["spearman"] = _correlations(*ranks)
-    values["accuracy"] = right / asked
-    return {name: _with_interval(each, seed) for name, each in values.items()}
+    values["accuracy"] = right / counts
+    return {name: _with_interval(scores, seed) for name, scores in values.items()}
 
 
 def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
@@ -205,11 +207,11 @@ def compare_states(
     kinds["random"] = random_states(nouns, width, seed)
     rows = {}
     outputs = {}
-    for kind, each in kinds.items():
-        found = predict_by_ridge(each, nouns.shares, fold)
-        rows[kind] = {"width": each.shape[1], **score_ridge(nouns, facts, found, seed)}
+    for kind, kind_states in kinds.items():
+        predictions = predict_by_ridge(kind_states, nouns.shares, fold)
+        rows[kind] = {"width": kind_states.shape[1], **score_ridge(nouns, facts, predictions, seed)}
         outputs[kind] = [
-            found.roots[noun, place]
+            predictions.roots[noun, place]
             for noun, place in zip(nouns.of_fact, nouns.places, strict=True)
         ]
     summary = {"facts": len(facts), "nouns": len(nouns.names), "options": len(nouns.options)}
@@ -247,9 +249,9 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
     facts, left_out, _ = open_visual_facts(config.data)
     result: dict[str, Any] = {"facts": len(facts), "left_out": left_out}
     for mode in config.modes:
-        asked = MODES[mode](config, facts)
-        _predictions(facts, asked.outputs).write(run.folder / f"predictions_{mode}.jsonl")
-        result[mode] = asked.result
+        scores = MODES[mode](config, facts)
+        _predictions(facts, scores.outputs).write(run.folder / f"predictions_{mode}.jsonl")
+        result[mode] = scores.result
     return result
 
 
@@ -266,17 +268,17 @@ def _untrained(
 def _linear(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScores:
     """Ridge regression from nouns' states; controls: word embeddings and random numbers."""
     nouns = [fact.subject for fact in facts]
-    found = noun_states(config.model, nouns, config.templates, config.layer, config.max_length)
-    kinds = {STATE: found.states, "words": found.word_embeddings}
+    noun = noun_states(config.model, nouns, config.templates, config.layer, config.max_length)
+    kinds = {STATE: noun.states, "words": noun.word_embeddings}
     relations: dict[str, dict[str, Any]] = {}
     outputs: dict[int, np.ndarray] = {}
     for relation in dict.fromkeys(fact.relation for fact in facts):
         numbers = [number for number, fact in enumerate(facts) if fact.relation == relation]
         own = [facts[number] for number in numbers]
-        scores, said = compare_states(own, kinds, FOLDS, config.seed)
+        scores, kind_outputs = compare_states(own, kinds, FOLDS, config.seed)
         relations[relation] = {ALL: scores}
-        outputs |= dict(zip(numbers, said[STATE], strict=True))
-    result = {"unknown_tokens": found.unknown, "relations": relations}
+        outputs |= dict(zip(numbers, kind_outputs[STATE], strict=True))
+    result = {"unknown_tokens": noun.unknown, "relations": relations}
     return ProbeScores(result, [outputs[number] for number in range(len(facts))])
 
 
@@ -358,10 +360,10 @@ def score_answers(
 def summarize_relation(
     facts: Sequence[VisualFact], answers: OptionScores, logs: bool = False
 ) -> dict[str, Any]:
-    """`measure` by template, their mean, the best (selected on these facts), averaged scores.
+    """`score_answers` by template, their mean, the best (selected on these facts), averaged scores.
 
     `chance`: accuracy of a random guess among each fact's options. `majority`: accuracy of the most
-    frequent answer; NaN if facts differ in their options. `logs` as in `measure`.
+    frequent answer; NaN if facts differ in their options. `logs` as in `score_answers`.
     """
     names: dict[str, None] = {}  # in order, each once
     for by_template in answers:
@@ -374,8 +376,8 @@ def summarize_relation(
         )
     best = max(templates, key=lambda name: templates[name]["accuracy"])
     mean = {}
-    for measured in templates[best]:
-        mean[measured] = float(np.mean([values[measured] for values in templates.values()]))
+    for measure in templates[best]:
+        mean[measure] = float(np.mean([values[measure] for values in templates.values()]))
     return {
         "facts": len(facts),
         "chance": float(np.mean([_best(fact).mean() for fact in facts])),

@@ -61,8 +61,8 @@ def score_by_embedding(
     words: dict[str, None] = {}  # in order, each once
     for fact in facts:
         words.update(dict.fromkeys((fact.subject, *fact.options)))
-    parts = [fill_slot(frame, "{}", word) for frame in FRAMES for word in words]
-    vectors = make_embedder(source, max_length)(parts)
+    spans = [fill_slot(frame, "{}", word) for frame in FRAMES for word in words]
+    vectors = make_embedder(source, max_length)(spans)
     answers = []
     for fact in facts:
         by_frame = {}
@@ -80,20 +80,20 @@ def score_by_stroop(
     """Cosine similarity of the prompt with an option and the prompt without its slot.
 
     Stroop probing is from "Is BERT Blind?" (Alper et al., CVPR 2023). `source`, `max_length` and
-    errors are those of `embedding`.
+    errors are those of `score_by_embedding`.
     """
-    parts = []
+    spans = []
     for fact in facts:
         for prompt in fact.prompts.values():
-            parts += [fill_prompt(prompt, word) for word in ("", *fact.options)]
-    vectors = make_embedder(source, max_length)(parts)
+            spans += [fill_prompt(prompt, word) for word in ("", *fact.options)]
+    vectors = make_embedder(source, max_length)(spans)
     answers = []
     for fact in facts:
         by_template = {}
         for name, prompt in fact.prompts.items():
             without = vectors[fill_prompt(prompt, "")]
-            said = [vectors[fill_prompt(prompt, option)] for option in fact.options]
-            by_template[name] = np.stack(said) @ without
+            with_option = [vectors[fill_prompt(prompt, option)] for option in fact.options]
+            by_template[name] = np.stack(with_option) @ without
         answers.append(by_template)
     return answers, {}
 
@@ -105,12 +105,12 @@ def make_embedder(
     reader = load_word_state_encoder(source, max_length=max_length)
 
     @torch.no_grad()
-    def embed(parts: Iterable[TextSpan]) -> dict[TextSpan, np.ndarray]:
-        distinct = list(dict.fromkeys(parts))
+    def embed(spans: Iterable[TextSpan]) -> dict[TextSpan, np.ndarray]:
+        distinct = list(dict.fromkeys(spans))
         embedded = {}
         for batch in iterate_texts(distinct):
-            for part, vector in zip(batch, reader.of(batch), strict=True):
-                embedded[part] = (vector / vector.norm()).numpy()
+            for span, vector in zip(batch, reader.span_states(batch), strict=True):
+                embedded[span] = (vector / vector.norm()).numpy()
         return embedded
 
     return embed
@@ -150,7 +150,7 @@ def score_by_fill_mask(
     Raises InputError if `source` is not a text encoder with a masked-LM head, or a text has more
     than `max_length` tokens.
     """
-    text, head, origin = _with_head(source)
+    text, head, origin = _load_with_head(source)
     questions = _questions(facts)
     masked = _mask(questions, text, max_length)
     answers: OptionScores = []
@@ -165,7 +165,7 @@ def score_by_fill_mask(
     return answers, {"head": origin, **_token_notes(questions, masked, text)}
 
 
-def _with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
+def _load_with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
     """The encoder and its masked-LM head in evaluation mode, and the head's origin."""
     if load_config(source).model_type in CLIP_LIKE:
         raise InputError(f"{source}: a CLIP-like model cannot fill masks; {NO_MLM_HEAD}")
@@ -188,20 +188,20 @@ def _questions(facts: Sequence[VisualFact]) -> list[_FilledPrompt]:
     for number, fact in enumerate(facts):
         for template, prompt in fact.prompts.items():
             for place, option in enumerate(fact.options):
-                part = fill_slot(prompt, MASK, option)
-                questions.append(_FilledPrompt(number, template, place, part))
+                span = fill_slot(prompt, MASK, option)
+                questions.append(_FilledPrompt(number, template, place, span))
     return questions
 
 
 def _mask(
     questions: Sequence[_FilledPrompt], text: TextEncoder, max_length: int
 ) -> list[_MaskedPrompt]:
-    parts = [question.filled for question in questions]
+    spans = [question.filled for question in questions]
     text_input, _ = text.inputs(max_length)
     masked = []
-    for part, sample in zip(parts, tokenize_spans(parts, text_input), strict=True):
+    for span, sample in zip(spans, tokenize_spans(spans, text_input), strict=True):
         row = require(sample.text, "text", "masked LM")
-        inside = tokens_of_span(part, row)
+        inside = tokens_of_span(span, row)
         ids = np.where(inside, text.tokenizer.mask_token_id, row.input_ids)
         masked.append(_MaskedPrompt(replace(row, input_ids=ids), row.input_ids[inside]))
     return masked
@@ -237,11 +237,11 @@ def _token_notes(
 ) -> ProbeNotes:
     several = set()
     unknown = set()
-    for question, read in zip(questions, masked, strict=True):
+    for question, masked_prompt in zip(questions, masked, strict=True):
         option = question.filled.words
-        if len(read.tokens) > 1:
+        if len(masked_prompt.tokens) > 1:
             several.add(option)
-        if text.tokenizer.unk_token_id in read.tokens:
+        if text.tokenizer.unk_token_id in masked_prompt.tokens:
             unknown.add(option)
     return {"several_tokens": sorted(several), "unknown_tokens": sorted(unknown)}
 
@@ -275,10 +275,10 @@ def fill_prompt(prompt: str, word: str) -> TextSpan:
 
 
 def tokenize_spans(
-    parts: Sequence[TextSpan], text: TextRowEncoder | None, clip: ClipRowEncoder | None = None
+    spans: Sequence[TextSpan], text: TextRowEncoder | None, clip: ClipRowEncoder | None = None
 ) -> list[Sample]:
     """The spans' texts, tokenised for a text encoder or CLIP; raises InputError if too long."""
-    examples = [Example(part.text, part.text) for part in parts]
+    examples = [Example(span.text, span.text) for span in spans]
     samples = TextDataset(examples, text, clip).get(range(len(examples)))
     for sample in samples:
         if sample.truncated_tokens:
@@ -289,13 +289,13 @@ def tokenize_spans(
     return samples
 
 
-def tokens_of_span(part: TextSpan, row: TextRow) -> np.ndarray:
+def tokens_of_span(span: TextSpan, row: TextRow) -> np.ndarray:
     """Which tokens (T,) of a row belong to a span's words; raises InputError if none does."""
-    words = word_spans(part.text)
-    overlaps = (words[:, 0] < part.stop) & (words[:, 1] > part.start)
+    words = word_spans(span.text)
+    overlaps = (words[:, 0] < span.stop) & (words[:, 1] > span.start)
     inside = np.isin(row.word_ids, np.flatnonzero(overlaps))
     if not inside.any():
-        raise InputError(f"{part.text!r}: the tokenizer gives no tokens for {part.words!r}")
+        raise InputError(f"{span.text!r}: the tokenizer gives no tokens for {span.words!r}")
     return inside
 
 
@@ -329,9 +329,9 @@ class WordStateEncoder(NamedTuple):
     unknown: int | None
     """Id of the unknown token; None without one."""
 
-    def of(self, parts: Sequence[TextSpan]) -> list[Tensor]:
+    def span_states(self, spans: Sequence[TextSpan]) -> list[Tensor]:
         """The state (D,) of each span; raises InputError for long texts and empty spans."""
-        return self.states(parts, self.samples(parts))
+        return self.states(spans, self.samples(spans))
 
 
 @torch.no_grad()
@@ -359,24 +359,28 @@ def noun_states(
         raise InputError("--templates: expected at least one sentence with {} for the noun")
     reader = load_word_state_encoder(source, layer, max_length)
     distinct = list(dict.fromkeys(nouns))
-    found = NounStates({}, {}, [])
-    for some in iterate_texts(distinct):
-        by_frame = [reader.of([fill_slot(frame, SLOT, noun) for noun in some]) for frame in frames]
-        _words(reader, some, frames[0], found)
-        for noun, *vectors in zip(some, *by_frame, strict=True):
-            found.states[noun] = torch.stack(vectors).mean(0).numpy()
-    return found
+    result = NounStates({}, {}, [])
+    for batch in iterate_texts(distinct):
+        by_frame = [
+            reader.span_states([fill_slot(frame, SLOT, noun) for noun in batch]) for frame in frames
+        ]
+        _add_word_embeddings(reader, batch, frames[0], result)
+        for noun, *vectors in zip(batch, *by_frame, strict=True):
+            result.states[noun] = torch.stack(vectors).mean(0).numpy()
+    return result
 
 
-def _words(reader: WordStateEncoder, nouns: Sequence[str], frame: str, found: NounStates) -> None:
+def _add_word_embeddings(
+    reader: WordStateEncoder, nouns: Sequence[str], frame: str, result: NounStates
+) -> None:
     """Add the nouns' word embeddings, of their tokens inside a sentence (with leading space)."""
-    parts = [fill_slot(frame, SLOT, noun) for noun in nouns]
-    for noun, part, sample in zip(nouns, parts, reader.samples(parts), strict=True):
+    spans = [fill_slot(frame, SLOT, noun) for noun in nouns]
+    for noun, span, sample in zip(nouns, spans, reader.samples(spans), strict=True):
         row = reader.row(sample)
-        tokens = row.input_ids[tokens_of_span(part, row)]
-        found.word_embeddings[noun] = reader.table[torch.from_numpy(tokens)].mean(0).numpy()
+        tokens = row.input_ids[tokens_of_span(span, row)]
+        result.word_embeddings[noun] = reader.table[torch.from_numpy(tokens)].mean(0).numpy()
         if reader.unknown in tokens:
-            found.unknown.append(noun)
+            result.unknown.append(noun)
 
 
 def load_word_state_encoder(
@@ -405,21 +409,21 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateEncode
     def row(sample: Sample) -> TextRow:
         return require(sample.text, "text", "a state")
 
-    def states(parts: Sequence[TextSpan], samples: Sequence[Sample]) -> list[Tensor]:
+    def states(spans: Sequence[TextSpan], samples: Sequence[Sample]) -> list[Tensor]:
         batch = collate(samples).to(device)
         if layer == LAST_LAYER:
             out = require(model(batch).text, "text", "a state")
         else:
             out = model.hidden_states(batch)[layer]
         means = []
-        for part, sample, padded in zip(parts, samples, out.float().cpu(), strict=True):
-            own = row(sample)
-            inside = torch.from_numpy(tokens_of_span(part, own))
-            means.append(padded[: len(own.input_ids)][inside].mean(0))
+        for span, sample, padded in zip(spans, samples, out.float().cpu(), strict=True):
+            tokens = row(sample)
+            inside = torch.from_numpy(tokens_of_span(span, tokens))
+            means.append(padded[: len(tokens.input_ids)][inside].mean(0))
         return means
 
     return WordStateEncoder(
-        samples=lambda parts: tokenize_spans(parts, text_input),
+        samples=lambda spans: tokenize_spans(spans, text_input),
         row=row,
         states=states,
         table=model.word_embeddings().weight.float().cpu(),
@@ -443,7 +447,7 @@ def _tower(source: str | Path, layer: int) -> WordStateEncoder:
         return list(features.float().cpu())
 
     return WordStateEncoder(
-        samples=lambda parts: tokenize_spans(parts, None, windows),
+        samples=lambda spans: tokenize_spans(spans, None, windows),
         row=lambda sample: require(sample.clip, "clip", "a state"),
         states=states,
         table=tower.token_embedding_weight.float().cpu(),

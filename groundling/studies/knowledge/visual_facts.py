@@ -114,11 +114,19 @@ def open_visual_facts(path: str | Path) -> FactsFile:
         return FactsFile(read_visual_facts(path), {})
     objects, left_out = read_coda(path)
     facts = []
-    for each in objects:
-        if MASK not in "".join(each.prompts.values()):
-            raise InputError(f"{path}: {each.noun!r} has no sentence with {MASK}")
+    for coda_object in objects:
+        if MASK not in "".join(coda_object.prompts.values()):
+            raise InputError(f"{path}: {coda_object.noun!r} has no sentence with {MASK}")
         facts.append(
-            VisualFact(each.id, each.noun, "color", COLOURS, each.shares, "", each.prompts)
+            VisualFact(
+                coda_object.id,
+                coda_object.noun,
+                "color",
+                COLOURS,
+                coda_object.shares,
+                "",
+                coda_object.prompts,
+            )
         )
     return FactsFile(facts, left_out, companion_files(path))
 
@@ -195,8 +203,8 @@ class _FactLine:
                 f"{fact.id} is on an earlier line with another label, other options or the same template_idx"
             )
 
-    def fail(self, what: str) -> NoReturn:
-        raise InputError(f"{self.path}, line {self.number}: {what}")
+    def fail(self, reason: str) -> NoReturn:
+        raise InputError(f"{self.path}, line {self.number}: {reason}")
 
     # -- layouts -------------------------------------------------------------------------------------------------------
 
@@ -376,27 +384,27 @@ def read_coda(path: str | Path) -> tuple[list[CodaObject], dict[str, int]]:
     objects, templates = companion_files(path)
     answers, skipped = _answers(Path(path))
     sentences = _sentences(templates)
-    kept = []
+    listed = []
     disagreeing = 0
-    unseen = 0
+    unannotated = 0
     for where, row in read_json_lines(objects, ("class_id", "ngram")):
-        given = answers.pop(row["class_id"], None)
-        if given is None:
-            unseen += 1
+        shares = answers.pop(row["class_id"], None)
+        if shares is None:
+            unannotated += 1
             continue
-        agreeing = _agreeing(np.stack(given))
-        disagreeing += len(given) - len(agreeing)
-        prompts = _filled(sentences, row, where)
-        kept.append(CodaObject(row["class_id"], row["ngram"], agreeing.mean(0), prompts))
-    if not kept:
+        agreeing = _agreeing(np.stack(shares))
+        disagreeing += len(shares) - len(agreeing)
+        prompts = _fill_templates(sentences, row, where)
+        listed.append(CodaObject(row["class_id"], row["ngram"], agreeing.mean(0), prompts))
+    if not listed:
         raise InputError(f"{objects}: no object has a class_id of {path}")
     left_out = {
         "skipped_annotations": skipped,
         "disagreeing_annotations": disagreeing,
         "objects_not_listed": len(answers),
-        "objects_not_annotated": unseen,
+        "objects_not_annotated": unannotated,
     }
-    return kept, left_out
+    return listed, left_out
 
 
 def _answers(path: Path) -> tuple[dict[str, list[np.ndarray]], int]:
@@ -440,18 +448,22 @@ def _agreeing(shares: np.ndarray) -> np.ndarray:
 
 def _sentences(path: Path) -> dict[str, str]:
     """Sentences with a mask, by index among all templates, sorted (the release's template_idx)."""
-    what = f"{path}: expected CoDa's YAML, `templates:` as a list of a `name` and its `templates`"
-    with convert_errors(what, errors=(yaml.YAMLError, KeyError, TypeError)):
+    expected = (
+        f"{path}: expected CoDa's YAML, `templates:` as a list of a `name` and its `templates`"
+    )
+    with convert_errors(expected, errors=(yaml.YAMLError, KeyError, TypeError)):
         content = yaml.safe_load(read_text(path))
         groups = [(group["name"], list(group["templates"])) for group in content["templates"]]
-    texts = sorted((str(text), name) for name, some in groups for text in some)
+    texts = sorted((str(text), name) for name, members in groups for text in members)
     masked = {str(n): text for n, (text, name) in enumerate(texts) if name == MASKED}
     if not masked:
         raise InputError(f"{path}: no group of templates is named {MASKED}")
     return masked
 
 
-def _filled(sentences: Mapping[str, str], row: Mapping[str, Any], where: str) -> dict[str, str]:
+def _fill_templates(
+    sentences: Mapping[str, str], row: Mapping[str, Any], where: str
+) -> dict[str, str]:
     """The sentences that an object has all words for; some objects have no singular."""
     for name in WORDS:
         if name not in row or not isinstance(row[name], str | None):

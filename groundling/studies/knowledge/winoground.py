@@ -102,32 +102,34 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
     """
     examples = read_winoground(config.data)
     sources = [config.model, *([config.other] if config.other else [])]
-    kept = run.folder / "features"
-    found = []
+    cache_folder = run.folder / "features"
+    models = []
     for source in sources:
-        match = _matcher(config, source, run.state.device, kept)
-        found.append(_found(source, match, examples))
-    worth = np.concatenate([of_model.item_scores for of_model in found], 1)
+        match = _matcher(config, source, run.state.device, cache_folder)
+        models.append(_model_scores(source, match, examples))
+    credits = np.concatenate([of_model.item_scores for of_model in models], 1)
     groups: dict[str, list[int]] = {ALL: list(range(len(examples)))}
     for number, example in enumerate(examples):
         for tag in example.tags:
             groups.setdefault(tag, []).append(number)
-    estimates = {name: bootstrap_means(worth[numbers], name) for name, numbers in groups.items()}
+    estimates = {name: bootstrap_means(credits[numbers], name) for name, numbers in groups.items()}
     count = len(WINOGROUND_RULES)
-    result: dict[str, Any] = found[0].summary | {
+    result: dict[str, Any] = models[0].summary | {
         "chance": {rule.name: rule.chance for rule in WINOGROUND_RULES},
         "scores": {name: as_json(WINOGROUND_RULES, one) for name, one in estimates.items()},
     }
     if config.other:
-        others = {name: as_json(WINOGROUND_RULES, one, count) for name, one in estimates.items()}
-        result["other"] = found[1].summary | {"scores": others}
+        other_scores = {
+            name: as_json(WINOGROUND_RULES, one, count) for name, one in estimates.items()
+        }
+        result["other"] = models[1].summary | {"scores": other_scores}
         result["difference"] = {
             name: as_json(WINOGROUND_RULES, paired_difference(one, count))
             for name, one in estimates.items()
         }
     if run.state.is_main_process:
-        _write_items(run.folder / "items.jsonl", examples, found)
-        shutil.rmtree(kept, ignore_errors=True)
+        _write_items(run.folder / "items.jsonl", examples, models)
+        shutil.rmtree(cache_folder, ignore_errors=True)
     return result
 
 
@@ -142,24 +144,33 @@ class _PairScores(NamedTuple):
     """(N, rules): 1 where a rule holds."""
 
 
-def _matcher(config: WinogroundConfig, source: str, device: torch.device, kept: Path) -> Matcher:
-    """The model's matcher, which scores captions and images; `kept`: a folder for features."""
+def _matcher(
+    config: WinogroundConfig, source: str, device: torch.device, cache_folder: Path
+) -> Matcher:
+    """The model's matcher, which scores captions and images; `cache_folder`: a folder for features."""
     # With --regions, --model must read regions, but the other model may be a CLIP.
-    if config.shown.regions and (source == config.model or is_single_stream(source)):
-        regions = RegionSettings(**vars(config.shown))
-        looks_at = ImageInputBuilder(regions, what="split of Winoground")
-        return MatchHeadMatcher(source, looks_at, [TEST], device, config.max_length)
+    if config.image_settings.regions and (source == config.model or is_single_stream(source)):
+        regions = RegionSettings(**vars(config.image_settings))
+        inputs = ImageInputBuilder(regions, dataset_noun="split of Winoground")
+        return MatchHeadMatcher(source, inputs, [TEST], device, config.max_length)
     folder = Path(config.data)
-    beside = (folder.parent if folder.name == FILE else folder) / "images"
-    return CosineMatcher(source, config.shown.images or str(beside), device, FeatureCache(kept))
+    default_images = (folder.parent if folder.name == FILE else folder) / "images"
+    return CosineMatcher(
+        source,
+        config.image_settings.images or str(default_images),
+        device,
+        FeatureCache(cache_folder),
+    )
 
 
-def _found(source: str, match: Matcher, examples: Sequence[WinogroundExample]) -> _PairScores:
+def _model_scores(
+    source: str, match: Matcher, examples: Sequence[WinogroundExample]
+) -> _PairScores:
     """A model's scores of the examples."""
     scores, cut = _scores(examples, match)
-    told = {"model": source, "measure": match.measure, "cut_captions": cut}
+    summary = {"model": source, "measure": match.measure, "cut_captions": cut}
     return _PairScores(
-        told, scores, np.stack([rule.item_score(scores) for rule in WINOGROUND_RULES], 1)
+        summary, scores, np.stack([rule.item_score(scores) for rule in WINOGROUND_RULES], 1)
     )
 
 
@@ -171,34 +182,36 @@ def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.n
             for caption in example.captions:
                 name = f"{example.id}/{len(rows) % 4}"
                 rows.append(Example(name, caption, images=(image,)))
-    found = match(rows, TEST)
-    cut = int((found.truncated_tokens > 0).sum()) // 2
+    matched = match(rows, TEST)
+    cut = int((matched.truncated_tokens > 0).sum()) // 2
     if cut:
         print_notes([f"truncated {cut:,} of {2 * len(examples):,} captions at their end"])
     # Captions with equal tokens get equal scores with an image, independent of the batch.
-    read = [found.token_digests[start : start + 2] for start in range(0, len(rows), 2)]
-    alike = equalise_identical_texts(require_finite(found.scores.reshape(-1, 2)), read)
-    return alike.reshape(-1, 4), cut
+    token_digests = [matched.token_digests[start : start + 2] for start in range(0, len(rows), 2)]
+    equalised = equalise_identical_texts(
+        require_finite(matched.scores.reshape(-1, 2)), token_digests
+    )
+    return equalised.reshape(-1, 4), cut
 
 
 def _write_items(
-    path: Path, examples: Sequence[WinogroundExample], found: Sequence[_PairScores]
+    path: Path, examples: Sequence[WinogroundExample], models: Sequence[_PairScores]
 ) -> None:
     """One JSON line per example: tags, scores, rules that hold; the other model's under `other`."""
     with whole_file(path) as file:
         for number, example in enumerate(examples):
             line: dict[str, Any] = {"id": example.id, "tags": example.tags}
-            first, *others = [_item(of_model, number) for of_model in found]
+            first, *other_lines = [_item(of_model, number) for of_model in models]
             line |= first
-            if others:
-                line["other"] = others[0]
+            if other_lines:
+                line["other"] = other_lines[0]
             file.write(json_text(line) + "\n")
 
 
-def _item(found: _PairScores, number: int) -> dict[str, Any]:
+def _item(of_model: _PairScores, number: int) -> dict[str, Any]:
     """A model's scores of an example, and which rules hold."""
-    holds = zip(WINOGROUND_RULES, found.item_scores[number], strict=True)
-    scores = found.scores[number].round(6).tolist()
+    holds = zip(WINOGROUND_RULES, of_model.item_scores[number], strict=True)
+    scores = of_model.scores[number].round(6).tolist()
     return {"scores": scores, **{rule.name: bool(value) for rule, value in holds}}
 
 
@@ -216,9 +229,9 @@ def format_winoground(result: dict[str, Any]) -> str:
     return format_table(rows)
 
 
-def _row(name: str, found: dict[str, Any], sign: str = "") -> dict[str, str]:
-    row = {"": name, "items": f"{found['items']:,}"}
+def _row(name: str, scores: dict[str, Any], sign: str = "") -> dict[str, str]:
+    row = {"": name, "items": f"{scores['items']:,}"}
     for rule in WINOGROUND_RULES:
-        low, high = (100 * end for end in found[f"{rule.name}_interval"])
-        row[rule.name] = f"{100 * found[rule.name]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+        low, high = (100 * end for end in scores[f"{rule.name}_interval"])
+        row[rule.name] = f"{100 * scores[rule.name]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
     return row

@@ -101,7 +101,7 @@ heads.
 
 def count_parameters(name: str) -> dict[str, Any]:
     """`{"name", "total", "components"}` of a preset or a model folder, in parameters; raises InputError for others."""
-    parts = _parts(name)
+    parts = _components(name)
     counts = {
         part: sum(parameter.numel() for parameter in module.parameters())
         for part, module in parts.items()
@@ -109,7 +109,7 @@ def count_parameters(name: str) -> dict[str, Any]:
     return {"name": name, "total": sum(counts.values()), "components": counts}
 
 
-def _parts(name: str) -> dict[str, nn.Module]:
+def _components(name: str) -> dict[str, nn.Module]:
     folder = Path(name)
     if (folder / LAYERS).exists() or (folder / JOIN).exists():
         return dict(load_encoder(name).named_children())

@@ -164,7 +164,7 @@ class QuickstartConfig(Settings):
     processes: Annotated[int, at_least(1)] = 2
     """Parallel runs, one thread each."""
     full: bool = False
-    """Run all arms, a teacher with shuffled images included, and every probe, as in \
+    """Run all arms, a teacher with redrawn attributes included, and every probe, as in \
 docs/results.md, section 1, which takes four times as long; off: one arm that transfers visual \
 attributes, and the control."""
     scale: Annotated[float, above(0)] = 1.0

@@ -125,24 +125,24 @@ def draw_attributes(rng: Generator) -> VisualAttributes:
     return tuple(values[i] for values, i in zip(ATTRIBUTES.values(), places, strict=True))
 
 
-def phrase(rng: Generator, name: str, looks: VisualAttributes, stated: float) -> str:
-    """A noun, with probability `stated` after one attribute; without a name, "thing" after two to four attributes.
+def phrase(rng: Generator, name: str, attributes: VisualAttributes, stated_rate: float) -> str:
+    """A noun, with probability `stated_rate` after one attribute; without a name, "thing" after two to four attributes.
 
     The shape of a "thing" is always stated: a contrastive teacher learns it last, and only from captions.
     """
     order = rng.permutation(4)
     bias = rng.random()
-    others = int(rng.integers(1, 4))
+    number_of_others = int(rng.integers(1, 4))
     if name:
-        return f"{looks[order[0]]} {name}" if bias < stated else name
-    told = {SHAPE}
-    told.update([i for i in order if i != SHAPE][:others])
-    words = [looks[i] for i in SPOKEN if i in told]
+        return f"{attributes[order[0]]} {name}" if bias < stated_rate else name
+    mentioned = {SHAPE}
+    mentioned.update([i for i in order if i != SHAPE][:number_of_others])
+    words = [attributes[i] for i in SPOKEN if i in mentioned]
     return " ".join([*words, "thing"])
 
 
-def sentence(rng: Generator, nouns: Sequence[Noun], stated: float) -> str:
-    """A line of text about `nouns`; each mention states an attribute with probability `stated`."""
+def sentence(rng: Generator, nouns: Sequence[Noun], stated_rate: float) -> str:
+    """A line of text about `nouns`; each mention states an attribute with probability `stated_rate`."""
     template = _template(rng)
     chosen = [nouns[i] for i in rng.permutation(len(nouns))[:2]]
     mentions = iter(chosen * 2)
@@ -153,9 +153,9 @@ def sentence(rng: Generator, nouns: Sequence[Noun], stated: float) -> str:
         if token in ("N", "O"):
             noun = next(mentions)
             if token == "N" or rng.random() < 0.6:
-                words.append(phrase(rng, noun.name, noun.attributes, stated))
+                words.append(phrase(rng, noun.name, noun.attributes, stated_rate))
             else:
-                words.append(phrase(rng, "", draw_attributes(rng), stated))
+                words.append(phrase(rng, "", draw_attributes(rng), stated_rate))
         elif token == "T":
             words.append(next(things))
         elif token == "P":
@@ -220,18 +220,18 @@ def _one_hot(combinations: np.ndarray, counts: list[int]) -> np.ndarray:
 
 def _pick(rng: Generator, nouns: int, one_hot: np.ndarray) -> list[int]:
     """Choose each noun's combination: first unused visual attributes, then rare values and value pairs, then chance."""
-    looks = np.arange(len(one_hot)) // len(FRAMES)
-    taken = np.zeros(len(one_hot))
+    attribute_sets = np.arange(len(one_hot)) // len(FRAMES)
+    uses = np.zeros(len(one_hot))
     together = np.zeros((one_hot.shape[1], one_hot.shape[1]))
     weights = 1 + 4 * np.eye(len(together))  # single values weigh five times as much as pairs
     picks: list[int] = []
     for _ in range(nouns):
-        repeats = 1e6 * taken[looks]
+        repeats = 1e6 * uses[attribute_sets]
         commonness = ((one_hot @ together) * one_hot).sum(axis=1)
         cost = repeats + commonness + rng.random(len(one_hot))
         pick = int(cost.argmin())
         picks.append(pick)
-        taken[looks[pick]] += 1
+        uses[attribute_sets[pick]] += 1
         picked = one_hot[pick]
         together += np.outer(picked, picked) * weights
     return picks
@@ -241,13 +241,13 @@ def _split(
     rng: Generator, test: int, dev: int, values: np.ndarray, one_hot: np.ndarray
 ) -> np.ndarray:
     """The split of each noun (N,): test and dev take nouns with values that are still rare in the split."""
-    looks = values[:, :-1]
+    attributes = values[:, :-1]
     splits = np.full(len(values), "train")
     for split in ["test"] * test + ["dev"] * dev:
         inside = splits == split
         commonness = 2 * one_hot @ one_hot[inside].sum(axis=0)
         # Ties prefer a noun with one similar noun in the split: the probe "odd" needs such pairs.
-        shared = (looks[:, None, :] == looks[None, inside, :]).sum(axis=2)
+        shared = (attributes[:, None, :] == attributes[None, inside, :]).sum(axis=2)
         look_alikes = (shared == len(ATTRIBUTES) - 1).sum(axis=1)
         cost = commonness + (look_alikes != 1) + rng.random(len(values))
         cost[splits != "train"] = np.inf
@@ -328,24 +328,24 @@ class NounQuestions:
                 rows.append((right[i], 1))
         return rows
 
-    def order(self, known: set[str]) -> list[LabelledSentence]:
+    def order(self, excluded: set[str]) -> list[LabelledSentence]:
         """New sentences, and the same with two words of different classes swapped, which no template produces.
 
-        `known`: sentences to exclude, such as those of the corpus.
+        `excluded`: sentences to exclude, such as those of the corpus.
         """
         rows: list[LabelledSentence] = []
         if not self.nouns:
             return rows
         names = {noun.name for noun in self.nouns}
         classes = _word_classes(names)
-        seen = set(known)
+        used = set(excluded)
         for index in range(20 * self.cap):  # attempts: many sentences are already known
             rng = self.random(f"order/{self.split}", index)
             text = sentence(rng, self.nouns, 0.0)
             swapped = _swapped(rng, text, classes)
-            if names.isdisjoint(text.split()) or text in seen or swapped in seen:
+            if names.isdisjoint(text.split()) or text in used or swapped in used:
                 continue
-            seen |= {text, swapped}
+            used |= {text, swapped}
             rows.append((text, 1))
             rows.append((swapped, 0))
             if len(rows) >= self.cap:
@@ -373,8 +373,8 @@ def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> l
 
 def _triples(nouns: list[Noun]) -> tuple[np.ndarray, np.ndarray]:
     """All (p, q, r) that each of the two `ODD_RULES` allows, as noun numbers (N, 3)."""
-    looks = np.array([noun.attributes for noun in nouns]).reshape(-1, 4)
-    shared = (looks[:, None] == looks[None]).sum(axis=2)
+    attributes = np.array([noun.attributes for noun in nouns]).reshape(-1, 4)
+    shared = (attributes[:, None] == attributes[None]).sum(axis=2)
     shared_q = shared[:, :, None]
     shared_r = shared[:, None, :]
     same = np.eye(len(nouns), dtype=bool)

@@ -14,7 +14,7 @@ def rendered_world(place: CheckedFolder, report: CheckReport) -> LayoutMatch | N
     """Check the probes and text of a world; general checks cover its captions and images."""
     if not (place.folder / MARK).is_file():
         return None
-    report.mark_seen(place.folder / MARK, place.folder / "probes")
+    report.mark_checked(place.folder / MARK, place.folder / "probes")
     for task in (TRUTH, ODD, CATEGORY, ORDER):
         for split in (
             "train",
@@ -26,4 +26,4 @@ def rendered_world(place: CheckedFolder, report: CheckReport) -> LayoutMatch | N
     return LayoutMatch()
 
 
-WORLD = DataLayout("rendered world", MARK, rendered_world, below=True)
+WORLD = DataLayout("rendered world", MARK, rendered_world, in_subfolders=True)

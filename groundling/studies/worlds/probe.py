@@ -96,10 +96,10 @@ def _run_linear_probes(
     states = noun_states(load_encoder(config.model, config.model_format), rows, config.max_length)
     probes = attributes_of(rows)
     result: dict[str, Any] = {one.name: one.score(states, rows) for one in probes}
-    looks = [one for one in probes if one.column != TEXTUAL]
-    if odd is None or not looks:
+    visual_probes = [one for one in probes if one.column != TEXTUAL]
+    if odd is None or not visual_probes:
         return result
-    shares = [one.shares(states, rows) for one in looks]
+    shares = [one.shares(states, rows) for one in visual_probes]
     names = [row["noun"] for row in rows]
     scores = {
         split: score_readout(shares, names, odd[split], ODD.file(world, split))
@@ -142,13 +142,13 @@ def _summary(runs: Sequence[Mapping[str, Any]], splits: ExamplesBySplit) -> dict
     scores = {
         split: [run["scores"][split]["accuracy"] for run in runs] for split in ("dev", "test")
     }
-    told: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for split, values in scores.items():
-        counted = [value for value, has_learned in zip(values, learned, strict=True) if has_learned]
-        told[split] = mean(counted) if counted else None
-        told[f"{split}_sd"] = stdev(counted) if len(counted) > 1 else None
-    told |= {"scores": scores, "losses": losses, "guessing_loss": guessing, "learned": learned}
-    return told
+        trained = [value for value, has_learned in zip(values, learned, strict=True) if has_learned]
+        summary[split] = mean(trained) if trained else None
+        summary[f"{split}_sd"] = stdev(trained) if len(trained) > 1 else None
+    summary |= {"scores": scores, "losses": losses, "guessing_loss": guessing, "learned": learned}
+    return summary
 
 
 def _chance(examples: Sequence[Example]) -> float:
@@ -188,14 +188,14 @@ class LinearProbe:
             rows: rows of `attribute.tsv`, one per noun.
         """
         split, labels = _splits_and_labels(rows, self.column)
-        said = _fitted(features, split, labels).predict
-        scaled = _scaled(features, split)
-        most = Counter(labels[split == "test"].tolist()).most_common(1)[0][1]
+        predict = _fit_classifier(features, split, labels).predict
+        scaled = _scale(features, split)
+        majority = Counter(labels[split == "test"].tolist()).most_common(1)[0][1]
         accuracy = {}
         for part in ("dev", "test"):
-            asked = split == part
-            accuracy[part] = float((said(scaled[asked]) == labels[asked]).mean())
-        return accuracy | {"chance": most / int((split == "test").sum())}
+            is_part = split == part
+            accuracy[part] = float((predict(scaled[is_part]) == labels[is_part]).mean())
+        return accuracy | {"chance": majority / int((split == "test").sum())}
 
     def shares(self, features: np.ndarray, rows: AttributeRows) -> np.ndarray:
         """Predicted share of each value for each noun, (nouns, values); shares sum to 1 over values.
@@ -203,7 +203,7 @@ class LinearProbe:
         Ridge regression on indicators preserves their sum, so shares need no scaling; some are below 0.
         """
         split, labels = _splits_and_labels(rows, self.column)
-        scores = _fitted(features, split, labels).decision_function(_scaled(features, split))
+        scores = _fit_classifier(features, split, labels).decision_function(_scale(features, split))
         indicators = (scores + 1) / 2  # scikit-learn regresses to -1 and 1
         if indicators.ndim == 1:  # with two values, scores are those of the second
             indicators = np.stack([1 - indicators, indicators], axis=1)
@@ -214,7 +214,7 @@ def _splits_and_labels(rows: AttributeRows, column: str) -> tuple[np.ndarray, np
     return np.array([row["split"] for row in rows]), np.array([row[column] for row in rows])
 
 
-def _scaled(features: np.ndarray, split: np.ndarray) -> np.ndarray:
+def _scale(features: np.ndarray, split: np.ndarray) -> np.ndarray:
     from sklearn.preprocessing import StandardScaler  # scikit-learn is slow to import
 
     scaler = StandardScaler()
@@ -222,18 +222,18 @@ def _scaled(features: np.ndarray, split: np.ndarray) -> np.ndarray:
     return np.asarray(scaler.transform(features))
 
 
-def _fitted(features: np.ndarray, split: np.ndarray, labels: np.ndarray) -> RidgeClassifier:
+def _fit_classifier(features: np.ndarray, split: np.ndarray, labels: np.ndarray) -> RidgeClassifier:
     """The classifier with the ridge penalty that is best on dev nouns."""
     from sklearn.linear_model import RidgeClassifier
 
-    scaled = _scaled(features, split)
-    tried = []
+    scaled = _scale(features, split)
+    classifiers = []
     for strength in STRENGTHS:
         classifier = RidgeClassifier(alpha=strength)
         classifier.fit(scaled[split == "train"], labels[split == "train"])
-        tried.append(classifier)
-    asked = split == "dev"
-    return max(tried, key=lambda one: float(one.score(scaled[asked], labels[asked])))
+        classifiers.append(classifier)
+    is_dev = split == "dev"
+    return max(classifiers, key=lambda one: float(one.score(scaled[is_dev], labels[is_dev])))
 
 
 def score_readout(
@@ -253,20 +253,22 @@ def score_readout(
     Raises:
         InputError: A sentence does not contain three different nouns.
     """
-    alike = sum(one @ one.T for one in shares)
+    similarity = sum(one @ one.T for one in shares)
     number = {name: place for place, name in enumerate(names)}
     longest_first = sorted(map(re.escape, names), key=len, reverse=True)
     pattern = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
     right = []
     for example in examples:
-        named = pattern.findall(example.text)
-        if len(set(named)) != 3 or len(named) != 3:
+        mentioned = pattern.findall(example.text)
+        if len(set(mentioned)) != 3 or len(mentioned) != 3:
             raise InputError(
-                f"{path}, index {example.official_id}: {example.text!r} contains {len(named)} nouns of attribute.tsv, "
-                "expected three different ones; give a file with other questions another name than `odd`"
+                f"{path}, index {example.official_id}: {example.text!r} contains {len(mentioned)} nouns of "
+                "attribute.tsv, expected three different ones; give a file with other questions another name than `odd`"
             )
-        asked, first, second = (number[name] for name in named)
-        right.append((alike[asked, first] > alike[asked, second]) == bool(example.label))
+        subject, first, second = (number[name] for name in mentioned)
+        right.append(
+            (similarity[subject, first] > similarity[subject, second]) == bool(example.label)
+        )
     return float(np.mean(right))
 
 
@@ -280,50 +282,50 @@ def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]
     """
     path = Path(folder) / "probes" / "attribute.tsv"
     header = read_header(path)
-    asked = list(columns) or [name for name in header if name not in FIXED]
-    if not asked:
+    attributes = list(columns) or [name for name in header if name not in FIXED]
+    if not attributes:
         raise InputError(
             f"{path}, line 1: no attribute; expected a further column besides {', '.join(FIXED)}"
         )
     rows = []
-    seen: set[str] = set()
-    for line, row in read_tsv(path, (*FIXED, *asked)):
+    nouns: set[str] = set()
+    for line, row in read_tsv(path, (*FIXED, *attributes)):
         where = f"{path}, line {line}"
         if row["split"] not in SPLITS:
             raise InputError(f"{where}: split {row['split']!r}, expected {', '.join(SPLITS)}")
         if not _words_of(row["sentence"], row["noun"]):
             raise InputError(f"{where}: the sentence {row['sentence']!r} lacks {row['noun']!r}")
-        if row["noun"] in seen:
+        if row["noun"] in nouns:
             raise InputError(f"{where}: repeated noun {row['noun']!r}")
-        for column in asked:
+        for column in attributes:
             if not row[column].strip():
                 raise InputError(
                     f"{where}: no value for {column!r}; add one, or choose other columns with --columns"
                 )
-        seen.add(row["noun"])
+        nouns.add(row["noun"])
         rows.append(row)
     for split in SPLITS:
         if all(row["split"] != split for row in rows):
             raise InputError(
                 f"{path}: no noun of split {split}; expected nouns of {', '.join(SPLITS)}"
             )
-    for column in asked:
+    for column in attributes:
         _check_values(path, rows, column)
     return rows
 
 
 def _check_values(path: Path, rows: AttributeRows, column: str) -> None:
     """Raises InputError for an attribute that cannot be learned from the train nouns."""
-    known = {row[column] for row in rows if row["split"] == "train"}
-    others = {row[column] for row in rows if row["split"] != "train"}
-    wrong = ""
-    if len(known) < 2:
-        wrong = "all train nouns have the same value"
-    elif known.isdisjoint(others):
-        wrong = "no dev or test noun has a value that a train noun has"
-    if wrong:
+    train_values = {row[column] for row in rows if row["split"] == "train"}
+    held_out_values = {row[column] for row in rows if row["split"] != "train"}
+    fault = ""
+    if len(train_values) < 2:
+        fault = "all train nouns have the same value"
+    elif train_values.isdisjoint(held_out_values):
+        fault = "no dev or test noun has a value that a train noun has"
+    if fault:
         raise InputError(
-            f"{path}: column {column!r} cannot be probed, {wrong}; choose other columns with --columns"
+            f"{path}: column {column!r} cannot be probed, {fault}; choose other columns with --columns"
         )
 
 
@@ -335,10 +337,10 @@ def attributes_of(rows: AttributeRows) -> list[LinearProbe]:
 def _words_of(sentence: str, noun: str) -> range:
     """Word numbers of the noun's first occurrence in a sentence; empty if there is none."""
     words = [sentence[start:stop] for start, stop in word_spans(sentence)]
-    wanted = [noun[start:stop] for start, stop in word_spans(noun)]
-    for start in range(len(words) - len(wanted) + 1):
-        if words[start : start + len(wanted)] == wanted:
-            return range(start, start + len(wanted))
+    noun_words = [noun[start:stop] for start, stop in word_spans(noun)]
+    for start in range(len(words) - len(noun_words) + 1):
+        if words[start : start + len(noun_words)] == noun_words:
+            return range(start, start + len(noun_words))
     return range(0)
 
 

@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.train_clip import COMMAND as TEACH
-from groundling.commands.train_clip import TeachConfig
+from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.rng import derive_seed
 from groundling.data.tables import lines_of
 from groundling.runs.folder import read_json, whole_folder
@@ -124,7 +124,7 @@ ABOUT = {
     "XDBERT as published": "MLM with cross-attention to the teacher's text tower, as in XDBERT",
     "L1": "MLM and an L1 loss between its states and the teacher's features",
     "contrastive": "MLM and a contrastive loss between its states and the teacher's features",
-    "contrastive, blind teacher": "as contrastive, with a teacher whose images redraw every noun's visual attributes",
+    "contrastive, redrawn attributes": "as contrastive, with a teacher whose images show redrawn visual attributes",
 }
 """Descriptions of the arms."""
 TERMS = {
@@ -142,8 +142,8 @@ TERMS = {
     NOTHING: f"The probe's training loss stayed above {100 * LEARNED:.0f} % of the guessing loss. This shows nothing "
     "about the arm's knowledge: longer fine-tuning might succeed.",
     "guessing": "Accuracy of the majority class.",
-    "blind teacher": "A control teacher, trained on the same scenes with every noun's visual attributes redrawn in "
-    "each image. Gains from this teacher do not come from images.",
+    "redrawn attributes": "A control teacher, trained on the same scenes with every noun's visual attributes redrawn "
+    "in each image. Gains from this teacher do not come from images.",
 }
 """Glossary of the page."""
 
@@ -164,14 +164,14 @@ def table_rows(arms: ArmResults, split: str = "test") -> list[dict[str, str]]:
     return [*rows, guessing]
 
 
-def _cell(found: ProbeResult, split: str) -> str:
+def _cell(result: ProbeResult, split: str) -> str:
     """An accuracy with its standard deviation over probe seeds, and the number of seeds that trained if not all."""
-    if found[split] is None:
+    if result[split] is None:
         return NOTHING
-    cell = f"{found[split]:.2f}"
-    if found.get(f"{split}_sd") is not None:
-        cell += f" ± {found[f'{split}_sd']:.2f}"
-    learned = found.get("learned", ())
+    cell = f"{result[split]:.2f}"
+    if result.get(f"{split}_sd") is not None:
+        cell += f" ± {result[f'{split}_sd']:.2f}"
+    learned = result.get("learned", ())
     if not all(learned):
         cell += f" ({sum(learned)} of {len(learned)})"
     return cell
@@ -216,11 +216,11 @@ def _difference(arms: ArmResults, name: str, test: str, split: str) -> str:
 
 def describe_visual_result(arms: ArmResults, name: str, split: str = "test") -> str:
     """Whether an arm's visual probes show transfer of visual attributes."""
-    found = [arms[name][test][split] for test in VISUAL]
-    seen = [accuracy is not None and accuracy >= SEES for accuracy in found]
-    if all(seen):
+    accuracies = [arms[name][test][split] for test in VISUAL]
+    reached = [accuracy is not None and accuracy >= SEES for accuracy in accuracies]
+    if all(reached):
         return "transferred"
-    if any(seen):
+    if any(reached):
         return "partly transferred"
     return "not transferred"
 
@@ -232,7 +232,7 @@ def write_page(out: Path, result: Mapping[str, Any]) -> None:
     """Write `out/report.html` and `out/report.png` of a quickstart's `result`."""
     arms = result["arms"]
     control = next(iter(arms))
-    asked = VISUAL | READ_OUT | TEXTUAL
+    panels = VISUAL | READ_OUT | TEXTUAL
     write_report(
         out / "report.html",
         "Does a text encoder learn visual attributes?",
@@ -244,7 +244,7 @@ def write_page(out: Path, result: Mapping[str, Any]) -> None:
                 [f"Accuracy minus that of {control}, on the same nouns."],
                 rows=_difference_rows(arms),
             ),
-            ReportSection("Questions", FIGURE, figure=_figure(arms, asked, out / "report.png")),
+            ReportSection("Questions", FIGURE, figure=_figure(arms, panels, out / "report.png")),
             ReportSection(
                 "Attributes predicted from the noun's state", figure=_figure(arms, LINEAR)
             ),
@@ -275,12 +275,12 @@ def _summary(arms: ArmResults) -> str:
         "partly transferred": "Partly transferred",
     }
     groups["not transferred"] = "Not transferred"
-    told = []
+    sentences = []
     for word, group in groups.items():
         names = [name for name in arms if describe_visual_result(arms, name) == word]
         if names:
-            told.append(f"{group}: {'; '.join(names)}.")
-    return " ".join(told)
+            sentences.append(f"{group}: {'; '.join(names)}.")
+    return " ".join(sentences)
 
 
 def _arm_rows(arms: ArmResults) -> list[TableRow]:
@@ -308,27 +308,29 @@ def _difference_rows(arms: ArmResults) -> list[TableRow]:
 
 def _figure(arms: ArmResults, probes: Mapping[str, str], path: Path | None = None) -> str:
     """Figure of all arms' test accuracies, also as PNG at `path`."""
-    shown = []
+    panels = []
     for test, label in probes.items():
-        scores = {name: _seeds(found[test]) for name, found in arms.items()}
+        scores = {name: _seeds(results[test]) for name, results in arms.items()}
         words = dict.fromkeys(arms, NOTHING)
         chance = next(iter(arms.values()))[test]["chance"]
-        shown.append(ScorePanel(label, chance, scores, words))
+        panels.append(ScorePanel(label, chance, scores, words))
 
-    told = []
+    descriptions = []
     for test, label in probes.items():
-        cells = [f"{name} {_cell(found[test], 'test')}" for name, found in arms.items()]
-        told.append(f"{label}: {', '.join(cells)}")
+        cells = [f"{name} {_cell(results[test], 'test')}" for name, results in arms.items()]
+        descriptions.append(f"{label}: {', '.join(cells)}")
     return in_two_widths(
-        partial(score_panels, shown), "Accuracy on held-out nouns. " + "; ".join(told), path
+        partial(score_panels, panels),
+        "Accuracy on held-out nouns. " + "; ".join(descriptions),
+        path,
     )
 
 
-def _seeds(found: ProbeResult) -> list[float]:
+def _seeds(result: ProbeResult) -> list[float]:
     """Accuracies of the seeds whose probe trained; for probes without seeds, the single accuracy."""
-    if "learned" not in found:
-        return [found["test"]]
-    by_seed = zip(found["scores"]["test"], found["learned"], strict=True)
+    if "learned" not in result:
+        return [result["test"]]
+    by_seed = zip(result["scores"]["test"], result["learned"], strict=True)
     return [score for score, has_learned in by_seed if has_learned]
 
 
@@ -372,7 +374,7 @@ def _scenes(world: Path) -> list[ReportImage]:
 
 
 # Chosen on the dev nouns of world 100; docs/results.md lists the alternatives.
-TEACHER = TeachConfig(
+TEACHER = TrainClipConfig(
     size=32,
     patch_size=16,
     vision_tower=(192, 2),
@@ -393,7 +395,7 @@ TEACHING = TrainConfig(
     save_every=300,
     cpu=True,
 )
-BLIND_TEACHING = replace(TEACHING, steps=250)  # without attributes to learn, only caption wording
+REDRAWN_TEACHING = replace(TEACHING, steps=250)  # without attributes to learn, only caption wording
 PRETRAINING = TrainConfig(
     steps=1500,
     batch=64,
@@ -442,7 +444,7 @@ SHORT_PROBES = {
 }
 """Probes of the short quickstart."""
 
-BLIND = "teacher-blind"
+REDRAWN_TEACHER = "teacher-redrawn"
 """Job and folder of the teacher that is trained on scenes with redrawn visual attributes."""
 
 ARMS = {
@@ -450,13 +452,13 @@ ARMS = {
     "XDBERT as published": ("xdbert", "teacher", 0.0),
     "L1": ("l1", "teacher", 0.3),
     "contrastive": ("contrastive", "teacher", 1.0),
-    "contrastive, blind teacher": ("contrastive", BLIND, 1.0),
+    "contrastive, redrawn attributes": ("contrastive", REDRAWN_TEACHER, 1.0),
 }
 """Objectives, teacher, and distillation weight of each arm.
 
 XDBERT reads blocks, as in its paper: of exactly 32 tokens here, the encoder's maximum length (512 in the paper). The
-other arms read the same text by lines; a block contains about four. The blind teacher is trained on the same scenes
-with every noun's visual attributes redrawn.
+other arms read the same text by lines; a block contains about four. The last arm's teacher is trained on the same
+scenes with every noun's visual attributes redrawn.
 """
 
 SHORT_ARMS = ("MLM only (control)", "contrastive")
@@ -465,19 +467,19 @@ SHORT_ARMS = ("MLM only (control)", "contrastive")
 LAST_FILES = {
     "text": "world.json",
     "images": "captions_dev.json",
-    "blind images": "captions_blind_dev.json",
+    "redrawn images": "captions_redrawn_dev.json",
 }
 """The file that is written last for each part of a world."""
 
 
 def render(world: World, folder: Path, part: str) -> None:
-    """Write one part of a world, "text", "images" or "blind images", unless it is already complete."""
+    """Write one part of a world, "text", "images" or "redrawn images", unless it is already complete."""
     if (folder / LAST_FILES[part]).exists():
         return
     if part == "text":
         world.write_text(folder)
     else:
-        world.write_images(folder, blind=part == "blind images")
+        world.write_images(folder, redraw_attributes=part == "redrawn images")
 
 
 def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
@@ -491,8 +493,8 @@ def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
     results = run_jobs(plan.jobs(), config.processes, print)
     arms = {}
     for name in plan.arms:
-        every = [results[_probes_of(name, part)] for part in plan.probes]
-        arms[name] = {question: found for part in every for question, found in part.items()}
+        of_arm = [results[_probes_of(name, part)] for part in plan.probes]
+        arms[name] = {question: scores for part in of_arm for question, scores in part.items()}
     result = {
         "arms": arms,
         "retrieval": results["teacher"]["retrieval"],
@@ -544,18 +546,20 @@ class _QuickstartPlan:
             Job("images", render, (world, self.world, "images")),
             Job("text", render, (world, self.world, "text")),
             Job("new encoder", new_encoder, (self.corpus, untrained, self.config.seed), ("text",)),
-            self._teacher("teacher", "", self._teaching, after="images"),
+            self._teacher("teacher", "", self._teacher_training, after="images"),
             self._text_encoder(untrained),
         ]
-        if any(ARMS[name][1] == BLIND for name in self.arms):
-            jobs.append(Job("blind images", render, (world, self.world, "blind images")))
-            jobs.append(self._teacher(BLIND, "_blind", BLIND_TEACHING, after="blind images"))
+        if any(ARMS[name][1] == REDRAWN_TEACHER for name in self.arms):
+            jobs.append(Job("redrawn images", render, (world, self.world, "redrawn images")))
+            jobs.append(
+                self._teacher(REDRAWN_TEACHER, "_redrawn", REDRAWN_TEACHING, after="redrawn images")
+            )
         jobs += [self._arm(name) for name in self.arms]
         jobs += [self._probe(name, part) for part in self.probes for name in self.arms]
         return jobs
 
     @property
-    def _teaching(self) -> TrainConfig:
+    def _teacher_training(self) -> TrainConfig:
         return TEACHING if self.config.full else SHORT_TEACHING
 
     def _scaled(self, training: TrainConfig) -> TrainConfig:
@@ -606,13 +610,13 @@ class _QuickstartPlan:
 
     def _probe(self, name: str, part: str) -> Job:
         folder = self._folder(name)
-        how = self.probes[part]
+        plan = self.probes[part]
         settings = ProbeConfig(
             model=str(folder / "adapt" / "model"),
             data=str(self.world),
-            seeds=how.seeds,
-            questions=how.questions,
+            seeds=plan.seeds,
+            questions=plan.questions,
         )
-        training = self._scaled(replace(PROBING, steps=how.steps, cpu=True))
+        training = self._scaled(replace(PROBING, steps=plan.steps, cpu=True))
         arguments = (settings, training, folder / "probes" / part)
         return Job(_probes_of(name, part), PROBE, arguments, (name,))

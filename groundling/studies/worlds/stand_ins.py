@@ -20,8 +20,8 @@ from groundling.commands.regions import COMMAND as REGIONS
 from groundling.commands.regions import RegionsConfig
 from groundling.commands.sweep.run import LENGTH, SIDE, StandInMaker
 from groundling.commands.sweep.schema import SweepInput, slug
+from groundling.commands.train_clip import CLIP_TRAINING, TrainClipConfig
 from groundling.commands.train_clip import COMMAND as TEACH
-from groundling.commands.train_clip import TEACHING, TeachConfig
 from groundling.core.errors import InputError, require_known
 from groundling.core.output_types import Classification, OutputType
 from groundling.core.rng import derive_seed
@@ -47,7 +47,7 @@ from groundling.vision_language.single_stream import SingleStreamModel, get_bert
 EXAMPLES = 32
 """Maximum number of examples per split; with fewer scenes, VCR would have none."""
 WORLD = WorldConfig(nouns=24, dev_nouns=6, test_nouns=8, size=SIDE, control_images=False)
-CLIP = TeachConfig(
+CLIP = TrainClipConfig(
     size=SIDE,
     patch_size=8,
     vision_tower=(32, 1),
@@ -86,21 +86,23 @@ def make_stand_ins(
 
     Existing stand-ins are reused. Raises InputError for a kind without stand-in.
     """
-    shelf = _StandInCache(folder, {source.kind for source in sources})
-    found = {}
+    cache = _StandInCache(folder, {source.kind for source in sources})
+    replaced = {}
     notes = []
     for source in sources:
         if source.kind:
-            path = shelf.path(source.kind, source.name)
-            found[source.name] = replace(source, path=str(path), command="", settings=(None, None))
+            path = cache.path(source.kind, source.name)
+            replaced[source.name] = replace(
+                source, path=str(path), command="", settings=(None, None)
+            )
             if source.command:
                 notes.append(f"{source.name}: uses a stand-in instead of `{source.command}`")
         elif source.command:
-            made = folder / "made" / Path(source.path).name
-            found[source.name] = replace(source, path=str(made))
+            output = folder / "made" / Path(source.path).name
+            replaced[source.name] = replace(source, path=str(output))
         else:
             raise InputError(f"{source.name}: no `kind`, which a stand-in needs; add one")
-    return found, notes
+    return replaced, notes
 
 
 STAND_INS = StandInMaker("rendered world", make_stand_ins)
@@ -162,7 +164,7 @@ class _StandInCache:
                 captions=str(self.world / DATA["captions"]),
                 images=str(self.world / DATA["images"]),
             )
-            TEACH(settings, replace(TEACHING, cpu=True), out)
+            TEACH(settings, replace(CLIP_TRAINING, cpu=True), out)
         return out / "model"
 
     def store(self) -> Path:
@@ -211,7 +213,7 @@ class _StandInCache:
         """RefCOCO+'s annotated boxes as detections with score 0.5."""
         path = self.folder / "detections.json"
         annotated = read_json(self.world / DATA["refcoco+"] / "instances.json")
-        found = [
+        detections = [
             {
                 "image_id": one["image_id"],
                 "box": one["bbox"],
@@ -220,7 +222,7 @@ class _StandInCache:
             }
             for one in annotated["annotations"]
         ]
-        write_whole(path, json_text(found))
+        write_whole(path, json_text(detections))
         return path
 
     def join(self, name: str) -> Path:
@@ -255,11 +257,11 @@ class _StandInCache:
 
 def _cut_val(vqa: Path) -> None:
     """Split VQA's val in two, as LXMERT's lists."""
-    asked = read_questions(vqa, "val")
-    for name, some in (("minival", asked[::2]), ("nominival", asked[1::2])):
+    questions = read_questions(vqa, "val")
+    for name, part in (("minival", questions[::2]), ("nominival", questions[1::2])):
         rows = [
             {"question_id": one.id, "sent": one.text, "img_id": one.image, "label": one.scores}
-            for one in some
+            for one in part
         ]
         write_whole(vqa / f"{name}.json", json_text(rows))
 
@@ -277,31 +279,31 @@ def write_text_task(name: str, sentences: Sequence[str], root: Path) -> Path:
     if folder.exists():
         return folder
     with whole_folder(root) as partial:
-        made = partial / folder.name
-        made.mkdir()
-        _write_task(TEXT_TASKS[name], cycle(sentences), made)
+        task_folder = partial / folder.name
+        task_folder.mkdir()
+        _write_task(TEXT_TASKS[name], cycle(sentences), task_folder)
     return folder
 
 
-def _write_task(task: Task, said: Iterator[str], folder: Path) -> None:
+def _write_task(task: Task, sentences: Iterator[str], folder: Path) -> None:
     if isinstance(task.read, GlueLayout):
         for split in (task.train, *task.dev):
-            _write_glue(task.read, said, task.read.path(folder, split))
+            _write_glue(task.read, sentences, task.read.path(folder, split))
     elif task is REGULAR:
         for split in (task.train, *task.dev):
-            rows = [[*islice(said, 2 + len(ENDINGS)), number % 4] for number in range(ROWS)]
+            rows = [[*islice(sentences, 2 + len(ENDINGS)), number % 4] for number in range(ROWS)]
             _write_csv(folder / f"{split}.csv", ["sent1", "sent2", *ENDINGS, "label"], rows)
     else:
-        passages = [[f"p{number}", next(said), number / 10] for number in range(PASSAGES)]
+        passages = [[f"p{number}", next(sentences), number / 10] for number in range(PASSAGES)]
         _write_csv(folder / "train.csv", KAGGLE, passages)
 
 
-def _write_glue(reader: GlueLayout, said: Iterator[str], path: Path) -> None:
-    columns = reader.headless or (*reader.texts, reader.label)
-    lines = [] if reader.headless else ["\t".join(columns)]
+def _write_glue(reader: GlueLayout, sentences: Iterator[str], path: Path) -> None:
+    columns = reader.columns_without_header or (*reader.texts, reader.label)
+    lines = [] if reader.columns_without_header else ["\t".join(columns)]
     for number in range(ROWS):
         row = dict.fromkeys(columns, "-")
-        row |= {name: next(said) for name in reader.texts}
+        row |= {name: next(sentences) for name in reader.texts}
         row[reader.label] = _label(reader.form, number)
         lines.append("\t".join(row[name] for name in columns))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

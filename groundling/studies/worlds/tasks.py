@@ -37,8 +37,8 @@ def question_task(name: str) -> Task:
             examples.append(
                 Example(f"{name}-{split}-{index}", row["sentence"], label=label, official_id=index)
             )
-        told = f"{path}: contains no examples; a world needs more nouns for them"
-        require_nonempty(examples, told)
+        message = f"{path}: contains no examples; a world needs more nouns for them"
+        require_nonempty(examples, message)
         return examples
 
     return Task(
@@ -65,7 +65,7 @@ ORDER = question_task("order")
 def questions_in(folder: Path, names: Sequence[str] = ()) -> list[Task]:
     """The questions in a folder's `probes`, or only `names`; raises InputError for a name without a file."""
     files = sorted((Path(folder) / "probes").glob(f"*{TRAIN}"))
-    there = [path.name.removesuffix(TRAIN) for path in files]
+    available = [path.name.removesuffix(TRAIN) for path in files]
     for name in names:
-        require_known(name, there, f"--questions {name}: no {name}{TRAIN} in {folder}/probes")
-    return [question_task(name) for name in names or there]
+        require_known(name, available, f"--questions {name}: no {name}{TRAIN} in {folder}/probes")
+    return [question_task(name) for name in names or available]

@@ -91,28 +91,30 @@ def cell_size(size: int) -> int:
     return size * 7 // 16
 
 
-def draw_scene(seed: int, size: int, nouns: Sequence[Noun], image_id: int, blind: bool) -> Scene:
-    """The scene of an image of `size` x `size` pixels; `blind` redraws the nouns' attributes in the same layout."""
+def draw_scene(
+    seed: int, size: int, nouns: Sequence[Noun], image_id: int, redraw_attributes: bool
+) -> Scene:
+    """The scene of an image of `size` x `size` pixels; with `redraw_attributes`, nouns get random ones."""
     rng = generator(seed, "scene", image_id)
     first = int(rng.integers(len(nouns)))
     distance = 1 + int(rng.integers(len(nouns) - 1))
     second = (first + distance) % len(nouns)
     alone, *named = rng.random(3) < (0.60, 0.75, 0.75)
-    other_looks = (draw_attributes(rng), draw_attributes(rng))
+    other_attributes = (draw_attributes(rng), draw_attributes(rng))
     relation = "" if alone else RELATIONS[rng.integers(4)]
     corners = _corners(rng, size, relation)
     fits = rng.integers(2, size=2)
-    redrawn = generator(seed, "blind", image_id)
+    redraw_rng = generator(seed, "blind", image_id)  # another name would redraw every world
     things = []
     for slot in range(1 if alone else 2):
         noun = nouns[(first, second)[slot]]
-        looks = draw_attributes(redrawn) if blind else noun.attributes
+        attributes = draw_attributes(redraw_rng) if redraw_attributes else noun.attributes
         x, y = (int(corner) for corner in corners[slot])
         fit = int(fits[slot])
         if named[slot]:
-            things.append(SceneObject(noun.name, looks, x, y, fit))
+            things.append(SceneObject(noun.name, attributes, x, y, fit))
         else:
-            things.append(SceneObject("", other_looks[slot], x, y, fit))
+            things.append(SceneObject("", other_attributes[slot], x, y, fit))
     return Scene(image_id, relation, tuple(things))
 
 
@@ -240,9 +242,11 @@ class World:
     def _rng(self, stream: str, index: int | str = 0) -> Generator:
         return generator(self.config.seed, stream, index)
 
-    def scene(self, image_id: int, blind: bool = False) -> Scene:
-        """The scene of one image; `blind` redraws the nouns' attributes in the same layout."""
-        return draw_scene(self.config.seed, self.config.size, self.nouns, image_id, blind)
+    def scene(self, image_id: int, redraw_attributes: bool = False) -> Scene:
+        """The scene of one image; `redraw_attributes` redraws the nouns' attributes in the same layout."""
+        return draw_scene(
+            self.config.seed, self.config.size, self.nouns, image_id, redraw_attributes
+        )
 
     def render_object(self, thing: SceneObject) -> RenderedObject:
         """An object rendered in its cell, without colour."""
@@ -258,18 +262,18 @@ class World:
         pixels[:] = 125 + rng.uniform(-20, 20) + rng.uniform(-12, 12, 3)
         for thing in scene.things:
             colour, _, _, texture = thing.attributes
-            drawn = self.render_object(thing)
+            rendered = self.render_object(thing)
             paint = np.array(RGB[colour] + rng.uniform(-14, 14, 3), dtype=np.float32)
             ink = TEXTURE_INK.get(texture, 0.0)
             rows = slice(thing.y, thing.y + self.cell)
             columns = slice(thing.x, thing.x + self.cell)
             patch = pixels[rows, columns]
-            patch += drawn.cover * (paint + drawn.mark * (ink - paint) - patch)
+            patch += rendered.cover * (paint + rendered.mark * (ink - paint) - patch)
         pixels += noise
         return np.clip(pixels, 0, 255).astype(np.uint8)
 
     def captions(self, scene: Scene) -> list[str]:
-        """Two captions; their choice of words depends only on the image id, so it is the same if blind."""
+        """Two captions; the image id alone determines their template, so redrawn attributes do not change it."""
         captions = []
         for number in (0, 1):
             rng = self._rng("caption", 2 * scene.image_id + number)
@@ -290,40 +294,42 @@ class World:
 
     def boxes(self, scene: Scene) -> list[CocoAnnotation]:
         """COCO annotations of a scene, without ids; boxes are x, y, width, height in pixels."""
-        notes = []
+        annotations = []
         for thing in scene.things:
-            drawn = self.render_object(thing)
-            x, y, width, height = drawn.box
+            rendered = self.render_object(thing)
+            x, y, width, height = rendered.box
             box = (x + thing.x, y + thing.y, width, height)
-            note = CocoAnnotation(
+            annotation = CocoAnnotation(
                 image_id=scene.image_id,
                 category_id=ATTRIBUTES["shape"].index(thing.attributes[1]) + 1,
                 bbox=[float(value) for value in box],
-                area=round(float(drawn.cover.sum()), 2),
+                area=round(float(rendered.cover.sum()), 2),
                 iscrowd=0,
                 attributes=[thing.attributes[i] for i in SPOKEN],
                 noun=thing.name,
             )
-            notes.append(note)
-        return notes
+            annotations.append(annotation)
+        return annotations
 
     def write(self, folder: str | os.PathLike) -> None:
         """Write images, captions, boxes, text and probes; `world.json` is last and marks a complete folder."""
         self.write_images(folder)
         if self.config.control_images:
-            self.write_images(folder, blind=True)
+            self.write_images(folder, redraw_attributes=True)
         self.write_text(folder)
 
-    def write_images(self, folder: str | os.PathLike, blind: bool = False) -> None:
-        """Write images, captions and boxes in COCO's layout, or if `blind` the control's images and captions."""
+    def write_images(self, folder: str | os.PathLike, redraw_attributes: bool = False) -> None:
+        """Write images, captions and boxes in COCO's layout, or the control images and their captions."""
         root = Path(folder)
-        (root / ("images_blind" if blind else "images")).mkdir(parents=True, exist_ok=True)
-        self._write_split(root, "train", range(1, 1 + self.config.scenes), blind)
+        (root / ("images_redrawn" if redraw_attributes else "images")).mkdir(
+            parents=True, exist_ok=True
+        )
+        self._write_split(root, "train", range(1, 1 + self.config.scenes), redraw_attributes)
         held_out = range(DEV_IMAGES + 1, DEV_IMAGES + 1 + self.config.dev_scenes)
-        self._write_split(root, "dev", held_out, blind)
+        self._write_split(root, "dev", held_out, redraw_attributes)
 
-    def _write_split(self, root: Path, split: str, ids: range, blind: bool) -> None:
-        suffix = "_blind" if blind else ""
+    def _write_split(self, root: Path, split: str, ids: range, redraw_attributes: bool) -> None:
+        suffix = "_redrawn" if redraw_attributes else ""
         head = {
             "info": {"description": "groundling world", "version": str(FORMAT_VERSION)},
             "licenses": [],
@@ -335,7 +341,7 @@ class World:
         for image_id in ids:
             file = f"{image_id:012d}.png"
             images.append({"id": image_id, "width": size, "height": size, "file_name": file})
-            scene = self.scene(image_id, blind)
+            scene = self.scene(image_id, redraw_attributes)
             picture = Image.fromarray(self.render_scene(scene))
             drawn = io.BytesIO()
             picture.save(drawn, "PNG", compress_level=1)
@@ -344,7 +350,7 @@ class World:
                 captions.append({"id": len(captions) + 1, "image_id": image_id, "caption": text})
             for note in self.boxes(scene):
                 boxes.append({"id": len(boxes) + 1, **note})
-        if not blind:  # the control needs no boxes: teachers read whole images
+        if not redraw_attributes:  # the control needs no boxes: teachers read whole images
             shapes = [{"id": i, "name": name} for i, name in enumerate(ATTRIBUTES["shape"], 1)]
             content = {"images": images, "annotations": boxes, "categories": shapes}
             write_lines(root / f"instances_{split}.json", [json.dumps(head | content)])
@@ -354,11 +360,13 @@ class World:
     def write_text(self, folder: str | os.PathLike) -> None:
         """Write the corpus, the probes and `world.json`."""
         root = Path(folder)
-        known = self._write_corpus(root / "corpus" / "train.txt", self.config.sentences)
-        known |= self._write_corpus(root / "corpus" / "dev.txt", self.config.dev_sentences)
+        corpus_sentences = self._write_corpus(root / "corpus" / "train.txt", self.config.sentences)
+        corpus_sentences |= self._write_corpus(
+            root / "corpus" / "dev.txt", self.config.dev_sentences
+        )
         rules = {}
         for split in ROWS:
-            rules[split] = self._write_probes(root / "probes", split, known)
+            rules[split] = self._write_probes(root / "probes", split, corpus_sentences)
         self._write_attributes(root / "probes" / "attribute.tsv")
         facts = [json.dumps(fact) for fact in self._facts()]
         write_lines(root / "probes" / "knowledge.jsonl", facts)
@@ -383,7 +391,7 @@ class World:
         write_lines(path, lines)
         return set(lines)
 
-    def _write_probes(self, folder: Path, split: str, known: set[str]) -> str:
+    def _write_probes(self, folder: Path, split: str, corpus_sentences: set[str]) -> str:
         """Write the questions on a split's nouns; returns the rule of `ODD_RULES` that chose the triples of "odd"."""
         nouns = [noun for noun in self.nouns if noun.split == split]
         questions = NounQuestions(self._rng, split, nouns, ROWS[split])
@@ -392,7 +400,7 @@ class World:
             "truth": questions.truth(),
             "odd": odd_rows,
             "category": questions.category(),
-            "order": questions.order(known),
+            "order": questions.order(corpus_sentences),
         }
         for name, rows in probes.items():
             shuffled = self._rng(f"rows/{name}", split).permutation(len(rows))

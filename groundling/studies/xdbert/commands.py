@@ -74,7 +74,7 @@ class CountsConfig(Settings):
 
     captions: Annotated[tuple[str, ...], InputKind.PATH, required] = ()
     """Caption files or folders, as for `train-clip --captions`; the paper uses MSCOCO's."""
-    reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    caption_settings: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     tokenizer: Annotated[str, InputKind.MODEL, required] = ""
     """Tokenizer whose tokens are counted: hub id or folder."""
 

@@ -28,7 +28,7 @@ from groundling.core.errors import InputError
 from groundling.core.registry import resolve
 from groundling.core.rng import generator
 from groundling.data.corpora.token_stores import corpus_samples, stores_folder
-from groundling.data.samples import TextDataset, thinned
+from groundling.data.samples import TextDataset, subsample
 from groundling.data.text.words import stop_words, word_spans
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.models.cross_modal import CrossModalEncoder, load_cross_modal_encoder
@@ -89,10 +89,10 @@ def _texts(config: AttentionConfig, model: CrossModalEncoder, out: Path) -> list
         text, _ = model.inputs(config.max_length)
         place = stores_folder(out)
         samples = corpus_samples(config.text, "lines", text, place, limit=config.limit)
-        read = samples.get(range(len(samples)))
-        return [require(one.example, "example", "a corpus") for one in read]
+        corpus = samples.get(range(len(samples)))
+        return [require(one.example, "example", "a corpus") for one in corpus]
     task = resolve("tasks", Task, config.task)
-    return thinned(task.read(Path(config.data), task.dev[0]), config.limit)
+    return subsample(task.read(Path(config.data), task.dev[0]), config.limit)
 
 
 def attention_report(
@@ -137,10 +137,10 @@ def row_entropy(maps: ArrayLike) -> np.ndarray:
 
     Raises InputError, like all measures, for maps that are empty, negative, or whose rows do not sum to 1.
     """
-    rows = _checked(maps)
+    rows = _normalise_rows(maps)
     columns = rows.shape[-1]
-    most = np.log(columns) if columns > 1 else np.nan
-    return entr(rows).sum(-1).mean(-1) / most
+    maximum = np.log(columns) if columns > 1 else np.nan
+    return entr(rows).sum(-1).mean(-1) / maximum
 
 
 def pairwise_js(maps: ArrayLike) -> np.ndarray:
@@ -148,7 +148,7 @@ def pairwise_js(maps: ArrayLike) -> np.ndarray:
 
     0 for equal rows, at most ln 2; NaN for one row.
     """
-    rows = _checked(maps)
+    rows = _normalise_rows(maps)
     count = rows.shape[-2]
     entropy = entr(rows).sum(-1)
     total = np.zeros(rows.shape[:-2])
@@ -163,14 +163,14 @@ def pairwise_js(maps: ArrayLike) -> np.ndarray:
 
 def effective_rank(maps: ArrayLike) -> np.ndarray:
     """Exponential of the entropy of the normalised singular values of maps (..., R, V) (Roy and Vetterli 2007)."""
-    singular = np.linalg.svd(_checked(maps), compute_uv=False)
+    singular = np.linalg.svd(_normalise_rows(maps), compute_uv=False)
     shares = singular / singular.sum(-1, keepdims=True)
     return np.exp(entr(shares).sum(-1))
 
 
 def distinct_argmax(maps: ArrayLike) -> np.ndarray:
     """Number of distinct argmax columns divided by R, of maps (..., R, V); ties go to the first column."""
-    best = np.sort(_checked(maps).argmax(-1), axis=-1)
+    best = np.sort(_normalise_rows(maps).argmax(-1), axis=-1)
     distinct = 1 + (np.diff(best) > 0).sum(-1)
     return distinct / best.shape[-1]
 
@@ -178,7 +178,7 @@ def distinct_argmax(maps: ArrayLike) -> np.ndarray:
 def column_mass(maps: ArrayLike, columns: ArrayLike) -> np.ndarray:
     """Mean attention mass of the rows of maps (..., R, V) on the marked `columns` (V,)."""
     marked = np.asarray(columns, bool)
-    return _checked(maps)[..., marked].sum(-1).mean(-1)
+    return _normalise_rows(maps)[..., marked].sum(-1).mean(-1)
 
 
 def compute_measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np.ndarray:
@@ -194,7 +194,7 @@ def compute_measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np
     return np.stack(values, -1)
 
 
-def _checked(maps: ArrayLike) -> np.ndarray:
+def _normalise_rows(maps: ArrayLike) -> np.ndarray:
     """Maps in double precision, with rows normalised to sum 1 exactly."""
     rows = np.asarray(maps, np.float64)
     sums = rows.sum(-1, keepdims=True) if rows.ndim else rows
@@ -241,20 +241,20 @@ def receive_maps(
     Rows are the text's tokens, with `special` also the encoder's [CLS] and [SEP]; columns are all CLIP tokens. Padding
     is removed.
     """
-    held = (PositionKind.TOKEN, PositionKind.SPECIAL) if special else (PositionKind.TOKEN,)
+    row_kinds = (PositionKind.TOKEN, PositionKind.SPECIAL) if special else (PositionKind.TOKEN,)
 
     # The only function that depends on the model's attention interface.
-    def watch(one: AttentionMap) -> None:
-        if one.name != TEXT_OVER_CLIP:
+    def watch(attention_map: AttentionMap) -> None:
+        if attention_map.name != TEXT_OVER_CLIP:
             return
-        is_row = np.isin(one.rows.kinds.cpu().numpy(), held)
-        is_column = (one.columns.kinds != PositionKind.PADDING).cpu().numpy()
+        is_row = np.isin(attention_map.rows.kinds.cpu().numpy(), row_kinds)
+        is_column = (attention_map.columns.kinds != PositionKind.PADDING).cpu().numpy()
         layer = []
         for maps, rows, columns in zip(
-            one.weights.float().cpu().numpy(), is_row, is_column, strict=True
+            attention_map.weights.float().cpu().numpy(), is_row, is_column, strict=True
         ):
             layer.append(maps[:, rows][:, :, columns])
-        receive(one.layer, layer)
+        receive(attention_map.layer, layer)
 
     model(batch, attention=watch)
 
@@ -295,8 +295,8 @@ def diversity(
     with _eval_mode(model):
         for inputs, sides in _batches(model, examples, max_length, batch):
             stops = [side.stop_word_columns(examples[side.number], stopwords) for side in sides]
-            measured = _measure_layers(model, inputs, sides, stops)
-            for side, stop, values in zip(sides, stops, measured, strict=True):
+            values_of_batch = _measure_layers(model, inputs, sides, stops)
+            for side, stop, values in zip(sides, stops, values_of_batch, strict=True):
                 scores[side.number] = values
                 shapes[side.number] = side.shape
                 rows, columns = side.shape
@@ -305,8 +305,8 @@ def diversity(
                     uniform[side.number] = compute_measures(
                         flat, side.clip.special_tokens_mask, stop
                     )
-    every = [scores[number] for number in range(len(examples))]
-    return DiversityScores(np.array(every), uniform, shapes)
+    in_order = [scores[number] for number in range(len(examples))]
+    return DiversityScores(np.array(in_order), uniform, shapes)
 
 
 @dataclass(frozen=True)
@@ -344,7 +344,7 @@ def _batches(
             raise InputError(f"example {example.id} is multiple choice; expected a text, or a pair")
     # Only some of several files may have labels.
     unlabelled = [replace(example, label=None) for example in examples]
-    samples = TextDataset(unlabelled, *model.inputs(max_length), keep=0)
+    samples = TextDataset(unlabelled, *model.inputs(max_length), max_cached=0)
     device = next(model.parameters()).device
     order = np.argsort(samples.lengths, kind="stable").tolist()
     for start in track(range(0, len(order), size), "attention maps", "batch"):

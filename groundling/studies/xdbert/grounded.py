@@ -70,11 +70,11 @@ def count_captions(config: CountsConfig, work: CommandContext) -> str:
     """
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
-    wanted = CaptionSelection(config.reading.caption_splits, config.reading.columns).for_files(
-        config.captions
-    )
-    for file, own in zip(config.captions, wanted, strict=True):
-        captions += caption_lines(file, own.splits, own.columns)
+    selections = CaptionSelection(
+        config.caption_settings.caption_splits, config.caption_settings.columns
+    ).for_files(config.captions)
+    for file, selection in zip(config.captions, selections, strict=True):
+        captions += caption_lines(file, selection.splits, selection.columns)
     tokens = count_tokens(captions, tokenizer)
     words = count_words(captions)
     provenance = {
@@ -164,16 +164,16 @@ class GroundedTokens:
         table = read_json(path)
         try:
             counted_with = table["provenance"]["tokenizer"]
-            theirs = counted_with["vocabulary_sha256"]
+            table_vocabulary = counted_with["vocabulary_sha256"]
             source = counted_with.get("source")
-            filled = _are_counts(table["tokens"]) and _are_counts(table["words"])
+            is_valid = _are_counts(table["tokens"]) and _are_counts(table["words"])
         except (KeyError, TypeError, AttributeError):
-            filled = False
-        if not filled:
+            is_valid = False
+        if not is_valid:
             raise InputError(
                 f"{path}: not a count table; expected `provenance` and nonempty `tokens` and `words`"
             )
-        if theirs != vocabulary_hash(tokenizer):
+        if table_vocabulary != vocabulary_hash(tokenizer):
             raise InputError(
                 f"{path}: counted with another tokenizer ({source}) than {tokenizer.name_or_path}"
             )
@@ -188,17 +188,17 @@ class GroundedTokens:
     ) -> list[tuple[str, bool | None]]:
         """Tokens in order, each grounded (True), not grounded (False), or a stop word or punctuation (None)."""
         if variant == "words":
-            shown = [text[start:stop] for start, stop in word_spans(text)]
-            return list(zip(shown, self._word_statuses(text), strict=True))
+            written = [text[start:stop] for start, stop in word_spans(text)]
+            return list(zip(written, self._word_statuses(text), strict=True))
         tokens = next(_tokens([text], self.engine))
         if variant == "tokens":
             return [(token.text, self._status(token.count_key, self.tokens)) for token in tokens]
         words = self._word_statuses(text)
-        inherited = []
+        statuses = []
         for token in tokens:
             status = None if token.word_id == NO_WORD else words[token.word_id]
-            inherited.append((token.text, status))
-        return inherited
+            statuses.append((token.text, status))
+        return statuses
 
     def shares(
         self, text: str, pair: str | None = None, variant: CountingVariant = "tokens"
@@ -212,10 +212,10 @@ class GroundedTokens:
         self, text: str, pair: str | None = None, variant: CountingVariant = "tokens"
     ) -> float:
         """Grounded / (grounded + not grounded) over both texts together; NaN if both are 0."""
-        grounded, rest = self.shares(text, pair, variant)
-        if grounded + rest == 0:
+        grounded, not_grounded = self.shares(text, pair, variant)
+        if grounded + not_grounded == 0:
             return float("nan")
-        return grounded / (grounded + rest)
+        return grounded / (grounded + not_grounded)
 
     def _word_statuses(self, text: str) -> list[bool | None]:
         return [self._status(word, self.words) for word in _words(text)]
@@ -247,14 +247,14 @@ def _tokens_of(text: str, encoding: Encoding) -> list[TextToken]:
     word_starts = word_spans(text)[:, 0].tolist()
     tokens = []
     for start, stop in encoding.offsets:
-        shown = text[start:stop].strip()
+        written = text[start:stop].strip()
         core = _CORE.search(text, start, stop)
         if core is None:
-            tokens.append(TextToken(shown, "", NO_WORD))
+            tokens.append(TextToken(written, "", NO_WORD))
             continue
         word = bisect_right(word_starts, core.start()) - 1
         mark = "" if word_starts[word] == core.start() else "##"
-        tokens.append(TextToken(mark + shown, mark + _fold(core.group()), word))
+        tokens.append(TextToken(mark + written, mark + _fold(core.group()), word))
     return tokens
 
 
@@ -338,8 +338,8 @@ def _examples(task: Task, config: GroundedConfig, base: SeedRuns, other: SeedRun
     return [by_id[name] for name in base.ids]
 
 
-def _by_group(ratios: np.ndarray, parts: ImprovementGroups) -> dict[str, np.ndarray]:
-    return {name: ratios[group] for name, group in parts._asdict().items()}
+def _by_group(ratios: np.ndarray, groups: ImprovementGroups) -> dict[str, np.ndarray]:
+    return {name: ratios[group] for name, group in groups._asdict().items()}
 
 
 def _group_rows(gains: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -112,8 +112,8 @@ class _CenteredTable:
         if keep >= 1:
             count = int(keep)
         else:
-            held = np.cumsum((self.loadings**2).sum(1))
-            count = int(np.searchsorted(held / held[-1], keep)) + 1
+            explained = np.cumsum((self.loadings**2).sum(1))
+            count = int(np.searchsorted(explained / explained[-1], keep)) + 1
         return _CenteredTable(self.basis[:, :count], self.loadings[:count])
 
 

@@ -29,9 +29,9 @@ MODALITIES = {
     "alternate": (("text",), ("regions",)),
 }
 """The perturbed modalities in each pass of an ascent step."""
-SMALLEST = 1e-8
+MIN_NORM = 1e-8
 """Minimum norm by which a gradient is divided."""
-LOWEST = -1e4
+MIN_LOGIT = -1e4
 """Minimum logit, in place of the -inf of padding such as missing regions."""
 
 
@@ -54,12 +54,12 @@ class VillaStep(TrainingStep):
 
     def __init__(self, options: AdversarialSettings) -> None:
         self.passes = options.adversarial_steps
-        self.size = options.adversarial_lr
+        self.step_size = options.adversarial_lr
         self.norm = 2.0 if options.adversarial_norm == "l2" else math.inf
         self.weight = options.adversarial_kl_weight
-        self.mean = options.adversarial_kl_reduction == "mean"
+        self.averages_kl = options.adversarial_kl_reduction == "mean"
         self.modality = options.adversarial_modality
-        self.noted = False
+        self.has_noted = False
 
     def __call__(self, micro: MicroBatchContext) -> Terms:
         """Terms averaged over the perturbed passes, and the weighted `divergence` of their logits."""
@@ -67,15 +67,15 @@ class VillaStep(TrainingStep):
         if self.weight:
             clean = micro.forward(micro.batch).logits
             self._note_no_logits(clean)
-        change = Perturbation.zeros(micro.batch, micro.sizes)
-        parts = self._parts(change)
+        perturbation = Perturbation.zeros(micro.batch, micro.sizes)
+        parts = self._parts(perturbation)
         number_of_passes = self.passes * len(parts)
         logged: dict[str, Tensor] = {}
         for number in range(number_of_passes):
             turn = number % len(parts)
             if turn == 0:
-                change = _require_grad(change)
-            perturbed = replace(micro.batch, perturbation=_select_parts(change, parts[turn]))
+                perturbation = _require_grad(perturbation)
+            perturbed = replace(micro.batch, perturbation=_select_parts(perturbation, parts[turn]))
             terms, heads = micro.forward(perturbed)
             if clean:
                 terms["divergence"] = self.weight * self._divergence(
@@ -87,21 +87,23 @@ class VillaStep(TrainingStep):
             for term, value in terms.items():
                 logged[term] = logged.get(term, torch.zeros_like(value)) + value.detach()
             if turn + 1 == len(parts) and not is_last:
-                change = Perturbation(self._ascend(change.text), self._ascend(change.regions))
+                perturbation = Perturbation(
+                    self._ascend(perturbation.text), self._ascend(perturbation.regions)
+                )
         return logged
 
-    def _parts(self, change: Perturbation) -> list[tuple[str, ...]]:
+    def _parts(self, perturbation: Perturbation) -> list[tuple[str, ...]]:
         """The perturbed modalities of each pass; raises InputError if the batch has none of them."""
-        there = [name for name, part in vars(change).items() if part is not None]
+        available = [name for name, part in vars(perturbation).items() if part is not None]
         parts = []
-        for wanted in MODALITIES[self.modality]:
-            part = tuple(name for name in wanted if name in there)
+        for modalities in MODALITIES[self.modality]:
+            part = tuple(name for name in modalities if name in available)
             if part:
                 parts.append(part)
         if not parts:
             raise InputError(
                 f"--adversarial-modality {self.modality}: this data or model has no {MODALITIES[self.modality][0][0]} "
-                f"to perturb, only {there[0]}"
+                f"to perturb, only {available[0]}"
             )
         return parts
 
@@ -109,16 +111,16 @@ class VillaStep(TrainingStep):
         self,
         clean: Mapping[str, Tensor],
         heads: Mapping[str, Tensor],
-        answered: Mapping[str, Tensor],
+        logit_counts: Mapping[str, Tensor],
     ) -> Tensor:
         """Symmetric KL divergence () summed over heads, each averaged over its items in the optimizer step."""
-        apart = []
-        for name, answer in clean.items():
-            divergence = _symmetric_kl(answer, heads[name])
-            if self.mean:
-                divergence = divergence / answer.shape[-1]
-            apart.append(divergence / answered[name].clamp(min=1))
-        return torch.stack(apart).sum()
+        divergences = []
+        for name, logits in clean.items():
+            divergence = _symmetric_kl(logits, heads[name])
+            if self.averages_kl:
+                divergence = divergence / logits.shape[-1]
+            divergences.append(divergence / logit_counts[name].clamp(min=1))
+        return torch.stack(divergences).sum()
 
     def _ascend(self, part: Tensor | None) -> Tensor | None:
         """A perturbation (N, S, E) after an ascent step with a gradient normalised per row."""
@@ -126,13 +128,13 @@ class VillaStep(TrainingStep):
             return part
         gradient = part.grad
         length = torch.linalg.vector_norm(gradient, self.norm, dim=(1, 2), keepdim=True)
-        return part.detach() + self.size * gradient / length.clamp(min=SMALLEST)
+        return part.detach() + self.step_size * gradient / length.clamp(min=MIN_NORM)
 
     def _note_no_logits(self, heads: Mapping[str, Tensor]) -> None:
         """Print a note, once, if no head returns logits."""
-        if heads or self.noted:
+        if heads or self.has_noted:
             return
-        self.noted = True
+        self.has_noted = True
         if PartialState().is_main_process:
             print(
                 "note: in some steps no objective returns logits; there --training-step villa has no divergence term",
@@ -140,25 +142,26 @@ class VillaStep(TrainingStep):
             )
 
 
-def _require_grad(change: Perturbation) -> Perturbation:
+def _require_grad(perturbation: Perturbation) -> Perturbation:
     """The same perturbation, with `requires_grad`."""
-    for part in (change.text, change.regions):
+    for part in (perturbation.text, perturbation.regions):
         if part is not None:
             part.requires_grad_()
-    return change
+    return perturbation
 
 
-def _select_parts(change: Perturbation, parts: tuple[str, ...]) -> Perturbation:
+def _select_parts(perturbation: Perturbation, parts: tuple[str, ...]) -> Perturbation:
     """The perturbation of the modalities `parts` only."""
     return Perturbation(
-        change.text if "text" in parts else None, change.regions if "regions" in parts else None
+        perturbation.text if "text" in parts else None,
+        perturbation.regions if "regions" in parts else None,
     )
 
 
 def _symmetric_kl(one: Tensor, other: Tensor) -> Tensor:
     """KL divergences () in both directions, of softmaxes over the last axis, summed."""
-    first = F.log_softmax(one.float().clamp(min=LOWEST), -1)
-    second = F.log_softmax(other.float().clamp(min=LOWEST), -1)
+    first = F.log_softmax(one.float().clamp(min=MIN_LOGIT), -1)
+    second = F.log_softmax(other.float().clamp(min=MIN_LOGIT), -1)
     forth = F.kl_div(second, first, reduction="sum", log_target=True)
     back = F.kl_div(first, second, reduction="sum", log_target=True)
     return forth + back

@@ -299,7 +299,7 @@ def looked_at(place: Path, name: str, text: str = TEXTS[0], **settings: Any) -> 
 
 def test_vilts_words_and_patches_read_each_other(place: Path) -> None:
     view = looked_at(place, "vilt", "a red doghouse runs")
-    assert view.boxes.are_patches and len(view.boxes.boxes) == 19 and view.boxes.whole[0]
+    assert view.boxes.are_patches and len(view.boxes.boxes) == 19 and view.boxes.is_whole_image[0]
     assert [word.text for word in view.words] == [
         *("[CLS]", "a", "red", "doghouse", "runs"),
         "[SEP]",
@@ -439,7 +439,7 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
     assert [one["pointing"] for one in result["heads"]] == list(100 * hits.mean(0))
     assert result["upper_bound"]["value"] == 100 and result["confidence"] is None
     assert result["chance"]["value"] == round(100 * np.mean(chances), 2)
-    assert RankedHeads.read(tmp_path / "out").by == "pointing in out"
+    assert RankedHeads.read(tmp_path / "out").ranking == "pointing in out"
     drawn = ["figures", "--results", f"{tmp_path}/out", "--formats", "svg"]
     assert main([*drawn, "--out", str(tmp_path / "drawn")]) == 0
     assert "pointing, %" in (tmp_path / "drawn/out-heads.svg").read_text()

@@ -294,9 +294,13 @@ def test_the_arcs_of_a_sentence_parsed_by_hand(
     one = parsed(DOG, DOG_TREE, scheme)
     arcs, told = arcs_of(one, others)
     sign = {"head": ">", "dependent": "<"}
-    shown = [f"{arc.relation}{sign[arc.phrase_end]}{one.words[arc.other].form}" for arc in arcs]
+    shown = [
+        f"{arc.relation}{sign[arc.phrase_end]}{one.words[arc.other_word].form}" for arc in arcs
+    ]
     assert shown == expected.split() and told == passed
-    assert all(arc.phrase.words == 3 for arc in arcs if one.words[arc.other].form in "a red")
+    assert all(
+        arc.phrase.word_count == 3 for arc in arcs if one.words[arc.other_word].form in "a red"
+    )
 
 
 def test_what_heads_are_asked_of_an_arc() -> None:
@@ -334,7 +338,7 @@ def test_captions_find_their_parses_by_name_by_image_and_by_words() -> None:
     ]
     found = match_parses(told, parses, "as-is")
     assert [one.words[0].relation for one in found.parsed] == ["det", "named", "image", "det"]
-    assert found.unparsed == ["3#1"] and found.elsewhere == 2
+    assert found.unparsed == ["3#1"] and found.other_sentences == 2
     assert sorted(found.unaligned) == ["f, line 12: 'a cat'", "f, line 9: 'a cat'"]
 
 
@@ -547,7 +551,7 @@ def test_the_world_tells_what_its_captions_are(tmp_path: Path) -> None:
     parses = read_parses(folder / "parses.conllu")
     told = [one for split in ("train", "val", "test") for one in read_captions(folder, split)]
     found = match_parses(told, parses, "ud")
-    assert len(found.parsed) == len(told) == len(parses) and not found.elsewhere
+    assert len(found.parsed) == len(told) == len(parses) and not found.other_sentences
     asked = make_arc_questions(found.parsed)
     assert not asked.skip_counts["phrases_of_several_heads"]
     names = {name for name, _ in asked.names}

@@ -77,8 +77,12 @@ def test_words_are_the_sum_and_the_mean_of_their_tokens(place: Path) -> None:
     looked = InspectedModel(str(place / "seer"), "cpu", regions=(str(place / "store"),))
     example = Example("own", TEXT, "it waits", images=("one",))
     view = looked.view(example, place / "photos/one.jpg")
-    assert [word.text for word in view.words if word.raw >= 0] == [*TEXT.split(), "it", "waits"]
-    assert [word.text for word in view.words if word.raw < 0] == ["[CLS]", "[SEP]", "[SEP]"]
+    assert [word.text for word in view.words if word.word_index >= 0] == [
+        *TEXT.split(),
+        "it",
+        "waits",
+    ]
+    assert [word.text for word in view.words if word.word_index < 0] == ["[CLS]", "[SEP]", "[SEP]"]
     assert set(view.boxes.names) <= set("abcde") and len(view.boxes.names) == 3
 
     model = load_encoder(place / "seer").eval()
@@ -266,7 +270,7 @@ def test_a_text_cannot_leave_the_page_s_data() -> None:
     made = AttentionPage("<b>title</b>", [(NASTY, [NASTY])])
     made.add(
         ImageTextPair(Example("own", NASTY)),
-        [AttentionView([WordView(NASTY, 0)], RegionView.none(), [])],
+        [AttentionView([WordView(NASTY, 0)], RegionView.empty(), [])],
     )
     page = made.html()
     assert content_of(page)["pairs"][0]["text"] == NASTY
@@ -377,7 +381,7 @@ def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
     made = AttentionPage("title", [("m", [])])
     made.add(
         ImageTextPair(Example("own", "a dog")),
-        [AttentionView([WordView("a", 0)], RegionView.none(), [])],
+        [AttentionView([WordView("a", 0)], RegionView.empty(), [])],
     )
     with pytest.raises(
         InputError,

@@ -109,7 +109,7 @@ def test_maps_equal_plain_loops_over_the_files(place: Path) -> None:
         "the dog",
         "$5 cats",
     ]
-    words = [place for place, word in enumerate(view.words) if word.raw >= 0]
+    words = [place for place, word in enumerate(view.words) if word.word_index >= 0]
     columns: dict[str, list[int]] = {"wet dog, the dog": [], "3 $2 trees": []}
     others = []
     for region, box in enumerate(SEEN):

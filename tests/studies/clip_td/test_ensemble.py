@@ -139,7 +139,7 @@ def test_of_many_answers_the_likely_ones_are_averaged(
     full = EnsembleConfig((str(tmp_path / "full"),), "vqa", str(folder))
     in_full = ensemble(full, tmp_path / "full-mean")
     for module in (groundling.training.evaluation, groundling.studies.clip_td.combined_runs):
-        monkeypatch.setattr(module, "MANY", 2)
+        monkeypatch.setattr(module, "MAX_OUTPUTS", 2)
     finetune(config, steps, tmp_path / "many")
     line = answers(tmp_path / "many/seed-0/predictions_val.jsonl")[0]
     wide = answers(tmp_path / "full/seed-0/predictions_val.jsonl")[0]

@@ -394,7 +394,7 @@ EM = [
 def test_synonyms(
     tmp_path: Path, wordnet: WordNet, question: str, choice: str, expected: str | None
 ) -> None:
-    editor = SynonymEditor(wordnet, least=1)
+    editor = SynonymEditor(wordnet, min_items=1)
     asked = line(
         tmp_path, question=question, answers=(choice, "No .", choice, "Yes ."), objects=["bus"] * 4
     )
@@ -414,7 +414,7 @@ def test_the_images_classes_are_context_and_rare_words_stay(
     rows.append(row(3, "Where is the cat ?", ("A cat .", "B .", "C .", "D .")))
     vcr_files.write(tmp_path / "vcr/val.jsonl", rows)
     lines = read_lines(tmp_path / "vcr", "val")
-    made = SynonymEditor(wordnet, least=3).edit_lines(lines)
+    made = SynonymEditor(wordnet, min_items=3).edit_lines(lines)
     assert made.lines[0].item.answers[0] == tokens("The animal .")
     assert made.lines[3] == lines[3]
     assert made.unedited_counts["shared in fewer than 3 items"] >= 1
@@ -429,7 +429,7 @@ def test_rationales_are_compared_with_the_answer_as_it_now_reads(
         answers=("The children smile .", "No .", "Yes .", "So ."),
         rationales=("A kid smiles .", "Children smile .", "B .", "C ."),
     )
-    (edited,) = SynonymEditor(wordnet, least=1).edit_lines([asked]).lines
+    (edited,) = SynonymEditor(wordnet, min_items=1).edit_lines([asked]).lines
     assert edited.item.answers[0] == tokens("The kids smile .")
     # kid is the answer's now and children the question's: the third word is left for both
     assert edited.item.rationales[:2] == [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from groundling.cli import main
-from groundling.command_line.registered_names import TOLD
+from groundling.command_line.registered_names import TASKS_WITH_ANSWERS
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import SweepPlan
 from groundling.commands.sweep.steps import steps_of
@@ -22,7 +22,7 @@ SWEEPS = sorted((Path(__file__).parents[3] / "sweeps").glob("*.toml"))
 FILE = """
 [data.vcr]
 path = "vcr"
-get = "https://visualcommonsense.com"
+available_from = "https://visualcommonsense.com"
 
 [data.few]
 path = "few.json"
@@ -41,7 +41,7 @@ path = "bert-base-uncased"
 
 [weights.second]
 path = "second"
-answers = "data:vcr"
+trained_on_labels = "data:vcr"
 
 [pretrain.stage]
 model = "weights:bert"
@@ -87,7 +87,7 @@ model = "weights:second"
 [variants.again]
 model = "data:tuned/seed-0/model"
 """
-OUTSIDE = "which this row hides"
+OUTSIDE = "which this row holds out"
 
 
 def notes_of(path: Path) -> list[str]:
@@ -115,7 +115,7 @@ def test_some_of_these_rows_are_low_shot_and_come_after_pre_training_on_their_da
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.name)
 def test_released_weights_of_a_second_stage_say_what_they_have_read(file: Path) -> None:
     for source in read_sweep(file).sources.values():
-        assert ("second stage" in source.title) == bool(source.answers), source.name
+        assert ("second stage" in source.title) == bool(source.trained_on_labels), source.name
 
 
 STAGE = "\n\n[pretrain.needed-by-none]"
@@ -130,7 +130,7 @@ FEW = 'partition = "data:few"\n\n[tasks.full]'
         ((STAGE, '\ntask_answers = "any"' + STAGE), ["released", "again"]),
         ((STAGE, '\npartition = "data:few"' + STAGE), ["released", "again"]),
         ((STAGE, '\npartition = "data:others"' + STAGE), ["staged", "released", "again"]),
-        (('answers = "data:vcr"', ""), ["staged", "again"]),
+        (('trained_on_labels = "data:vcr"', ""), ["staged", "again"]),
         (('partition = "data:others" }', 'partition = "data:few" }'), ["staged", "released"]),
         ((FEW, "limit_train = 9\n\n[tasks.full]"), ["staged", "released"]),
         ((FEW, "\n[tasks.full]"), []),
@@ -181,7 +181,9 @@ def test_a_plan_prints_and_keeps_it(
 def test_a_claim_on_data_that_there_is_not_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "s.toml").write_text(FILE.replace('answers = "data:vcr"', 'answers = "data:vrc"'))
+    (tmp_path / "s.toml").write_text(
+        FILE.replace('trained_on_labels = "data:vcr"', 'trained_on_labels = "data:vrc"')
+    )
     assert main(["sweep", "--file", str(tmp_path / "s.toml"), "--plan"]) == 2
     assert "data:vrc refers to [data.vrc], which does not exist" in capsys.readouterr().err
 
@@ -192,4 +194,4 @@ def test_tasks_whose_texts_tell_their_labels() -> None:
         for name, task in registered("tasks", Task).items()
         if isinstance(task.form, OpenAnswer | MultipleChoice)
     }
-    assert told == set(TOLD)
+    assert told == set(TASKS_WITH_ANSWERS)

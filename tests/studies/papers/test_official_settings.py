@@ -640,7 +640,7 @@ def planned(file: str) -> tuple[list[Planned], dict[str, str]]:
     plan = SweepPlan(what, steps_of(what, Path("out")))
     found = []
     for step in plan.steps:
-        rows = plan.told[step.name].items()
+        rows = plan.shown_settings[step.name].items()
         same = tuple(name for name, row in rows if row["mark"].startswith("same"))
         if step.command in TRAINED and not step.name.endswith(": make"):
             found.append(Planned(step, same))

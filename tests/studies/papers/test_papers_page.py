@@ -13,7 +13,7 @@ import pytest
 
 from groundling.command_line import COMMANDS
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.schema import PaperValue, agrees, defaults_of, format_setting
+from groundling.commands.sweep.schema import PaperValue, agrees, default_settings, format_setting
 from groundling.commands.sweep.steps import steps_of
 from groundling.settings.fields import flatten_settings
 
@@ -50,7 +50,7 @@ def sections() -> dict[str, str]:
 
 
 def defaults(command: str) -> dict[str, Any]:
-    groups = [group for group in defaults_of(command) if group is not None]
+    groups = [group for group in default_settings(command) if group is not None]
     return {
         one.name: vars(owner)[one.name]
         for group in groups

@@ -35,20 +35,20 @@ title = "A paper (Somebody, 2020)"
 path = "nowhere/vcr"
 kind = "vcr"
 title = "VCR"
-get = "https://visualcommonsense.com"
+available_from = "https://visualcommonsense.com"
 examples = 212923
 tokens = 80
 
 [data.coco]
 path = "nowhere/coco.json"
 kind = "captions"
-get = "https://cocodataset.org"
+available_from = "https://cocodataset.org"
 examples = 82783
 
 [data.images]
 path = "nowhere/images"
 kind = "images"
-get = "https://cocodataset.org"
+available_from = "https://cocodataset.org"
 
 [data.regions]
 path = "stores/coco"
@@ -162,22 +162,24 @@ def jobs(plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_settings_that_several_tables_share_come_before_their_own(place: Path) -> None:
     what = read_sweep("s.toml")
-    few, full = what.tunings
+    few, full = what.tasks
     plain, pretrained = what.variants
     base = make_settings(FinetuneConfig, task="vcr/answer", data="data:vcr", max_length=40)
     base = replace_settings(base, regions=full.finetune.regions.regions, save_model=False)
-    assert full.of(plain)[0] == replace_settings(
+    assert full.settings_for(plain)[0] == replace_settings(
         base, architecture="visualbert", display_name="full"
     )
-    assert few.of(plain)[1].lr == 2e-5
+    assert few.settings_for(plain)[1].lr == 2e-5
     # A variant's settings, and those of its `with`, override a task's.
-    assert few.of(pretrained)[1].lr == 5e-5
-    assert full.of(plain)[1] == replace_settings(TUNING, batch=64)
-    assert full.of(pretrained)[1] == replace_settings(TUNING, batch=64, lr=5e-5, warmup_ratio=0.2)
+    assert few.settings_for(pretrained)[1].lr == 5e-5
+    assert full.settings_for(plain)[1] == replace_settings(TUNING, batch=64)
+    assert full.settings_for(pretrained)[1] == replace_settings(
+        TUNING, batch=64, lr=5e-5, warmup_ratio=0.2
+    )
     assert what.pretrainings[1].settings[1].lr == 5e-5
     assert (what.seeds_of(few), what.seeds_of(full)) == (3, 2)
-    assert few.notes_of(pretrained)["lr"].printed == "5.0e - 5"
-    assert few.notes_of(plain)["lr"].printed == "2e-5"
+    assert few.notes_for(pretrained)["lr"].printed == "5.0e - 5"
+    assert few.notes_for(plain)["lr"].printed == "2e-5"
 
 
 def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -> None:
@@ -204,7 +206,10 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
         (('[paper]\ntitle = "A paper (Somebody, 2020)"', ""), r"but no \[paper\] table"),
         (('title = "VCR"', 'titel = "VCR"'), r"\[data.vcr\]: unknown key 'titel'; there are: path"),
         (("examples = 212923", 'examples = "many"'), "examples = 'many', expected a whole number"),
-        (('get = "https://visualcommonsense.com"', ""), r"\[data.vcr\]: has no `get`"),
+        (
+            ('available_from = "https://visualcommonsense.com"', ""),
+            r"\[data.vcr\]: has no `available_from`",
+        ),
         (('path = "nowhere/vcr"', ""), r"\[data.vcr\]: has no `path`"),
         (("[data.coco]", '[data."co co"]'), r"\[data.co co\], expected letters"),
         (('captions = ["data:coco"]', 'captions = ["data:cocoa"]'), r"refers to \[data.cocoa\]"),
@@ -358,7 +363,7 @@ def test_a_plan_tells_steps_settings_and_what_is_missing(
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 120
     states = {one["name"]: one["state"] for one in plan["sources"]}
-    assert states["data:coco"] == "there"
+    assert states["data:coco"] == "present"
     assert states["data:vcr"] == "missing"
     assert states["data:few"] == states["data:regions"] == "made here"
     assert states["weights:bert"] == "hub id"
@@ -448,7 +453,7 @@ def test_a_miniature_runs_every_job(place: Path, capsys: pytest.CaptureFixture[s
     ]
     result = json.loads((place / "mini/plain/few/seed-0/result.json").read_text())
     assert (result["task"], result["display_name"], result["steps"]) == ("vcr/answer", "few", 2)
-    assert json.loads((place / "mini/stand-ins/made/few.json").read_text())["per"] == 4
+    assert json.loads((place / "mini/stand-ins/made/few.json").read_text())["per_stratum"] == 4
     page = (place / "mini/tables/Table-1/verdict.html").read_text()
     assert "published" in page and "50.0" in page
 
@@ -708,7 +713,7 @@ def test_a_task_may_be_named_by_a_shared_table_and_a_share_follow_a_whole_number
         "[with.slow]", '[with.two]\ntask = "vcr/answer"\ndata = "data:vcr"\nepochs = 5\n[with.slow]'
     )
     (place / "s.toml").write_text(text)
-    few, _ = read_sweep("s.toml").tunings
+    few, _ = read_sweep("s.toml").tasks
     assert (few.name, few.finetune.task, few.train.epochs) == ("few", "vcr/answer", 2.5)
 
 

@@ -144,9 +144,9 @@ def test_full_is_what_the_results_are_of_and_short_a_part_of_it(tmp_path: Path) 
     }
     short = {job.name: job for job in module._QuickstartPlan(QuickstartConfig(), tmp_path).jobs()}
     assert set(short) < set(full) and len(ARMS) == 5
-    trained = ("teacher", "teacher-blind", "text encoder")
+    trained = ("teacher", "teacher-redrawn", "text encoder")
     steps = {name: full[name].arguments[1].steps for name in trained}
-    assert (steps["teacher"], steps["teacher-blind"], steps["text encoder"]) == (900, 250, 1500)
+    assert (steps["teacher"], steps["teacher-redrawn"], steps["text encoder"]) == (900, 250, 1500)
     asked = {"odd": (3, 500), "truth": (3, 250), "text": (1, 250)}
     for name, (arm, source, _) in ARMS.items():
         adapting, training, _ = full[name].arguments

@@ -68,7 +68,7 @@ def test_a_scene_does_not_depend_on_how_many_there_are(folder: Path, tmp_path: P
     images = [name for name in few if name.endswith(".png")]
     assert len(images) == 2 * (7 + 3)
     assert all(few[name] == many[name] for name in images)
-    for name in ("train", "dev", "blind_train", "blind_dev"):
+    for name in ("train", "dev", "redrawn_train", "redrawn_dev"):
         short = captions(tmp_path, name)
         assert short == captions(folder, name)[: len(short)]
     lines = (tmp_path / "corpus" / "train.txt").read_text().splitlines()
@@ -178,27 +178,29 @@ def test_text_leaks_only_when_told_to(folder: Path, tmp_path: Path) -> None:
     assert leaks(tmp_path)["predicated"] == 0.5
 
 
-def test_blind_images_keep_layout_and_names_but_not_looks(world: World, folder: Path) -> None:
+def test_control_images_keep_layout_and_names_but_redraw_attributes(
+    world: World, folder: Path
+) -> None:
     redrawn, total = 0, 0
     for image_id in range(1, 41):
-        seen, blind = world.scene(image_id), world.scene(image_id, blind=True)
-        assert seen.relation == blind.relation
-        for a, b in zip(seen.things, blind.things, strict=True):
+        scene, control = world.scene(image_id), world.scene(image_id, redraw_attributes=True)
+        assert scene.relation == control.relation
+        for a, b in zip(scene.things, control.things, strict=True):
             assert (a.name, a.x, a.y) == (b.name, b.x, b.y)
             assert a.attributes == b.attributes or a.name
             total += bool(a.name)
             redrawn += a.attributes != b.attributes
-        same = seen == blind
+        same = scene == control
         pixels = [
             np.asarray(Image.open(folder / kind / f"{image_id:012d}.png"))
-            for kind in ("images", "images_blind")
+            for kind in ("images", "images_redrawn")
         ]
         assert np.array_equal(*pixels) == same
     assert redrawn > 0.9 * total
     names = {noun.name for noun in world.nouns}
     attributes = set(itertools.chain(*ATTRIBUTES.values()))
     differ = 0
-    for a, b in zip(captions(folder, "train"), captions(folder, "blind_train"), strict=True):
+    for a, b in zip(captions(folder, "train"), captions(folder, "redrawn_train"), strict=True):
         assert [w for w in a["caption"].split() if w in names] == [
             w for w in b["caption"].split() if w in names
         ]
@@ -250,7 +252,7 @@ def test_coco_files_are_valid(folder: Path) -> None:
         assert not seen & images.keys()
         seen |= images.keys()
         for image in images.values():
-            for kind in ("images", "images_blind"):
+            for kind in ("images", "images_redrawn"):
                 with Image.open(folder / kind / image["file_name"]) as picture:
                     assert picture.size == (image["width"], image["height"]) == (32, 32)
         assert Counter(Counter(text["image_id"] for text in texts["annotations"]).values()) == {
@@ -280,7 +282,7 @@ def test_the_corpus_has_every_probe_and_caption_word_and_every_fact_of_kind(
     assert all(line.endswith(" .") and line == line.lower() for line in lines)
     for probe, split in itertools.product(PROBES, SPLITS):
         assert {word for words, _ in rows(folder, probe, split) for word in words} <= known
-    for name in ("train", "dev", "blind_train"):
+    for name in ("train", "dev", "redrawn_train"):
         assert {
             word for caption in captions(folder, name) for word in caption["caption"].split()
         } <= known
@@ -317,7 +319,7 @@ def test_looks_can_be_told_from_pixels(world: World) -> None:
 
     crops, looks = [], []
     for image_id in range(1, 1400):
-        scene = world.scene(image_id, blind=True)
+        scene = world.scene(image_id, redraw_attributes=True)
         pixels = world.render_scene(scene) / 128.0 - 1
         for thing in scene.things:
             crops.append(pixels[thing.y : thing.y + 14, thing.x : thing.x + 14].reshape(-1))

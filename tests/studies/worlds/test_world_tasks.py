@@ -436,7 +436,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:  #
 
 
 def test_fewer_than_no_examples_are_refused(tmp_path: Path) -> None:  # E8
-    for train, held, name in ((-1, 5, "train"), (5, -1, "held")):
+    for train, held, name in ((-1, 5, "limit_train"), (5, -1, "limit_dev")):
         with pytest.raises(InputError, match=f"^{name} is -1; expected 0 or more"):
             write_tasks(WORLD, tmp_path, train, held)
 
@@ -456,17 +456,17 @@ def test_a_worlds_settings_import_nothing_heavy() -> None:
         assert done.stdout.strip() == heavy, module
 
 
-def test_a_blind_teachers_images_show_the_same_places_and_other_looks(folder: Path) -> None:
+def test_control_images_show_the_same_places_and_other_attributes(folder: Path) -> None:
     """The control of a teacher: its captions are those of images that it never saw."""
     names = {
         image["file_name"] for split in ("train", "val") for image in _captioned(folder, split)
     }
-    blind = folder / "blind" / "images"
-    assert {path.name for path in blind.iterdir()} == names
+    control = folder / "redrawn" / "images"
+    assert {path.name for path in control.iterdir()} == names
     kept = []
     for name in sorted(names):
         seen = np.asarray(Image.open(folder / "images" / name))
-        redrawn = np.asarray(Image.open(blind / name))
+        redrawn = np.asarray(Image.open(control / name))
         assert seen.shape == redrawn.shape
         kept.append(bool((seen == redrawn).all()))
     # Two things of four looks each: one scene in some 40,000 is drawn as it was.

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import OutputSizes, RegionRow
 from groundling.core.errors import InputError, convert_errors, prefix_errors
-from groundling.data.images import Picture, read_image
+from groundling.data.images import ImageInput, read_image
 from groundling.data.samples import TextRowEncoder, check_vocabulary
 from groundling.models.formats import RegionEncoder
 
@@ -72,8 +72,8 @@ class TransformersRegionReader(RegionEncoder):
 class PatchReader(RegionEncoder):
     """Abstract: a model whose regions are a photo's patches, made by its image processor.
 
-    The first region is the class token: it is `whole`, and its features are zeros, which are not
-    used.
+    The first region is the class token: it has `is_whole_image`, and its features are zeros, which are
+    not used.
     """
 
     region_source = "patches"
@@ -102,7 +102,7 @@ class PatchReader(RegionEncoder):
 class PatchStore:
     """Patches by image id, with a region store's interface; computed at every access."""
 
-    def __init__(self, model: PatchReader, photos: Mapping[str, Picture]) -> None:
+    def __init__(self, model: PatchReader, photos: Mapping[str, ImageInput]) -> None:
         """`photos`: a file or picture by image id; rotated by its EXIF orientation."""
         self.model = model
         self.photos = photos
@@ -147,11 +147,11 @@ def preprocess_photo(processor: Any, photo: Image.Image) -> np.ndarray:
     return np.asarray(pixels, np.float32)
 
 
-def cut_patches(pixels: np.ndarray, side: int, shown: np.ndarray | None = None) -> RegionRow:
+def cut_patches(pixels: np.ndarray, side: int, visible: np.ndarray | None = None) -> RegionRow:
     """The class token and the `side` x `side` patches of pixels (3, H, W), row by row.
 
     A patch's features are its flattened pixels, (3, side, side); the remainder at the right and
-    lower edges is in no patch. `shown`: x1, y1, x2, y2 of the part of the photo that the pixels
+    lower edges is in no patch. `visible`: x1, y1, x2, y2 of the part of the photo that the pixels
     show, as shares of its width and height; None: all of it. Raises InputError if no patch fits.
     """
     _, height, width = pixels.shape
@@ -166,8 +166,8 @@ def cut_patches(pixels: np.ndarray, side: int, shown: np.ndarray | None = None) 
     row, column = np.divmod(np.arange(high * wide), wide)
     corner = np.stack([column, row], 1)
     ends = np.concatenate([corner, corner + 1], 1) * side / np.array([width, height] * 2)
-    if shown is not None:
-        ends = shown[[0, 1, 0, 1]] + ends * (shown[2:] - shown[:2])[[0, 1, 0, 1]]
+    if visible is not None:
+        ends = visible[[0, 1, 0, 1]] + ends * (visible[2:] - visible[:2])[[0, 1, 0, 1]]
     count = 1 + len(features)
     return RegionRow(
         features=np.concatenate([np.zeros_like(features[:1]), features]),

@@ -118,19 +118,19 @@ class ClipTowers(PatchReader):
 
     def patch_parameters(self) -> list[nn.Parameter]:
         """The convolution's weights and the class token."""
-        parts = require(self.image, "image", "patches").embeddings
-        return [*parts.patch_embedding.parameters(), parts.class_embedding]
+        embeddings = require(self.image, "image", "patches").embeddings
+        return [*embeddings.patch_embedding.parameters(), embeddings.class_embedding]
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, D) and `visual` (N, R, D); None without that input."""
         text = visual = None
         if self.image is not None and batch.regions is not None:
-            visual = self._seen(batch.regions, attention)
+            visual = self._image_states(batch.regions, attention)
         if self.text is not None and batch.text is not None:
-            text = self._read(batch.text, attention)
+            text = self._text_states(batch.text, attention)
         return EncoderOutput(text=text, visual=visual)
 
-    def _seen(self, regions: Regions, attention: AttentionCallback | None) -> Tensor:
+    def _image_states(self, regions: Regions, attention: AttentionCallback | None) -> Tensor:
         side = self.side
         tower = require(self.image, "image", "patches")
         across = self._picture // side
@@ -138,30 +138,30 @@ class ClipTowers(PatchReader):
         cut = regions.features[:, 1:].view(-1, across, across, 3, side, side)
         pixels = cut.permute(0, 3, 1, 4, 2, 5).reshape(-1, 3, across * side, across * side)
         places = patch_positions(regions)
-        with _watched(tower, IMAGE, places, attention):
+        with _capture(tower, IMAGE, places, attention):
             states: Tensor = tower(pixel_values=pixels).last_hidden_state
         return states
 
-    def _read(self, tokens: Tokens, attention: AttentionCallback | None) -> Tensor:
+    def _text_states(self, tokens: Tokens, attention: AttentionCallback | None) -> Tensor:
         tower = require(self.text, "text", "words")
-        with _watched(tower, TEXT, text_positions(tokens), attention):
+        with _capture(tower, TEXT, text_positions(tokens), attention):
             states: Tensor = tower(
                 input_ids=tokens.input_ids, attention_mask=tokens.attention_mask.long()
             ).last_hidden_state
         return states
 
 
-def _watched(
+def _capture(
     tower: Any, name: str, places: SequencePositions, attention: AttentionCallback | None
 ) -> AbstractContextManager[None]:
     """A context in which `attention` receives a tower's maps."""
     if attention is None:
         return nullcontext()
 
-    def tell(layer: int, weights: Tensor) -> None:
+    def record(layer: int, weights: Tensor) -> None:
         attention(AttentionMap(name, layer, weights, places, places))
 
-    return capture_attention(tower, tell)
+    return capture_attention(tower, record)
 
 
 def visible_part(processor: Any, size: tuple[int, int], side: int) -> np.ndarray:
@@ -172,16 +172,16 @@ def visible_part(processor: Any, size: tuple[int, int], side: int) -> np.ndarray
     """
     sides = np.array(size, float)
     if processor.do_resize:
-        wanted = dict(processor.size)
-        if wanted.get("shortest_edge"):
-            shortest = int(wanted["shortest_edge"])
+        size_settings = dict(processor.size)
+        if size_settings.get("shortest_edge"):
+            shortest = int(size_settings["shortest_edge"])
             # The longer side is truncated to whole pixels (transformers, `get_resize_output_image_size`).
             sides = np.array([int(shortest * one / min(size)) for one in size], float)
-        elif wanted.get("height") and wanted.get("width"):
-            sides = np.array([wanted["width"], wanted["height"]], float)
+        elif size_settings.get("height") and size_settings.get("width"):
+            sides = np.array([size_settings["width"], size_settings["height"]], float)
         else:
             raise InputError(
-                f"the image processor's size is {wanted}; expected CLIP's shortest_edge, or height and width"
+                f"the image processor's size is {size_settings}; expected CLIP's shortest_edge, or height and width"
             )
     if not processor.do_center_crop:
         return np.array([0.0, 0.0, 1.0, 1.0])

@@ -21,7 +21,7 @@ from groundling.core.batch import (
     require,
     to_device,
 )
-from groundling.data.samples import thinned
+from groundling.data.samples import subsample
 from groundling.models.attention import (
     AttentionCallback,
     AttentionMap,
@@ -64,10 +64,10 @@ class Vilt(PatchReader, TransformersRegionReader):
         In this case transformers draws a random subset in every forward pass.
         """
         row = cut_patches(preprocess_photo(self.processor, photo), self.side)
-        most = self.model.config.max_image_length
-        if most > 0:
-            kept = thinned(range(1, len(row)), most)
-            row = row.take(np.array([0, *kept]))
+        limit = self.model.config.max_image_length
+        if limit > 0:
+            chosen = subsample(range(1, len(row)), limit)
+            row = row.take(np.array([0, *chosen]))
         return row
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
@@ -88,7 +88,7 @@ class Vilt(PatchReader, TransformersRegionReader):
                 inputs_embeds=embed_words(self.word_embeddings(), batch, "a ViLT"),
                 attention_mask=tokens.attention_mask.long(),
                 token_type_ids=tokens.token_type_ids,
-                image_embeds=self._embedded(features, regions.is_whole_image, places),
+                image_embeds=self._embed_patches(features, regions.is_whole_image, places),
                 pixel_mask=regions.mask.long(),
             )
         states, length = out.last_hidden_state, tokens.input_ids.shape[1]
@@ -99,33 +99,34 @@ class Vilt(PatchReader, TransformersRegionReader):
             input_embeddings=self.word_embeddings().weight,
         )
 
-    def _embedded(self, features: Tensor, whole: Tensor, places: Regions) -> Tensor:
+    def _embed_patches(self, features: Tensor, is_whole_image: Tensor, regions: Regions) -> Tensor:
         """Embeddings (N, R, H) with positions, as in `ViltEmbeddings.visual_embed`."""
-        parts = self.model.embeddings
-        cut = parts.patch_embeddings.projection
+        embeddings = self.model.embeddings
+        cut = embeddings.patch_embeddings.projection
         # A convolution with stride equal to its kernel size is a linear map of each patch.
         patches = F.linear(features.to(cut.weight.dtype), cut.weight.flatten(1), cut.bias)
-        embedded: Tensor = parts.dropout(
-            torch.where(whole.unsqueeze(-1), parts.cls_token, patches) + self._positions(places)
+        embedded: Tensor = embeddings.dropout(
+            torch.where(is_whole_image.unsqueeze(-1), embeddings.cls_token, patches)
+            + self._positions(regions)
         )
         return embedded
 
-    def _positions(self, places: Regions) -> Tensor:
+    def _positions(self, regions: Regions) -> Tensor:
         """Position embeddings (N, R, H): the model's grid, interpolated to each photo's grid."""
         table = self.model.embeddings.position_embeddings[0]
         grid = table[1:].T.view(1, -1, self.square, self.square)
-        found: Tensor = table.new_zeros(*places.mask.shape, table.shape[-1])
-        for number, boxes in enumerate(places.boxes):
-            whole = places.is_whole_image[number]
-            inner = (places.mask[number] & ~whole).nonzero().squeeze(1)
+        positions: Tensor = table.new_zeros(*regions.mask.shape, table.shape[-1])
+        for number, boxes in enumerate(regions.boxes):
+            whole = regions.is_whole_image[number]
+            inner = (regions.mask[number] & ~whole).nonzero().squeeze(1)
             corner, size = boxes[inner, :2], boxes[inner, 2:] - boxes[inner, :2]
             # The number of whole patches in the photo; a remainder may be left at the edge.
             wide, high = (1 / size[0] + SLACK).long().tolist()
             column, row = to_device((corner / size).round().long(), table.device).unbind(-1)
             stretched = F.interpolate(grid, (high, wide), mode="bilinear", align_corners=True)
-            found[number, to_device(inner, table.device)] = stretched[0][:, row, column].T
-            found[number, to_device(whole.nonzero().squeeze(1), table.device)] = table[0]
-        return found
+            positions[number, to_device(inner, table.device)] = stretched[0][:, row, column].T
+            positions[number, to_device(whole.nonzero().squeeze(1), table.device)] = table[0]
+        return positions
 
     def _watching(self, batch: Batch, attention: AttentionCallback) -> AbstractContextManager[None]:
         text = text_positions(require(batch.text, "text", "a ViLT"))
@@ -133,17 +134,17 @@ class Vilt(PatchReader, TransformersRegionReader):
             text, patch_positions(require(batch.regions, "regions", "a ViLT"))
         )
 
-        def tell(layer: int, weights: Tensor) -> None:
+        def record(layer: int, weights: Tensor) -> None:
             attention(AttentionMap("self", layer, weights, every, every))
 
-        return capture_attention(self.model, tell)
+        return capture_attention(self.model, record)
 
     def patch_parameters(self) -> list[nn.Parameter]:
         """The convolution's weights, the class token and the positions."""
-        parts = self.model.embeddings
+        embeddings = self.model.embeddings
         return [
-            *parts.patch_embeddings.parameters(),
-            *(parts.cls_token, parts.position_embeddings),
+            *embeddings.patch_embeddings.parameters(),
+            *(embeddings.cls_token, embeddings.position_embeddings),
         ]
 
     def export(self, folder: Path) -> None:

@@ -85,11 +85,11 @@ class AttentionPage:
     def add(self, pair: ImageTextPair, views: Iterable[AttentionView]) -> None:
         """Add a pair with a view of each model; the photo is read before the views."""
         change = pair.change
-        kept: list[AttentionView] = []
+        first_views: list[AttentionView] = []
 
-        def packed() -> Iterator[dict[str, Any]]:
+        def view_objects() -> Iterator[dict[str, Any]]:
             for view in views:
-                kept[:] = kept or [view]
+                first_views[:] = first_views or [view]
                 yield view.to_json()
 
         self.entries.append(
@@ -100,11 +100,11 @@ class AttentionPage:
                 "photo": None if pair.photo is None else _embedded(pair.photo),
                 "gold": [] if pair.gold is None else pair.gold.round(4).tolist(),
                 "change": None if change is None else vars(change),
-                "views": list(packed()),
+                "views": list(view_objects()),
             }
         )
         if self.first_view is None:
-            self.first_view, self.entities = kept[0], pair.entities
+            self.first_view, self.entities = first_views[0], pair.entities
 
     def figure(self, heads: Sequence[str]) -> Figure:
         """Heat maps of heads (LAYER-HEAD) of the first model on the first pair: words by boxes.
@@ -228,19 +228,19 @@ def visualize(
         InputError: a setting is unknown or does not fit, or its file cannot be read.
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
-    given: dict[str, object] = {"model": several, "image": image, "text": text, **settings}
-    known = declared_settings(VisualizeConfig)
+    arguments: dict[str, object] = {"model": several, "image": image, "text": text, **settings}
+    declared = declared_settings(VisualizeConfig)
     with rename_flags_to_keywords(
-        known, [name for name, one in known.items() if one.kind is bool], given
+        declared, [name for name, one in declared.items() if one.kind is bool], arguments
     ):
-        (config,) = fill_settings([VisualizeConfig()], given, "groundling.visualize")
+        (config,) = fill_settings([VisualizeConfig()], arguments, "groundling.visualize")
         VISUALIZE.check_settings([config, ""])
         return make_page(config, select_pairs(config))
 
 
-def make_page(config: VisualizeConfig, found: PairSelection) -> AttentionPage:
+def make_page(config: VisualizeConfig, selection: PairSelection) -> AttentionPage:
     """The pages of a selection of pairs; raises InputError for bad inputs."""
-    known = [RankedHeads.read(folder) for folder in config.heads]
+    rankings = [RankedHeads.read(folder) for folder in config.heads]
     device = "cuda" if torch.cuda.is_available() and not config.cpu else "cpu"
     models = [
         InspectedModel(
@@ -254,30 +254,30 @@ def make_page(config: VisualizeConfig, found: PairSelection) -> AttentionPage:
         )
         for source in config.model
     ]
-    for model, ranked in zip(models, known, strict=False):  # fewer results than models
+    for model, ranked in zip(models, rankings, strict=False):  # fewer results than models
         if not config.other_heads:
             ranked.check_model(model.name, model.folder)
-    mass = [MeanBoxAttention() for _ in models]
-    made = AttentionPage(TITLE, per_page=config.per_page, counts=found.counts)
-    for pair in found.pairs:
-        made.add(pair, _views(pair, models, mass, config.layers))
-        for one, ranked in zip(mass, known, strict=False):
-            ranked.check_sizes(one.heads, every=not config.layers)
-    made.models = [(model.name, model.notes) for model in models]
-    made.ranks = [*known, *(one.ranked() for one in mass[len(known) :])]
-    return made
+    attention_means = [MeanBoxAttention() for _ in models]
+    page = AttentionPage(TITLE, per_page=config.per_page, counts=selection.counts)
+    for pair in selection.pairs:
+        page.add(pair, _views(pair, models, attention_means, config.layers))
+        for one, ranked in zip(attention_means, rankings, strict=False):
+            ranked.check_sizes(one.heads, all_layers=not config.layers)
+    page.models = [(model.name, model.notes) for model in models]
+    page.ranks = [*rankings, *(one.ranked() for one in attention_means[len(rankings) :])]
+    return page
 
 
 def _views(
     pair: ImageTextPair,
     models: Sequence[InspectedModel],
-    mass: Sequence[MeanBoxAttention],
+    attention_means: Sequence[MeanBoxAttention],
     layers: Sequence[int],
 ) -> Iterator[AttentionView]:
     """Each model's view of a pair; computed after its photo was read."""
-    for model, one in zip(models, mass, strict=True):
+    for model, attention_mean in zip(models, attention_means, strict=True):
         view = model.view(pair.example, pair.photo, layers, pair.full_example)
-        one.add(view)
+        attention_mean.add(view)
         yield view
 
 
@@ -292,17 +292,17 @@ def write_pages(config: VisualizeConfig, work: CommandContext) -> dict[str, Any]
     """
     out = work.out
     check_page_file(out)
-    made = make_page(config, select_pairs(config))
+    page = make_page(config, select_pairs(config))
     figures = {}
     if config.heat_maps:  # before anything is written, as a head may not exist
-        figures[f"{out.stem}-heat-maps"] = made.figure(config.heat_maps)
-    paths = made.save(out)
+        figures[f"{out.stem}-heat-maps"] = page.figure(config.heat_maps)
+    paths = page.save(out)
     drawn = write_figures(figures, out.parent, FORMATS)
     return {
         "pages": [str(path) for path in paths],
-        "pairs": len(made.entries),
-        "models": [name for name, _ in made.models],
+        "pairs": len(page.entries),
+        "models": [name for name, _ in page.models],
         "bytes": sum(path.stat().st_size for path in paths),
         **({"figures": [str(path) for path in drawn]} if drawn else {}),
-        **({"answers": dict(made.counts)} if made.counts else {}),
+        **({"answers": dict(page.counts)} if page.counts else {}),
     }

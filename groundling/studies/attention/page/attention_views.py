@@ -39,9 +39,9 @@ IMAGE_PLACES = (PositionKind.REGION, PositionKind.WHOLE_IMAGE, PositionKind.IMAG
 END = "[END]"
 """Label of the positions that an architecture adds at the end."""
 WEIGHT_STEPS = 255
-"""A weight is stored in steps of 1 / STEPS of its row's largest weight."""
+"""A weight is stored in steps of 1 / WEIGHT_STEPS of its row's largest weight."""
 ROW_MAX_STEPS = 65535
-"""A row's largest weight is stored in steps of 1 / LARGEST."""
+"""A row's largest weight is stored in steps of 1 / ROW_MAX_STEPS."""
 MAX_PAGE_CHARACTERS = 20 * 2**20
 """Most characters of a page; browsers are slow with larger ones."""
 
@@ -52,7 +52,7 @@ class WordView:
 
     text: str
     """The word as written."""
-    raw: int = -1
+    word_index: int = -1
     """Its index among the text's words, for any tokenizer; -1: not a word of the text."""
     tokens: int = 1
     """Number of its positions in the sequence."""
@@ -64,7 +64,7 @@ class RegionView:
 
     boxes: np.ndarray
     """(R, 4): x1, y1, x2, y2 as shares of the photo's width and height."""
-    whole: np.ndarray
+    is_whole_image: np.ndarray
     """(R,) bool: the whole image or, with patches, the class token."""
     names: Sequence[str] = ()
     """Class name of each; empty if unknown."""
@@ -72,16 +72,16 @@ class RegionView:
     """Whether they are patches, whose attention to each other is shown, too."""
 
     @staticmethod
-    def none() -> RegionView:
+    def empty() -> RegionView:
         """No boxes, for a model that reads text only."""
         return RegionView(np.zeros((0, 4), np.float32), np.zeros(0, bool))
 
     def title(self, number: int) -> str:
         """A region's label: its number, with the whole image not counted, and its name."""
-        if self.whole[number]:
+        if self.is_whole_image[number]:
             return "class token" if self.are_patches else "whole image"
         name = self.names[number] if self.names else ""
-        return f"{number - int(self.whole[:number].sum())} {name}".strip()
+        return f"{number - int(self.is_whole_image[:number].sum())} {name}".strip()
 
 
 @dataclass
@@ -104,8 +104,8 @@ class LayerView:
             f"{row}_{column}": pack_attention(block) for (row, column), block in self.blocks.items()
         }
         even = {row: shares.round(6).tolist() for row, shares in self.even.items()}
-        told = {"name": self.name, "number": self.number, "heads": self.heads}
-        return {**told, "blocks": blocks, "even": even}
+        header = {"name": self.name, "number": self.number, "heads": self.heads}
+        return {**header, "blocks": blocks, "even": even}
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ class AttentionView:
     def to_json(self) -> dict[str, Any]:
         """The JSON object of the page."""
         return {
-            "words": [[word.text, word.raw, word.tokens] for word in self.words],
+            "words": [[word.text, word.word_index, word.tokens] for word in self.words],
             "boxes": np.round(self.boxes.boxes, 4).tolist(),
-            "whole": np.flatnonzero(self.boxes.whole).tolist(),
+            "whole": np.flatnonzero(self.boxes.is_whole_image).tolist(),
             "names": list(self.boxes.names),
             "patches": self.boxes.are_patches,
             "layers": [layer.to_json() for layer in self.layers],
@@ -163,8 +163,8 @@ class AttentionView:
             names = [f"{layer.number}-{place}" for place in range(layer.heads)]
             if (WORDS, BOXES) in layer.blocks and head in names:
                 return layer, names.index(head)
-        there = [layer for layer in self.layers if (WORDS, BOXES) in layer.blocks]
-        spans = ", ".join(f"{one.number}-0 to {one.number}-{one.heads - 1}" for one in there)
+        usable = [layer for layer in self.layers if (WORDS, BOXES) in layer.blocks]
+        spans = ", ".join(f"{one.number}-0 to {one.number}-{one.heads - 1}" for one in usable)
         raise InputError(
             f"--heat-maps {head}: no such head; expected LAYER-HEAD of a layer whose words attend to boxes: {spans}"
         )
@@ -175,12 +175,12 @@ class AttentionView:
         Special tokens and the whole image are not counted. Layers whose words do not attend to
         boxes are left out.
         """
-        is_word = np.array([word.raw >= 0 for word in self.words], bool)
+        is_word = np.array([word.word_index >= 0 for word in self.words], bool)
         found = {}
         for layer in self.layers:
             block = layer.blocks.get((WORDS, BOXES))
-            if block is not None and is_word.any() and (~self.boxes.whole).any():
-                on_boxes = block[:, is_word][:, :, ~self.boxes.whole].sum(-1)
+            if block is not None and is_word.any() and (~self.boxes.is_whole_image).any():
+                on_boxes = block[:, is_word][:, :, ~self.boxes.is_whole_image].sum(-1)
                 found[layer.name, layer.number] = on_boxes.mean(1)
         return found
 
@@ -193,10 +193,10 @@ def pack_attention(block: np.ndarray) -> str:
     """
     heads, rows, columns = block.shape
     largest = block.max(-1) if columns else np.zeros((heads, rows))
-    told = np.ceil(largest * ROW_MAX_STEPS).clip(0, ROW_MAX_STEPS).astype("<u2")
-    scale = np.maximum(told, 1).astype(np.float64) / ROW_MAX_STEPS
+    row_maxima = np.ceil(largest * ROW_MAX_STEPS).clip(0, ROW_MAX_STEPS).astype("<u2")
+    scale = np.maximum(row_maxima, 1).astype(np.float64) / ROW_MAX_STEPS
     steps = np.rint(block / scale[..., None] * WEIGHT_STEPS).clip(0, WEIGHT_STEPS).astype(np.uint8)
-    return base64.b64encode(told.tobytes() + steps.tobytes()).decode()
+    return base64.b64encode(row_maxima.tobytes() + steps.tobytes()).decode()
 
 
 def collect_view(
@@ -206,16 +206,16 @@ def collect_view(
 
     Raises InputError if the model gives no attention maps, or has no such layer.
     """
-    reading = _MapCollector(sample, student, boxes, layers)
+    collector = _MapCollector(sample, student, boxes, layers)
     batch: Batch = collate([sample]).to(device)
     with torch.no_grad():
-        student(batch, attention=reading)
-    missing = set(layers) - {layer.number for layer in reading.told}
-    if missing or not reading.told:
-        there = len({number for _, number in reading.seen})
-        wanted = f"--layers {min(missing)}: " if missing else ""
-        raise InputError(f"{wanted}the model has {there} layers with attention maps")
-    return AttentionView(reading.words, boxes, reading.told)
+        student(batch, attention=collector)
+    missing = set(layers) - {layer.number for layer in collector.layer_views}
+    if missing or not collector.layer_views:
+        layer_count = len({number for _, number in collector.layers_with_maps})
+        prefix = f"--layers {min(missing)}: " if missing else ""
+        raise InputError(f"{prefix}the model has {layer_count} layers with attention maps")
+    return AttentionView(collector.words, boxes, collector.layer_views)
 
 
 class _MapCollector:
@@ -235,23 +235,23 @@ class _MapCollector:
         self.boxes = boxes
         self.blocks = OF_PATCHES if boxes.are_patches else BLOCKS
         self.layers = layers
-        self.told: list[LayerView] = []
+        self.layer_views: list[LayerView] = []
         self.weights = 0
-        self.seen: set[tuple[str, int]] = set()
+        self.layers_with_maps: set[tuple[str, int]] = set()
 
-    def __call__(self, one: AttentionMap) -> None:
-        name = one.name
+    def __call__(self, attention_map: AttentionMap) -> None:
+        name = attention_map.name
         reader, _, read = name.partition(" over ")
         if read:  # both directions of cross-attention are one layer
             name = reader if read == reader else "cross"
-        self.seen.add((name, one.layer))
-        if self.layers and one.layer not in self.layers:
+        self.layers_with_maps.add((name, attention_map.layer))
+        if self.layers and attention_map.layer not in self.layers:
             return
         # One matrix per side: the word or box of each position.
-        rows = self._sides(one.rows)
-        columns = self._sides(one.columns)
-        weights = one.weights[0].double().cpu().numpy()
-        layer = self._layer(name, one.layer, len(weights))
+        rows = self._sides(attention_map.rows)
+        columns = self._sides(attention_map.columns)
+        weights = attention_map.weights[0].double().cpu().numpy()
+        layer = self._layer(name, attention_map.layer, len(weights))
         for row, column in self.blocks:
             of_row = rows[row]
             of_column = columns[column]
@@ -269,29 +269,29 @@ class _MapCollector:
         """Raises InputError once a single pair exceeds the size of a page."""
         if self.weights * 4 // 3 <= MAX_PAGE_CHARACTERS:
             return
-        fit = len(self.told) - 1
+        fit = len(self.layer_views) - 1
         some = f"pass --layers with at most {fit} of them" if fit else "a single layer is too large"
-        told = f"{len(self.boxes.boxes)} {'patches' if self.boxes.are_patches else 'boxes'}"
+        box_count = f"{len(self.boxes.boxes)} {'patches' if self.boxes.are_patches else 'boxes'}"
         raise InputError(
-            f"attention among {told} in these layers would make a page of more than "
+            f"attention among {box_count} in these layers would make a page of more than "
             f"{MAX_PAGE_CHARACTERS >> 20} MB; {some}"
         )
 
     def _layer(self, name: str, number: int, heads: int) -> LayerView:
-        for layer in self.told:
+        for layer in self.layer_views:
             if (layer.name, layer.number) == (name, number):
                 return layer
-        self.told.append(LayerView(name, number, heads))
-        return self.told[-1]
+        self.layer_views.append(LayerView(name, number, heads))
+        return self.layer_views[-1]
 
-    def _sides(self, places: SequencePositions) -> dict[str, np.ndarray]:
+    def _sides(self, positions: SequencePositions) -> dict[str, np.ndarray]:
         """(K, S) and (R, S) of 0 and 1: the word and the box of each of S positions."""
-        holds = places.kinds[0].tolist()
-        numbers = places.indices[0].tolist()
-        self._make_room(sum(kind == PositionKind.ADDED for kind in holds))
-        words = np.zeros((len(self.words), len(holds)))
-        boxes = np.zeros((len(self.boxes.boxes), len(holds)))
-        for place, (kind, number) in enumerate(zip(holds, numbers, strict=True)):
+        kinds = positions.kinds[0].tolist()
+        numbers = positions.indices[0].tolist()
+        self._make_room(sum(kind == PositionKind.ADDED for kind in kinds))
+        words = np.zeros((len(self.words), len(kinds)))
+        boxes = np.zeros((len(self.boxes.boxes), len(kinds)))
+        for place, (kind, number) in enumerate(zip(kinds, numbers, strict=True)):
             if kind in IMAGE_PLACES:
                 boxes[number, place] = 1
             elif kind == PositionKind.ADDED:
@@ -322,11 +322,11 @@ def _even(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return shares
 
 
-def _times(weights: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """Weights (H, S, S') times `of` (K, S') transposed; fast if each row selects one position."""
-    if (of.sum(1) == 1).all() and (of.max(1) == 1).all():
-        return weights[:, :, of.argmax(1)]
-    summed: np.ndarray = weights @ of.T
+def _times(weights: np.ndarray, selection: np.ndarray) -> np.ndarray:
+    """Weights (H, S, S') times `selection` (K, S') transposed; fast if each row selects one position."""
+    if (selection.sum(1) == 1).all() and (selection.max(1) == 1).all():
+        return weights[:, :, selection.argmax(1)]
+    summed: np.ndarray = weights @ selection.T
     return summed
 
 
@@ -382,7 +382,7 @@ def _grouped(
     view: AttentionView, maps: Mapping[str, np.ndarray], entities: Sequence[PhraseEntity]
 ) -> Figure:
     """The heat maps of the text's words by entities."""
-    words = [place for place, word in enumerate(view.words) if word.raw >= 0]
+    words = [place for place, word in enumerate(view.words) if word.word_index >= 0]
     of_words = {head: shares[words] for head, shares in maps.items()}
     groups = group_regions(view.boxes, entities, np.stack(list(of_words.values())))
     if not any(len(group.regions) for group in groups):
@@ -391,8 +391,8 @@ def _grouped(
             "heads; choose another example (--example), or a store whose regions match"
         )
     sums = {head: sum_groups(shares, groups) for head, shares in of_words.items()}
-    told = [view.words[place].text for place in words]
-    return draw_heat_maps(sums, told, [group.title for group in groups], "regions by entity")
+    labels = [view.words[place].text for place in words]
+    return draw_heat_maps(sums, labels, [group.title for group in groups], "regions by entity")
 
 
 class RegionGroup(NamedTuple):
@@ -417,10 +417,10 @@ def group_regions(
         entities: the text's entities with their boxes.
         shares: (H, W, R), attention from words to regions in the heads that are drawn.
     """
-    measure = _around if boxes.are_patches else BAN.iou
+    measure = _inside_boxes if boxes.are_patches else BAN.iou
     best = [measure(boxes.boxes, entity.boxes).max(1) for entity in entities]
     overlap = np.stack(best, 1)  # (R, entities)
-    is_theirs = (overlap.max(1) >= BAN.at) & ~boxes.whole
+    is_theirs = (overlap.max(1) >= BAN.threshold) & ~boxes.is_whole_image
     nearest = overlap.argmax(1)
     groups = []
     for number, entity in enumerate(entities):
@@ -433,7 +433,7 @@ def group_regions(
     return groups
 
 
-def _around(patches: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+def _inside_boxes(patches: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     """(R, G): 1 over the area of a box (G, 4) that holds a patch's (R, 4) centre, otherwise 0."""
     centre = (patches[:, None, :2] + patches[:, None, 2:]) / 2
     is_inside = ((centre >= boxes[None, :, :2]) & (centre <= boxes[None, :, 2:])).all(-1)
@@ -463,7 +463,7 @@ MAX_PANELS = 6
 class RankedHeads:
     """The heads of one model, best first."""
 
-    by: str
+    ranking: str
     """The measure of the ranking, in words."""
     heads: Sequence[tuple[str, int, int, float]]
     """Name and number of the layer, the head, and its share 0..1."""
@@ -501,14 +501,14 @@ class RankedHeads:
             ]
             best_first = sorted(rows, key=lambda row: (not row[0], -row[4]))
             heads = [(row[1], int(row[2]), int(row[3]), row[4] / 100) for row in best_first]
-            as_told = {row[1:4] for row in rows}
+            stored_places = {row[1:4] for row in rows}
         if not heads or not all(0 <= share <= 1 for *_, share in heads):
             raise InputError(
                 f"{path}: not a result of `groundling heads` (expected heads, each with an accuracy of 0 to 100)"
             )
         places = {(name, layer, head) for name, layer, head, _ in heads}
         if (
-            not places == as_told
+            not places == stored_places
             or len(places) < len(heads)
             or any(layer < 0 or head < 0 for _, layer, head in places)
         ):
@@ -528,7 +528,7 @@ class RankedHeads:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of the page."""
-        return {"by": self.by, "heads": self.heads}
+        return {"by": self.ranking, "heads": self.heads}
 
     def check_model(self, source: str, folder: str) -> None:
         """Raises InputError if the result is of another model than the one in `folder`.
@@ -540,30 +540,30 @@ class RankedHeads:
             is_same = self.weights == saved_sha256(folder)
         else:
             is_same = not self.model or Path(self.model).resolve() == Path(folder).resolve()
-        told = f"{self.model} with random weights" if self.untrained else self.model
+        result_model = f"{self.model} with random weights" if self.untrained else self.model
         if self.untrained or not is_same:
             raise InputError(
-                f"--heads {self.file}: a result of {told}, not of --model {source}; pass this model's own result, or "
-                "--other-heads"
+                f"--heads {self.file}: a result of {result_model}, not of --model {source}; pass this model's own "
+                "result, or --other-heads"
             )
 
-    def check_sizes(self, heads: Mapping[tuple[str, int], int], every: bool) -> None:
+    def check_sizes(self, heads: Mapping[tuple[str, int], int], all_layers: bool) -> None:
         """Raises InputError if the model and the result differ in their layers or heads.
 
-        `heads`: number of heads by name and number of the layer; `every`: whether these are all
+        `heads`: number of heads by name and number of the layer; `all_layers`: whether these are all
         layers.
         """
-        theirs: dict[str, tuple[int, int]] = {}
+        result_sizes: dict[str, tuple[int, int]] = {}
         for name, layer, head, _ in self.heads:
-            layers, most = theirs.get(name, (0, 0))
-            theirs[name] = (max(layers, layer + 1), max(most, head + 1))
+            layers, head_count = result_sizes.get(name, (0, 0))
+            result_sizes[name] = (max(layers, layer + 1), max(head_count, head + 1))
         for (name, layer), size in heads.items():
-            layers, most = theirs.get(name, (0, 0))
-            mine = 1 + max(number for other, number in heads if other == name)
-            if most != size or layer >= layers or (every and mine != layers):
+            layers, head_count = result_sizes.get(name, (0, 0))
+            model_layers = 1 + max(number for other, number in heads if other == name)
+            if head_count != size or layer >= layers or (all_layers and model_layers != layers):
                 raise InputError(
-                    f"--heads {self.file}: {layers} layers of {most} heads, but the model has {mine} of {size}; pass "
-                    "this model's own result"
+                    f"--heads {self.file}: {layers} layers of {head_count} heads, but the model has {model_layers} "
+                    f"of {size}; pass this model's own result"
                 )
 
     def best(self, layers: Collection[int]) -> list[str]:

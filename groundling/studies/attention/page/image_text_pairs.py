@@ -84,31 +84,33 @@ def select_pairs(config: VisualizeConfig) -> PairSelection:
     if config.predictions:
         columns = PairColumns.read(config.text_column, config.image_column)
         first, second = map(Path, config.predictions)
-        found, counts = _changed(
+        selected_pairs, counts = _changed_pairs(
             first, second, columns, config.label_column, config.images, config.limit
         )
     elif config.task:
         task = resolve("tasks", Task, config.task)
         split_name = config.split or task.dev[0]
-        wanted = _meant(task.read(data, split_name), config.example, f"{data}, {split_name!r}")
-        found = _of_task(wanted, data, config.images, config.limit, config.max_pairs)
+        examples = _select_examples(
+            task.read(data, split_name), config.example, f"{data}, {split_name!r}"
+        )
+        selected_pairs = _task_pairs(examples, data, config.images, config.limit, config.max_pairs)
     elif config.data:
         columns = PairColumns.read(config.text_column, config.image_column)
-        found = [pair for _, _, pair in _of_file(data, columns, config.images)]
+        selected_pairs = [pair for _, _, pair in _file_pairs(data, columns, config.images)]
     else:
-        found = [_own(config.text, config.pair, config.image)]
+        selected_pairs = [_single_pair(config.text, config.pair, config.image)]
     if config.limit and not config.predictions:  # of those, the first of each kind
-        found = found[: config.limit]
-    if len(found) > config.max_pairs:
+        selected_pairs = selected_pairs[: config.limit]
+    if len(selected_pairs) > config.max_pairs:
         raise InputError(
-            f"{len(found):,} pairs, and --max-pairs is {config.max_pairs:,}: pass --limit N "
+            f"{len(selected_pairs):,} pairs, and --max-pairs is {config.max_pairs:,}: pass --limit N "
             "for the first N, or a larger --max-pairs "
             f"for more pages (of {config.per_page} pairs each, --per-page)"
         )
-    return PairSelection(found, counts)
+    return PairSelection(selected_pairs, counts)
 
 
-def _own(text: str, pair: str, image: str) -> ImageTextPair:
+def _single_pair(text: str, pair: str, image: str) -> ImageTextPair:
     """The pair of --text, --pair and --image."""
     check_surrogates("--text or --pair", [text, pair])
     if not image:
@@ -131,46 +133,46 @@ def _photos(images: str) -> Callable[[str, str], Path]:
     files = files_below(Path(images))
 
     def find(name: str, where: str) -> Path:
-        there = files.get(image_id(name), [])
-        exact = [path for path in there if path.name == Path(name).name]
-        if not there:
+        candidates = files.get(image_id(name), [])
+        exact = [path for path in candidates if path.name == Path(name).name]
+        if not candidates:
             raise InputError(f"{where}: no photo {name!r} in {images}")
         with prefix_errors(f"{where}: {images}"):
-            return single_file(exact or there)
+            return single_file(exact or candidates)
 
     return find
 
 
-def _meant(examples: Sequence[Example], only: str, where: str) -> list[Example]:
+def _select_examples(examples: Sequence[Example], selector: str, where: str) -> list[Example]:
     """The examples that --example selects; raises InputError if there are none in `where`."""
-    wanted = [example for example in examples if _is_meant(example, only)]
-    if only and not wanted:
-        raise InputError(f"--example {only}: {where} has no such image, caption or example")
-    return wanted
+    selected = [example for example in examples if _is_selected(example, selector)]
+    if selector and not selected:
+        raise InputError(f"--example {selector}: {where} has no such image, caption or example")
+    return selected
 
 
-def _of_task(
-    wanted: Sequence[Example], data: Path, images: str, first: int, most: int
+def _task_pairs(
+    examples: Sequence[Example], data: Path, images: str, limit: int, max_pairs: int
 ) -> list[ImageTextPair]:
     """The first examples of a task; for multiple choice, with the right choice or the first."""
-    entities = _entities(wanted)
-    wanted = wanted[:first] if first else wanted
-    if len(wanted) > most:  # before searching for photos
-        return [ImageTextPair(example) for example in wanted]
+    entities = _entities(examples)
+    examples = examples[:limit] if limit else examples
+    if len(examples) > max_pairs:  # before searching for photos
+        return [ImageTextPair(example) for example in examples]
     find = _photos(images)
     return [
         replace(
             _pair_of(example, find, f"{data}, {example.id}"),
             entities=entities.get((example.text, example.images), ()),
         )
-        for example in wanted
+        for example in examples
     ]
 
 
-def _is_meant(example: Example, only: str) -> bool:
+def _is_selected(example: Example, selector: str) -> bool:
     """Whether --example is empty, or names the example, its caption or its image."""
     caption = example.official_id.rpartition("/")[0]
-    return only in ("", example.id, example.official_id, caption, *example.images)
+    return selector in ("", example.id, example.official_id, caption, *example.images)
 
 
 def _entities(examples: Sequence[Example]) -> dict[tuple[str, tuple[str, ...]], list[PhraseEntity]]:
@@ -201,13 +203,13 @@ def _pair_of(example: Example, find: Callable[[str, str], Path], where: str) -> 
         raise InputError(f"{where}: {len(example.images)} images; expected one image for each text")
     photo = find(example.images[0], where)
     gold = None if example.gold_boxes is None else _in_shares(example.gold_boxes)
-    asked = example if example.choices else None
+    full_example = example if example.choices else None
     if example.choices:
         number = int(example.label) if isinstance(example.label, int) else 0
         example = replace(
             example, text_pair=example.choices[number], choices=(), choice_region_tags=()
         )
-    return ImageTextPair(example, photo, gold, _phrase(example), full_example=asked)
+    return ImageTextPair(example, photo, gold, _phrase(example), full_example=full_example)
 
 
 def _phrase(example: Example) -> str:
@@ -232,7 +234,7 @@ class PairColumns(NamedTuple):
         return PairColumns(tuple(texts), image)
 
 
-def _of_file(
+def _file_pairs(
     path: Path, columns: PairColumns, images: str
 ) -> Iterator[tuple[str, Mapping[str, Any], ImageTextPair]]:
     """The rows of your own file: file and line, all cells, and the pair."""
@@ -251,23 +253,23 @@ def _of_file(
         yield str(where), cells, ImageTextPair(example, find(file, str(where)))
 
 
-def _changed(
-    first: Path, second: Path, columns: PairColumns, right: str, images: str, each: int
+def _changed_pairs(
+    first: Path, second: Path, columns: PairColumns, label_column: str, images: str, limit: int
 ) -> tuple[list[ImageTextPair], dict[str, int]]:
     """Pairs whose answers became right, then wrong, and counts of each kind of change.
 
     Raises InputError if the two files do not have the same questions.
     """
-    before = list(_of_file(first, columns, images))
+    before = list(_file_pairs(first, columns, images))
     after = read_all_columns(second, (*columns.texts, columns.image))[1]
     if len(before) != len(after):
         raise InputError(
             f"{first} has {len(before)} rows, and {second} has {len(after)}; expected predictions of the same examples"
         )
     found: dict[str, list[ImageTextPair]] = {kind: [] for kind in CHANGES}
-    asked = (*columns.texts, columns.image, right)
+    names = (*columns.texts, columns.image, label_column)
     for (where, old, pair), (other, new) in zip(before, after, strict=True):
-        for name in asked:
+        for name in names:
             if name not in old:
                 raise InputError(
                     f"{where}: no column {name!r} with the right answer; pass --label-column"
@@ -276,7 +278,7 @@ def _changed(
                 raise InputError(
                     f"{other}: {name} differs from {where}; expected predictions of the same examples"
                 )
-        gold = str(old[right]).strip()
+        gold = str(old[label_column]).strip()
         answers = (_answer(old, where), _answer(new, str(other)))
         was, is_now = (answer == gold for answer in answers)
         kind = CHANGES[0 if is_now and not was else 1 if was and not is_now else 2 if was else 3]
@@ -286,7 +288,7 @@ def _changed(
         raise InputError(
             f"{first} and {second}: no answer became right or wrong, so there is nothing to show"
         )
-    most = each or None
+    most = limit or None
     return [*found[BECAME_RIGHT][:most], *found[BECAME_WRONG][:most]], counts
 
 

@@ -28,7 +28,7 @@ from groundling.models.clip import ClipTextEncoder
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder, RegionEncoder
 from groundling.prediction import Candidate, FineTunedModel, load
-from groundling.prediction.model_description import finding_settings
+from groundling.prediction.model_description import detection_settings
 from groundling.prediction.predictions import PredictionFormatter, model_folder
 from groundling.settings.input_settings import DetectionSettings, RegionSettings
 from groundling.studies.attention.inspected_models import is_fine_tuned, load_match_head
@@ -93,7 +93,7 @@ class InspectedModel:
             isinstance(self.student, RegionEncoder) and self.student.sizes.regions > 0
         )
         if self.fine_tuned is not None:
-            self.reads_image = self.reads_image and self.fine_tuned.about.reads.regions
+            self.reads_image = self.reads_image and self.fine_tuned.description.reads.regions
         self._features = not isinstance(self.student, EndToEndModel)
         """Whether regions need features; a model that reads pixels computes its own."""
         # Words are not tied to regions; only some fine-tuned heads read such tags.
@@ -101,11 +101,13 @@ class InspectedModel:
             regions, allow_region_mismatch=allow_region_mismatch, object_tags=False
         )
         self.inputs = ImageInputBuilder(
-            settings, features=self._features, find=lambda photos: self.region_finder(photos)
+            settings,
+            features=self._features,
+            region_finder=lambda images: self.region_finder(images),
         )
         self.stores = self.inputs.stores().stores if regions else ()
         if self.stores and self.reads_image and isinstance(self.student, RegionEncoder):
-            self.inputs.check(self.student, learned=self._region_facts)
+            self.inputs.check(self.student, provenance=self._region_facts)
 
     @property
     def _reads_patches(self) -> bool:
@@ -115,8 +117,8 @@ class InspectedModel:
     @property
     def _region_facts(self) -> Mapping[str, Any]:
         """The facts recorded about its training regions."""
-        if self.fine_tuned is not None and self.fine_tuned.about.regions:
-            return self.fine_tuned.about.regions
+        if self.fine_tuned is not None and self.fine_tuned.description.regions:
+            return self.fine_tuned.description.regions
         return self.student.regions_provenance if isinstance(self.student, RegionEncoder) else {}
 
     # -- regions -------------------------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ class InspectedModel:
     def _with_boxes(self) -> DetectionSettings:
         """Settings with the boxes of --grid or --detector, and --backbone or the known encoder."""
         facts = self._region_manifest
-        start = DetectionSettings() if facts is None else finding_settings(facts)
+        start = DetectionSettings() if facts is None else detection_settings(facts)
         known = start.backbone if facts else self._backbone_of_files()
         if not self.backbone and not known and self._features:
             raise InputError(
@@ -171,20 +173,24 @@ class InspectedModel:
                 f"--model {self.name}: this photo is in no --regions store, and neither model nor store records how "
                 "regions were found; pass --grid N or --detector NAME, with --backbone NAME"
             )
-        start = finding_settings(facts)
+        start = detection_settings(facts)
         return replace(start, backbone=self.backbone or start.backbone)
 
     def _image_inputs(self, image: str, photo: Path) -> ImageSources:
         """A photo as the model reads it; raises InputError if it cannot, or without regions."""
         if isinstance(self.student, PatchReader):
             return ImageSources(PatchStore(self.student, {image: photo}))
-        seen = self.inputs.image_sources([image], {image: photo})
-        for fault in seen.faults.values():
-            held = [store.folder for store in self.stores if image in store]
+        sources = self.inputs.image_sources([image], {image: photo})
+        for fault in sources.faults.values():
+            holding_stores = [store.folder for store in self.stores if image in store]
             # The photo itself was read before, so a fault in a store means that it is of another image.
-            where = f" in {held[0]}; make the store again, or leave --regions out" if held else ""
+            where = (
+                f" in {holding_stores[0]}; make the store again, or leave --regions out"
+                if holding_stores
+                else ""
+            )
             raise InputError(f"{photo}: {fault}{where}")
-        return seen
+        return sources
 
     def _boxes(self, image: str, store: RegionSource, row: RegionRow) -> RegionView:
         return RegionView(
@@ -196,11 +202,11 @@ class InspectedModel:
         names: Sequence[str] = ()
         classes = None
         if isinstance(store, InMemoryRegions):
-            found = store.found[image]
+            found = store.regions[image]
             names = self.region_finder.extractor.facts["class_names"]
             classes = None if found.classes is None else found.classes[int(found.has_whole_image) :]
         elif isinstance(store, CombinedStore):
-            names = store.holder(image).manifest.get("class_names", ())
+            names = store.store_of(image).manifest.get("class_names", ())
             classes = None if row.classes is None else row.classes[~row.is_whole_image]
         if classes is None or not names:
             return []
@@ -216,35 +222,35 @@ class InspectedModel:
         example: Example,
         photo: Path | None,
         layers: Sequence[int] = (),
-        asked: Example | None = None,
+        full_example: Example | None = None,
     ) -> AttentionView:
         """The model's attention in a text and a photo, and its answer.
 
-        `asked`: the example with all of its choices, if `example` has the text of one choice alone.
+        `full_example`: the example with all of its choices, if `example` has the text of one choice alone.
 
         Raises InputError if the photo cannot be read, or its regions cannot be found.
         """
         notes = []
-        seen = ImageSources()
+        sources = ImageSources()
         if self.reads_image and photo is not None:
             (image,) = example.images
-            seen = self._image_inputs(image, photo)
+            sources = self._image_inputs(image, photo)
         elif photo is not None:
             notes.append("This model reads the text only.")
         elif isinstance(self.student, PatchReader) and self.student.needs_photo:
             raise InputError(f"--model {self.name}: this model reads photos; pass --image, too")
         else:
             example = replace(example, images=())
-        (sample,) = self._samples(example, seen).get([0], ())
+        (sample,) = self._samples(example, sources).get([0], ())
         if sample.text is None:
             notes.append("This model reads the photo only.")
         if sample.truncated_tokens:
             notes.append(
                 f"{sample.truncated_tokens} tokens of the text did not fit and were truncated."
             )
-        boxes = RegionView.none()
-        if seen.store is not None and sample.regions is not None:
-            boxes = self._boxes(example.images[0], seen.store, sample.regions)
+        boxes = RegionView.empty()
+        if sources.store is not None and sample.regions is not None:
+            boxes = self._boxes(example.images[0], sources.store, sample.regions)
         view = collect_view(self.student, sample, boxes, layers, self.device)
         for layer in view.layers:
             if not all(np.isfinite(block).all() for block in layer.blocks.values()):
@@ -254,32 +260,32 @@ class InspectedModel:
                 )
         view.notes += notes
         view.answer = self._answer(
-            replace(asked or example, images=example.images), seen, sample, boxes
+            replace(full_example or example, images=example.images), sources, sample, boxes
         )
         return view
 
     def _answer(
-        self, example: Example, seen: ImageSources, sample: Sample, boxes: RegionView
+        self, example: Example, sources: ImageSources, sample: Sample, boxes: RegionView
     ) -> ModelAnswer | None:
         """The answer of its head; None for text encoders and models of transformers."""
         if self.fine_tuned is not None:
-            return fine_tuned_answer(self.fine_tuned, example, seen, boxes)
+            return fine_tuned_answer(self.fine_tuned, example, sources, boxes)
         if not isinstance(self.student, SingleStreamModel):
             return None
         return match_answer(self.student, self.folder, sample, self.device)
 
-    def _samples(self, example: Example, seen: ImageSources) -> SampleDataset:
+    def _samples(self, example: Example, sources: ImageSources) -> SampleDataset:
         """The example as the model reads it, with the text that a fine-tuned head appends."""
         if self.fine_tuned is not None:
-            (told,) = self.fine_tuned.inputs.select_tags([example])
+            (tagged,) = self.fine_tuned.inputs.select_tags([example])
             if not isinstance(self.fine_tuned.form, MultipleChoice):
-                told = self.fine_tuned.objective.head.prepare_example(told)
-            return self.fine_tuned.make_samples([told], seen)
+                tagged = self.fine_tuned.objective.head.prepare_example(tagged)
+            return self.fine_tuned.make_samples([tagged], sources)
         text, clip = self.student.inputs(MAX_LENGTH)
         texts = TextDataset(self.inputs.select_tags([example]), text, clip)
         if not isinstance(self.student, RegionEncoder):
             return texts
-        return self.inputs.samples(texts, self.student, seen)
+        return self.inputs.samples(texts, self.student, sources)
 
 
 def _check_supported(student: Encoder, source: str) -> None:
@@ -305,7 +311,7 @@ MATCH = "Image and text match"
 
 
 def fine_tuned_answer(
-    fitted: FineTunedModel, example: Example, seen: ImageSources, boxes: RegionView
+    fitted: FineTunedModel, example: Example, sources: ImageSources, boxes: RegionView
 ) -> ModelAnswer:
     """A fine-tuned model's answer, as from `groundling predict`; the example has all choices.
 
@@ -318,17 +324,20 @@ def fine_tuned_answer(
         return ModelAnswer(
             "No answer: this model finds the region of a phrase, and no phrase is marked"
         )
-    scores = fitted.scores([example], seen, fitted.unscored_task)
+    scores = fitted.scores([example], sources, fitted.unscored_task)
     (prediction,) = PredictionFormatter(form, MAX_ANSWERS).predictions(scores, [example])
 
-    def told(one: Candidate) -> str:
+    def format_candidate(candidate: Candidate) -> str:
         if isinstance(form, RegionSelection):
-            return f"box {boxes.title(int(one.answer))}"
+            return f"box {boxes.title(int(candidate.answer))}"
         if isinstance(form, Regression):
-            return f"{one.answer:.4g}"
-        return str(one.answer) if one.choice is None else one.choice
+            return f"{candidate.answer:.4g}"
+        return str(candidate.answer) if candidate.choice is None else candidate.choice
 
-    return ModelAnswer("Answer", [(told(one), one.probability) for one in prediction.best])
+    return ModelAnswer(
+        "Answer",
+        [(format_candidate(candidate), candidate.probability) for candidate in prediction.best],
+    )
 
 
 def match_answer(

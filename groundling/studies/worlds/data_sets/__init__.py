@@ -43,27 +43,27 @@ WRITERS = {
 def write_tasks(
     world: World,
     folder: str | os.PathLike,
-    train: int = 4000,
-    held: int = 1000,
+    limit_train: int = 4000,
+    limit_dev: int = 1000,
     names: Container[str] = WRITERS,
     shortcut: float = 0.0,
 ) -> dict[str, int]:
     """Write all six data sets below `folder`; returns the number of examples by data set and split.
 
-    `train` and `held` are the maximum numbers of examples per training and held-out split. `names` selects some of
-    `WRITERS`. `shortcut` is the share of VCR's questions whose wrong answers have another attribute than asked for (a
-    shape instead of a colour), which the text alone reveals.
+    `limit_train` and `limit_dev` are the maximum numbers of examples per training and held-out split. `names` selects
+    some of `WRITERS`. `shortcut` is the share of VCR's questions whose wrong answers have another attribute than asked
+    for (a shape instead of a colour), which the text alone reveals.
 
     All data sets share `images/` and `instances.json`, for one region store; `captions_*2014.json`, for pre-training,
     have the same numbers of training and held-out images; `tasks.json` is written last. Raises InputError if a number
     is negative, or the share is not from 0 to 1.
     """
-    for name, most in (("train", train), ("held", held)):
-        if most < 0:
-            raise InputError(f"{name} is {most}; expected 0 or more examples per split")
+    for name, limit in (("limit_train", limit_train), ("limit_dev", limit_dev)):
+        if limit < 0:
+            raise InputError(f"{name} is {limit}; expected 0 or more examples per split")
     if not 0 <= shortcut <= 1:
         raise InputError(f"shortcut is {shortcut}; expected a share from 0 to 1")
-    files = DataSetWriter(world, Path(folder), train, held, shortcut)
+    files = DataSetWriter(world, Path(folder), limit_train, limit_dev, shortcut)
     for name, write in WRITERS.items():
         if name in names:
             write(files)

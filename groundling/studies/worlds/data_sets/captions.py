@@ -54,8 +54,8 @@ def _placed_captions(files: DataSetWriter, scene: Scene) -> list[str]:
 
 
 def _two_attributes(rng: Generator, thing: SceneObject) -> str:
-    looks = rng.permutation(thing.attributes)
-    return describe_object(*looks[:2])
+    values = rng.permutation(thing.attributes)
+    return describe_object(*values[:2])
 
 
 def without_marks(caption: str) -> str:
@@ -85,12 +85,12 @@ def _name_of(rng: Generator, scene: Scene, number: int) -> str:
     """An object by its noun, or by attribute values of which at least one is not the other object's."""
     thing = scene.things[number]
     other = scene.things[1 - number]
-    telling = [look for look in thing.attributes if look not in other.attributes]
-    telling_look = telling[rng.integers(len(telling))]
-    any_look = thing.attributes[rng.integers(4)]
+    distinct = [value for value in thing.attributes if value not in other.attributes]
+    distinct_value = distinct[rng.integers(len(distinct))]
+    any_value = thing.attributes[rng.integers(4)]
     if thing.name and rng.random() < 0.5:
         return thing.name
-    return describe_object(*{telling_look, any_look})
+    return describe_object(*{distinct_value, any_value})
 
 
 # The world as Flickr30k Entities: captions with marked phrases, their boxes, and gold parses.

@@ -26,13 +26,13 @@ SENTENCES = {
 
 def draw_sentence(rng: Generator) -> BalancedText[int]:
     """Draw a sentence; its answers state for four pairs, left and right image in turn, whether the object is there."""
-    looks = draw_object_attributes(rng)
+    values = draw_object_attributes(rng)
     template = tuple(SENTENCES)[rng.integers(len(SENTENCES))]
 
     def answer_of(scene: Scene) -> int:
-        return 1 if matching_objects(scene, *looks) else 0
+        return 1 if matching_objects(scene, *values) else 0
 
-    return BalancedText(template.format(describe_object(*looks)), SENTENCES[template], answer_of)
+    return BalancedText(template.format(describe_object(*values)), SENTENCES[template], answer_of)
 
 
 def write_nlvr2(files: DataSetWriter) -> None:

@@ -33,15 +33,15 @@ class BalancedExpression(BalancedText[str]):
 
 def draw_expression(rng: Generator) -> BalancedExpression:
     """Draw an expression of one or two attribute values."""
-    looks = draw_object_attributes(rng)
+    values = draw_object_attributes(rng)
 
     def answer_of(scene: Scene) -> str | None:
-        thing = unique_object(scene, *looks)
+        thing = unique_object(scene, *values)
         if thing is None:
             return None
         return relation_of(scene, thing)
 
-    return BalancedExpression(describe_object(*looks), RELATIONS, answer_of, looks)
+    return BalancedExpression(describe_object(*values), RELATIONS, answer_of, values)
 
 
 def write_refcoco(files: DataSetWriter) -> None:

@@ -40,20 +40,20 @@ def draw_vcr_question(rng: Generator) -> BalancedVcrQuestion:
 
     The question names the object by its tag or its place.
     """
-    asked, told = rng.permutation(2).tolist()
+    answer_attribute, reason_attribute = rng.permutation(2).tolist()
     thing = int(rng.integers(2))
-    where = draw_topic(rng).relation
-    answers = _four_values(rng, asked)
-    reasons = _four_values(rng, told)
+    relation = draw_topic(rng).relation
+    answers = _four_values(rng, answer_attribute)
+    reasons = _four_values(rng, reason_attribute)
 
     def answer_of(scene: Scene) -> tuple[str, str] | None:
-        if where and where != relation_of(scene, thing):
+        if relation and relation != relation_of(scene, thing):
             return None
-        looks = scene.things[thing].attributes
-        return looks[asked], looks[told]
+        values = scene.things[thing].attributes
+        return values[answer_attribute], values[reason_attribute]
 
-    subject = f"the thing {where} {1 - thing}" if where else str(thing)
-    text = f"what {KINDS[asked]} is {subject} ?"
+    subject = f"the thing {relation} {1 - thing}" if relation else str(thing)
+    text = f"what {KINDS[answer_attribute]} is {subject} ?"
     pairs = tuple(zip(answers, reasons, strict=True))
     return BalancedVcrQuestion(text, pairs, answer_of, thing)
 
@@ -76,23 +76,23 @@ def write_vcr(files: DataSetWriter) -> None:
 
 
 def _rows(
-    files: DataSetWriter, split: str, each: BalancedTextScenes[BalancedVcrQuestion], first: int
+    files: DataSetWriter, split: str, each: BalancedTextScenes[BalancedVcrQuestion], first_line: int
 ) -> list[JsonObject]:
-    """The four lines of a round, numbered from `first`; writes the metadata of their images."""
+    """The four lines of a round, numbered from `first_line`; writes the metadata of their images."""
     order = each.rng.permutation(4).tolist()  # order of the rationales, the same for all four lines
-    turn = each.rng.permutation(4).tolist()  # order of the lines
-    told = each.rng.random(4) < files.shortcut
+    line_order = each.rng.permutation(4).tolist()  # order of the lines
+    has_shortcut = each.rng.random(4) < files.shortcut
     rows = []
-    for number, right in enumerate(turn, first):
+    for number, right in enumerate(line_order, first_line):
         scene = each.scenes[right]
         still = f"lsmdc_0001_WORLD/0001_WORLD_{scene.image_id:012d}@0"
-        answers = _answers(each.claim, right, bool(told[right]))
+        answers = _answers(each.claim, right, bool(has_shortcut[right]))
         rationales = _rationales(each.claim, right, order)
         files.texts.update(answers.words())
         files.texts.update(rationales.words())
         row = {
-            **answers.fields("answer", turn, first),
-            **rationales.fields("rationale", turn, first),
+            **answers.fields("answer", line_order, first_line),
+            **rationales.fields("rationale", line_order, first_line),
             "question": _tokens(each.claim.text),
             "question_orig": each.claim.text.translate(FROM_1),
             "movie": "0001_WORLD",
@@ -128,23 +128,23 @@ class _Choices:
         """The choices as models read them."""
         return [text.translate(TAGS_AS_WORDS) for text in self.texts]
 
-    def fields(self, name: str, turn: list[int], first: int) -> JsonObject:
-        """The line's fields for these choices; `turn` has the scenes in the order of the lines, from line `first`."""
+    def fields(self, name: str, line_order: list[int], first_line: int) -> JsonObject:
+        """The line's fields for these choices; `line_order` has the scenes by line, from line `first_line` on."""
         label = self.places.index(self.right)
         return {
             f"{name}_choices": [_tokens(text) for text in self.texts],
             f"{name}_label": label,
-            f"{name}_sources": [first + turn.index(place) for place in self.places],
+            f"{name}_sources": [first_line + line_order.index(place) for place in self.places],
             f"{name}_match_iter": [(place - self.right) % 4 for place in self.places],
             f"{name}_orig": self.texts[label].translate(FROM_1),
         }
 
 
-def _answers(claim: BalancedVcrQuestion, right: int, told: bool) -> _Choices:
-    """The round's four answers; if `told`, wrong ones have another attribute, which reveals the right one."""
+def _answers(claim: BalancedVcrQuestion, right: int, has_shortcut: bool) -> _Choices:
+    """The round's four answers; if `has_shortcut`, wrong ones have another attribute, which reveals the right one."""
     texts = []
-    for place, (asked, other) in enumerate(claim.answers):
-        value = other if told and place != right else asked
+    for place, (answer_value, reason_value) in enumerate(claim.answers):
+        value = reason_value if has_shortcut and place != right else answer_value
         texts.append(f"{claim.thing} is {value} .")
     return _Choices(texts, [0, 1, 2, 3], right)
 

@@ -47,22 +47,22 @@ def draw_question(rng: Generator) -> BalancedQuestion:
         return _is_there(topic.value, topic.other_value)
     if sort < 4:
         return _is_the(rng)
-    return _what(topic)
+    return _which_value(topic)
 
 
-def _how_many(look: str) -> BalancedQuestion:
+def _how_many(value: str) -> BalancedQuestion:
     def answer_of(scene: Scene) -> str:
-        return str(len(matching_objects(scene, look)))
+        return str(len(matching_objects(scene, value)))
 
-    return BalancedQuestion(f"how many things are {look} ?", NUMBERS, answer_of, "how many")
+    return BalancedQuestion(f"how many things are {value} ?", NUMBERS, answer_of, "how many")
 
 
-def _is_there(look: str, other_look: str) -> BalancedQuestion:
+def _is_there(value: str, other_value: str) -> BalancedQuestion:
     def answer_of(scene: Scene) -> str:
-        return "yes" if matching_objects(scene, look, other_look) else "no"
+        return "yes" if matching_objects(scene, value, other_value) else "no"
 
     return BalancedQuestion(
-        f"is there a {describe_object(look, other_look)} ?", YES_NO, answer_of, "is there a"
+        f"is there a {describe_object(value, other_value)} ?", YES_NO, answer_of, "is there a"
     )
 
 
@@ -79,19 +79,19 @@ def _is_the(rng: Generator) -> BalancedQuestion:
     return BalancedQuestion(text, YES_NO, answer_of, "is the")
 
 
-def _what(topic: StatementTopic) -> BalancedQuestion:
+def _which_value(topic: StatementTopic) -> BalancedQuestion:
     def answer_of(scene: Scene) -> str | None:
-        thing = unique_object(scene, topic.value, where=topic.relation)
+        thing = unique_object(scene, topic.value, relation=topic.relation)
         if thing is None:
             return None
         return scene.things[thing].attributes[topic.attribute]
 
-    asked = KINDS[topic.attribute]
-    start = f"what {asked} is the"
+    attribute = KINDS[topic.attribute]
+    start = f"what {attribute} is the"
     subject = f"{topic.value} thing"
     if topic.relation:
         subject = f"thing {topic.relation} the {subject}"
-    return BalancedQuestion(f"{start} {subject} ?", ATTRIBUTES[asked], answer_of, start)
+    return BalancedQuestion(f"{start} {subject} ?", ATTRIBUTES[attribute], answer_of, start)
 
 
 def write_vqa(files: DataSetWriter) -> None:
@@ -106,14 +106,14 @@ def write_vqa(files: DataSetWriter) -> None:
 def _write_split(files: DataSetWriter, split: str) -> None:
     questions: list[JsonObject] = []
     annotations: list[JsonObject] = []
-    asked_of = Counter[int]()
+    question_counts = Counter[int]()
     for each in files.balanced_texts("vqa", split, draw_question):
         question = each.claim
         for answer, scene in zip(question.answers, each.scenes, strict=True):
             image = scene.image_id
             files.images[f"COCO_{split}2014_{image:012d}.jpg"] = scene
-            ids = {"image_id": image, "question_id": 1000 * image + asked_of[image]}
-            asked_of[image] += 1
+            ids = {"image_id": image, "question_id": 1000 * image + question_counts[image]}
+            question_counts[image] += 1
             questions.append({**ids, "question": question.text})
             annotation = {
                 **ids,
@@ -141,10 +141,10 @@ def _ten_people(
     """Ten people's answers: at most two differ, so a wrong yes or no scores at most 0.6."""
     others = [other for other in answers if other != answer]
     dissenters = rng.choice(3, p=(0.7, 0.2, 0.1))
-    said = [others[rng.integers(len(others))] for _ in range(dissenters)]
-    said += [answer] * (10 - len(said))
+    replies = [others[rng.integers(len(others))] for _ in range(dissenters)]
+    replies += [answer] * (10 - len(replies))
     people: list[dict[str, str | int]] = []
-    for number, reply in enumerate(rng.permutation(said).tolist(), 1):
+    for number, reply in enumerate(rng.permutation(replies).tolist(), 1):
         confidence = "yes" if reply == answer else "maybe"
         people.append({"answer": reply, "answer_confidence": confidence, "answer_id": number})
     return people

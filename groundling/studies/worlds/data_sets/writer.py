@@ -60,16 +60,16 @@ def matching_objects(scene: Scene, *values: str) -> list[int]:
     return [i for i, thing in enumerate(scene.things) if set(values) <= set(thing.attributes)]
 
 
-def unique_object(scene: Scene, *values: str, where: str = "") -> int | None:
-    """Number of the only object with these `values`; with `where`, of the object in that relation to it; or None."""
+def unique_object(scene: Scene, *values: str, relation: str = "") -> int | None:
+    """Number of the only object with these `values`; with `relation`, of the object in that relation to it; or None."""
     matching = matching_objects(scene, *values)
     if len(matching) != 1:
         return None  # no match, or both objects: the description is ambiguous
-    thing = matching[0]
-    if not where:
-        return thing
-    other = 1 - thing
-    return other if relation_of(scene, other) == where else None
+    number = matching[0]
+    if not relation:
+        return number
+    other = 1 - number
+    return other if relation_of(scene, other) == relation else None
 
 
 def describe_object(*values: str) -> str:
@@ -96,11 +96,11 @@ def draw_topic(rng: Generator) -> StatementTopic:
     attributes = rng.permutation(4)
     first = int(attributes[0])
     second = int(attributes[1])
-    look = _value(rng, first)
-    other_look = _value(rng, second)
+    value = _value(rng, first)
+    other_value = _value(rng, second)
     relation = RELATIONS[rng.integers(4)]
-    where = relation if rng.integers(2) else ""
-    return StatementTopic(look, other_look, second, where)
+    relation_or_none = relation if rng.integers(2) else ""
+    return StatementTopic(value, other_value, second, relation_or_none)
 
 
 def _value(rng: Generator, attribute: int) -> str:
@@ -111,8 +111,8 @@ def _value(rng: Generator, attribute: int) -> str:
 def draw_object_attributes(rng: Generator) -> tuple[str, ...]:
     """Draw one or two attribute values that describe an object."""
     topic = draw_topic(rng)
-    looks = (topic.value, topic.other_value)
-    return looks[: rng.integers(1, 3)]
+    values = (topic.value, topic.other_value)
+    return values[: rng.integers(1, 3)]
 
 
 def draw_statement(rng: Generator) -> SceneStatement:
@@ -127,10 +127,10 @@ def _attribute_statement(topic: StatementTopic) -> SceneStatement:
     """The statement that the object with one value, or the object in a relation to it, has the other value."""
 
     def holds(scene: Scene) -> bool | None:
-        thing = unique_object(scene, topic.value, where=topic.relation)
-        if thing is None:
+        number = unique_object(scene, topic.value, relation=topic.relation)
+        if number is None:
             return None
-        return topic.other_value in scene.things[thing].attributes
+        return topic.other_value in scene.things[number].attributes
 
     subject = f"the {topic.value} thing"
     if topic.relation:
@@ -184,15 +184,15 @@ class DataSetWriter:
     """Writes a folder of data sets and collects their images and texts."""
 
     def __init__(
-        self, world: World, folder: Path, train: int, held: int, shortcut: float = 0.0
+        self, world: World, folder: Path, limit_train: int, limit_dev: int, shortcut: float = 0.0
     ) -> None:
-        """`train`, `held`: maximum number of examples of a training split and of any other split."""
+        """`limit_train`, `limit_dev`: maximum number of examples of a training split and of any other split."""
         self.world = world
         self.shortcut = shortcut
         """Share of VCR's questions whose text reveals the answer."""
         self.folder = folder
-        self.train = train
-        self.held = held
+        self.limit_train = limit_train
+        self.limit_dev = limit_dev
         self.images: dict[str, Scene] = {}
         """Scenes by image file name below `images/`."""
         self.captioned: set[str] = set()
@@ -206,7 +206,7 @@ class DataSetWriter:
 
     def max_examples(self, split: str) -> int:
         """Maximum number of examples of a split."""
-        return self.train if split == "train" else self.held
+        return self.limit_train if split == "train" else self.limit_dev
 
     def scenes(self, split: str) -> list[Scene]:
         """Scenes of a split, as many as its maximum number of examples, each with two objects that differ."""
@@ -216,10 +216,10 @@ class DataSetWriter:
         return self._pools[pool]
 
     def _two_things(self, pool: int) -> list[Scene]:
-        most = self.train if pool == POOLS["train"] else self.held
+        limit = self.limit_train if pool == POOLS["train"] else self.limit_dev
         scenes: list[Scene] = []
         for image_id in count(pool * DEV_IMAGES + 1):
-            if len(scenes) >= most:
+            if len(scenes) >= limit:
                 break
             scene = self.world.scene(image_id)
             if len({thing.attributes for thing in scene.things}) == 2:
@@ -235,7 +235,7 @@ class DataSetWriter:
     ) -> Iterator[BalancedTextScenes[AnyBalancedText]]:
         """Claims with a scene for each answer, `scenes_each` per example; no text is used twice for a scene."""
         used: set[tuple[str, int]] = set()
-        room = scenes_each * self.max_examples(split)
+        remaining = scenes_each * self.max_examples(split)
         number = 0
         for key in range(
             self.max_examples(split)
@@ -243,7 +243,7 @@ class DataSetWriter:
             rng = generator(self.world.config.seed, name, split, key)
             claim = draw(rng)
             start = int(rng.integers(len(self.scenes(split))))
-            if len(claim.answers) > room:
+            if len(claim.answers) > remaining:
                 continue
             scenes = self._scenes_for(claim, split, start, used)
             if scenes is None:
@@ -251,10 +251,10 @@ class DataSetWriter:
             used.update((claim.text, scene.image_id) for scene in scenes)
             yield BalancedTextScenes(number, rng, claim, scenes)
             self.texts.add(claim.text.translate(TAGS_AS_WORDS))
-            room -= len(scenes)
+            remaining -= len(scenes)
             number += 1
-        made = scenes_each * self.max_examples(split) - room
-        self.counts[f"{name} {split}"] = made // scenes_each
+        written = scenes_each * self.max_examples(split) - remaining
+        self.counts[f"{name} {split}"] = written // scenes_each
 
     def _scenes_for(
         self, claim: BalancedText[Any], split: str, start: int, used: set[tuple[str, int]]
@@ -268,28 +268,28 @@ class DataSetWriter:
             answer = claim.answer_of(scene)
             if answer is None:
                 continue
-            for place, wanted in enumerate(claim.answers):
-                if wanted == answer and place not in chosen:
-                    chosen[place] = scene
+            for position, expected in enumerate(claim.answers):
+                if expected == answer and position not in chosen:
+                    chosen[position] = scene
                     break
             if len(chosen) == len(claim.answers):
-                return [chosen[place] for place in range(len(chosen))]
+                return [chosen[position] for position in range(len(chosen))]
         return None
 
-    def box(self, scene: Scene, thing: int) -> list[int]:
+    def box(self, scene: Scene, number: int) -> list[int]:
         """x, y, width, height of an object's cell; a tight box would reveal size and shape without pixels."""
-        corner = scene.things[thing]
+        corner = scene.things[number]
         return [corner.x, corner.y, self.world.cell, self.world.cell]
 
     def coco_instances(self, images: Sequence[tuple[int, str]]) -> JsonObject:
         """COCO instances of images, given by number and file; the annotations of image n are 2 n and 2 n + 1."""
-        listed = []
-        notes = []
+        entries = []
+        annotations = []
         for number, file in images:
-            listed.append({"id": number, "file_name": file, **self.shape})
+            entries.append({"id": number, "file_name": file, **self.shape})
             scene = self.images[file]
             for i in range(len(scene.things)):
-                note = {
+                annotation = {
                     "id": 2 * number + i,
                     "image_id": number,
                     "category_id": category_of(scene, i),
@@ -297,15 +297,15 @@ class DataSetWriter:
                     "bbox": [float(side) for side in self.box(scene, i)],
                     "area": self.world.cell**2,
                 }
-                notes.append(note)
+                annotations.append(annotation)
         categories = []
         for number, shape in enumerate(SHAPES, 1):
             categories.append({"id": number, "name": shape, "supercategory": "thing"})
         return {
             "info": {},
             "licenses": [],
-            "images": listed,
-            "annotations": notes,
+            "images": entries,
+            "annotations": annotations,
             "categories": categories,
         }
 
@@ -324,15 +324,15 @@ class DataSetWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, pictures[scene.image_id])
         if self.world.config.control_images:
-            self._write_blind()
+            self._write_redrawn()
         numbered = list(enumerate(sorted(self.images), 1))
         self.write_rows("instances.json", self.coco_instances(numbered))
         self.write_rows("texts.txt", *sorted(self.texts))
         settings = asdict(self.world.config)
         self.write_rows("tasks.json", {"world": settings, "examples": self.counts})
 
-    def _write_blind(self) -> None:
-        """Write the captioned images again, below `blind/images/`, with every visual attribute redrawn.
+    def _write_redrawn(self) -> None:
+        """Write the captioned images again, below `redrawn/images/`, with every visual attribute redrawn.
 
         These captions describe attributes of all objects, so all are redrawn, unlike in `World.scene`.
         """
@@ -342,7 +342,7 @@ class DataSetWriter:
             things = tuple(
                 replace(thing, attributes=draw_attributes(rng)) for thing in scene.things
             )
-            path = self.folder / "blind" / "images" / file
+            path = self.folder / "redrawn" / "images" / file
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, self._png(replace(scene, things=things)))
 
@@ -354,6 +354,6 @@ class DataSetWriter:
         return stream.getvalue()
 
 
-def category_of(scene: Scene, thing: int) -> int:
+def category_of(scene: Scene, number: int) -> int:
     """Category number of an object in COCO instances: its shape, from 1."""
-    return SHAPES.index(scene.things[thing].attributes[1]) + 1
+    return SHAPES.index(scene.things[number].attributes[1]) + 1
