@@ -90,8 +90,15 @@ class ObjectiveRequirements:
     """It reads states of the cross-modal encoder."""
     needs_teacher: bool
     """It reads teacher features."""
+    teacher_setting: str = ""
+    """The setting that names its teacher, if it is not --teacher."""
     wraps_encoder: bool = False
     """It trains a model of its own around the text encoder."""
+
+    @property
+    def needs_teacher_flag(self) -> bool:
+        """Whether --teacher names its teacher."""
+        return self.needs_teacher and not self.teacher_setting
 
 
 def objective_requirements(name: str) -> ObjectiveRequirements:
@@ -103,13 +110,17 @@ def objective_requirements(name: str) -> ObjectiveRequirements:
 
         part = find_objective(name)
         return ObjectiveRequirements(
-            part.needs_cross_modal, part.needs_teacher, part.wrap_encoder is not None
+            part.needs_cross_modal,
+            part.needs_teacher,
+            part.teacher_setting,
+            part.wrap_encoder is not None,
         )
     _check_offered("objectives", "ObjectiveSpec", name)
     told = declared_objects("objectives", "ObjectiveSpec")[name]
     return ObjectiveRequirements(
         bool(told.get("needs_cross_modal")),
         bool(told.get("needs_teacher")),
+        told.get("teacher_setting", ""),
         bool(told.get("wrap_encoder")),
     )
 
@@ -123,9 +134,11 @@ class Arm:
     joint: bool
     """Whether any needs the cross-modal encoder."""
     taught: bool
-    """Whether any needs teacher features."""
+    """Whether any needs features of --teacher."""
     wraps_encoder: bool
     """Whether any trains a model of its own around the text encoder."""
+    teacher_settings: list[str]
+    """Settings that name further teachers."""
 
 
 def parse_arm(text: str, masked_lm: bool = True) -> Arm:
@@ -162,8 +175,9 @@ def parse_arm(text: str, masked_lm: bool = True) -> Arm:
     return Arm(
         names,
         any(one.needs_cross_modal for one in facts),
-        any(one.needs_teacher for one in facts),
+        any(one.needs_teacher_flag for one in facts),
         any(one.wraps_encoder for one in facts),
+        list(dict.fromkeys(one.teacher_setting for one in facts if one.teacher_setting)),
     )
 
 
@@ -182,7 +196,7 @@ def check_extra_objectives(extra: ExtraObjectiveSettings, inner: str, command: s
 
     A training step of the user's own may use the teacher.
     """
-    taught = [name for name in extra.objectives if objective_requirements(name).needs_teacher]
+    taught = [name for name in extra.objectives if objective_requirements(name).needs_teacher_flag]
     if taught and not extra.teacher:
         raise InputError(f"{command}: {taught[0]} needs --teacher FOLDER_OR_HUB_ID")
     if extra.teacher and not taught and not is_import_path(inner):
