@@ -98,8 +98,15 @@ class ObjectiveRequirements:
     """It reads states of the cross-modal encoder."""
     needs_teacher: bool
     """It reads teacher features."""
+    teacher_setting: str = ""
+    """The setting that names its teacher, if it is not --teacher."""
     wraps_encoder: bool = False
     """It trains a model of its own around the text encoder."""
+
+    @property
+    def needs_teacher_flag(self) -> bool:
+        """Whether --teacher names its teacher."""
+        return self.needs_teacher and not self.teacher_setting
 
 
 def objective_requirements(name: str) -> ObjectiveRequirements:
@@ -111,13 +118,17 @@ def objective_requirements(name: str) -> ObjectiveRequirements:
 
         spec = find_objective(name)
         return ObjectiveRequirements(
-            spec.needs_cross_modal, spec.needs_teacher, spec.wrap_encoder is not None
+            spec.needs_cross_modal,
+            spec.needs_teacher,
+            spec.teacher_setting,
+            spec.wrap_encoder is not None,
         )
     _check_offered("objectives", "ObjectiveSpec", name)
     keywords = declared_objects("objectives", "ObjectiveSpec")[name]
     return ObjectiveRequirements(
         bool(keywords.get("needs_cross_modal")),
         bool(keywords.get("needs_teacher")),
+        keywords.get("teacher_setting", ""),
         bool(keywords.get("wrap_encoder")),
     )
 
@@ -129,11 +140,13 @@ class Arm:
     names: list[str]
     """Names of the objectives, without repetition."""
     needs_cross_modal: bool
-    """Whether any reads states of the cross-modal encoder."""
+    """Whether any needs the cross-modal encoder."""
     needs_teacher: bool
-    """Whether any reads teacher features."""
+    """Whether any needs features of --teacher."""
     wraps_encoder: bool
     """Whether any trains a model of its own around the text encoder."""
+    teacher_settings: list[str]
+    """Settings that name further teachers."""
 
 
 def parse_arm(text: str, masked_lm: bool = True) -> Arm:
@@ -170,8 +183,9 @@ def parse_arm(text: str, masked_lm: bool = True) -> Arm:
     return Arm(
         names,
         any(one.needs_cross_modal for one in requirements),
-        any(one.needs_teacher for one in requirements),
+        any(one.needs_teacher_flag for one in requirements),
         any(one.wraps_encoder for one in requirements),
+        list(dict.fromkeys(one.teacher_setting for one in requirements if one.teacher_setting)),
     )
 
 
@@ -190,10 +204,10 @@ def check_extra_objectives(extra: ExtraObjectiveSettings, training_step: str, co
 
     A training step of the user's own may use the teacher.
     """
-    with_teacher = [name for name in extra.objectives if objective_requirements(name).needs_teacher]
-    if with_teacher and not extra.teacher:
-        raise InputError(f"{command}: {with_teacher[0]} needs --teacher FOLDER_OR_HUB_ID")
-    if extra.teacher and not with_teacher and not is_import_path(training_step):
+    taught = [name for name in extra.objectives if objective_requirements(name).needs_teacher_flag]
+    if taught and not extra.teacher:
+        raise InputError(f"{command}: {taught[0]} needs --teacher FOLDER_OR_HUB_ID")
+    if extra.teacher and not taught and not is_import_path(training_step):
         raise InputError(
             f"{command}: no objective uses --teacher {extra.teacher}; name one that does, such as --objectives "
             "contrastive"

@@ -207,6 +207,8 @@ class ObjectiveSpec:
     """Whether it reads states after the cross-modal encoder."""
     needs_teacher: bool = False
     """Whether it reads a teacher's features."""
+    teacher_setting: str = ""
+    """The setting that names its teacher, if it is not --teacher."""
     wrap_encoder: Callable[[TextEncoder, OutputSizes], Encoder] | None = None
     """Makes the model that is trained around the text encoder, from it and the teachers' widths; None: no model."""
     settings_groups: tuple[type[Settings], ...] = ()

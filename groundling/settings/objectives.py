@@ -142,6 +142,35 @@ question or per image-text pair."""
 
 
 @dataclass(frozen=True)
+class StateDistillationSettings(Settings):
+    """Distillation of a text encoder's token states (VidLanKD): objectives nst, crd and nt_xent."""
+
+    kd_teacher: Annotated[str, InputKind.WEIGHTS] = ""
+    """nst, crd and nt_xent: frozen text encoder whose token states are distilled: hub id or \
+folder, with the student's tokenizer. VidLanKD: a BERT that its teacher stage grounded in videos."""
+    kd_weight: Annotated[float, at_least(0)] = 1.0
+    """nst, crd and nt_xent: weight of each (VidLanKD's code: 1)."""
+    kd_variant: Literal["paper", "released"] = "paper"
+    """nst and nt_xent: over a sentence's tokens, averaged (paper), or as in VidLanKD's code \
+(released): padding and special tokens included; nst without the teacher's constant term and \
+summed over the micro-batch; both divided by its length in tokens, nt_xent also by its 2 x B items."""
+    crd_temperature: Annotated[float, above(0)] = 0.07
+    """crd: temperature (0.07 in the code of CRD and in the first version of VidLanKD's; CRD's \
+paper: 0.1 on CIFAR-100)."""
+    crd_negatives: Annotated[int, at_least(0)] = 0
+    """crd: N, the number of negatives of a token: the states at its position in the next N \
+sentences of the batch; 0: of all others. CRD's code draws 16384 from a memory of the data set; \
+the first version of VidLanKD's: batch size - 1."""
+    crd_cardinality: Annotated[int, at_least(0)] = 0
+    """crd: M of N/M, the number of items that negatives are drawn from; 0: the sentences of the \
+batch at that position. The paper: the size of the data set (CIFAR-100: 50000; the first version \
+of VidLanKD's code: 1000000)."""
+    crd_partition: Literal["none", "first_batch"] = "none"
+    """crd: scores as in the paper's formula (none), or divided by a constant, M times the mean \
+score of the first batch, as in CRD's code (first_batch)."""
+
+
+@dataclass(frozen=True)
 class OptionSettings(Settings):
     """Options of the user's own objectives and teachers."""
 
@@ -176,16 +205,19 @@ class ObjectiveSettings(Settings):
     targeted_distillation: TargetedDistillationSettings = field(
         default_factory=TargetedDistillationSettings
     )
+    state_distillation: StateDistillationSettings = field(default_factory=StateDistillationSettings)
     options: Annotated[OptionSettings, unnested] = field(default_factory=OptionSettings)
 
 
-def teacher_inputs(source: str, options: TargetedDistillationSettings) -> dict[str, str | Path]:
+def teacher_inputs(source: str, settings: ObjectiveSettings) -> dict[str, str | Path]:
     """Models and images of the teachers, whose hashes identify a run."""
+    options = settings.targeted_distillation
     return {
         "teacher": "" if is_import_path(source) else source,
         "teacher_text": options.teacher_text,
         "teacher_scorer": options.teacher_scorer,
         "teacher_images": options.teacher_images,
+        "kd_teacher": settings.state_distillation.kd_teacher,
     }
 
 

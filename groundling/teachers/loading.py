@@ -53,11 +53,12 @@ def load_teacher_set(
     """
     torch.manual_seed(derive_seed(seed, "init", "teacher"))
     teachers = []
-    if source:
+    features = required_features(names, context)
+    if source or features:
         teachers = load_teachers(
             TeacherContext(
                 source,
-                required_features(names, context),
+                features,
                 context.settings,
                 context.output_type,
                 tokenizer,

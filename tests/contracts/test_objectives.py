@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toys
+from builders.token_states import TokenStates
 from torch import Tensor
 
 from groundling.core.batch import (
@@ -52,6 +53,7 @@ KINDS = {
 }
 OPTIONS = {"SupervisedObjective": {"output_type": Classification(("no", "yes"))}}
 BATCHWISE = {"ClipContrastiveLoss", "FeatureDistillation"}
+BATCHWISE |= {"ContrastiveRepresentationDistillation", "NTXent"}
 """Objectives that compare a batch's samples with each other, as they stand."""
 
 
@@ -111,6 +113,8 @@ def case(request, taught, pictures):
     def make(name: str) -> Case:
         clip = any(need.startswith("features.clip_") for need in KINDS[name].required_fields)
         beside = toys.Clip if clip else (lambda samples: samples)
+        if "features.teacher_states" in KINDS[name].required_fields:
+            beside = TokenStates
         if "regions" in KINDS[name].required_fields:
             return Case(KINDS[name], toys.seer(), beside(toys.seen()))
         if name == "EmbeddingRetention":
@@ -256,6 +260,7 @@ def widen(batch: Batch, by: int = 5) -> Batch:
         )
     labels = {k: pad(x, IGNORE) if x.ndim >= 2 else x for k, x in batch.labels.items()}
     fills = {"words": 9, "has": 0, "clip_words": 9, "clip_word": -1}
+    fills |= {"teacher_states": 9}
     features = {k: pad(x, fills[k]) if k in fills else x for k, x in batch.features.items()}
     words = None if batch.word_type_ids is None else pad(batch.word_type_ids, -1)
     return replace(

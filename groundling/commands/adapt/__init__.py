@@ -99,7 +99,7 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
     """
     arm = parse_arm(config.arm, config.masked_lm)
     taught = ["teacher"] if arm.needs_cross_modal or arm.needs_teacher else []
-    require_settings(config, f"--arm {config.arm}", "student", *taught)
+    require_settings(config, f"--arm {config.arm}", "student", *taught, *arm.teacher_settings)
     check_has_eval_data(
         config.evaluation, bool(config.eval_text), "--eval-text FILES, held-out texts"
     )
@@ -134,7 +134,7 @@ def inputs(config: AdaptConfig, training: TrainConfig) -> Inputs:
     return {
         **{f"text:{number}": each.file for number, each in enumerate(texts)},
         "student": config.student,
-        **teacher_inputs(config.teacher, config.objective_settings.targeted_distillation),
+        **teacher_inputs(config.teacher, config.objective_settings),
         "retention": config.retention_pairs,
         **{f"eval_text:{number}": path for number, path in enumerate(config.eval_text)},
     }

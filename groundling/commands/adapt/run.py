@@ -332,9 +332,10 @@ def _unused_settings_notes(config: AdaptConfig, arm: Arm) -> list[str]:
     """Notes on settings that this arm does not use."""
     notes = []
     if config.teacher and not (arm.needs_cross_modal or arm.needs_teacher):
-        notes.append(
-            f"--teacher {config.teacher} is not used: --arm {config.arm} is a control without a teacher"
+        reason = (
+            "reads --kd-teacher alone" if arm.teacher_settings else "is a control without a teacher"
         )
+        notes.append(f"--teacher {config.teacher} is not used: --arm {config.arm} {reason}")
     settings = config.objective_settings
     if config.retention_pairs:  # uses --pooling
         settings = replace_settings(settings, pooling=DistillationSettings().pooling)
@@ -525,6 +526,8 @@ def _card(
         + (f" (times {weights[term]:.3g})" if weights.get(term, 1) != 1 else "")
         for term, value in result["train_metrics"].items()
     )
+    kd_teacher = config.objective_settings.state_distillation.kd_teacher
+    teachers = "`, `".join(filter(None, (config.teacher, kd_teacher)))
     loading = "`AutoModel.from_pretrained`"
     if library == "sentence-transformers":
         loading = "`SentenceTransformer`, or its encoder alone with `AutoModel.from_pretrained`"
@@ -538,7 +541,7 @@ A stock `transformers` encoder with {result["parameters"]:,} parameters; load it
 {MLM_HEAD_TEXTS[result["fills_masks"]]}
 
 - student: `{config.student}`
-- teacher: `{config.teacher or "none (control)"}`
+- teacher: `{teachers or "none (control)"}`
 - objectives: {", ".join(result["objectives"])}
 - text ({result["texts"]} texts, {result["truncated_tokens"]} truncated tokens):
 {texts}

@@ -206,9 +206,7 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
         "eval_image_list": config.eval_texts.eval_image_list,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
-        **teacher_inputs(
-            config.extra_objectives.teacher, config.objective_settings.targeted_distillation
-        ),
+        **teacher_inputs(config.extra_objectives.teacher, config.objective_settings),
         **{f"captions:{n}" if n else "captions": path for n, path in enumerate(captions)},
         **{f"eval_captions:{n}": path for n, path in enumerate(eval_captions)},
         **{f"text:{n}": path for n, path in enumerate(texts)},

@@ -1,0 +1,496 @@
+"""VidLanKD's student stage: NST, CRD, the NT-Xent of its code, and the teacher of token states."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import toys
+from accelerate import PartialState
+from homes import STEPS, Killed, dying, log_of, training_with
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt import run as adapting
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens, collate
+from groundling.core.errors import InputError
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.objectives import Objective
+from groundling.objectives.crd import ContrastiveRepresentationDistillation
+from groundling.objectives.nst import NeuronSelectivityTransfer
+from groundling.objectives.nt_xent import NTXent
+from groundling.objectives.state_distillation import StudentHead
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.objectives import ObjectiveSettings
+from groundling.teachers import TeacherContext, add_features
+from groundling.teachers.text_states import TEXT_STATES, TextStatesTeacher
+
+SIZES = OutputSizes(text=6, teacher=6)
+
+
+class Unit(nn.Module):
+    """A head that only makes unit vectors."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        return F.normalize(states, dim=-1)
+
+
+def plain(objective: Objective) -> Objective:
+    objective.head = Unit()
+    return objective.train()
+
+
+def batch_of(student: Tensor, teacher: Tensor, mask: Tensor) -> tuple[EncoderOutput, Batch]:
+    """States (N, T, D), and a batch in which `mask` (N, T) marks tokens, 2 special ones and 0 padding."""
+    text = Tokens(
+        input_ids=torch.ones(mask.shape, dtype=torch.long),
+        attention_mask=mask > 0,
+        special_tokens_mask=mask != 1,
+        word_ids=torch.zeros(mask.shape, dtype=torch.long),
+        token_type_ids=torch.zeros(mask.shape, dtype=torch.long),
+    )
+    ids = tuple(str(n) for n in range(len(mask)))
+    return EncoderOutput(text=student), Batch(
+        ids=ids, text=text, features={"teacher_states": teacher}
+    )
+
+
+def value(objective: Objective, student: Tensor, teacher: Tensor, mask: Tensor) -> float:
+    """The loss as the loop computes it: the sum divided by the count."""
+    encoded, batch = batch_of(student, teacher, mask)
+    (total,) = objective(encoded, batch).values()
+    (count,) = objective.count(batch).values()
+    return float(total) / count
+
+
+def drawn(rows: int = 5, length: int = 7, width: int = 6) -> tuple[Tensor, Tensor, Tensor]:
+    """Random states, with a special token at the start of each text, another at its end, and padding after it."""
+    rng = torch.Generator().manual_seed(4)
+    student, teacher = torch.randn(2, rows, length, width, generator=rng)
+    mask = torch.zeros(rows, length, dtype=torch.long)
+    for row, end in enumerate([6, 4, 6, 3, 5][:rows]):
+        mask[row, : end + 1] = 1
+        mask[row, [0, end]] = 2
+    return student, teacher, mask
+
+
+def unit(values: np.ndarray) -> np.ndarray:
+    return values / np.linalg.norm(values, axis=-1, keepdims=True)
+
+
+# -- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def test_nst_of_two_tokens_by_hand() -> None:
+    """Student's channels (.6, 1)/sqrt(1.36) and (1, 0): kernels 1, 1, 9/34, 9/34; the teacher's (1, 0), (0, 1).
+
+    Means: (2 + 18/34) / 4 = 1/2 + 9/68; 1/2; crosswise (9/34 + 25/34 + 1 + 0) / 4 = 1/2.
+    """
+    student, teacher = torch.tensor([[[3.0, 4.0], [2.0, 0.0]]]), torch.eye(2)[None] * 5
+    mask = torch.ones(1, 2, dtype=torch.long)
+    sizes = OutputSizes(text=2, teacher=2)
+    full = plain(NeuronSelectivityTransfer(sizes))
+    assert value(full, student, teacher, mask) == pytest.approx(9 / 68)
+    released = plain(NeuronSelectivityTransfer(sizes, variant="released"))
+    assert value(released, student, teacher, mask) == pytest.approx((9 / 68 - 1 / 2) / 2)
+
+
+TWO = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
+THEIRS = torch.tensor([[[2.0, 0.0]], [[3.0, 4.0]]])
+
+
+def test_crd_of_two_sentences_by_hand() -> None:
+    """Cosines 1 and .8 of the right pairs, .6 and 0 of the wrong ones; N = 1 of M = 2, so N/M = 1/2."""
+    crd = plain(
+        ContrastiveRepresentationDistillation(OutputSizes(text=2, teacher=2), temperature=1.0)
+    )
+    right = math.log(1 + 0.5 / math.e) + math.log(1 + 0.5 / math.exp(0.8))
+    wrong = math.log(1 + math.exp(0.6) / 0.5) + math.log(1 + 1 / 0.5)
+    assert right + wrong == pytest.approx(3.005754, abs=1e-5)
+    found = value(crd, TWO, THEIRS, torch.ones(2, 1, dtype=torch.long))
+    assert found == pytest.approx(3.005754 / 2, abs=1e-5)
+
+
+def test_crd_with_a_partition_by_hand() -> None:
+    """The mean score is (e + e^.8 + e^.6 + 1) / 4 = 1.941486, and N = 1: h = e^x / (e^x + 1.941486)."""
+    crd = plain(
+        ContrastiveRepresentationDistillation(
+            OutputSizes(text=2, teacher=2), temperature=1.0, partition="first_batch"
+        )
+    )
+    mean = (math.e + math.exp(0.8) + math.exp(0.6) + 1) / 4
+    expected = sum(math.log(1 + mean / math.exp(x)) for x in (1, 0.8))
+    expected += sum(math.log(1 + math.exp(x) / mean) for x in (0.6, 0))
+    found = value(crd, TWO, THEIRS, torch.ones(2, 1, dtype=torch.long))
+    assert found == pytest.approx(expected / 2, rel=1e-5)
+    assert float(crd.log_partition) == pytest.approx(math.log(mean), rel=1e-5)
+    value(crd, THEIRS, TWO.flip(0), torch.ones(2, 1, dtype=torch.long))
+    assert float(crd.log_partition) == pytest.approx(math.log(mean), rel=1e-5), "the first batch's"
+    again = ContrastiveRepresentationDistillation(
+        OutputSizes(text=2, teacher=2), temperature=1.0, partition="first_batch"
+    )
+    again.load_state_dict(crd.state_dict(), strict=False)
+    value(plain(again), THEIRS, TWO.flip(0), torch.ones(2, 1, dtype=torch.long))
+    assert float(again.log_partition) == pytest.approx(math.log(mean), rel=1e-5), "a resumed run's"
+
+
+def test_nt_xent_of_two_sentences_by_hand() -> None:
+    """Anchors s1, t1: ln(1 + e + e^.6) - 1; s2: ln(2 + e^.8) - .8; t2: ln(e^.8 + 2 e^.6) - .8; sum 3.035098."""
+    mask = torch.ones(2, 1, dtype=torch.long)
+    sizes = OutputSizes(text=2, teacher=2)
+    assert value(plain(NTXent(sizes)), TWO, THEIRS, mask) == pytest.approx(3.035098 / 4, abs=1e-5)
+    released = plain(NTXent(sizes, variant="released"))
+    assert value(released, TWO, THEIRS, mask) == pytest.approx(3.035098 / 16, abs=1e-5)
+
+
+# -- against loops ---------------------------------------------------------------------------------------------------
+
+
+def nst_by_loops(student: np.ndarray, teacher: np.ndarray, with_teacher: bool = True) -> float:
+    """Of states (tokens, D) of one sentence; tokens to unit length, then channels."""
+    s = [c / np.linalg.norm(c) for c in unit(student).T]
+    t = [c / np.linalg.norm(c) for c in unit(teacher).T]
+    own = np.mean([(a @ b) ** 2 for a in s for b in s])
+    other = np.mean([(a @ b) ** 2 for a in t for b in t])
+    cross = np.mean([(a @ b) ** 2 for a in s for b in t])
+    return own + with_teacher * other - 2 * cross
+
+
+def test_nst_equals_loops_over_channels() -> None:
+    student, teacher, mask = drawn()
+    each = [
+        nst_by_loops(student[n][mask[n] == 1].numpy(), teacher[n][mask[n] == 1].numpy())
+        for n in range(5)
+    ]
+    found = value(plain(NeuronSelectivityTransfer(SIZES)), student, teacher, mask)
+    assert found == pytest.approx(np.mean(each), rel=1e-4)
+    whole = [nst_by_loops(student[n].numpy(), teacher[n].numpy(), False) for n in range(5)]
+    released = plain(NeuronSelectivityTransfer(SIZES, variant="released"))
+    assert value(released, student, teacher, mask) == pytest.approx(sum(whole) / 7, rel=1e-4)
+
+
+def crd_by_loops(
+    student: Tensor, teacher: Tensor, mask: Tensor, tau: float, limit: int = 0, m: int = 0
+) -> list[float]:
+    """The loss of every token."""
+    s, t, inside = unit(student.numpy()), unit(teacher.numpy()), (mask == 1).numpy()
+    rows, length = mask.shape
+    losses = []
+    for row in range(rows):
+        for place in range(length):
+            if not inside[row, place]:
+                continue
+            order = [(row + step) % rows for step in range(1, rows)]
+            there = [one for one in order if inside[one, place]]
+            chosen = there[:limit] if limit else there
+            n, pool = len(chosen), m or len(there) + 1
+            if not n:
+                losses.append(0.0)
+                continue
+
+            def h(one: int, row: int = row, place: int = place, share: float = n / pool) -> float:
+                e = math.exp(float(t[one, place] @ s[row, place]) / tau)
+                return e / (e + share)
+
+            losses.append(-math.log(h(row)) - sum(math.log(1 - h(one)) for one in chosen))
+    return losses
+
+
+@pytest.mark.parametrize("tau", [0.5, 1.0])
+@pytest.mark.parametrize(("limit", "m"), [(0, 0), (2, 0), (2, 9), (1, 1000)])
+def test_crd_equals_loops_over_tokens(tau: float, limit: int, m: int) -> None:
+    student, teacher, mask = drawn()
+    losses = crd_by_loops(student, teacher, mask, tau, limit, m)
+    crd = ContrastiveRepresentationDistillation(
+        SIZES, temperature=tau, negatives=limit, cardinality=m
+    )
+    assert crd.count(batch_of(student, teacher, mask)[1]) == {"crd": len(losses)}
+    assert value(plain(crd), student, teacher, mask) == pytest.approx(np.mean(losses), rel=1e-4)
+
+
+def nt_xent_by_loops(student: Tensor, teacher: Tensor, inside: Tensor) -> list[list[float]]:
+    """The losses of all anchors at each position."""
+    s, t = unit(student.numpy()), unit(teacher.numpy())
+    found: list[list[float]] = []
+    for place in range(student.shape[1]):
+        rows = [n for n in range(len(s)) if inside[n, place]]
+        items = [(n, s[n, place]) for n in rows] + [(n, t[n, place]) for n in rows]
+        losses = []
+        for i, (row, anchor) in enumerate(items):
+            scores = {j: float(anchor @ z) for j, (_, z) in enumerate(items) if j != i}
+            (right,) = [j for j in scores if items[j][0] == row]
+            losses.append(math.log(sum(map(math.exp, scores.values()))) - scores[right])
+        found.append(losses)
+    return found
+
+
+def test_nt_xent_equals_loops_over_anchors() -> None:
+    student, teacher, mask = drawn()
+    flat = [x for losses in nt_xent_by_loops(student, teacher, mask == 1) for x in losses]
+    assert value(plain(NTXent(SIZES)), student, teacher, mask) == pytest.approx(
+        np.mean(flat), rel=1e-4
+    )
+    every = nt_xent_by_loops(student, teacher, torch.ones_like(mask).bool())
+    expected = np.mean([np.mean(losses) / 10 for losses in every])  # 2B = 10
+    released = plain(NTXent(SIZES, variant="released"))
+    assert value(released, student, teacher, mask) == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_head_is_a_linear_gelu_norm_linear_to_unit_length() -> None:
+    torch.manual_seed(0)
+    head = StudentHead(OutputSizes(text=6, teacher=4, epsilon=1e-5))
+    states = torch.randn(2, 3, 6)
+    x = (head.dense.weight @ states[1, 2] + head.dense.bias).detach().numpy().astype(np.float64)
+    x = np.array([v * 0.5 * (1 + math.erf(v / math.sqrt(2))) for v in x])
+    x = (x - x.mean()) / math.sqrt(x.var() + 1e-5)
+    x = head.project.weight.detach().numpy() @ x + head.project.bias.detach().numpy()
+    np.testing.assert_allclose(
+        head(states)[1, 2].detach().numpy(), x / np.linalg.norm(x), rtol=1e-4
+    )
+
+
+def test_a_student_that_is_the_teacher_has_no_discrepancy() -> None:
+    _, teacher, mask = drawn()
+    same = value(plain(NeuronSelectivityTransfer(SIZES)), teacher, teacher, mask)
+    assert same == pytest.approx(0, abs=1e-6)
+
+
+def test_a_batch_without_others_trains_nothing_by_contrast() -> None:
+    student, teacher, mask = drawn(rows=1)
+    student.requires_grad_()
+    encoded, batch = batch_of(student, teacher, mask)
+    for objective in (ContrastiveRepresentationDistillation(SIZES), NTXent(SIZES)):
+        (total,) = plain(objective)(encoded, batch).values()
+        total.backward()
+        assert float(total.detach()) == pytest.approx(0, abs=1e-6)
+        assert student.grad is not None and student.grad.abs().max() < 1e-6
+
+
+# -- two processes ---------------------------------------------------------------------------------------------------
+
+
+def halves(rank: int) -> slice:
+    return (slice(0, 2), slice(2, 5))[rank]
+
+
+def in_parts(place: str) -> None:
+    """The sums of this process's sentences; the first has shorter ones, without the rest of the padding."""
+    PartialState(cpu=True)
+    rank = int(os.environ["RANK"])
+    student, teacher, mask = (one.flip(0)[halves(rank)] for one in drawn())
+    length = int((mask > 0).sum(1).max())
+    encoded, batch = batch_of(student[:, :length], teacher[:, :length], mask[:, :length])
+    terms = {}
+    for objective in (
+        ContrastiveRepresentationDistillation(SIZES, temperature=0.5, negatives=2),
+        NTXent(SIZES),
+    ):
+        terms |= {name: float(x) for name, x in plain(objective)(encoded, batch).items()}
+    (Path(place) / f"{rank}.json").write_text(json.dumps(terms))
+    torch.distributed.destroy_process_group()
+
+
+def test_negatives_come_from_all_processes(two_machines, tmp_path: Path) -> None:
+    two_machines(in_parts, str(tmp_path))
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    student, teacher, mask = (one.flip(0) for one in drawn())
+    flat = [x for losses in nt_xent_by_loops(student, teacher, mask == 1) for x in losses]
+    assert first["nt_xent"] + second["nt_xent"] == pytest.approx(sum(flat), rel=1e-4)
+    losses = crd_by_loops(student, teacher, mask, 0.5, 2)
+    assert first["crd"] + second["crd"] == pytest.approx(sum(losses), rel=1e-4)
+
+
+# -- the teacher -----------------------------------------------------------------------------------------------------
+
+
+def test_the_teacher_reads_the_masked_tokens(student) -> None:
+    text: TextEncoder = student()
+    teacher = TextStatesTeacher(load_as_teacher(text), text.tokenizer, "mine")
+    samples = TextDataset(toys.examples(4), TextRowEncoder(text.tokenizer, 40))
+    batch = collate(samples.get(range(4)))
+    tokens = batch.text
+    assert tokens is not None
+    ids = tokens.input_ids.clone()
+    ids[:, 2] = text.tokenizer.mask_token_id
+    masked = replace(batch, text=replace(tokens, input_ids=ids))
+    seen, checks = add_features(teacher, masked)
+    with torch.no_grad():
+        expected = text.eval()(masked).text
+    inside = tokens.attention_mask
+    torch.testing.assert_close(seen.features["teacher_states"][inside], expected[inside])
+    assert all(math.isfinite(float(check.number)) for check in checks)
+    unmasked = add_features(teacher, batch)[0].features["teacher_states"]
+    assert not torch.allclose(unmasked[inside], expected[inside], atol=1e-3)
+    assert not any(parameter.requires_grad for parameter in teacher.text.parameters())
+
+
+def load_as_teacher(text: TextEncoder) -> TextEncoder:
+    copy = TextEncoder(toys.bert(len(text.tokenizer)), text.tokenizer)
+    copy.load_state_dict(text.state_dict())
+    return copy
+
+
+def context(tokenizer: object, source: str) -> TeacherContext:
+    settings = make_settings(ObjectiveSettings, kd_teacher=source)
+    return TeacherContext("", frozenset({"teacher_states"}), settings, tokenizer=tokenizer)
+
+
+def test_what_a_teacher_must_be(tmp_path: Path) -> None:
+    words = homes.words()
+    source = str(homes.student(tmp_path / "teacher"))
+    assert TEXT_STATES.make(context(words, source)).width == 32
+    with pytest.raises(InputError, match=r"^nst, crd and nt_xent need --kd-teacher MODEL"):
+        TEXT_STATES.make(context(words, ""))
+    with pytest.raises(InputError, match=r"use `groundling adapt`$"):
+        TEXT_STATES.make(context(None, source))
+    other = toys.roberta_words()
+    with pytest.raises(InputError, match=r"its tokenizer has other tokens than the student's"):
+        TEXT_STATES.make(context(other, source))
+    teacher = TextStatesTeacher(load_text_encoder(source), words, source)
+    long = Tokens(*(torch.ones(1, 65, dtype=torch.long) for _ in range(5)))
+    with pytest.raises(InputError, match=r"reads at most 64 tokens, and a text has 65; use --max"):
+        teacher.features(Batch(ids=("a",), text=long))
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_bad_settings_are_named() -> None:
+    with pytest.raises(InputError, match=r"^--crd-negatives 5: more than the --crd-cardinality 4"):
+        ContrastiveRepresentationDistillation(SIZES, negatives=5, cardinality=4)
+    for given in ({"crd_temperature": 0.0}, {"crd_negatives": -1}, {"kd_variant": "ours"}):
+        with pytest.raises(InputError, match=f"--{next(iter(given)).replace('_', '-')}"):
+            make_settings(ObjectiveSettings, **given)
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> AdaptConfig:
+    """A student, a teacher of the same tokens, and a text beside captions of images."""
+    place = tmp_path_factory.mktemp("vidlankd")
+    torch.manual_seed(0)
+    teacher = toys.bert(len(homes.words()), hidden_dropout_prob=0.0)
+    with torch.no_grad():
+        for parameter in teacher.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    names = [(n, f"{n}.png") for n in range(8)]
+    captions = [(n, text) for n, text in enumerate(toys.sentences()[:8])]
+    return make_settings(
+        AdaptConfig,
+        student=str(homes.student(place / "student")),
+        kd_teacher=str(homes.home(place / "teacher", teacher, homes.words())),
+        text=(
+            str(homes.put(place / "text.txt", "\n".join(toys.sentences()[8:40]))),
+            str(homes.coco(place / "captions.json", names, captions)),
+        ),
+        arm="mlm+nst+crd",
+        crd_partition="first_batch",
+        max_length=40,
+    )
+
+
+@pytest.fixture(scope="module")
+def adapted(
+    config: AdaptConfig, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, object]]:
+    out = tmp_path_factory.mktemp("adapted") / "out"
+    return out, adapt(config, STEPS, out)
+
+
+def test_a_run_leaves_a_plain_encoder(
+    adapted: tuple[Path, dict[str, object]], config: AdaptConfig
+) -> None:
+    out, result = adapted
+    model, student = (
+        AutoModel.from_pretrained(folder) for folder in (out / "model", config.student)
+    )
+    assert type(model) is type(student)
+    assert {k: v.shape for k, v in model.state_dict().items()} == {
+        k: v.shape for k, v in student.state_dict().items()
+    }
+    assert set(result["train_metrics"]) == {"mlm", "nst", "crd", "loss"}
+    assert all(line["nst"] > 0 and line["crd"] > 0 for line in log_of(out))
+    heads = load_file(out / "model" / "groundling_heads.safetensors")
+    assert {name.split(".")[0] for name in heads} == {"masked_lm", "nst", "crd"}
+    assert heads["crd.log_partition"].isfinite()
+    assert (
+        f"- teacher: `{config.objective_settings.state_distillation.kd_teacher}`"
+        in (out / "model" / "README.md").read_text()
+    )
+
+
+def test_a_killed_run_goes_on_with_the_first_batchs_partition(
+    adapted: tuple[Path, dict[str, object]],
+    config: AdaptConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(adapting, "train", training_with(dying(3)))
+        with pytest.raises(Killed):
+            adapt(config, STEPS, out)
+    adapt(config, STEPS, out)
+    assert log_of(out) == log_of(adapted[0])
+    for name in ("model.safetensors", "groundling_heads.safetensors"):
+        one, other = load_file(adapted[0] / "model" / name), load_file(out / "model" / name)
+        assert [key for key in one if not torch.equal(one[key], other[key])] == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kd_variant": "released"},
+        {"kd_weight": 0.5},
+        {"crd_temperature": 0.5},
+        {"crd_negatives": 1},
+        {"crd_cardinality": 1000},
+        {"arm": "mlm+nst+crd+nt_xent"},
+    ],
+)
+def test_every_setting_has_an_effect(
+    given: dict[str, object],
+    config: AdaptConfig,
+    plain_run: list[dict[str, float]],
+    tmp_path: Path,
+) -> None:
+    other = replace_settings(config, **{"crd_partition": "none", **given})
+    adapt(other, replace(STEPS, steps=1), tmp_path / "out")
+    first = log_of(tmp_path / "out")[0]
+    assert first["loss"] != pytest.approx(plain_run[0]["loss"], rel=1e-4)
+    assert first["mlm"] == pytest.approx(plain_run[0]["mlm"], rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def plain_run(
+    config: AdaptConfig, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, float]]:
+    out = tmp_path_factory.mktemp("plain") / "out"
+    adapt(replace_settings(config, crd_partition="none"), replace(STEPS, steps=1), out)
+    return log_of(out)
+
+
+def test_the_partition_has_an_effect(
+    plain_run: list[dict[str, float]], adapted: tuple[Path, dict[str, object]]
+) -> None:
+    assert log_of(adapted[0])[0]["crd"] != pytest.approx(plain_run[0]["crd"], rel=1e-3)
+
+
+def test_a_run_without_its_teacher_is_refused(config: AdaptConfig, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--arm mlm\+nst\+crd needs --kd-teacher"):
+        adapt(replace_settings(config, kd_teacher=""), STEPS, tmp_path / "out")
+    assert not (tmp_path / "out" / "model").exists()
