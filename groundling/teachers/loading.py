@@ -97,7 +97,8 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
     offered = {feature for spec in specs for feature in spec.features}
     of_clip = needs & set(FEATURES)
     made = [spec.make(context) for spec in specs]
-    if not of_clip and targeted.teacher_images and not any(one.reads_images for one in made):
+    sees = any(one.reads_images or one.reads_image_folder for one in made)
+    if not of_clip and targeted.teacher_images and not sees:
         raise InputError(
             f"--teacher-images {targeted.teacher_images}: no objective reads images; add one that does, e.g. td_image"
         )

@@ -134,7 +134,7 @@ def inputs(config: AdaptConfig, training: TrainConfig) -> Inputs:
     return {
         **{f"text:{number}": each.file for number, each in enumerate(texts)},
         "student": config.student,
-        **teacher_inputs(config.teacher, config.objective_settings.targeted_distillation),
+        **teacher_inputs(config.teacher, config.objective_settings),
         "retention": config.retention_pairs,
         **{f"held:{number}": path for number, path in enumerate(config.eval_text)},
     }

@@ -257,7 +257,7 @@ def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
         **manifests(config.regions.regions),
         "images": config.regions.images,
         "backbone": config.pixels.backbone if sees_pixels else "",
-        **teacher_inputs(config.extra_objectives.teacher, config.settings.targeted_distillation),
+        **teacher_inputs(config.extra_objectives.teacher, config.settings),
     }
 
 

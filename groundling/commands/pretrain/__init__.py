@@ -199,7 +199,7 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
         "eval_image_list": config.eval_texts.eval_image_list,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
-        **teacher_inputs(config.extra.teacher, config.settings.targeted_distillation),
+        **teacher_inputs(config.extra.teacher, config.settings),
         **{f"captions:{n}" if n else "captions": path for n, path in enumerate(captions)},
         **{f"eval_captions:{n}": path for n, path in enumerate(held)},
         **{f"text:{n}": path for n, path in enumerate(texts)},
