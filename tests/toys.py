@@ -477,6 +477,15 @@ class Clip:
         }
 
 
+class Vokens(Clip):
+    """Samples with a random voken, of 24, for each token of each row; 0 for special tokens."""
+
+    def said(self, row: Sample, key: str) -> dict[str, np.ndarray]:
+        assert row.text is not None
+        drawn = generator("vokens", key).integers(24, size=len(row.text.input_ids))
+        return {"voken": np.where(row.text.special_tokens_mask, 0, drawn).astype(np.int32)}
+
+
 def unit(values: np.ndarray) -> np.ndarray:
     """The same directions (..., D), each of length 1."""
     return (values / np.linalg.norm(values, axis=-1, keepdims=True)).astype(np.float32)

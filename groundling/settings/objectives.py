@@ -171,6 +171,44 @@ score of the first batch, as in CRD's code (first_batch)."""
 
 
 @dataclass(frozen=True)
+class VokenizerSettings(Settings):
+    """Vokenization's first stage (Tan and Bansal 2020): the objective token_image_matching."""
+
+    vokenizer_head: Literal["mlp", "none"] = "mlp"
+    """token_image_matching: text head: Linear, ReLU, dropout, Linear (mlp, Vokenization), or the \
+states themselves (none, VidLanKD's teacher, with --vokenizer-layers 1); the image always has one."""
+    vokenizer_layers: Annotated[int, at_least(1)] = 4
+    """token_image_matching: number of the text encoder's last layers, concatenated (Vokenization: 4)."""
+    vokenizer_width: Annotated[int, at_least(1)] = 64
+    """token_image_matching: dimensions of token and image vectors (Vokenization: 64; not used with \
+--vokenizer-head none)."""
+    vokenizer_margin: Annotated[float, above(0)] = 0.5
+    """token_image_matching: margin of the hinge, in cosine (Vokenization: 0.5; VidLanKD's code: 1)."""
+    vokenizer_hinge: Literal["paper", "released"] = "paper"
+    """token_image_matching: paper: the negative is a random other image of the batch, special \
+tokens are not scored; released: it is the item half a batch away, special tokens are scored."""
+    vokenizer_frozen: bool = True
+    """token_image_matching: train only the heads, not the text encoder (Vokenization)."""
+
+
+@dataclass(frozen=True)
+class VokenSettings(Settings):
+    """Vokenization's second stage: the objective voken_classification."""
+
+    voken_matcher: Annotated[str, InputKind.FOLDER] = ""
+    """voken_classification: folder `model` of a run of token_image_matching, with the student's \
+tokenizer; --teacher and --teacher-space must be those of that run."""
+    voken_images: Annotated[str, InputKind.FOLDER] = ""
+    """voken_classification: folder of images that may become vokens (Vokenization: 50,000 of Visual \
+Genome); empty: --teacher-images."""
+    voken_weight: Annotated[float, at_least(0)] = 1.0
+    """voken_classification: weight of its loss (Vokenization: 1, as masked LM's)."""
+    voken_control: Literal["none", "random", "shuffled", "token_id"] = "none"
+    """voken_classification: controls of Vokenization's code: random vokens, drawn anew in each \
+epoch; a text's vokens shuffled among its tokens; each token's own id in place of an image."""
+
+
+@dataclass(frozen=True)
 class OptionSettings(Settings):
     """Options of the user's own objectives and teachers."""
 
@@ -206,6 +244,8 @@ class ObjectiveSettings(Settings):
         default_factory=TargetedDistillationSettings
     )
     state_distillation: StateDistillationSettings = field(default_factory=StateDistillationSettings)
+    vokenizer: VokenizerSettings = field(default_factory=VokenizerSettings)
+    vokens: VokenSettings = field(default_factory=VokenSettings)
     options: Annotated[OptionSettings, unnested] = field(default_factory=OptionSettings)
 
 
@@ -218,6 +258,8 @@ def teacher_inputs(source: str, settings: ObjectiveSettings) -> dict[str, str | 
         "teacher_scorer": options.teacher_scorer,
         "teacher_images": options.teacher_images,
         "kd_teacher": settings.state_distillation.kd_teacher,
+        "voken_matcher": settings.vokens.voken_matcher,
+        "voken_images": settings.vokens.voken_images,
     }
 
 

@@ -39,12 +39,16 @@ class Teacher:
     always: they do not depend on randomly drawn texts, as features of an image; fixed: if the data is the
     same in every epoch; never: they are cheap to compute from other features.
     """
+    always_fits: bool = False
+    """Whether its features are cached however many they are, as they are no larger than the texts' tokens."""
     counts_truncated: bool = True
     """Whether its truncated tokens are counted; of several parts that read the same text, only one counts them."""
     feature_names: Sequence[str] = ()
     """Names of its features, if it reads images."""
     reads_images: bool = False
     """Whether it reads a row's image; texts without images are then trained without its features."""
+    reads_image_folder: bool = False
+    """Whether it may read the images of --teacher-images, although it reads no row's image."""
     reads_student_input: bool = False
     """Whether `features` gets the student's own batch, with masked tokens and with the features of earlier teachers.
 

@@ -429,7 +429,7 @@ class TeacherSet:
 
     def _fits(self, teacher: Teacher, samples: SampleDataset) -> bool:
         """Whether the features of a teacher without parts fit the limit, estimated once, on the first data set."""
-        if self.limit_gb == math.inf:
+        if self.limit_gb == math.inf or teacher.always_fits:
             return True
         if id(teacher) not in self.fits:
             teacher.fit(samples)

@@ -101,11 +101,8 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
     needs = needs.union(*(spec.reads for spec in specs))
     clip_features = needs & set(FEATURES)
     made = [spec.make(context) for spec in specs]
-    if (
-        not clip_features
-        and targeted.teacher_images
-        and not any(teacher.reads_images for teacher in made)
-    ):
+    sees = any(one.reads_images or one.reads_image_folder for one in made)
+    if not clip_features and targeted.teacher_images and not sees:
         raise InputError(
             f"--teacher-images {targeted.teacher_images}: no objective reads images; "
             "add one that does, e.g. td_image"

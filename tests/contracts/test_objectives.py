@@ -52,7 +52,9 @@ KINDS = {
     and not inspect.isabstract(cls)
 }
 OPTIONS = {"SupervisedObjective": {"output_type": Classification(("no", "yes"))}}
-BATCHWISE = {"ClipContrastiveLoss", "FeatureDistillation"}
+OPTIONS["TokenImageMatching"] = {"layers": 2, "frozen": False}
+OPTIONS["VokenClassification"] = {"control": "shuffled"}
+BATCHWISE = {"ClipContrastiveLoss", "FeatureDistillation", "TokenImageMatching"}
 BATCHWISE |= {"ContrastiveRepresentationDistillation", "NTXent"}
 """Objectives that compare a batch's samples with each other, as they stand."""
 
@@ -86,6 +88,9 @@ class Case:
     """An objective with a model and data that give it all it needs."""
 
     def __init__(self, kind: type[Objective], model, samples) -> None:
+        if kind.reads_layers:
+            model = deepcopy(model)
+            model.return_layers()
         self.model, self.samples = model.eval(), samples
         torch.manual_seed(3)
         self.objective = kind(
@@ -115,6 +120,8 @@ def case(request, taught, pictures):
         beside = toys.Clip if clip else (lambda samples: samples)
         if "features.teacher_states" in KINDS[name].required_fields:
             beside = TokenStates
+        if "features.voken" in KINDS[name].required_fields:
+            beside = toys.Vokens
         if "regions" in KINDS[name].required_fields:
             return Case(KINDS[name], toys.seer(), beside(toys.seen()))
         if name == "EmbeddingRetention":
@@ -261,6 +268,7 @@ def widen(batch: Batch, by: int = 5) -> Batch:
     labels = {k: pad(x, IGNORE) if x.ndim >= 2 else x for k, x in batch.labels.items()}
     fills = {"words": 9, "has": 0, "clip_words": 9, "clip_word": -1}
     fills |= {"teacher_states": 9}
+    fills = {"words": 9, "has": 0, "clip_words": 9, "clip_word": -1, "voken": 7}
     features = {k: pad(x, fills[k]) if k in fills else x for k, x in batch.features.items()}
     words = None if batch.word_type_ids is None else pad(batch.word_type_ids, -1)
     return replace(

@@ -1,0 +1,254 @@
+"""The vokenizer as a teacher: the image that fits each token best, of a folder of images (Tan and Bansal 2020)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from groundling.core.batch import Batch, Sample, require, select
+from groundling.core.errors import InputError, prefix_errors
+from groundling.core.registry import is_import_path
+from groundling.data.image_samples import files_below, single_file
+from groundling.data.images import image_digest, read_image
+from groundling.models.clip import FrozenClip, load_clip_image_tower
+from groundling.models.loading import weights_sha256
+from groundling.models.matching_heads import (
+    MatchingHeads,
+    concatenated_layers,
+    load_matching_heads,
+)
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.runs.progress import Progress
+from groundling.teachers import Teacher, TeacherContext, TeacherSpec
+
+BATCH = 64
+"""Images that are encoded together."""
+SCORES = 1 << 24
+"""Scores of tokens and images that are in memory together: 64 MB."""
+
+
+class VokenImages:
+    """The images that may become vokens, in the order of their ids, and a CLIP-like model that reads them."""
+
+    def __init__(
+        self, folder: str | Path, clip: FrozenClip, space: Literal["joint", "pre_projection"]
+    ) -> None:
+        """`space` of the features, as in `ClipTeacher`; raises InputError for fewer than two images."""
+        files = files_below(Path(folder))
+        with prefix_errors(folder):
+            self.files = [single_file(files[name]) for name in sorted(files)]
+        if len(self.files) < 2:
+            raise InputError(
+                f"{folder}: {len(self.files)} images; vokens need at least 2 to choose from"
+            )
+        self.clip = clip
+        self.space = space
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def width(self) -> int:
+        """Width of a feature."""
+        tower = require(self.clip.image, "image", "vokens")
+        return tower.embed_dim if self.space == "joint" else tower.pooled_width
+
+    @torch.no_grad()
+    def features(self) -> Tensor:
+        """Unit-length features (M, E), as `ClipTeacher`'s `clip_image`; raises InputError for a damaged image."""
+        tower = require(self.clip.image, "image", "vokens")
+        progress = Progress("images of vokens", len(self), "image")
+        found = []
+        for start in range(0, len(self), BATCH):
+            some = self.files[start : start + BATCH]
+            pixels = []
+            for file in some:
+                with prefix_errors(file):
+                    pixels.append(tower.preprocess(read_image(file)))
+            pooled = tower(torch.from_numpy(np.stack(pixels)).to(self.clip.device))
+            found.append(tower.projection(pooled) if self.space == "joint" else pooled)
+            progress.step(len(some))
+        progress.close()
+        return torch.nn.functional.normalize(torch.cat(found), dim=-1)
+
+    @cached_property
+    def key(self) -> dict[str, Any]:
+        """Hash of the images in their order, and the tower and space of their features."""
+        digests = "".join(image_digest(file) for file in self.files)
+        return {
+            "images": hashlib.sha256(digests.encode()).hexdigest(),
+            "tower": self.clip.image_key,
+            "space": self.space,
+        }
+
+
+class _TokenTeacher(Teacher):
+    """A teacher that reads each row's own tokens before masking, and returns `voken` (N, T) int32. Abstract."""
+
+    name = "vokens"
+    display_name = "the vokenizer"
+    counts_truncated = False  # the student reads the same tokens, and counts truncated ones
+    always_fits = True
+    reads_image_folder = True
+    feature_names = ("voken",)
+
+    def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
+        """Each row's tokens before masking; equal ones have equal ids."""
+        texts = [require(row.text, "text", self.name) for row in rows]
+        keys = [text.input_ids.tobytes() + text.token_type_ids.tobytes() for text in texts]
+        return [
+            Sample(hashlib.blake2b(key, digest_size=16).hexdigest(), text=text)
+            for key, text in zip(keys, texts, strict=True)
+        ]
+
+    def countable_features(
+        self, batch: Batch, features: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """Empty: no objective's `count` reads vokens."""
+        return {}
+
+    def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
+        """Each row's vokens (T,), without padding."""
+        lengths = require(batch.text, "text", self.name).attention_mask.sum(1).tolist()
+        vokens = features["voken"].cpu().numpy()
+        return [{"voken": row[:length]} for row, length in zip(vokens, lengths, strict=True)]
+
+
+class VokenTeacher(_TokenTeacher):
+    """The voken of each ordinary token: argmax over images of the dot product of both unit vectors; 0 for others.
+
+    Vokenization, Section 3 (from memory, not checked). The tokens are the student's own, so the
+    vokenizer must have the same tokenizer; the released code maps vokens to other tokenizers ("revokenization").
+    """
+
+    def __init__(self, matcher: TextEncoder, heads: MatchingHeads, images: VokenImages) -> None:
+        """`matcher`: the text encoder of the vokenizer; `heads`: its heads; raises InputError if widths differ."""
+        self.matcher = matcher.eval().requires_grad_(False)
+        self.matcher.return_layers()
+        self.heads = heads.eval().requires_grad_(False)
+        self.layers, rest = divmod(heads.states_width, matcher.sizes.text)
+        if rest or not self.layers:
+            raise InputError(
+                f"{self.source}: its heads read {heads.states_width} dimensions, which are no whole number of its "
+                f"layers of {matcher.sizes.text}; use the folder as the run wrote it"
+            )
+        if heads.image_width != images.width:
+            raise InputError(
+                f"{self.source}: trained with image features of width {heads.image_width}, but --teacher's have "
+                f"{images.width}; use the --teacher and --teacher-space of that run"
+            )
+        self.images = images
+        self.width = len(images)
+        self.image_vectors: Tensor | None = None
+
+    @property
+    def source(self) -> str:
+        """Where the vokenizer was loaded from."""
+        return f"--voken-matcher {self.matcher.tokenizer.name_or_path}"
+
+    def to(self, device: torch.device | str) -> VokenTeacher:
+        """Move vokenizer and image tower to a device."""
+        self.matcher.to(device)
+        self.heads.to(device)
+        self.images.clip.to(device)
+        if self.image_vectors is not None:
+            self.image_vectors = self.image_vectors.to(device)
+        return self
+
+    def key(self) -> dict[str, Any]:
+        """Weights of the vokenizer, and the images in their order."""
+        return {
+            "matcher": weights_sha256(self.matcher.encoder),
+            "heads": weights_sha256(self.heads),
+            **self.images.key,
+        }
+
+    @torch.no_grad()
+    def features(self, batch: Batch) -> dict[str, Tensor]:
+        """`voken` (U, T) int32; raises InputError for a text that is too long for the vokenizer."""
+        if self.image_vectors is None:  # with all vokens in the cache, no image is read
+            self.image_vectors = self.heads.image_vectors(self.images.features())
+        batch = batch.to(self.images.clip.device)
+        tokens = require(batch.text, "text", self.name)
+        rows, length = tokens.input_ids.shape
+        if length > self.matcher.max_length:
+            raise InputError(
+                f"{self.source}: reads at most {self.matcher.max_length} tokens, but a text has {length}; "
+                f"set --max-length {self.matcher.max_length}"
+            )
+        states = concatenated_layers(self.matcher(batch), self.layers, self.source)
+        places = batch.flat_indices(_ordinary)
+        vectors = self.heads.token_vectors(select(states, places))
+        together = max(1, SCORES // len(self.images))
+        best = [(some @ self.image_vectors.T).argmax(-1) for some in vectors.split(together)]
+        vokens = torch.zeros(rows * length, dtype=torch.int32, device=batch.device)
+        vokens[places] = torch.cat(best).int()
+        return {"voken": vokens.view(rows, length)}
+
+
+class TokenIdTeacher(_TokenTeacher):
+    """Each token's own id as its voken: the control without images (airsplay/vokenization, vlm/data.py)."""
+
+    name = "token_ids"
+    display_name = "the token ids"
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """`tokenizer`: the student's."""
+        self.width = len(tokenizer)
+
+    def features(self, batch: Batch) -> dict[str, Tensor]:
+        """`voken` (U, T) int32."""
+        return {"voken": require(batch.text, "text", self.name).input_ids.int()}
+
+
+def _ordinary(batch: Batch) -> Tensor:
+    """(U, T) bool: tokens of the text."""
+    tokens = require(batch.text, "text", "vokens")
+    return tokens.attention_mask & ~tokens.special_tokens_mask
+
+
+def make_voken_teacher(given: TeacherContext) -> Teacher:
+    """The vokenizer of a run's settings, or its control of token ids.
+
+    Raises InputError for a missing setting, or if student and vokenizer have different tokenizers.
+    """
+    options = given.settings.vokens
+    targeted = given.settings.targeted_distillation
+    tokenizer = require(given.tokenizer, "text", "voken_classification")
+    if options.voken_control == "token_id":
+        return TokenIdTeacher(tokenizer)
+    if not options.voken_matcher:
+        raise InputError(
+            "voken_classification needs --voken-matcher FOLDER, the folder `model` of a run of `adapt --arm "
+            "token_image_matching`"
+        )
+    folder = options.voken_images or targeted.teacher_images
+    if not folder:
+        raise InputError(
+            "voken_classification needs --voken-images FOLDER, or --teacher-images FOLDER"
+        )
+    if is_import_path(given.source):
+        raise InputError(
+            f"--teacher {given.source}: voken_classification reads images with a CLIP-like model; name its folder or "
+            "hub id"
+        )
+    heads = load_matching_heads(options.voken_matcher)
+    matcher = load_text_encoder(options.voken_matcher)
+    if matcher.tokenizer.get_vocab() != tokenizer.get_vocab():
+        raise InputError(
+            f"--voken-matcher {options.voken_matcher}: its tokenizer differs from the student's, so vokens would "
+            "belong to other tokens; train the vokenizer from an encoder with the student's tokenizer"
+        )
+    clip = FrozenClip(load_clip_image_tower(given.source), None)
+    return VokenTeacher(matcher, heads, VokenImages(folder, clip, targeted.teacher_space))
+
+
+VOKENS = TeacherSpec("vokens", ("voken",), make_voken_teacher)

@@ -1,0 +1,677 @@
+"""Vokenization: both losses by hand and restated in numpy, the vokenizer as a teacher, and both stages as runs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from homes import STEPS, log_of, never
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
+from groundling.core.batch import (
+    IGNORE,
+    Batch,
+    EncoderOutput,
+    Example,
+    OutputSizes,
+    Sample,
+    TextRow,
+    Tokens,
+    collate,
+)
+from groundling.core.errors import InputError
+from groundling.core.rng import generator
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.clip import FrozenClip, load_clip_image_tower
+from groundling.models.heads import save_heads
+from groundling.models.matching_heads import MATCHING_HEADS, MatchingHeads, load_matching_heads
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.token_image_matching import DRAW, IMAGE, TokenImageMatching
+from groundling.objectives.voken_classification import VokenClassification
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
+from groundling.teachers import TeacherContext
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
+from groundling.teachers.vokens import VokenImages, VokenTeacher, make_voken_teacher
+
+
+def tokens_of(lengths: list[int]) -> Tokens:
+    """Rows of [CLS], so many ordinary tokens, [SEP], and padding."""
+    width = max(lengths) + 2
+    place = torch.arange(width).expand(len(lengths), width)
+    last = torch.tensor(lengths)[:, None] + 1
+    ordinary = (place > 0) & (place < last)
+    return Tokens(
+        input_ids=place.clone(),
+        attention_mask=place <= last,
+        special_tokens_mask=~ordinary,
+        word_ids=torch.where(ordinary, place - 1, -1),
+        token_type_ids=torch.zeros_like(place),
+    )
+
+
+def matching_batch(
+    lengths: list[int], images: Tensor, numbers: list[int], draws: list[int]
+) -> Batch:
+    return Batch(
+        tuple(str(row) for row in range(len(lengths))),
+        text=tokens_of(lengths),
+        features={"clip_image": images},
+        labels={IMAGE: torch.tensor(numbers), DRAW: torch.tensor(draws)},
+    )
+
+
+def layered(states: Tensor, *earlier: Tensor) -> EncoderOutput:
+    """What an encoder returns whose embeddings and layers are `earlier` and `states`."""
+    return EncoderOutput(text=states, layers=(*earlier, states))
+
+
+def plain_matching(**options: Any) -> TokenImageMatching:
+    """Vectors of two dimensions that no head changes."""
+    sizes = OutputSizes(text=2, teacher_image=2)
+    one = TokenImageMatching(sizes, head="none", layers=1, **options)
+    one.heads.image = nn.Identity()
+    return one
+
+
+# -- the hinge ---------------------------------------------------------------------------------------------------------
+
+STATES = torch.tensor(
+    [
+        # [CLS]     token       [SEP]       padding
+        [[1.0, 0.0], [3.0, 4.0], [0.0, 2.0], [9.0, 9.0]],
+        # [CLS]     token       token       [SEP]
+        [[5.0, 0.0], [4.0, 3.0], [0.0, 7.0], [0.0, 1.0]],
+    ]
+)
+IMAGES = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+
+
+def test_the_hinge_by_hand() -> None:
+    batch = matching_batch([1, 2], IMAGES, [10, 11], [3, 8])
+    one = plain_matching()
+    # (.6, .8): .5 - .6 + .8 = .7; (.8, .6) with the second image: .5 - .6 + .8 = .7; (0, 1): .5 - 1 + 0 < 0.
+    found = one(layered(STATES, STATES), batch)
+    assert found["token_image_matching"].item() == pytest.approx(0.7 + 0.7)
+    assert one.count(batch) == {"token_image_matching": 3}
+
+
+def test_the_released_hinge_by_hand() -> None:
+    batch = matching_batch([1, 2], IMAGES, [10, 11], [3, 8])
+    one = plain_matching(hinge="released")
+    # Beside the tokens: [CLS] is (1, 0): 0 and .5 - 0 + 1; [SEP] is (0, 1): .5 - 0 + 1 and 0.
+    found = one(layered(STATES, STATES), batch)
+    assert found["token_image_matching"].item() == pytest.approx(0.7 + 0.7 + 1.5 + 1.5)
+    assert one.count(batch) == {"token_image_matching": 7}
+
+
+def in_numpy(
+    one: TokenImageMatching, layers: list[Tensor], batch: Batch, negatives: list[int | None]
+) -> float:
+    """The loss from its formula: one token after the other."""
+
+    def head(part: str, vector: np.ndarray) -> np.ndarray:
+        weights = {
+            name: value.detach().double().numpy() for name, value in one.heads.named_parameters()
+        }
+        if f"{part}.0.weight" in weights:
+            vector = weights[f"{part}.0.weight"] @ vector + weights[f"{part}.0.bias"]
+            vector = np.where(vector > 0, vector, 0)
+            vector = weights[f"{part}.3.weight"] @ vector + weights[f"{part}.3.bias"]
+        return vector / math.sqrt(sum(x * x for x in vector))
+
+    assert batch.text is not None
+    images = [head("image", row.double().numpy()) for row in batch.features["clip_image"]]
+    total = 0.0
+    for row, negative in enumerate(negatives):
+        if negative is None:
+            continue
+        for place in range(batch.text.input_ids.shape[1]):
+            if not batch.text.attention_mask[row, place]:
+                continue
+            if one.hinge == "paper" and batch.text.special_tokens_mask[row, place]:
+                continue
+            state = np.concatenate([layer[row, place].double().numpy() for layer in layers])
+            token = head("text", state)
+            total += max(0.0, one.margin - token @ images[row] + token @ images[negative])
+    return total
+
+
+def candidates(numbers: list[int], draws: list[int]) -> list[int | None]:
+    """Of each row, the draw's choice among the rows of other images."""
+    chosen: list[int | None] = []
+    for number, draw in zip(numbers, draws, strict=True):
+        others = [place for place, other in enumerate(numbers) if other != number]
+        chosen.append(others[draw % len(others)] if others else None)
+    return chosen
+
+
+@pytest.mark.parametrize("head", ["mlp", "none"])
+@pytest.mark.parametrize("hinge", ["paper", "released"])
+def test_the_hinge_is_its_formula(head: str, hinge: str) -> None:
+    torch.manual_seed(0)
+    sizes = OutputSizes(text=6, teacher_image=5)
+    one = TokenImageMatching(sizes, head=head, layers=2, width=7, margin=0.3, hinge=hinge).eval()
+    numbers, draws = [4, 4, 9, 2, 9, 4], [0, 5, 17, 2, 1 << 61, 3]
+    images = torch.randn(6, 5)
+    images[[1, 5]] = images[0].clone()
+    batch = matching_batch([3, 1, 4, 2, 2, 5], images, numbers, draws)
+    layers = list(torch.randn(4, 6, 7, 6))  # the embeddings, and three layers
+    negatives = candidates(numbers, draws)
+    if hinge == "released":
+        negatives = [3, 4, 5, 0, 1, 2]
+    found = one(EncoderOutput(text=layers[-1], layers=tuple(layers)), batch)
+    expected = in_numpy(one, layers[-2:], batch, negatives)
+    assert expected > 1
+    assert found["token_image_matching"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_caption_without_another_image_adds_nothing() -> None:
+    batch = matching_batch([1, 2], IMAGES, [10, 10], [3, 8])
+    states = STATES.clone().requires_grad_()
+    one = plain_matching(frozen=False)
+    loss = one(layered(states, STATES), batch)["token_image_matching"]
+    loss.backward()
+    assert loss.item() == 0 and not states.grad.any()
+    assert one.count(batch) == {"token_image_matching": 3}
+
+
+def test_the_negative_is_any_other_image_equally_often() -> None:
+    one = plain_matching()
+    sample = Sample("a", example=Example("a", "a dog", images=("photo",)))
+    draws = [one.corrupt(sample, generator(0, n), never).labels[DRAW] for n in range(3000)]
+    numbers = [1, 2, 1, 3, 4]
+    found: Counter[int] = Counter()
+    for draw in draws:
+        batch = matching_batch([1] * 5, torch.zeros(5, 2), numbers, [int(draw)] * 5)
+        negative, has_negative = one._negatives(batch, 5, 0)
+        assert has_negative.all()
+        found[int(negative[0])] += 1
+    assert set(found) == {1, 3, 4}
+    assert all(abs(count - 1000) < 5 * math.sqrt(3000 * 2 / 9) for count in found.values())
+
+
+def test_labels_follow_from_the_key_and_the_image() -> None:
+    one = plain_matching()
+
+    def labels(name: str, image: str, key: int) -> tuple[int, int]:
+        sample = Sample(name, example=Example(name, "a dog", images=(image,) if image else ()))
+        made = one.corrupt(sample, generator(key), never).labels
+        return int(made[IMAGE]), int(made[DRAW])
+
+    assert labels("a", "photo", 0) == labels("b", "photo", 0)
+    assert labels("a", "photo", 0)[0] != labels("a", "other", 0)[0]
+    assert labels("a", "photo", 0)[1] != labels("a", "photo", 1)[1]
+    assert labels("a", "", 0)[0] != labels("b", "", 0)[0]
+
+
+def test_only_the_heads_train_unless_the_encoder_does() -> None:
+    for frozen in (True, False):
+        one = TokenImageMatching(OutputSizes(text=2, teacher_image=2), layers=1, frozen=frozen)
+        states = STATES.clone().requires_grad_()
+        batch = matching_batch([1, 2], IMAGES, [10, 11], [3, 8])
+        one(layered(states, STATES), batch)["token_image_matching"].backward()
+        assert (states.grad is None) == frozen
+        assert all(parameter.grad is not None for parameter in one.parameters())
+
+
+def test_the_margin_and_the_width() -> None:
+    batch = matching_batch([1, 2], IMAGES, [10, 11], [3, 8])
+    wider = plain_matching(margin=1.0)
+    # .5 more for both that were above 0, and 1 - 1 + 0 = 0 for the third.
+    found = wider(layered(STATES, STATES), batch)
+    assert found["token_image_matching"].item() == pytest.approx(1.2 + 1.2)
+    heads = TokenImageMatching(OutputSizes(text=8, teacher_image=5), width=3).heads
+    assert [heads.text[0].in_features, heads.text[3].out_features] == [32, 3]
+    assert [heads.image[0].in_features, heads.image[3].out_features] == [5, 3]
+    assert [heads.text[0].out_features, heads.text[2].p] == [256, 0.3]
+    bare = TokenImageMatching(OutputSizes(text=8, teacher_image=5), head="none", layers=1).heads
+    assert [bare.image[0].out_features, bare.image[3].out_features] == [8, 8]
+
+
+def test_more_layers_than_there_are_are_refused() -> None:
+    one = TokenImageMatching(OutputSizes(text=2, teacher_image=2))
+    with pytest.raises(
+        InputError, match=r"^--vokenizer-layers 4: this encoder has 1 layers; set at"
+    ):
+        one(layered(STATES, STATES), matching_batch([1, 2], IMAGES, [10, 11], [3, 8]))
+
+
+# -- voken classification ----------------------------------------------------------------------------------------------
+
+
+def voken_batch(lengths: list[int], vokens: Tensor, **labels: Tensor) -> Batch:
+    ids = tuple(str(row) for row in range(len(lengths)))
+    return Batch(ids, text=tokens_of(lengths), features={"voken": vokens}, labels=labels)
+
+
+def test_voken_classification_by_hand() -> None:
+    one = VokenClassification(OutputSizes(text=2, teacher=3))
+    for inner in range(3):
+        one.head[inner] = nn.Identity()
+    nn.init.zeros_(one.head[-1].bias)
+    with torch.no_grad():
+        one.head[-1].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
+    states = torch.full((2, 4, 2), 9.0)
+    states[0, 1] = torch.tensor([math.log(2), 0.0])  # logits log 2, 0, 0: 1/2, 1/4, 1/4
+    states[1, 1] = torch.tensor([0.0, 0.0])  # thirds
+    states[1, 2] = torch.tensor([0.0, math.log(8)])  # 1/10, 8/10, 1/10
+    vokens = torch.tensor([[0, 0, 0, 0], [0, 2, 1, 0]], dtype=torch.int32)
+    batch = voken_batch([1, 2], vokens)
+    expected = math.log(2) + math.log(3) + math.log(10 / 8)
+    found = one(EncoderOutput(text=states), batch)["voken_classification"]
+    assert found.item() == pytest.approx(expected)
+    assert one.count(batch) == {"voken_classification": 3}
+    assert one.loss_targets(batch)["voken_classification"].values.tolist() == [0, 2, 1]
+    assert one.loss_targets(replace(batch, features={})) == {}
+
+
+def classified_in_numpy(
+    one: VokenClassification, states: Tensor, targets: list[list[int]]
+) -> float:
+    """Cross-entropy of the head's formula; a negative target is not scored."""
+    inner, _, norm, outer = one.head
+    w, b, gain, shift, out, bias = (
+        value.detach().double().numpy()
+        for value in (
+            inner.weight, inner.bias, norm.weight, norm.bias, outer.weight, outer.bias,
+        )
+    )  # fmt: skip
+    total = 0.0
+    for row, goals in enumerate(targets):
+        for place, goal in enumerate(goals):
+            if goal < 0:
+                continue
+            hidden = w @ states[row, place].double().numpy() + b
+            hidden = np.array([x * 0.5 * (1 + math.erf(x / math.sqrt(2))) for x in hidden])
+            spread = math.sqrt(hidden.var() + norm.eps)
+            logits = out @ (gain * (hidden - hidden.mean()) / spread + shift) + bias
+            total += math.log(np.exp(logits).sum()) - logits[goal]
+    return total
+
+
+def test_voken_classification_is_its_formula() -> None:
+    torch.manual_seed(0)
+    one = VokenClassification(OutputSizes(text=6, teacher=9))
+    states = torch.randn(3, 6, 6)
+    vokens = torch.randint(9, (3, 6), dtype=torch.int32)
+    # The second token of the first text is masked, and scored as all others.
+    masked = torch.full((3, 6), IGNORE)
+    masked[0, 2] = 5
+    batch = voken_batch([4, 1, 2], vokens, masked_lm=masked)
+    tokens = batch.text
+    assert tokens is not None
+    targets = vokens.long().masked_fill(tokens.special_tokens_mask, -1).tolist()
+    found = one(EncoderOutput(text=states), batch)["voken_classification"]
+    assert found.item() == pytest.approx(classified_in_numpy(one, states, targets), rel=1e-5)
+    assert one.count(batch) == {"voken_classification": 7}
+
+
+def text_sample(length: int) -> Sample:
+    special = np.array([True] + [False] * length + [True])
+    zeros = np.zeros(length + 2, np.int64)
+    row = TextRow(np.arange(length + 2), special, zeros, zeros, 0)
+    vokens = np.where(special, 0, 100 + np.arange(length + 2)).astype(np.int32)
+    return Sample("a", text=row, features={"voken": vokens})
+
+
+def test_random_vokens_are_any_equally_often() -> None:
+    one = VokenClassification(OutputSizes(text=2, teacher=5), control="random")
+    found: Counter[int] = Counter()
+    for key in range(1000):
+        label = one.corrupt(text_sample(3), generator(key), never).labels["voken_classification"]
+        assert label[[0, -1]].tolist() == [IGNORE, IGNORE]
+        found.update(label[1:-1].tolist())
+    assert set(found) == set(range(5))
+    assert all(abs(count - 600) < 5 * math.sqrt(3000 * 4 / 25) for count in found.values())
+    batch = collate([one.corrupt(text_sample(3), generator(0), never)])
+    assert one._targets(batch).tolist() == batch.labels["voken_classification"][0, 1:-1].tolist()
+
+
+def test_shuffled_vokens_are_those_of_the_text() -> None:
+    one = VokenClassification(OutputSizes(text=2, teacher=200), control="shuffled")
+    orders = set()
+    for key in range(200):
+        samples = [one.corrupt(text_sample(length), generator(key), never) for length in (3, 5)]
+        found = one._targets(collate(samples)).tolist()
+        assert sorted(found[:3]) == [101, 102, 103] and sorted(found[3:]) == list(range(101, 106))
+        orders.add(tuple(found[:3]))
+    assert len(orders) == 6
+    plain = VokenClassification(OutputSizes(text=2, teacher=200))
+    assert plain._targets(collate([text_sample(3)])).tolist() == [101, 102, 103]
+
+
+def test_masking_and_controls_leave_each_other_alone() -> None:
+    sizes = OutputSizes(text=2, input_embeddings=(300, 2), teacher=5)
+    one = VokenClassification(sizes, control="random")
+    both = one.corrupt(
+        MaskedLM(sizes).corrupt(text_sample(3), generator(1), never), generator(0), never
+    )
+    alone = one.corrupt(text_sample(3), generator(0), never)
+    name = "voken_classification"
+    assert both.labels[name].tolist() == alone.labels[name].tolist()
+
+
+# -- the vokenizer as a teacher ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A student, a CLIP, photos with captions, a bank of other photos, and a text."""
+    root = tmp_path_factory.mktemp("vokens")
+    homes.student(root / "student")
+    homes.seeing_clip(root / "clip")
+    for number in range(12):
+        homes.noise(root / "photos" / f"{number}.png", (20, 16), number)
+    for number in range(7):
+        homes.noise(
+            root / "bank" / ("deep" if number % 2 else "") / f"{number}.png", (16, 18), 50 + number
+        )
+    made = toys.sentences()
+    homes.coco(
+        root / "captions.json",
+        [(number, f"{number}.png") for number in range(12)],
+        [(number // 2, made[number]) for number in range(24)],
+    )
+    homes.text(root / "text.txt")
+    return root
+
+
+def matcher(
+    folder: Path, student: Path, image: int = 24, layers: int = 2, head: bool = True
+) -> Path:
+    """A folder as the first stage writes it, with heads that were never trained."""
+    load_text_encoder(student).export(folder)
+    torch.manual_seed(2)
+    heads = MatchingHeads(32 * layers, image, width=6, has_text_head=head)
+    save_heads(folder, {MATCHING_HEADS: heads})
+    return folder
+
+
+def given(place: Path, settings: dict[str, Any], teacher: str = "clip") -> TeacherContext:
+    made = make_settings(ObjectiveSettings, **settings)
+    tokenizer = homes.words()
+    return TeacherContext(str(place / teacher), frozenset({"voken"}), made, None, tokenizer)
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_vokens_are_the_best_images(place: Path, tmp_path: Path, head: bool) -> None:
+    folder = matcher(tmp_path / "matcher", place / "student", head=head)
+    settings = {"voken_matcher": str(folder), "voken_images": str(place / "bank")}
+    teacher = make_voken_teacher(given(place, settings))
+    assert isinstance(teacher, VokenTeacher) and teacher.width == 7
+    texts = TextDataset(toys.examples(9), TextRowEncoder(homes.words(), 40))
+    taught = TeacherDataset(texts, teacher, FeatureCache())
+    # The images' features are those that the first stage reads.
+    files = {"0": "0", "1": "deep/1", "2": "2", "3": "deep/3", "4": "4", "5": "deep/5", "6": "6"}
+    order = sorted(files.values())
+    examples = [Example(name, "a", images=(name,)) for name in order]
+    clip = FrozenClip(load_clip_image_tower(place / "clip"), None)
+    options = TargetedDistillationSettings(teacher_images=str(place / "bank"))
+    seen = TeacherDataset(TextDataset(examples, TextRowEncoder(homes.words(), 8)),
+                          ClipTeacher(clip, ["clip_image"], options), FeatureCache())  # fmt: skip
+    features = torch.stack(
+        [torch.from_numpy(np.array(one.features["clip_image"])) for one in seen.get(range(7))]
+    )
+    heads = load_matching_heads(folder)
+    images = heads.image(features)
+    images = images / images.norm(dim=-1, keepdim=True)
+    encoder = AutoModel.from_pretrained(folder).eval()
+    found = set()
+    for sample in taught.get(range(9)):
+        row = sample.text
+        with torch.no_grad():
+            out = encoder(
+                torch.from_numpy(row.input_ids)[None],
+                token_type_ids=torch.from_numpy(row.token_type_ids)[None],
+                output_hidden_states=True,
+            ).hidden_states
+        expected = []
+        for token, special in enumerate(row.special_tokens_mask):
+            state = heads.text(torch.cat([out[-2][0, token], out[-1][0, token]]))
+            scores = [float(state @ image) for image in images]
+            expected.append(0 if special else scores.index(max(scores)))
+        assert sample.features["voken"].tolist() == expected
+        assert sample.features["voken"].dtype == np.int32
+        found |= set(expected)
+    assert len(found) > 1
+
+
+def test_vokens_are_in_the_space_of_the_teacher(place: Path) -> None:
+    clip = FrozenClip(load_clip_image_tower(place / "clip"), None)
+    joint, before = (
+        VokenImages(place / "bank", clip, space) for space in ("joint", "pre_projection")
+    )
+    assert (joint.width, before.width) == (24, 32)
+    assert joint.features().shape == (7, 24) and before.features().shape == (7, 32)
+    assert joint.key != before.key
+
+
+def test_the_key_follows_images_and_heads(place: Path, tmp_path: Path) -> None:
+    keys = []
+    for number, layers in enumerate((1, 2)):
+        folder = matcher(tmp_path / str(number), place / "student", layers=layers)
+        for images in ("bank", "photos"):
+            settings = {"voken_matcher": str(folder), "voken_images": str(place / images)}
+            keys.append(str(make_voken_teacher(given(place, settings)).key()))
+    assert len(set(keys)) == 4
+
+
+def test_a_long_text_is_refused(place: Path, tmp_path: Path) -> None:
+    folder = matcher(tmp_path / "matcher", place / "student")
+    settings = {"voken_matcher": str(folder), "voken_images": str(place / "bank")}
+    teacher = make_voken_teacher(given(place, settings))
+    text = TextDataset([Example("a", "a dog " * 60)], TextRowEncoder(homes.words(), 100))
+    with pytest.raises(
+        InputError, match=r"reads at most 64 tokens, but a text has 100; set --max-len"
+    ):
+        TeacherDataset(text, teacher, FeatureCache())
+
+
+def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
+    folder = matcher(tmp_path / "matcher", place / "student")
+    right = {"voken_matcher": str(folder), "voken_images": str(place / "bank")}
+
+    def refused(**changed: str) -> str:
+        with pytest.raises(InputError) as error:
+            make_voken_teacher(given(place, right | changed))
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert refused(voken_matcher="").startswith("voken_classification needs --voken-matcher FOLDER")
+    assert refused(voken_images="").startswith("voken_classification needs --voken-images FOLDER")
+    assert "has no groundling_heads.safetensors; expected" in refused(
+        voken_matcher=str(place / "student")
+    )
+    other = matcher(tmp_path / "other", place / "student")
+    save_heads(other, {"masked_lm": nn.Linear(2, 2)})
+    assert "has no heads called token_image_matching" in refused(voken_matcher=str(other))
+    wide = matcher(tmp_path / "wide", place / "student", image=20)
+    assert "image features of width 20, but --teacher's have 24" in refused(voken_matcher=str(wide))
+    homes.noise(tmp_path / "one" / "a.png", (16, 16))
+    assert "1 images; vokens need at least 2" in refused(voken_images=str(tmp_path / "one"))
+    words = toys.roberta_words()
+    TextEncoder(toys.roberta(len(words)), words).export(tmp_path / "roberta")
+    strange = matcher(tmp_path / "strange", tmp_path / "roberta")
+    assert "its tokenizer differs from the student's" in refused(voken_matcher=str(strange))
+    homes.put(tmp_path / "bad" / "a.png", b"no image")
+    homes.noise(tmp_path / "bad" / "b.png", (16, 16))
+    teacher = make_voken_teacher(given(place, right | {"voken_images": str(tmp_path / "bad")}))
+    with pytest.raises(InputError, match=r"a\.png: .*does not decode as an image"):
+        teacher.images.features()
+    with pytest.raises(InputError, match=r"^--teacher mine:T: voken_classification reads images"):
+        make_voken_teacher(replace(given(place, right), source="mine:T"))
+
+
+def test_token_ids_as_vokens(place: Path) -> None:
+    teacher = make_voken_teacher(given(place, {"voken_control": "token_id"}))
+    assert teacher.width == len(homes.words())
+    texts = TextDataset(toys.examples(4), TextRowEncoder(homes.words(), 40))
+    for sample in TeacherDataset(texts, teacher, FeatureCache()).get(range(4)):
+        assert sample.features["voken"].tolist() == sample.text.input_ids.tolist()
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def first(place: Path) -> AdaptConfig:
+    return make_settings(
+        AdaptConfig,
+        student=str(place / "student"),
+        teacher=str(place / "clip"),
+        teacher_images=str(place / "photos"),
+        text=(str(place / "captions.json"),),
+        arm="token_image_matching",
+        vokenizer_layers=2,
+        max_length=40,
+    )
+
+
+@pytest.fixture(scope="module")
+def vokenizer(place: Path, first: AdaptConfig) -> Path:
+    adapt(first, STEPS, place / "vokenizer")
+    return place / "vokenizer" / "model"
+
+
+@pytest.fixture(scope="module")
+def second(place: Path, vokenizer: Path) -> AdaptConfig:
+    return make_settings(
+        AdaptConfig,
+        student=str(place / "student"),
+        teacher=str(place / "clip"),
+        text=(str(place / "text.txt"),),
+        arm="mlm+voken_classification",
+        voken_matcher=str(vokenizer),
+        voken_images=str(place / "bank"),
+        teacher_cache=str(place / "cache"),
+        max_length=40,
+    )
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return dict(AutoModel.from_pretrained(folder).state_dict())
+
+
+def changed(one: dict[str, Tensor], other: dict[str, Tensor]) -> int:
+    assert one.keys() == other.keys()
+    return sum(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_first_stage(place: Path, vokenizer: Path) -> None:
+    log = log_of(vokenizer.parent)
+    assert all(0 < line["token_image_matching"] < 1.5 for line in log)
+    assert changed(weights(place / "student"), weights(vokenizer)) == 0, "the encoder is frozen"
+    heads = load_file(vokenizer / "groundling_heads.safetensors")
+    assert {name.rsplit(".", 2)[0] for name in heads} == {
+        "token_image_matching.text",
+        "token_image_matching.image",
+    }
+    loaded = load_matching_heads(vokenizer)
+    assert (loaded.states_width, loaded.image_width, loaded.width) == (64, 24, 64)
+
+
+def test_the_first_stage_learns_to_match(place: Path, first: AdaptConfig, tmp_path: Path) -> None:
+    longer = replace(STEPS, steps=60, batch=24, log_every=10, lr=1e-2)
+    adapt(first, longer, tmp_path / "out")
+    log = log_of(tmp_path / "out")
+    assert log[-1]["token_image_matching"] < 0.7 * log[0]["token_image_matching"]
+
+
+def test_the_first_stage_of_vidlankd(place: Path, first: AdaptConfig, tmp_path: Path) -> None:
+    config = replace_settings(
+        first, arm="mlm+token_image_matching", vokenizer_head="none", vokenizer_layers=1,
+        vokenizer_margin=1.0, vokenizer_frozen=False, vokenizer_hinge="released",
+    )  # fmt: skip
+    adapt(config, STEPS, tmp_path / "out")
+    assert {"mlm", "token_image_matching"} <= log_of(tmp_path / "out")[0].keys()
+    assert changed(weights(place / "student"), weights(tmp_path / "out" / "model")) > 10
+    loaded = load_matching_heads(tmp_path / "out" / "model")
+    assert (loaded.states_width, loaded.width) == (32, 32)
+
+
+def test_the_second_stage(place: Path, second: AdaptConfig, tmp_path: Path) -> None:
+    result = adapt(second, STEPS, tmp_path / "out")
+    assert set(result["train_metrics"]) == {"mlm", "voken_classification", "loss"}
+    # Seven images: a new head knows no more than chance.
+    assert log_of(tmp_path / "out")[0]["voken_classification"] == pytest.approx(
+        math.log(7), abs=0.7
+    )
+    model = weights(tmp_path / "out" / "model")
+    assert {name: value.shape for name, value in model.items()} == {
+        name: value.shape for name, value in weights(place / "student").items()
+    }
+    assert changed(weights(place / "student"), model) > 10
+    heads = load_file(tmp_path / "out" / "model" / "groundling_heads.safetensors")
+    assert heads["voken_classification.head.3.weight"].shape == (7, 32)
+
+
+def test_vokens_are_computed_once(
+    place: Path, second: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapt(second, STEPS, tmp_path / "one")
+    live = replace_settings(second, cache_gb=0.0)
+    adapt(live, STEPS, tmp_path / "live")
+    second = replace_settings(second, cache_gb=1e-9)
+    monkeypatch.setattr(VokenTeacher, "features", never)
+    adapt(second, STEPS, tmp_path / "two")
+    assert log_of(tmp_path / "one") == log_of(tmp_path / "two") == log_of(tmp_path / "live")
+
+
+@pytest.mark.parametrize("control", ["random", "shuffled", "token_id"])
+def test_controls(control: str, second: AdaptConfig, tmp_path: Path) -> None:
+    adapt(second, STEPS, tmp_path / "real")
+    adapt(replace_settings(second, voken_control=control), STEPS, tmp_path / control)
+    real, other = log_of(tmp_path / "real"), log_of(tmp_path / control)
+    assert real[0]["mlm"] == other[0]["mlm"], "the same masks"
+    assert real[0]["voken_classification"] != other[0]["voken_classification"]
+    heads = load_file(tmp_path / control / "model" / "groundling_heads.safetensors")
+    vokens = len(homes.words()) if control == "token_id" else 7
+    assert len(heads["voken_classification.head.3.weight"]) == vokens
+
+
+def test_the_teachers_images_are_the_bank_unless_another_is_given(
+    place: Path, second: AdaptConfig, tmp_path: Path
+) -> None:
+    config = replace_settings(second, voken_images="", teacher_images=str(place / "photos"))
+    for control in ("none", "token_id"):
+        adapt(replace_settings(config, voken_control=control), STEPS, tmp_path / control)
+    heads = load_file(tmp_path / "none" / "model" / "groundling_heads.safetensors")
+    assert len(heads["voken_classification.head.3.weight"]) == 12
+
+
+def test_the_weight_of_the_voken_loss(second: AdaptConfig, tmp_path: Path) -> None:
+    result = adapt(replace_settings(second, voken_weight=0.5), STEPS, tmp_path / "out")
+    terms = result["train_metrics"]
+    assert terms["loss"] == pytest.approx(terms["mlm"] + 0.5 * terms["voken_classification"])
+
+
+def test_another_vokenizer_is_another_run(place: Path, second: AdaptConfig, tmp_path: Path) -> None:
+    assert {"voken_matcher", "voken_images"} <= adapt.output.inputs(second, STEPS).keys()
+    plain = replace_settings(second, voken_matcher="", voken_images="", arm="mlm")
+    assert not {"voken_matcher", "voken_images"} & adapt.output.inputs(plain, STEPS).keys()
+
+
+def test_a_killed_run_goes_on(second: AdaptConfig, tmp_path: Path) -> None:
+    config = replace_settings(second, voken_control="random")
+    whole, resumed = homes.whole_and_resumed(adapt, config, STEPS, tmp_path, "model")
+    assert whole == resumed
+
+
+def test_a_killed_vokenizer_goes_on(first: AdaptConfig, tmp_path: Path) -> None:
+    whole, resumed = homes.whole_and_resumed(adapt, first, STEPS, tmp_path, "model")
+    assert whole == resumed
