@@ -266,9 +266,8 @@ def widen(batch: Batch, by: int = 5) -> Batch:
             regions, **{k: pad(x, fills[k]) for k, x in vars(regions).items() if x is not None}
         )
     labels = {k: pad(x, IGNORE) if x.ndim >= 2 else x for k, x in batch.labels.items()}
-    fills = {"words": 9, "has": 0, "clip_words": 9, "clip_word": -1}
-    fills |= {"teacher_states": 9}
     fills = {"words": 9, "has": 0, "clip_words": 9, "clip_word": -1, "voken": 7}
+    fills |= {"teacher_states": 9}
     features = {k: pad(x, fills[k]) if k in fills else x for k, x in batch.features.items()}
     words = None if batch.word_type_ids is None else pad(batch.word_type_ids, -1)
     return replace(

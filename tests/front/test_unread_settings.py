@@ -27,6 +27,7 @@ from groundling.settings.objectives import (
     CrossModalSettings,
     ExtraObjectiveSettings,
     ObjectiveSettings,
+    OptionSettings,
 )
 
 
