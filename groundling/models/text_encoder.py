@@ -243,6 +243,9 @@ class TextEncoder(Encoder):
         with nullcontext() if attention is None else capture_attention(self.encoder, tell):
             out = self.encoder(**arguments)
         again = partial(self._encode_again, batch) if self.has_layer_outputs else None
+        pool = None
+        if self.sentence is not None and self.has_layer_outputs:
+            pool = partial(self.sentence.pooling, mask=tokens.attention_mask)
         return EncoderOutput(
             text=out.last_hidden_state,
             pooler_output=out.pooler_output if self.sizes.pooler_output else None,
@@ -250,6 +253,7 @@ class TextEncoder(Encoder):
             input_embeddings=self.word_embeddings().weight,
             layers=out.hidden_states if self.has_layer_outputs else None,
             encode_again=again,
+            pool_states=pool,
         )
 
     def return_layers(self) -> None:

@@ -77,6 +77,7 @@ OF_NO_ROOM = {
     "docs": "what documents say",
     "front": "the command line and its functions in Python",
     "fuzz": "damaged files for every reader",
+    "objectives_of_rivals": "objectives of published methods",
     "parity": "the same as other libraries compute",
 }
 """Folders of tests that go with no folder of the package, and what they hold."""
