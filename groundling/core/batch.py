@@ -557,6 +557,8 @@ class EncoderOutput:
     """
     encode_again: SecondPass | None = None
     """Another pass of the text encoder over the same text; see `Objective.reads_layers`."""
+    pool_states: Callable[[Tensor], Tensor] | None = None
+    """Pools the states (N, T, D) of another pass as `sentence_embedding` (N, S); None without one."""
     heads: Mapping[str, Tensor] = field(default_factory=dict)
     """Outputs of the objectives' heads, by objective: `supervised` (B, outputs).
 

@@ -238,10 +238,12 @@ class TextEncoder(Encoder):
                 attention(AttentionMap("self", layer, weights, places, places))
 
         arguments = self._encoder_arguments(batch)
-        again = None
+        again = pool = None
         if self.has_layer_outputs:
             arguments["output_hidden_states"] = True
             again = partial(self._encode_again, batch)
+            if self.sentence is not None:
+                pool = partial(self.sentence.pooling, mask=tokens.attention_mask)
         with nullcontext() if attention is None else capture_attention(self.encoder, report):
             out = self.encoder(**arguments)
         return EncoderOutput(
@@ -251,6 +253,7 @@ class TextEncoder(Encoder):
             input_embeddings=self.word_embeddings().weight,
             layers=out.hidden_states if self.has_layer_outputs else None,
             encode_again=again,
+            pool_states=pool,
         )
 
     def return_layers(self) -> None:

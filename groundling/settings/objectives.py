@@ -209,6 +209,42 @@ epoch; a text's vokens shuffled among its tokens; each token's own id in place o
 
 
 @dataclass(frozen=True)
+class LexiContrastiveSettings(Settings):
+    """LexiContrastive Grounding (LCG): the objective lexi_contrastive."""
+
+    lcg_layer: Annotated[int, at_least(1)] = 1
+    """LCG: number of layers whose output is compared with the image (paper and released code: 1)."""
+    lcg_attention: Literal["causal", "bidirectional", "full"] = "causal"
+    """LCG: what a token reads in these layers: itself and the previous token (causal, as in paper \
+and released code, which train a causal model), also the next token (bidirectional), or the whole \
+text, as the encoder does elsewhere (full)."""
+    lcg_positions: Annotated[int, at_least(1)] = 2048
+    """LCG: maximum number of tokens of a micro-batch that are compared with images, drawn at random \
+(released code: 2048 positions, padding included)."""
+    lcg_weight: Annotated[float, at_least(0)] = 0.3
+    """LCG: weight of both directions (released code: 0.3, beside next-token prediction with 1)."""
+    lcg_negatives: Literal["tokens", "released"] = "tokens"
+    """LCG: negatives of an image's token are the other captions' tokens (tokens), or also their \
+padding, as in LCG's code (released)."""
+    lcg_image_to_text: Literal["standard", "released"] = "standard"
+    """LCG: the image that is compared with a token and its negatives: the token's own (standard), or \
+that numbered by the token's position modulo the batch, as in LCG's code (released)."""
+
+
+@dataclass(frozen=True)
+class MCSESettings(Settings):
+    """MCSE: the objectives simcse and mcse."""
+
+    simcse_temperature: Annotated[float, above(0)] = 0.05
+    """simcse: temperature (released code: 0.05)."""
+    mcse_temperature: Annotated[float, above(0)] = 0.05
+    """mcse: temperature (released code: 0.05)."""
+    mcse_weight: Annotated[float, at_least(0)] = 0.01
+    """mcse: weight, beside simcse with 1 (released scripts: 0.01 for captions beside Wikipedia, \
+0.05 for captions alone)."""
+
+
+@dataclass(frozen=True)
 class OptionSettings(Settings):
     """Options of the user's own objectives and teachers."""
 
@@ -246,6 +282,8 @@ class ObjectiveSettings(Settings):
     state_distillation: StateDistillationSettings = field(default_factory=StateDistillationSettings)
     vokenizer: VokenizerSettings = field(default_factory=VokenizerSettings)
     vokens: VokenSettings = field(default_factory=VokenSettings)
+    lexi_contrastive: LexiContrastiveSettings = field(default_factory=LexiContrastiveSettings)
+    mcse: MCSESettings = field(default_factory=MCSESettings)
     options: Annotated[OptionSettings, unnested] = field(default_factory=OptionSettings)
 
 

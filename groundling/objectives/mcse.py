@@ -1,0 +1,104 @@
+"""MCSE: the sentence vectors of captions are contrasted with images, beside SimCSE."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes
+from groundling.core.errors import InputError
+from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
+from groundling.objectives.simcse import Pooling, SimCSE, pool, pool_again, pooled_width
+from groundling.settings.objectives import (
+    DistillationSettings,
+    MCSESettings,
+    TargetedDistillationSettings,
+)
+
+WIDTH = 256
+"""Width of the space that sentences and images share."""
+
+
+class MCSE(Objective):
+    """InfoNCE from sentences to the images of their captions, in both passes (MCSE: Zhang et al. 2022, 2204.10931).
+
+    With the pooled states x and x' of two passes and the image feature f: p = tanh(W x + b),
+    p' = tanh(W x' + b) and v = tanh(V f + c), 256 wide. The loss is the mean of
+    -log e^{cos(p_i, v_i) / t} / sum_j e^{cos(p_i, v_j) / t} and the same of p', from text to image only.
+    Both passes are those of `simcse` if it is trained too, as in the paper; the weight 0.01 is relative to it.
+
+    Follows uds-lsv/MCSE (src/model.py), which reads one caption per image; with several in a batch, the same
+    image is also a negative. The paper's image features are those of a frozen ResNet, 2048 wide.
+    """
+
+    name = "mcse"
+    required_fields = ("text", "features.clip_image")
+    reads_layers = True
+    in_batch_negatives = True
+
+    def __init__(
+        self,
+        sizes: OutputSizes,
+        *,
+        temperature: float = 0.05,
+        pooling: Pooling = "own",
+        weight: float = 1.0,
+        warmup: int = 0,
+    ) -> None:
+        """`temperature` t of the softmax; `pooling` of the states.
+
+        Raises InputError for a teacher that reads no images.
+        """
+        super().__init__(sizes, weight=weight, warmup=warmup)
+        if not sizes.teacher_image:
+            raise InputError(
+                f"{self.name}: the teacher reads no images; use a CLIP-like model as --teacher"
+            )
+        self.temperature = temperature
+        self.pooling = pooling
+        self.project_text = nn.Linear(pooled_width(sizes, pooling), WIDTH)
+        self.project_image = nn.Linear(sizes.teacher_image, WIDTH)
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Captions."""
+        return {self.name: batch.rows}
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """The mean of both passes' InfoNCE loss, summed over captions, (), as `mcse`."""
+        one = pool(encoded, batch, self.pooling, self.name)
+        two = encoded.heads.get(SimCSE.name)
+        if two is None:
+            two = pool_again(encoded, batch, self.pooling, self.name)
+        features = batch.features["clip_image"].to(one.dtype)
+        images, start = gather_across_processes(_embed(self.project_image, features))
+        same = torch.zeros(len(one), len(images), dtype=torch.bool, device=one.device)
+        losses = [
+            info_nce(_embed(self.project_text, each), images, same, start, 1 / self.temperature)
+            for each in (one, two)
+        ]
+        return {self.name: (losses[0] + losses[1]) / 2}
+
+
+def _embed(layer: nn.Linear, features: Tensor) -> Tensor:
+    """Vectors (N, 256) of unit length from features (N, D)."""
+    return F.normalize(torch.tanh(layer(features)), dim=-1)
+
+
+def _make(given: ObjectiveContext) -> MCSE:
+    settings = given.settings
+    return MCSE(
+        given.sizes,
+        temperature=settings.mcse.mcse_temperature,
+        pooling=settings.distillation.pooling,
+        weight=settings.mcse.mcse_weight,
+    )
+
+
+MCSE_OBJECTIVE = ObjectiveSpec(
+    "mcse",
+    _make,
+    needs_teacher=True,
+    settings_groups=(MCSESettings, DistillationSettings, TargetedDistillationSettings),
+)

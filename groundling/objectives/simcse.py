@@ -1,0 +1,127 @@
+"""SimCSE: two passes of the same text with different dropout are each other's positives."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
+from groundling.core.errors import InputError
+from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
+from groundling.settings.objectives import DistillationSettings, MCSESettings
+
+Pooling = Literal["own", "cls", "mean"]
+"""How token states become a sentence vector, see `DistillationSettings.pooling`."""
+
+
+class SimCSE(Objective):
+    """InfoNCE between two passes of each text that differ in their dropout (Gao et al. 2021, Equation 4).
+
+    With z = tanh(W x + b), as wide as the encoder, of the pooled states x of a pass:
+    -log e^{cos(z_i, z'_i) / t} / sum_j e^{cos(z_i, z'_j) / t}, over all texts j of the batch. This is also
+    MCSE's term for texts without images. The layer W is for training only: the encoder's own states are
+    the sentence vectors afterwards, as in uds-lsv/MCSE (src/model.py; `cls_before_pooler` in its scripts).
+
+    The first pass is the run's own. With masked LM in the same run, both passes read its masked text. In
+    evaluation, both passes are equal, since there is no dropout. The mean leaves out special tokens.
+    """
+
+    name = "simcse"
+    required_fields = ("text",)
+    reads_layers = True
+    in_batch_negatives = True
+
+    def __init__(
+        self,
+        sizes: OutputSizes,
+        *,
+        temperature: float = 0.05,
+        pooling: Pooling = "own",
+        weight: float = 1.0,
+        warmup: int = 0,
+    ) -> None:
+        """`temperature` t of the softmax; `pooling` of the states."""
+        super().__init__(sizes, weight=weight, warmup=warmup)
+        self.temperature = temperature
+        self.pooling = pooling
+        width = pooled_width(sizes, pooling)
+        self.project = nn.Linear(width, width)
+        self._has_dropout = False
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Texts."""
+        return {self.name: batch.rows}
+
+    def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """The pooled states (N, D) of the second pass, which MCSE reads too."""
+        return pool_again(encoded, batch, self.pooling, self.name)
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """The InfoNCE loss summed over texts, (), as `simcse`; raises InputError for an encoder without dropout."""
+        one = pool(encoded, batch, self.pooling, self.name)
+        two = self.cached_logits(encoded, batch)
+        self._check_dropout(one, two)
+        anchors = self._embed(one)
+        others, start = gather_across_processes(self._embed(two))
+        same = torch.zeros(len(anchors), len(others), dtype=torch.bool, device=anchors.device)
+        return {self.name: info_nce(anchors, others, same, start, 1 / self.temperature)}
+
+    def _embed(self, pooled: Tensor) -> Tensor:
+        """Vectors (N, D) of unit length from pooled states (N, D)."""
+        return F.normalize(torch.tanh(self.project(pooled)), dim=-1)
+
+    def _check_dropout(self, one: Tensor, two: Tensor) -> None:
+        """Raises InputError in training if both passes are equal; only the first step looks, as it waits for a GPU."""
+        if self._has_dropout or not self.training:
+            return
+        if torch.equal(one, two):
+            raise InputError(
+                f"{self.name}: both passes of a text are equal, because the student has no dropout; set its dropout "
+                "(hidden_dropout_prob or the like) above 0 in its config.json"
+            )
+        self._has_dropout = True
+
+
+def pooled_width(sizes: OutputSizes, pooling: Pooling) -> int:
+    """Width of the student's sentence vectors."""
+    return (pooling == "own" and sizes.sentence_embedding) or sizes.text
+
+
+def pool(encoded: EncoderOutput, batch: Batch, pooling: Pooling, who: str) -> Tensor:
+    """The sentence vectors (N, D) of the run's own pass."""
+    if pooling == "own" and encoded.sentence_embedding is not None:
+        return encoded.sentence_embedding
+    return _pool_states(require(encoded.text, "text", who), batch, pooling, who)
+
+
+def pool_again(encoded: EncoderOutput, batch: Batch, pooling: Pooling, who: str) -> Tensor:
+    """The sentence vectors (N, D) of another pass over the same text."""
+    states = require(encoded.encode_again, "encode_again", who)()
+    if pooling == "own" and encoded.pool_states is not None:
+        return encoded.pool_states(states)
+    return _pool_states(states, batch, pooling, who)
+
+
+def _pool_states(states: Tensor, batch: Batch, pooling: Pooling, who: str) -> Tensor:
+    """The first state, or the mean state without special tokens and padding: (N, D) of (N, T, D)."""
+    if pooling != "mean":
+        return states[:, 0]
+    tokens = require(batch.text, "text", who)
+    inside = (tokens.attention_mask & ~tokens.special_tokens_mask).unsqueeze(-1)
+    return (states * inside).sum(1) / inside.sum(1).clamp(min=1)
+
+
+def _make(given: ObjectiveContext) -> SimCSE:
+    settings = given.settings
+    return SimCSE(
+        given.sizes,
+        temperature=settings.mcse.simcse_temperature,
+        pooling=settings.distillation.pooling,
+    )
+
+
+SIMCSE = ObjectiveSpec("simcse", _make, settings_groups=(MCSESettings, DistillationSettings))

@@ -1,0 +1,425 @@
+"""LexiContrastive Grounding: worked numbers, the loss in plain loops, its window, its draws, and whole runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from builders.captioned import captioned_run
+from homes import STEPS, log_of
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Tokens, collate
+from groundling.core.errors import InputError
+from groundling.core.rng import generator
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.text_encoder import TextEncoder
+from groundling.objectives import ObjectiveContext, find_objective
+from groundling.objectives import lexi_contrastive as module
+from groundling.objectives.lexi_contrastive import LexiContrastiveGrounding
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.objectives import ObjectiveSettings
+
+TO_IMAGE, TO_TEXT = "lexi_contrastive_to_image", "lexi_contrastive_to_text"
+TWO = OutputSizes(text=2, teacher_image=2)
+
+
+def tokens_of(mask: Tensor) -> Tokens:
+    return Tokens(
+        input_ids=torch.zeros(mask.shape, dtype=torch.long),
+        attention_mask=mask,
+        special_tokens_mask=~mask,
+        word_ids=torch.zeros(mask.shape, dtype=torch.long),
+        token_type_ids=torch.zeros(mask.shape, dtype=torch.long),
+    )
+
+
+def batch_of(mask: Tensor, images: Tensor, **labels: Tensor) -> Batch:
+    """A batch whose tokens are drawn in their order."""
+    draws = torch.arange(mask.numel()).view_as(mask)
+    return Batch(
+        tuple(str(number) for number in range(len(mask))),
+        text=tokens_of(mask),
+        labels={"lexi_contrastive": draws.where(mask, IGNORE), **labels},
+        features={"clip_image": images},
+    )
+
+
+def plain(**options: Any) -> LexiContrastiveGrounding:
+    """An objective whose projections change no direction, with a scale of 1."""
+    made = LexiContrastiveGrounding(TWO, **options)
+    with torch.no_grad():
+        made.scale.zero_()
+        nn.init.eye_(made.pool_image.weight)
+        nn.init.zeros_(made.pool_image.bias)
+        nn.init.eye_(made.project_image.weight)
+        nn.init.eye_(made.project_text.weight)
+    return made
+
+
+def encoded(states: Tensor) -> EncoderOutput:
+    return EncoderOutput(text=states, encode_again=lambda mask=None, layers=None: states)
+
+
+STATES = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], [[0.0, 2.0], [0.8, 0.6], [1.0, 0.0]]])
+"""Caption 0 has three tokens; caption 1 has two, and a padding that looks like image 0."""
+MASK = torch.tensor([[True, True, True], [True, True, False]])
+IMAGES = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+
+
+# -- the loss ----------------------------------------------------------------------------------------------------------
+
+
+def terms(**options: Any) -> dict[str, float]:
+    found = plain(**options)(encoded(STATES), batch_of(MASK, IMAGES))
+    return {name: value.item() for name, value in found.items()}
+
+
+def test_worked_numbers() -> None:
+    # To image: log(1 + e^(other - own)) of each token's two similarities.
+    to_image = [0.31326, 1.31326, 0.79814, 0.31326, 0.79814]
+    # To text, image 0: caption 1 has the similarities 0 and .8: 1 + 2.22554 = 3.22554.
+    first = [math.log(1 + 3.22554 / own) for own in (2.71828, 1.0, 1.82212)]
+    # Image 1: caption 0 has 0, 1 and .8: 1 + 2.71828 + 2.22554 = 5.94382.
+    second = [math.log(1 + 5.94382 / own) for own in (2.71828, 1.82212)]
+    by_hand = [0.78236, 1.44115, 1.01892, 1.15896, 1.44975]
+    assert [*first, *second] == pytest.approx(by_hand, abs=1e-4)
+    found = terms()
+    assert found[TO_IMAGE] == pytest.approx(sum(to_image), abs=1e-4)
+    assert found[TO_TEXT] == pytest.approx(sum(first) + sum(second), abs=1e-4)
+    assert plain().count(batch_of(MASK, IMAGES)) == {TO_IMAGE: 5, TO_TEXT: 5}
+
+
+def test_worked_numbers_with_padding_as_negatives() -> None:
+    # Image 0 also has caption 1's padding, whose similarity is 1: 3.22554 + 2.71828.
+    first = [math.log(1 + 5.94382 / own) for own in (2.71828, 1.0, 1.82212)]
+    second = [math.log(1 + 5.94382 / own) for own in (2.71828, 1.82212)]
+    found = terms(negatives="released")
+    assert found[TO_TEXT] == pytest.approx(sum(first) + sum(second), abs=1e-4)
+    assert found[TO_IMAGE] == pytest.approx(terms()[TO_IMAGE])
+
+
+def test_worked_numbers_with_the_image_of_the_position() -> None:
+    # Positions 0 to 4 of both captions have images 0 1 0 1 0; only 1 and 4 differ from the caption's own.
+    kept = [math.log(1 + 3.22554 / own) for own in (2.71828, 1.82212)]
+    kept += [math.log(1 + 5.94382 / 2.71828)]
+    # Position 1, image 1: itself 1; caption 1 has 1 and .6. Position 4, image 0: itself .8; caption 0 has 1, 0, .6.
+    changed = [math.log(1 + (2.71828 + 1.82212) / 2.71828)]
+    changed += [math.log(1 + (2.71828 + 1 + 1.82212) / 2.22554)]
+    found = terms(image_to_text="released")
+    assert found[TO_TEXT] == pytest.approx(sum(kept) + sum(changed), abs=1e-4)
+    assert found[TO_IMAGE] == pytest.approx(terms()[TO_IMAGE])
+
+
+def test_the_released_rows_have_the_image_of_their_number() -> None:
+    """The released table repeats the scores for every position, then is read as one row per position."""
+    captions, positions = 3, 4
+    scores = np.random.default_rng(0).normal(size=(captions, positions, captions))
+    repeated = np.stack([scores] * positions, axis=2).reshape(captions * positions, -1)
+    for row, read in enumerate(repeated.T):
+        assert (read == scores[:, :, row % captions].ravel()).all()
+
+
+def by_loops(
+    objective: LexiContrastiveGrounding,
+    states: np.ndarray,
+    images: np.ndarray,
+    there: np.ndarray,
+    compared: np.ndarray,
+) -> tuple[float, float]:
+    """Both sums, one token and one number at a time."""
+    weights = {
+        name: value.detach().double().numpy() for name, value in objective.named_parameters()
+    }
+    scale = math.exp(weights["scale"])
+    rows, length = there.shape
+
+    def unit(vector: np.ndarray) -> np.ndarray:
+        return vector / math.sqrt((vector**2).sum())
+
+    seen = []
+    for image in images:
+        pooled = np.tanh(weights["pool_image.weight"] @ image + weights["pool_image.bias"])
+        seen.append(unit(weights["project_image.weight"] @ pooled))
+    said = [[unit(weights["project_text.weight"] @ state) for state in row] for row in states]
+    to_image = to_text = 0.0
+    for row in range(rows):
+        for place in range(length):
+            if not compared[row, place]:
+                continue
+            over = sum(math.exp(scale * said[row][place] @ image) for image in seen)
+            own = scale * said[row][place] @ seen[row]
+            to_image += math.log(over) - own
+            image = seen[row]
+            if objective.image_to_text == "released":
+                image = seen[(row * length + place) % rows]
+            own = scale * said[row][place] @ image
+            over = math.exp(own)
+            for other in range(rows):
+                for j in range(length):
+                    if other != row and (there[other, j] or objective.negatives == "released"):
+                        over += math.exp(scale * said[other][j] @ image)
+            to_text += math.log(over) - own
+    return to_image, to_text
+
+
+@pytest.mark.parametrize("negatives", ["tokens", "released"])
+@pytest.mark.parametrize("image_to_text", ["standard", "released"])
+def test_the_loss_in_plain_loops(negatives: Any, image_to_text: Any) -> None:
+    rng = np.random.default_rng(1)
+    states, images = rng.normal(size=(4, 6, 5)), toys.unit(rng.normal(size=(4, 3)))
+    there = np.arange(6) < np.array([[6], [2], [4], [5]])
+    torch.manual_seed(2)
+    objective = LexiContrastiveGrounding(
+        OutputSizes(text=5, teacher_image=3), negatives=negatives, image_to_text=image_to_text
+    )
+    assert objective.scale.exp().item() == pytest.approx(1 / 0.07)
+    batch = batch_of(torch.from_numpy(there), torch.from_numpy(images))
+    found = objective(encoded(torch.from_numpy(states).float()), batch)
+    to_image, to_text = by_loops(objective, states, images.astype(float), there, there)
+    assert found[TO_IMAGE].item() == pytest.approx(to_image, rel=1e-4)
+    assert found[TO_TEXT].item() == pytest.approx(to_text, rel=1e-4)
+
+
+def test_a_caption_alone_has_no_loss() -> None:
+    one = batch_of(MASK[:1], IMAGES[:1])
+    states = STATES[:1].clone().requires_grad_()
+    found = plain()(encoded(states), one)
+    sum(found.values()).backward()
+    assert [value.item() for value in found.values()] == [0, 0]
+    assert states.grad is not None and states.grad.isfinite().all()
+
+
+def test_processes_share_their_negatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums of two processes of two captions each are those of one process with all four."""
+    torch.manual_seed(4)
+    states, images = torch.randn(4, 3, 2), torch.randn(4, 2)
+    mask = torch.tensor([[True] * 3, [True, True, False], [True] * 3, [True, False, False]])
+    objective = LexiContrastiveGrounding(TWO)
+    whole = objective(encoded(states), batch_of(mask, images))
+    parts = [(encoded(states[at]), batch_of(mask[at], images[at])) for at in ([0, 1], [2, 3])]
+    # What each process gives, in order: images, tokens, and the numbers of their captions.
+    every_image = objective._images(batch_of(mask, images), states)
+    given: list[list[Tensor]] = []
+    for rank, part in enumerate(parts):
+        gives: list[Tensor] = []
+
+        def note(rows: Tensor, rank: int = rank, gives: list[Tensor] = gives) -> tuple[Tensor, int]:
+            gives.append(rows)
+            return (every_image, 2 * rank) if len(gives) == 1 else (rows, 0)
+
+        monkeypatch.setattr(module, "gather_across_processes", note)
+        objective(*part)
+        given.append(gives)
+    every = [torch.cat(rows) for rows in zip(*given, strict=True)]
+    torch.testing.assert_close(every[0], every_image)
+    halves = []
+    for rank, part in enumerate(parts):
+        starts = iter(zip(every, (2 * rank, None, None), strict=True))
+        monkeypatch.setattr(module, "gather_across_processes", lambda rows, it=starts: next(it))
+        halves.append(objective(*part))
+    for term, value in whole.items():
+        torch.testing.assert_close(halves[0][term] + halves[1][term], value)
+
+
+# -- which tokens ------------------------------------------------------------------------------------------------------
+
+
+def test_at_most_so_many_tokens_are_compared_and_all_are_negatives() -> None:
+    batch = batch_of(MASK, IMAGES)
+    drawn = torch.tensor([[5, 1, 4], [9, 2, IGNORE]])
+    batch = replace(batch, labels={"lexi_contrastive": drawn})
+    few = plain(positions=2)
+    assert few.count(batch) == {TO_IMAGE: 2, TO_TEXT: 2}
+    compared = np.array([[False, True, False], [False, True, False]])
+    to_image, to_text = by_loops(few, STATES.numpy(), IMAGES.numpy(), MASK.numpy(), compared)
+    found = few(encoded(STATES), batch)
+    assert found[TO_IMAGE].item() == pytest.approx(to_image, rel=1e-5)
+    assert found[TO_TEXT].item() == pytest.approx(to_text, rel=1e-5)
+
+
+def test_a_masked_token_takes_no_part() -> None:
+    labels = torch.full(MASK.shape, IGNORE)
+    labels[0, 1] = 7
+    batch = batch_of(MASK, IMAGES, masked_lm=labels)
+    there = MASK.numpy().copy()
+    there[0, 1] = False
+    for negatives in ("tokens", "released"):
+        objective = plain(negatives=negatives)
+        assert objective.count(batch) == {TO_IMAGE: 4, TO_TEXT: 4}
+        states = STATES.clone().requires_grad_()
+        sum(objective(encoded(states), batch).values()).backward()
+        assert states.grad is not None and not states.grad[0, 1].any()
+    to_image, to_text = by_loops(plain(), STATES.numpy(), IMAGES.numpy(), there, there)
+    found = plain()(encoded(STATES), batch)
+    assert found[TO_IMAGE].item() == pytest.approx(to_image, rel=1e-5)
+    assert found[TO_TEXT].item() == pytest.approx(to_text, rel=1e-5)
+
+
+def test_draws_follow_from_their_key() -> None:
+    samples = TextDataset(toys.examples(4), TextRowEncoder(toys.bert_words(), 40))
+    objective = LexiContrastiveGrounding(TWO, positions=9)
+
+    def drawn(epoch: int) -> Batch:
+        read = samples.get(range(4))
+        return collate([objective.corrupt(s, generator(epoch, s.id), homes.never) for s in read])
+
+    first, again, later = drawn(0), drawn(0), drawn(1)
+    assert torch.equal(objective._compared(first), objective._compared(again))
+    assert not torch.equal(objective._compared(first), objective._compared(later))
+    assert objective.count(first)[TO_IMAGE] == 9
+
+
+# -- the window --------------------------------------------------------------------------------------------------------
+
+
+def test_windows_by_hand() -> None:
+    batch = batch_of(torch.tensor([[True, True, True, False]]), torch.ones(1, 2))
+
+    def rows(attention: Any) -> list[str]:
+        window = plain(attention=attention)._window(batch)
+        assert window is not None
+        return ["".join("x" if cell else "." for cell in row) for row in window[0].tolist()]
+
+    assert rows("causal") == ["x...", "xx..", ".xx.", "..x."]
+    assert rows("bidirectional") == ["xx..", "xxx.", ".xx.", "..x."]
+    assert plain(attention="full")._window(batch) is None
+
+
+@pytest.mark.parametrize(
+    ("attention", "layer", "reach"),
+    [
+        ("causal", 1, {5, 6}),
+        ("causal", 2, {5, 6, 7}),
+        ("bidirectional", 1, {4, 5, 6}),
+        ("full", 1, set(range(12))),
+    ],
+)
+def test_which_tokens_a_token_changes(attention: Any, layer: int, reach: set[int]) -> None:
+    """Token 5 of a text is replaced: these states of the layer are other ones."""
+    words = toys.bert_words()
+    model = TextEncoder(toys.bert(len(words)), words).eval()
+    model.return_layers()
+    samples = TextDataset(toys.examples(1), TextRowEncoder(words, 12))
+    batch = collate(samples.get([0]))
+    assert batch.text is not None and batch.text.attention_mask.sum() == 12
+    ids = batch.text.input_ids.clone()
+    ids[0, 5] = 30 if ids[0, 5] != 30 else 31
+    other = replace(batch, text=replace(batch.text, input_ids=ids))
+    window = plain(attention=attention)._window(batch)
+    with torch.no_grad():
+        before, after = (model(each).encode_again(window, layer) for each in (batch, other))
+    changed = (before - after).abs().amax(-1)[0] > 1e-5
+    assert set(changed.nonzero().flatten().tolist()) == reach
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def made(**settings: Any) -> LexiContrastiveGrounding:
+    context = ObjectiveContext(TWO, settings=make_settings(ObjectiveSettings, **settings))
+    found = find_objective("lexi_contrastive").make(context)
+    assert isinstance(found, LexiContrastiveGrounding)
+    return found
+
+
+def test_every_setting_arrives() -> None:
+    usual = made()
+    assert (usual.layer, usual.attention, usual.positions) == (1, "causal", 2048)
+    assert (usual.negatives, usual.image_to_text, usual.weight) == ("tokens", "standard", 0.3)
+    other = made(
+        lcg_layer=2,
+        lcg_attention="full",
+        lcg_positions=7,
+        lcg_weight=1,
+        lcg_negatives="released",
+        lcg_image_to_text="released",
+    )
+    assert (other.layer, other.attention, other.positions) == (2, "full", 7)
+    assert (other.negatives, other.image_to_text, other.weight) == ("released", "released", 1)
+
+
+def test_the_layer_is_the_one_asked_for() -> None:
+    asked: list[Any] = []
+
+    def again(mask: Tensor | None = None, layers: int | None = None) -> Tensor:
+        asked.append(layers)
+        return STATES
+
+    plain(layer=3)(EncoderOutput(encode_again=again), batch_of(MASK, IMAGES))
+    assert asked == [3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"lcg_layer": 0}, "--lcg-layer = 0, expected at least 1"),
+        ({"lcg_positions": 0}, "--lcg-positions = 0, expected at least 1"),
+        ({"lcg_weight": -1}, "--lcg-weight = -1, expected at least 0"),
+        ({"lcg_attention": "both"}, "expected one of causal, bidirectional, full"),
+        ({"lcg_negatives": "none"}, "expected one of tokens, released"),
+        ({"lcg_image_to_text": "own"}, "expected one of standard, released"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told) as error:
+        make_settings(ObjectiveSettings, **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_a_teacher_without_images_is_refused() -> None:
+    with pytest.raises(InputError, match="lexi_contrastive: the teacher reads no images"):
+        LexiContrastiveGrounding(OutputSizes(text=2))
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+def test_adapt_exports_a_plain_encoder(tmp_path: Path) -> None:
+    config = captioned_run(tmp_path, "mlm+lexi_contrastive", texts=16)
+    result = adapt(config, replace(STEPS, steps=4), tmp_path / "run")
+    assert set(result["train_metrics"]) == {"loss", "mlm", TO_IMAGE, TO_TEXT}
+    assert result["loss_weights"] == {"mlm": 1, TO_IMAGE: 0.3, TO_TEXT: 0.3}
+    both = [TO_IMAGE in line for line in log_of(tmp_path / "run")]
+    assert any(both) and not all(both), "texts without images train masked LM alone"
+    student = AutoModel.from_pretrained(tmp_path / "student").state_dict()
+    model = AutoModel.from_pretrained(tmp_path / "run" / "model").state_dict()
+    assert {k: v.shape for k, v in model.items()} == {k: v.shape for k, v in student.items()}
+    assert any(not torch.equal(model[k], student[k]) for k in model)
+    heads = load_file(tmp_path / "run" / "model" / "groundling_heads.safetensors")
+    trained = {key for key in heads if key.startswith("lexi_contrastive.")}
+    assert {key.rpartition(".")[2] for key in trained} >= {"scale", "weight"}
+    assert not [note for note in result.get("notes", ()) if "has no effect" in note]
+
+
+def test_a_resumed_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
+    config = captioned_run(tmp_path, "lexi_contrastive", lcg_positions=20)
+    whole, resumed = homes.whole_and_resumed(adapt, config, STEPS, tmp_path, "model")
+    assert whole == resumed
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"lcg_layer": 3},
+            "lexi_contrastive, --lcg-layer: layer 3: this encoder has 2 layers",
+        ),
+        ({"teacher_images": ""}, "needs --teacher-images FOLDER"),
+    ],
+)
+def test_what_a_run_refuses(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+    config = captioned_run(tmp_path, "lexi_contrastive")
+    with pytest.raises(InputError, match=told) as error:
+        adapt(replace_settings(config, **change), STEPS, tmp_path / "run")
+    assert "\n" not in str(error.value)

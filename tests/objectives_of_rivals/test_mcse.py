@@ -1,0 +1,311 @@
+"""SimCSE and MCSE: worked numbers, both losses in plain loops, pooling, dropout, and whole runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from builders.captioned import captioned_run
+from homes import STEPS, log_of
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens, collate
+from groundling.core.errors import InputError
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.text_encoder import load_text_encoder
+from groundling.objectives import ObjectiveContext, find_objective
+from groundling.objectives import mcse as mcse_module
+from groundling.objectives import simcse as simcse_module
+from groundling.objectives.mcse import MCSE
+from groundling.objectives.simcse import SimCSE, pool, pool_again
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.objectives import ObjectiveSettings
+
+TWO = OutputSizes(text=2, teacher_image=2)
+
+
+def batch_of(rows: int, images: Tensor | None = None, special: Any = None) -> Batch:
+    mask = torch.ones(rows, 3, dtype=torch.bool)
+    text = Tokens(
+        input_ids=torch.zeros(rows, 3, dtype=torch.long),
+        attention_mask=mask,
+        special_tokens_mask=~mask if special is None else special,
+        word_ids=torch.zeros(rows, 3, dtype=torch.long),
+        token_type_ids=torch.zeros(rows, 3, dtype=torch.long),
+    )
+    features = {} if images is None else {"clip_image": images}
+    return Batch(tuple(map(str, range(rows))), text=text, features=features)
+
+
+def encoded(one: Tensor, two: Tensor, **fields: Any) -> EncoderOutput:
+    """Two passes whose first states are these (N, D)."""
+    first, second = (torch.stack([each] * 3, 1) for each in (one, two))
+    return EncoderOutput(text=first, encode_again=lambda *_: second, **fields)
+
+
+def plain(kind: type[SimCSE] | type[MCSE], **options: Any) -> Any:
+    """An objective whose layers change no direction along an axis; tanh keeps such directions."""
+    made = kind(TWO, **options)
+    for layer in made.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.eye_(layer.weight)
+            nn.init.zeros_(layer.bias)
+    return made
+
+
+def equal_share(cosines: list[list[float]], temperature: float) -> float:
+    """Sum over rows of the cross-entropy of the diagonal."""
+    total = 0.0
+    for number, row in enumerate(cosines):
+        total += math.log(sum(math.exp(value / temperature) for value in row))
+        total -= row[number] / temperature
+    return total
+
+
+# -- the losses --------------------------------------------------------------------------------------------------------
+
+ONE = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+OTHER = torch.tensor([[3.0, 0.0], [1.0, 1.0]])
+"""The second pass; text 1 lies between both axes, at a cosine of .70711."""
+
+
+def test_worked_numbers_of_simcse() -> None:
+    # Temperature 1. Text 0: log(1 + e^(.70711 - 1)) = .55736; text 1: log(1 + e^(0 - .70711)) = .40084.
+    found = plain(SimCSE, temperature=1.0)(encoded(ONE, OTHER), batch_of(2))["simcse"]
+    assert found.item() == pytest.approx(0.55737 + 0.40084, abs=1e-4)
+    assert plain(SimCSE).count(batch_of(2)) == {"simcse": 2}
+
+
+def test_worked_numbers_of_mcse() -> None:
+    # Temperature 1, images along both axes. First pass: log(1 + e^-1) = .31326 twice.
+    # Second pass: .31326, and log 2 = .69315 for text 1, which is as near to either image.
+    images = torch.tensor([[5.0, 0.0], [0.0, 0.5]])
+    found = plain(MCSE, temperature=1.0)(encoded(ONE, OTHER), batch_of(2, images))["mcse"]
+    assert found.item() == pytest.approx((2 * 0.31326 + 0.31326 + 0.69315) / 2, abs=1e-4)
+    assert plain(MCSE).count(batch_of(2)) == {"mcse": 2}
+
+
+def unit(vector: np.ndarray) -> np.ndarray:
+    return vector / math.sqrt((vector**2).sum())
+
+
+def through(objective: nn.Module, layer: str, vectors: np.ndarray) -> list[np.ndarray]:
+    weights = {
+        name: value.detach().double().numpy() for name, value in objective.named_parameters()
+    }
+    weight, bias = weights[f"{layer}.weight"], weights[f"{layer}.bias"]
+    return [unit(np.tanh(weight @ vector + bias)) for vector in vectors]
+
+
+def test_simcse_in_plain_loops() -> None:
+    rng = np.random.default_rng(1)
+    one, two = rng.normal(size=(2, 6, 5))
+    torch.manual_seed(2)
+    objective = SimCSE(OutputSizes(text=5))
+    anchors = through(objective, "project", one)
+    others = through(objective, "project", two)
+    expected = equal_share([[a @ b for b in others] for a in anchors], 0.05)
+    views = [torch.from_numpy(each).float() for each in (one, two)]
+    found = objective(encoded(*views), batch_of(6))["simcse"]
+    assert found.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_mcse_in_plain_loops() -> None:
+    rng = np.random.default_rng(3)
+    one, two = rng.normal(size=(2, 6, 5))
+    images = toys.unit(rng.normal(size=(6, 4)))
+    torch.manual_seed(4)
+    objective = MCSE(OutputSizes(text=5, teacher_image=4))
+    assert objective.project_text.out_features == objective.project_image.out_features == 256
+    seen = through(objective, "project_image", images.astype(float))
+    expected = 0.0
+    for view in (one, two):
+        said = through(objective, "project_text", view)
+        expected += equal_share([[a @ b for b in seen] for a in said], 0.05) / 2
+    views = [torch.from_numpy(each).float() for each in (one, two)]
+    found = objective(encoded(*views), batch_of(6, torch.from_numpy(images)))["mcse"]
+    assert found.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_mcse_reads_the_second_pass_of_simcse() -> None:
+    images = torch.eye(2)
+    objective = plain(MCSE, temperature=1.0)
+    shared = replace(encoded(ONE, -OTHER), heads={"simcse": OTHER})
+    alone = objective(encoded(ONE, OTHER), batch_of(2, images))
+    assert objective(shared, batch_of(2, images)) == alone
+    simcse = plain(SimCSE, temperature=1.0)
+    assert torch.equal(simcse.compute_logits(encoded(ONE, OTHER), batch_of(2)), OTHER)
+    assert simcse.count_logits(batch_of(2)) == 2
+
+
+@pytest.mark.parametrize("kind", [SimCSE, MCSE])
+def test_processes_share_their_negatives(
+    kind: type[SimCSE] | type[MCSE], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums of two processes of two texts each are those of one process with all four."""
+    torch.manual_seed(5)
+    one, two, images = torch.randn(3, 4, 2)
+    objective = kind(TWO)
+    whole = objective(encoded(one, two), batch_of(4, images))[kind.name]
+    parts = [(encoded(one[at], two[at]), batch_of(2, images[at])) for at in ([0, 1], [2, 3])]
+    place = simcse_module if kind is SimCSE else mcse_module
+    sent: list[Tensor] = []
+    for part in parts:
+        monkeypatch.setattr(
+            place, "gather_across_processes", lambda rows: (sent.append(rows), (rows, 0))[1]
+        )
+        objective(*part)
+    total = torch.zeros(())
+    for rank, part in enumerate(parts):
+        every = (torch.cat(sent), 2 * rank)
+        monkeypatch.setattr(place, "gather_across_processes", lambda rows, every=every: every)
+        total = total + objective(*part)[kind.name]
+    torch.testing.assert_close(total, whole)
+
+
+# -- pooling and dropout -----------------------------------------------------------------------------------------------
+
+
+def test_the_mean_leaves_out_special_tokens_and_padding() -> None:
+    states = torch.arange(12.0).view(2, 3, 2)
+    batch = batch_of(2, special=torch.tensor([[True, False, False], [True, False, True]]))
+    output = EncoderOutput(text=states, encode_again=lambda *_: 2 * states)
+    expected = torch.tensor([[3.0, 4.0], [8.0, 9.0]])
+    assert torch.equal(pool(output, batch, "mean", "x"), expected)
+    assert torch.equal(pool_again(output, batch, "mean", "x"), 2 * expected)
+    assert torch.equal(pool(output, batch, "cls", "x"), states[:, 0])
+    assert torch.equal(pool(output, batch, "own", "x"), states[:, 0])
+
+
+def test_a_sentence_encoder_pools_both_passes_itself(tmp_path: Path) -> None:
+    model = load_text_encoder(homes.sentence_encoder(tmp_path / "student", mode="max")).eval()
+    samples = TextDataset(toys.examples(3), TextRowEncoder(model.tokenizer, 40))
+    batch = collate(samples.get(range(3)))
+    assert model(batch).pool_states is None
+    model.return_layers()
+    with torch.no_grad():
+        output = model(batch)
+        one, two = (each(output, batch, "own", "x") for each in (pool, pool_again))
+        first = pool_again(output, batch, "cls", "x")
+    assert output.sentence_embedding is not None
+    torch.testing.assert_close(one, output.sentence_embedding)
+    torch.testing.assert_close(two, one)
+    assert not torch.allclose(first, one)
+
+
+def test_passes_without_dropout_are_refused_in_training_alone() -> None:
+    objective = plain(SimCSE)
+    with pytest.raises(InputError, match=r"simcse: both passes .* no dropout; set its dropout"):
+        objective(encoded(ONE, ONE), batch_of(2))
+    objective.eval()(encoded(ONE, ONE), batch_of(2))
+    objective.train()(encoded(ONE, OTHER), batch_of(2))
+    assert objective(encoded(ONE, ONE), batch_of(2)), "only the first step looks"
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def made(name: str, **settings: Any) -> Any:
+    sizes = TWO._replace(sentence_embedding=4)
+    context = ObjectiveContext(sizes, settings=make_settings(ObjectiveSettings, **settings))
+    return find_objective(name).make(context)
+
+
+def test_every_setting_arrives() -> None:
+    assert (made("simcse").temperature, made("simcse").weight) == (0.05, 1)
+    assert (made("mcse").temperature, made("mcse").weight) == (0.05, 0.01)
+    assert made("simcse", simcse_temperature=0.1).temperature == 0.1
+    other = made("mcse", mcse_temperature=0.2, mcse_weight=0.05)
+    assert (other.temperature, other.weight) == (0.2, 0.05)
+    assert made("simcse").project.in_features == made("mcse").project_text.in_features == 4
+    assert made("simcse", pooling="mean").project.in_features == 2
+    assert made("mcse", pooling="cls").project_text.in_features == 2
+
+
+def test_a_temperature_changes_the_loss() -> None:
+    for kind in (SimCSE, MCSE):
+        cold, warm = (
+            plain(kind, temperature=t)(encoded(ONE, OTHER), batch_of(2, torch.eye(2)))[kind.name]
+            for t in (0.5, 1.0)
+        )
+        assert abs(cold - warm) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"simcse_temperature": 0}, "--simcse-temperature = 0, expected more than 0"),
+        ({"mcse_temperature": 0}, "--mcse-temperature = 0, expected more than 0"),
+        ({"mcse_weight": -1}, "--mcse-weight = -1, expected at least 0"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told) as error:
+        make_settings(ObjectiveSettings, **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_a_teacher_without_images_is_refused() -> None:
+    with pytest.raises(InputError, match="mcse: the teacher reads no images"):
+        MCSE(OutputSizes(text=2))
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+def test_adapt_exports_a_plain_encoder(tmp_path: Path) -> None:
+    config = captioned_run(tmp_path, "simcse+mcse", texts=16)
+    result = adapt(config, replace(STEPS, steps=4), tmp_path / "run")
+    assert set(result["train_metrics"]) >= {"loss", "simcse"}
+    lines = log_of(tmp_path / "run")
+    assert all("simcse" in line for line in lines)
+    both = ["mcse" in line for line in lines]
+    assert any(both) and not all(both), "texts without images train SimCSE alone"
+    student = AutoModel.from_pretrained(tmp_path / "student").state_dict()
+    model = AutoModel.from_pretrained(tmp_path / "run" / "model").state_dict()
+    assert {k: v.shape for k, v in model.items()} == {k: v.shape for k, v in student.items()}
+    assert any(not torch.equal(model[k], student[k]) for k in model)
+    heads = load_file(tmp_path / "run" / "model" / "groundling_heads.safetensors")
+    assert {key.partition(".")[0] for key in heads} == {"simcse", "mcse"}
+    assert not [note for note in result.get("notes", ()) if "has no effect" in note]
+
+
+def test_simcse_needs_no_teacher(tmp_path: Path) -> None:
+    config = captioned_run(tmp_path, "simcse")
+    result = adapt(replace_settings(config, teacher="", teacher_images=""), STEPS, tmp_path / "run")
+    assert set(result["train_metrics"]) == {"loss", "simcse"}
+
+
+def test_a_sentence_encoder_is_trained_as_it_pools(tmp_path: Path) -> None:
+    student = str(homes.sentence_encoder(tmp_path / "sentences"))
+    config = captioned_run(tmp_path, "simcse+mcse", student=student, retain_weight=0.0)
+    result = adapt(config, STEPS, tmp_path / "run")
+    assert set(result["train_metrics"]) == {"loss", "simcse", "mcse"}
+    assert (tmp_path / "run" / "model" / "modules.json").exists()
+
+
+def test_a_resumed_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
+    config = captioned_run(tmp_path, "simcse+mcse")
+    whole, resumed = homes.whole_and_resumed(adapt, config, STEPS, tmp_path, "model")
+    assert whole == resumed
+
+
+def test_a_student_without_dropout_is_refused(tmp_path: Path) -> None:
+    config = captioned_run(tmp_path, "simcse")
+    place = tmp_path / "student" / "config.json"
+    settings = json.loads(place.read_text())
+    settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    place.write_text(json.dumps(settings))
+    with pytest.raises(InputError, match="simcse: both passes of a text are equal"):
+        adapt(config, STEPS, tmp_path / "run")
