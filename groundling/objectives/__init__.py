@@ -205,6 +205,8 @@ class ObjectiveSpec:
     """Whether it reads states after the cross-modal encoder."""
     needs_teacher: bool = False
     """Whether it reads a teacher's features."""
+    reads_clip_images: bool = False
+    """Whether these are a CLIP's features of images, so that IMAGE_SETTINGS have an effect."""
     wrap_encoder: Callable[[TextEncoder, OutputSizes], Encoder] | None = None
     """Makes the model that is trained around the text encoder, from it and the teachers' widths; None: no model."""
     settings_groups: tuple[type[Settings], ...] = ()
@@ -248,7 +250,20 @@ def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) 
         made = require_kind(made, Objective, f"{name}: makes")
         check_saved_modules(made)
         objectives.append(made)
+    _check_own_names(names, objectives)
     return objectives
+
+
+def _check_own_names(names: Sequence[str], objectives: Sequence[Objective]) -> None:
+    """Raises InputError if two of the objectives made for `names` have the same name of their own."""
+    first: dict[str, str] = {}
+    for name, objective in zip(names, objectives, strict=True):
+        if first.setdefault(objective.name, name) == name:
+            continue
+        raise InputError(
+            f"{first[objective.name]} and {name} are both the objective {objective.name}; train one of them, or "
+            f"{objective.name} if it has both terms"
+        )
 
 
 def check_saved_modules(objective: Objective) -> None:
@@ -297,6 +312,9 @@ def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConf
 SILENT = frozenset({"cache_gb", "teacher_cache", "option"})
 """Settings of the cache and of the user's own parts, which no objective of the package has to read."""
 
+IMAGE_SETTINGS = frozenset({"teacher_images", "teacher_space"})
+"""Settings of CLIP-TD that every objective on CLIP's features of images reads."""
+
 
 def unused_settings_note(
     names: Sequence[str],
@@ -314,6 +332,8 @@ def unused_settings_note(
     read = {group for part in parts for group in part.settings_groups}
     # A cross-modal model reads `max_windows` too.
     silent = SILENT | ({"max_windows"} if CrossModalSettings in read else set())
+    if any(part.reads_clip_images for part in parts):
+        silent = silent | IMAGE_SETTINGS
     flags = [
         f"--{flag_name(one.name)}"
         for group, one in [*flatten_settings(settings), *flatten_settings(cross_modal)]
