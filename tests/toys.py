@@ -63,6 +63,7 @@ from transformers import (
 from groundling.commands.train_clip.run import clip_tokenizer
 from groundling.core.batch import Example, RegionRow, Sample
 from groundling.core.rng import generator
+from groundling.data.captions.caption_pairs import CaptionPairs
 from groundling.data.regions.samples import RegionDataset
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
 from groundling.models.clip import make_clip_text_tower
@@ -489,6 +490,27 @@ class Vokens(Clip):
 def unit(values: np.ndarray) -> np.ndarray:
     """The same directions (..., D), each of length 1."""
     return (values / np.linalg.norm(values, axis=-1, keepdims=True)).astype(np.float32)
+
+
+class Photos(Clip):
+    """Samples with the image features (20) of a CLIP: random, and equal for captions of the same image."""
+
+    def said(self, row: Sample, key: str) -> dict[str, np.ndarray]:
+        assert row.example is not None
+        rng = generator("photo", *row.example.images)
+        return {"clip_image": unit(rng.normal(size=20))}
+
+
+def captions(count: int = 48, each: int = 2, max_length: int = 40) -> Photos:
+    """Captions for both sides, `each` of them of the same image."""
+    texts = [replace(e, images=(f"image{i // each}",)) for i, e in enumerate(examples(count))]
+    words = TextRowEncoder(bert_words(), max_length)
+    return Photos(TextDataset(texts, words, ClipRowEncoder(clip_words(), WINDOW)))
+
+
+def caption_pairs(count: int = 48, each: int = 2, max_length: int = 40) -> CaptionPairs:
+    """Pairs of captions of the same image."""
+    return CaptionPairs(captions(count, each, max_length), "toys")
 
 
 class Pictures:

@@ -209,6 +209,8 @@ class ObjectiveSpec:
     """Whether it reads a teacher's features."""
     teacher_setting: str = ""
     """The setting that names its teacher, if it is not --teacher."""
+    reads_clip_images: bool = False
+    """Whether these are a CLIP's features of images, so that IMAGE_SETTINGS have an effect."""
     wrap_encoder: Callable[[TextEncoder, OutputSizes], Encoder] | None = None
     """Makes the model that is trained around the text encoder, from it and the teachers' widths; None: no model."""
     settings_groups: tuple[type[Settings], ...] = ()
@@ -254,7 +256,20 @@ def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) 
         made = require_instance(made, Objective, f"{name}: makes")
         check_saved_modules(made)
         objectives.append(made)
+    _check_own_names(names, objectives)
     return objectives
+
+
+def _check_own_names(names: Sequence[str], objectives: Sequence[Objective]) -> None:
+    """Raises InputError if two of the objectives made for `names` have the same name of their own."""
+    first: dict[str, str] = {}
+    for name, objective in zip(names, objectives, strict=True):
+        if first.setdefault(objective.name, name) == name:
+            continue
+        raise InputError(
+            f"{first[objective.name]} and {name} are both the objective {objective.name}; train one of them, or "
+            f"{objective.name} if it has both terms"
+        )
 
 
 def check_saved_modules(objective: Objective) -> None:
@@ -303,6 +318,9 @@ def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConf
 CACHE_SETTINGS = frozenset({"cache_gb", "teacher_cache", "option"})
 """Settings of the cache and of the user's own parts, which no objective of the package has to read."""
 
+IMAGE_SETTINGS = frozenset({"teacher_images", "teacher_space"})
+"""Settings of CLIP-TD that every objective on CLIP's features of images reads."""
+
 
 def unused_settings_note(
     names: Sequence[str],
@@ -320,6 +338,8 @@ def unused_settings_note(
     read = {group for part in parts for group in part.settings_groups}
     # A cross-modal model reads `max_windows` too.
     silent = CACHE_SETTINGS | ({"max_windows"} if CrossModalSettings in read else set())
+    if any(spec.reads_clip_images for spec in parts):
+        silent = silent | IMAGE_SETTINGS
     flags = [
         f"--{flag_name(one.name)}"
         for group, one in [*flatten_settings(settings), *flatten_settings(cross_modal)]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, require, select
 from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
 from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
+from groundling.objectives.sentence_pooling import PoolingMode, pool_sentences, sentence_width
 from groundling.settings.objectives import DistillationSettings
 
 
@@ -44,7 +45,7 @@ class FeatureDistillation(Objective):
         sentence_weight: float = 1.0,
         word_weight: float = 1.0,
         temperature: float = 0.07,
-        pooling: Literal["own", "cls", "mean"] = "cls",
+        pooling: PoolingMode = "cls",
         targets: Literal["standard", "unit"] = "standard",
         weight: float = 1.0,
         warmup: int = 0,
@@ -56,11 +57,9 @@ class FeatureDistillation(Objective):
         self.in_batch_negatives = kind == "contrastive"
         self.part_weights = {"sentence": sentence_weight, "word": word_weight}
         self.temperature = temperature
-        self.pooling = pooling
         self.targets = targets
-        widths = {part: sizes.text for part in self.part_weights}
-        if pooling == "own" and sizes.sentence_embedding:
-            widths["sentence"] = sizes.sentence_embedding
+        self.pooling: PoolingMode = pooling
+        widths = {"sentence": sentence_width(sizes, pooling), "word": sizes.text}
         self.project = nn.ModuleDict(
             {part: nn.Linear(width, sizes.teacher) for part, width in widths.items()}
         )
@@ -91,7 +90,7 @@ class FeatureDistillation(Objective):
         numbers = require(batch.word_type_ids, "word_type_ids", self.name)
         terms = {}
         if self.part_weights["sentence"]:
-            student = self._sentences(encoded, batch)
+            student = pool_sentences(encoded, batch, self.sizes, self.pooling, self.name)
             teacher = batch.features["sentence"]
             terms["sentence"] = self._compare("sentence", student, teacher, _hash_texts(numbers))
         if self.part_weights["word"]:
@@ -102,17 +101,6 @@ class FeatureDistillation(Objective):
         return {
             f"{self.kind}_{part}": self.part_weights[part] * loss for part, loss in terms.items()
         }
-
-    def _sentences(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """The student's feature (N, D) of each text."""
-        if self.pooling == "own" and self.sizes.sentence_embedding:
-            return require(encoded.sentence_embedding, "sentence_embedding", self.name)
-        states = require(encoded.text, "text", self.name)
-        if self.pooling != "mean":
-            return states[:, 0]
-        tokens = require(batch.text, "text", self.name)
-        inside = (tokens.attention_mask & ~tokens.special_tokens_mask).unsqueeze(-1)
-        return (states * inside).sum(1) / inside.sum(1).clamp(min=1)
 
     def _words(self, states: Tensor, batch: Batch, width: int) -> Tensor:
         """The student's feature (N, K, D) of each word: the mean of its tokens."""

@@ -245,6 +245,39 @@ class MCSESettings(Settings):
 
 
 @dataclass(frozen=True)
+class GroundedSpaceSettings(Settings):
+    """Bordes et al. 2019: sentences in a grounded space (grounded_space, visual_cluster and
+    visual_perceptual); the sentence vector follows `--pooling`.
+    """
+
+    cluster_weight: Annotated[float, above(0)] = 1.0
+    """grounded_space and visual_cluster: weight of the cluster term (the paper's value is not \
+known here)."""
+    perceptual_weight: Annotated[float, above(0)] = 1.0
+    """grounded_space and visual_perceptual: weight of the perceptual term (the paper's value is \
+not known here)."""
+    cluster_margin: Annotated[float, above(0)] = 0.5
+    """grounded_space and visual_cluster: margin between the cosines of a positive and a negative \
+(paper: about .5, from memory)."""
+    grounded_size: Annotated[int, at_least(1)] = 512
+    """Width of the grounded space, and of the hidden layer before it (the paper's value is not \
+known here)."""
+
+
+@dataclass(frozen=True)
+class CaptionToImageSettings(Settings):
+    """Cap2Img (Kiela et al. 2018, objective caption_to_image); the sentence vector follows
+    `--pooling`.
+    """
+
+    caption_to_image_weight: Annotated[float, above(0)] = 1.0
+    """caption_to_image: weight of its term."""
+    caption_to_image_margin: Annotated[float, above(0)] = 0.2
+    """caption_to_image: margin alpha between the cosines of the right and of a wrong pair (.2 is \
+usual for this loss; the paper's value is not known here)."""
+
+
+@dataclass(frozen=True)
 class OptionSettings(Settings):
     """Options of the user's own objectives and teachers."""
 
@@ -284,6 +317,8 @@ class ObjectiveSettings(Settings):
     vokens: VokenSettings = field(default_factory=VokenSettings)
     lexi_contrastive: LexiContrastiveSettings = field(default_factory=LexiContrastiveSettings)
     mcse: MCSESettings = field(default_factory=MCSESettings)
+    grounded_space: GroundedSpaceSettings = field(default_factory=GroundedSpaceSettings)
+    caption_to_image: CaptionToImageSettings = field(default_factory=CaptionToImageSettings)
     options: Annotated[OptionSettings, unnested] = field(default_factory=OptionSettings)
 
 

@@ -57,9 +57,12 @@ OPTIONS["VokenClassification"] = {"control": "shuffled"}
 BATCHWISE = {"ClipContrastiveLoss", "FeatureDistillation", "TokenImageMatching"}
 BATCHWISE |= {"ContrastiveRepresentationDistillation", "NTXent"}
 BATCHWISE |= {"LexiContrastiveGrounding", "SimCSE", "MCSE"}
+BATCHWISE = {"ClipContrastiveLoss", "FeatureDistillation", "CaptionToImage", "GroundedSpace"}
 """Objectives that compare a batch's samples with each other, as they stand."""
 
 
+SIGNED = {"visual_perceptual"}
+"""Terms that may be negative: minus a correlation."""
 SIZES = {"teacher": 24, "teacher_image": 20, "classes": 5}
 """What models are made for that a model does not have of its own."""
 
@@ -125,6 +128,8 @@ def case(request, taught, pictures):
             beside = toys.Vokens
         if "regions" in KINDS[name].required_fields:
             return Case(KINDS[name], toys.seer(), beside(toys.seen()))
+        if name == "GroundedSpace":
+            return Case(KINDS[name], request.getfixturevalue("cross"), toys.caption_pairs())
         if name == "EmbeddingRetention":
             return Case(KINDS[name], *moved(request.getfixturevalue("student")()))
         pixels = "pixels" in KINDS[name].required_fields
@@ -166,7 +171,7 @@ def test_terms_are_finite_scalars_that_are_counted(name, case):
     for term, value in terms.items():
         assert value.ndim == 0, term
         assert value.isfinite(), term
-        assert value > 0, term
+        assert value > 0 or term in SIGNED, term
     counts = c.objective.count(batch)
     assert counts.keys() == terms.keys()
     assert all(isinstance(n, int) and n > 0 for n in counts.values())
@@ -325,6 +330,9 @@ def same(a: Sample, b: Sample) -> bool:
             if x is not None and not all(
                 np.array_equal(getattr(x, f.name), getattr(y, f.name)) for f in fields(x)
             ):
+                return False
+        elif part.name == "choices":
+            if not all(same(*rows) for rows in zip(x, y, strict=True)):
                 return False
         elif not np.array_equal(x, y):
             return False

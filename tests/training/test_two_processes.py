@@ -23,9 +23,11 @@ from groundling.data.corpora import token_stores
 from groundling.data.corpora.token_stores import corpus_samples, write_shard
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.clip import ClipDualEncoder, ClipImageTower, FrozenClip, make_clip_text_tower
+from groundling.objectives.caption_to_image import CaptionToImage
 from groundling.objectives.clip_contrastive import ClipContrastiveLoss
 from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.grounded_space import GroundedSpace
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.settings.objectives import TargetedDistillationSettings
@@ -72,6 +74,15 @@ def contrast(out: Path) -> None:
     tokens = toys.clip_words()
     model = ClipDualEncoder(toys.clip(tokens), tokens)
     finish(quiet(model), [ClipContrastiveLoss(model.sizes)], toys.Pictures(tokens), out)
+
+
+def ground(out: Path) -> None:
+    """Similarities and negatives among the captions of both processes; 31 captions of seven images."""
+    model = toys.cross_modal(dropout=0.0).text
+    sizes = model.sizes._replace(teacher_image=20)
+    torch.manual_seed(3)
+    objectives = [GroundedSpace(sizes, width=16), CaptionToImage(sizes)]
+    finish(quiet(model), objectives, toys.caption_pairs(31, 5, max_length=12), out)
 
 
 def keep(out: Path) -> None:
@@ -151,6 +162,7 @@ def _rank(folder: str) -> None:
     keep(Path(folder) / "kept")
     adapt(Path(folder) / "adapt")
     contrast(Path(folder) / "contrast")
+    ground(Path(folder) / "ground")
     tokens(Path(folder) / "tokens")
     read(Path(folder) / "read")
     assert torch.distributed.get_world_size() == 2
@@ -164,7 +176,7 @@ def two(two_machines, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("run", [adapt, contrast, tokens])
+@pytest.mark.parametrize("run", [adapt, contrast, ground, tokens])
 def test_two_processes_equal_one(run, two, tmp_path):
     run(tmp_path)
     one, other = tmp_path, two / run.__name__

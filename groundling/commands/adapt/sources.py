@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from groundling.core.errors import InputError
+from groundling.data.captions.caption_pairs import IS_PAIR, CaptionPairs
 from groundling.data.corpora.token_stores import CorpusDataset
 from groundling.data.samples import SampleDataset
 from groundling.objectives import Objective
@@ -71,15 +72,20 @@ def restrict_to_readable(
 ) -> list[DataSource]:
     """The sources, where texts without images train only objectives that read no features of images.
 
-    Raises InputError for a source that then trains no objective.
+    If an objective reads pairs of captions, each caption of an image is paired with another one. Raises
+    InputError for a source that trains no objective, or whose images have one caption each.
     """
     if not any(teacher.reads_images for teacher in teacher_set.teachers):
         return list(sources)
     textual = tuple(one.name for one in objectives if not reads_images(one, teacher_set))
+    pairing = [one.name for one in objectives if f"labels.{IS_PAIR}" in one.required_fields]
     restricted = []
     for source in sources:
         if source.samples.images[0]:
-            restricted.append(source)
+            samples = source.samples
+            if pairing:
+                samples = CaptionPairs(samples, f"{source.name}: {pairing[0]}")
+            restricted.append(replace(source, samples=samples))
             continue
         if not textual:
             raise InputError(

@@ -1,0 +1,96 @@
+"""Cap2Img: a projection of the sentence vector predicts the frozen vector of the caption's image."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes
+from groundling.core.errors import InputError
+from groundling.objectives import Objective, ObjectiveSpec
+from groundling.objectives.clip_contrastive import gather_across_processes
+from groundling.objectives.sentence_pooling import PoolingMode, pool_sentences, sentence_width
+from groundling.settings.objectives import CaptionToImageSettings, DistillationSettings
+
+
+class CaptionToImage(Objective):
+    """Predict the image of a caption, with a hinge on cosines both ways (Cap2Img: Kiela et al. 2018, 1707.06320).
+
+    For a caption's projected sentence vector x and its frozen image vector v, the loss is the sum over the other
+    captions x' with images v' in the micro-batch of all processes of max(0, alpha - cos(x, v) + cos(x', v)) +
+    max(0, alpha - cos(x, v) + cos(x, v')). Captions of the same image, which have equal image vectors, are no
+    negatives.
+
+    The formula and alpha = .2 are from memory, not checked; here the projection is one Linear, and the
+    paper's may be deeper. The paper's encoder is a BiLSTM with max pooling, its vectors are of a ResNet, and it
+    concatenates a text-only vector at inference; here the student is any text encoder, pooled as `pool` says, and
+    the projection is not part of the exported encoder. Beside masked LM, the sentence vector is that of the masked
+    text. Special tokens and padding follow the pooling.
+    """
+
+    name = "caption_to_image"
+    required_fields = ("text", "features.clip_image")
+    in_batch_negatives = True
+
+    def __init__(
+        self,
+        sizes: OutputSizes,
+        *,
+        margin: float = 0.2,
+        pool: PoolingMode = "own",
+        weight: float = 1.0,
+        warmup: int = 0,
+    ) -> None:
+        """`margin`: alpha; raises InputError unless it is above 0."""
+        super().__init__(sizes, weight=weight, warmup=warmup)
+        if not margin > 0:
+            raise InputError(f"{self.name}: margin={margin:g}; expected a number above 0")
+        self.margin = margin
+        self.pool: PoolingMode = pool
+        self.project = nn.Linear(sentence_width(sizes, pool), sizes.teacher_image)
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Captions."""
+        return {"caption_to_image": batch.rows}
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """The hinges () summed over captions, their negatives and both directions, as `caption_to_image`."""
+        sentences = pool_sentences(encoded, batch, self.sizes, self.pool, self.name)
+        captions, _ = gather_across_processes(own := self.project(sentences))
+        features = batch.features["clip_image"]
+        images, _ = gather_across_processes(features)
+        numbers = number_images(features)
+        other = numbers[:, None] != gather_across_processes(numbers)[0]
+        right = F.cosine_similarity(own.float(), features.float(), dim=-1).unsqueeze(-1)
+        to_caption = (self.margin - right + cosine_table(features, captions)).clamp(min=0)
+        to_image = (self.margin - right + cosine_table(own, images)).clamp(min=0)
+        return {"caption_to_image": ((to_caption + to_image) * other).sum()}
+
+
+def cosine_table(one: Tensor, other: Tensor) -> Tensor:
+    """Cosines (n, m) of vectors (n, E) and (m, E), in float32 also under mixed precision."""
+    with torch.autocast(one.device.type, enabled=False):
+        return F.normalize(one.float(), dim=-1) @ F.normalize(other.float(), dim=-1).T
+
+
+def number_images(features: Tensor) -> Tensor:
+    """A number (N,) of each image from its frozen features (N, E); equal for equal features."""
+    bits = features.detach().float().contiguous().view(torch.int32).long()
+    place = torch.arange(1, bits.shape[1] + 1, device=bits.device)
+    mixed = bits * (place * 0x9E3779B1 % 0x7FFFFFFF)  # sums may overflow, equally everywhere
+    return mixed.sum(1)
+
+
+CAPTION_TO_IMAGE = ObjectiveSpec(
+    "caption_to_image",
+    lambda given: CaptionToImage(
+        given.sizes,
+        margin=given.settings.caption_to_image.caption_to_image_margin,
+        pool=given.settings.distillation.pooling,
+        weight=given.settings.caption_to_image.caption_to_image_weight,
+    ),
+    needs_teacher=True,
+    reads_clip_images=True,
+    settings_groups=(CaptionToImageSettings, DistillationSettings),
+)

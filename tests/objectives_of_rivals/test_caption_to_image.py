@@ -1,0 +1,164 @@
+"""Cap2Img: its hinge by hand and in loops, what counts as a negative, and a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builders.pictured import pictured_captions
+from homes import STEPS, log_of
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens
+from groundling.core.errors import InputError
+from groundling.models.heads import load_head
+from groundling.objectives import ObjectiveContext, caption_to_image, find_objective
+from groundling.objectives.caption_to_image import CaptionToImage, number_images
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.objectives import ObjectiveSettings
+
+
+def batch_of(images: Tensor) -> Batch:
+    """Captions of three tokens each, the first and last special, with these image features (N, E)."""
+    rows = len(images)
+    text = Tokens(
+        input_ids=torch.zeros(rows, 3, dtype=torch.long),
+        attention_mask=torch.ones(rows, 3, dtype=torch.bool),
+        special_tokens_mask=torch.tensor([[True, False, True]]).expand(rows, 3),
+        word_ids=torch.tensor([[-1, 0, -1]]).expand(rows, 3),
+        token_type_ids=torch.zeros(rows, 3, dtype=torch.long),
+    )
+    return Batch(tuple(map(str, range(rows))), text=text, features={"clip_image": images})
+
+
+def encoded(vectors: Tensor) -> EncoderOutput:
+    """States whose first position is the sentence vector (N, D), the others something else."""
+    return EncoderOutput(text=torch.stack([vectors, vectors.flip(-1) + 3, -vectors], 1))
+
+
+def plain(width: int, **options: float) -> CaptionToImage:
+    """The objective with a projection that changes nothing."""
+    objective = CaptionToImage(OutputSizes(text=width, teacher_image=width), **options)
+    objective.project = nn.Identity()
+    return objective
+
+
+def test_the_hinge_by_hand() -> None:
+    # Captions 1 and 2 show the same image. Cosines of captions (rows) with images: 1 0 0; .6 .8 .8; 0 1 1.
+    captions = torch.tensor([[2.0, 0], [0.6, 0.8], [0, 3]])
+    images = torch.tensor([[1.0, 0], [0, 1], [0, 1]])
+    batch = batch_of(images)
+    objective = plain(2, margin=0.5)
+    assert objective.count(batch) == {"caption_to_image": 3}
+    # Caption 0: caption 1 with image 0: .5 - 1 + .6 = .1; caption 1: image 0: .5 - .8 + .6 = .3; the rest is below 0.
+    found = objective(encoded(captions), batch)["caption_to_image"]
+    assert found.item() == pytest.approx(0.1 + 0.3, abs=1e-6)
+    # With alpha = .2: caption 0: .2 - 1 + .6 < 0; caption 1: .2 - .8 + .6 = 0.
+    assert plain(2)(encoded(captions), batch)["caption_to_image"].item() == pytest.approx(
+        0, abs=1e-6
+    )
+
+
+def in_loops(captions: np.ndarray, images: np.ndarray, shown: list[int], margin: float) -> float:
+    """The sum over all triples; caption i shows image `shown[i]`."""
+
+    def cosine(one: np.ndarray, other: np.ndarray) -> float:
+        return float(one @ other / np.sqrt((one @ one) * (other @ other)))
+
+    total = 0.0
+    for x, v in zip(range(len(captions)), shown, strict=True):
+        right = cosine(captions[x], images[v])
+        for x2, v2 in zip(range(len(captions)), shown, strict=True):
+            if v2 != v:
+                total += max(0.0, margin - right + cosine(captions[x2], images[v]))
+                total += max(0.0, margin - right + cosine(captions[x], images[v2]))
+    return total
+
+
+SHOWN = [0, 1, 1, 2, 3, 0, 4]
+
+
+def drawn() -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(3)
+    return torch.randn(len(SHOWN), 6, generator=rng), torch.randn(5, 6, generator=rng)
+
+
+@pytest.mark.parametrize("margin", [0.2, 0.7])
+def test_the_hinge_in_loops(margin: float) -> None:
+    captions, images = drawn()
+    found = plain(6, margin=margin)(encoded(captions), batch_of(images[SHOWN]))
+    expected = in_loops(captions.numpy(), images.numpy(), SHOWN, margin)
+    assert expected > 1
+    assert found["caption_to_image"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_processes_share_their_negatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    captions, images = drawn()
+    whole: list[Tensor] = []
+    monkeypatch.setattr(
+        caption_to_image, "gather_across_processes", lambda rows: (whole.append(rows), (rows, 0))[1]
+    )
+    objective = plain(6)
+    expected = objective(encoded(captions), batch_of(images[SHOWN]))["caption_to_image"]
+    total = torch.zeros(())
+    for start, stop in ((0, 3), (3, 7)):
+        gathered = iter(whole)
+        monkeypatch.setattr(
+            caption_to_image, "gather_across_processes", lambda _, g=gathered, s=start: (next(g), s)
+        )
+        part = batch_of(images[SHOWN][start:stop])
+        total = total + objective(encoded(captions[start:stop]), part)["caption_to_image"]
+    torch.testing.assert_close(total, expected)
+
+
+def test_images_are_told_apart_by_their_features() -> None:
+    features = torch.randn(50, 20)
+    features[7] = features[3]
+    features[8] = features[3].roll(1)
+    numbers = number_images(features).tolist()
+    assert numbers[7] == numbers[3]
+    assert len(set(numbers)) == 49
+
+
+def test_settings_reach_the_objective() -> None:
+    settings = make_settings(
+        ObjectiveSettings, caption_to_image_margin=0.3, caption_to_image_weight=4, pooling="mean"
+    )
+    context = ObjectiveContext(OutputSizes(text=4, teacher_image=4), settings=settings)
+    made = find_objective("caption_to_image").make(context)
+    assert isinstance(made, CaptionToImage)
+    assert (made.margin, made.weight_at(0), made.pool) == (0.3, 4, "mean")
+    made.project = nn.Identity()
+    states = EncoderOutput(text=torch.randn(4, 3, 4))
+    batch = batch_of(torch.randn(4, 4))
+    middle = EncoderOutput(text=states.text[:, 1:2].expand(4, 3, 4))  # type: ignore[index]
+    cls = CaptionToImage(context.sizes, margin=0.3)
+    cls.project = nn.Identity()
+    assert made(states, batch) == cls(middle, batch) != cls(states, batch)
+
+
+def test_a_margin_of_0_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"^caption_to_image: margin=0; expected a number above 0$"
+    ):
+        plain(4, margin=0)
+    with pytest.raises(InputError, match="caption-to-image-margin"):
+        make_settings(ObjectiveSettings, caption_to_image_margin=-1)
+
+
+def test_a_run_exports_a_plain_encoder(tmp_path: Path) -> None:
+    config = replace_settings(pictured_captions(tmp_path / "data"), arm="mlm+caption_to_image")
+    out = tmp_path / "run"
+    result = adapt(config, STEPS, out)
+    assert set(result["train_metrics"]) == {"mlm", "caption_to_image", "loss"}
+    assert all(line["caption_to_image"] > 0 for line in log_of(out))
+    student, model = (AutoModel.from_pretrained(f) for f in (config.student, out / "model"))
+    assert {k: v.shape for k, v in model.state_dict().items()} == {
+        k: v.shape for k, v in student.state_dict().items()
+    }
+    head = CaptionToImage(OutputSizes(text=32, teacher_image=24))
+    assert load_head(out / "model", head, "caption_to_image")

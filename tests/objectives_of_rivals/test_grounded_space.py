@@ -1,0 +1,348 @@
+"""Bordes et al.'s grounded space: both losses by hand and in loops, what a pair is, and runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+from builders.pictured import pictured_captions
+from homes import STEPS, log_of
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens
+from groundling.core.errors import InputError
+from groundling.models.heads import load_head
+from groundling.objectives import (
+    ObjectiveContext,
+    find_objective,
+    grounded_space,
+    unused_settings_note,
+)
+from groundling.objectives.grounded_space import GroundedSpace, correlate_similarities
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.objectives import ObjectiveSettings
+
+
+def batch_of(images: Tensor, is_pair: list[int] | None = None) -> Batch:
+    """Rows with these image features (N, E); pairs of captions if `is_pair` is given for each."""
+    rows = len(images)
+    tokens = torch.zeros(rows, 3, dtype=torch.long)
+    special = torch.tensor([[True, False, True]]).expand(rows, 3)
+    text = Tokens(tokens, torch.ones_like(tokens, dtype=torch.bool), special, tokens, tokens)
+    samples = rows if is_pair is None else len(is_pair)
+    labels = {} if is_pair is None else {"is_pair": torch.tensor(is_pair)}
+    ids = tuple(map(str, range(samples)))
+    return Batch(ids, text=text, labels=labels, features={"clip_image": images})
+
+
+def encoded(vectors: Tensor) -> EncoderOutput:
+    """States whose first position is the sentence vector (N, D), the others something else."""
+    return EncoderOutput(text=torch.stack([vectors, vectors.flip(-1) + 3, -vectors], 1))
+
+
+def plain(width: int, *parts: Any, **options: Any) -> GroundedSpace:
+    """The objective with the sentence vector itself as grounded space."""
+    sizes = OutputSizes(text=width, teacher_image=width)
+    objective = GroundedSpace(sizes, parts=parts or ("cluster", "perceptual"), **options)
+    objective.project = nn.Identity()
+    return objective
+
+
+# -- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_cluster_loss_by_hand() -> None:
+    vectors = [(1, 0), (0.6, 0.8), (0, 1), (0.8, 0.6), (-1, 0), (-1, 0)]
+    images = torch.eye(3)[[0, 0, 1, 1, 2, 2]]
+    batch = batch_of(images, [1, 1, 0])
+    objective = plain(2, "cluster")
+    assert objective.count(batch) == {"visual_cluster": 2}
+    # Caption 0: positive .6; negatives 0 and .8 of image 1, -1 of image 2: (0 + .7 + 0) / 3. Caption 2: positive .6;
+    # negatives 0 and .8 of image 0, 0 of image 2: (0 + .7 + 0) / 3. The repeated caption counts once as negative.
+    found = objective(encoded(torch.tensor(vectors, dtype=torch.float)), batch)
+    assert found["visual_cluster"].item() == pytest.approx(1.4 / 3, abs=1e-6)
+
+
+def test_the_perceptual_loss_by_hand() -> None:
+    # Cosines of pairs (01, 02, 12): 0, .6, .8 of the captions, .8, 0, .6 of the images. Both have the mean 7/15; the
+    # covariance is -.52/3, both variances 1.04/3: the correlation is -.5, in the sum once for each caption.
+    captions = torch.tensor([[1.0, 0], [0, 1], [0.6, 0.8]])
+    images = torch.tensor([[1.0, 0], [0.8, 0.6], [0, 1]])
+    batch = batch_of(images)
+    objective = plain(2, "perceptual")
+    assert objective.count(batch) == {"visual_perceptual": 3}
+    found = objective(encoded(captions), batch)["visual_perceptual"]
+    assert found.item() == pytest.approx(3 * 0.5, abs=1e-5)
+    turned = objective(encoded(5 * images), batch)["visual_perceptual"]
+    assert turned.item() == pytest.approx(-3, abs=1e-5)
+
+
+# -- in loops --------------------------------------------------------------------------------------------------------
+
+SHOWN = [0, 1, 2, 0, 3, 4]
+"""The images of six pairs; two pairs show the same image, and the last caption has no other."""
+IS_PAIR = [1, 1, 1, 1, 1, 0]
+
+
+def drawn() -> tuple[Tensor, Tensor]:
+    """Vectors of both captions of every pair (12, 8), and their images' features (12, 8)."""
+    rng = torch.Generator().manual_seed(5)
+    captions = torch.randn(12, 8, generator=rng)
+    captions[11] = captions[10]
+    images = torch.randn(5, 8, generator=rng)
+    return captions, images[SHOWN].repeat_interleave(2, 0)
+
+
+def cosine(one: np.ndarray, other: np.ndarray) -> float:
+    return float(one @ other / np.sqrt((one @ one) * (other @ other)))
+
+
+def cluster_in_loops(captions: np.ndarray, margin: float) -> float:
+    total = 0.0
+    for pair in range(6):
+        if not IS_PAIR[pair]:
+            continue
+        anchor, positive = captions[2 * pair], captions[2 * pair + 1]
+        hinges = []
+        for other in range(6):
+            if SHOWN[other] == SHOWN[pair]:
+                continue
+            for row in range(2 if IS_PAIR[other] else 1):
+                negative = cosine(anchor, captions[2 * other + row])
+                hinges.append(max(0.0, margin - cosine(anchor, positive) + negative))
+        total += sum(hinges) / len(hinges)
+    return total
+
+
+def perceptual_in_loops(captions: np.ndarray, images: np.ndarray) -> float:
+    of_captions, of_images = [], []
+    for one in range(0, 12, 2):
+        for other in range(one + 2, 12, 2):
+            of_captions.append(cosine(captions[one], captions[other]))
+            of_images.append(cosine(images[one], images[other]))
+    assert len(of_captions) == 15
+    return -6 * float(np.corrcoef(of_captions, of_images)[0, 1])
+
+
+@pytest.mark.parametrize("margin", [0.5, 0.1])
+def test_both_losses_in_loops(margin: float) -> None:
+    captions, images = drawn()
+    batch = batch_of(images, IS_PAIR)
+    objective = plain(8, margin=margin)
+    assert objective.count(batch) == {"visual_cluster": 5, "visual_perceptual": 6}
+    found = objective(encoded(captions), batch)
+    expected = cluster_in_loops(captions.numpy(), margin)
+    assert found["visual_cluster"].item() == pytest.approx(expected, rel=1e-5)
+    expected = perceptual_in_loops(captions.numpy(), images.numpy())
+    assert found["visual_perceptual"].item() == pytest.approx(expected, rel=1e-4)
+    alone = plain(8, "perceptual")(encoded(captions[::2]), batch_of(images[::2]))
+    torch.testing.assert_close(alone["visual_perceptual"], found["visual_perceptual"])
+
+
+def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    captions, images = drawn()
+    whole: list[Tensor] = []
+    monkeypatch.setattr(
+        grounded_space, "gather_across_processes", lambda rows: (whole.append(rows), (rows, 0))[1]
+    )
+    objective = plain(8)
+    expected = objective(encoded(captions), batch_of(images, IS_PAIR))
+    total = {term: torch.zeros(()) for term in expected}
+    for start, stop in ((0, 2), (2, 6)):
+        gathered = iter(whole)
+        monkeypatch.setattr(
+            grounded_space, "gather_across_processes", lambda _, g=gathered, s=start: (next(g), s)
+        )
+        rows = slice(2 * start, 2 * stop)
+        part = objective(encoded(captions[rows]), batch_of(images[rows], IS_PAIR[start:stop]))
+        total = {term: total[term] + value for term, value in part.items()}
+    for term, value in expected.items():
+        torch.testing.assert_close(total[term], value)
+
+
+# -- where nothing can be compared -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_fewer_than_three_captions_have_no_correlation(count: int) -> None:
+    vectors = torch.randn(count, 4, requires_grad=True)
+    found = plain(4, "perceptual")(encoded(vectors), batch_of(torch.randn(count, 4)))
+    found["visual_perceptual"].backward()
+    assert found["visual_perceptual"].item() == 0
+    assert vectors.grad is not None
+    assert not vectors.grad.any()
+
+
+def test_equal_similarities_have_no_correlation() -> None:
+    vectors = torch.randn(5, 4, requires_grad=True)
+    found = correlate_similarities(vectors, torch.ones(5, 4))
+    found.backward()
+    assert found.item() == pytest.approx(0, abs=0.1)
+    assert vectors.grad is not None
+    assert vectors.grad.isfinite().all()
+
+
+def test_captions_without_a_pair_or_a_negative_add_nothing() -> None:
+    vectors = torch.randn(4, 4, requires_grad=True)
+    objective = plain(4, "cluster")
+    for images, is_pair in ((torch.eye(4)[[0, 0, 1, 1]], [0, 0]), (torch.ones(4, 4), [1, 1])):
+        batch = batch_of(images, is_pair)
+        found = objective(encoded(vectors), batch)["visual_cluster"]
+        found.backward()
+        assert found.item() == 0
+        assert objective.count(batch) == {"visual_cluster": sum(is_pair)}
+    assert vectors.grad is not None
+    assert not vectors.grad.any()
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_settings_reach_the_objective() -> None:
+    settings = make_settings(
+        ObjectiveSettings,
+        cluster_weight=2,
+        perceptual_weight=3,
+        cluster_margin=0.25,
+        grounded_size=7,
+        pooling="mean",
+    )
+    context = ObjectiveContext(OutputSizes(text=4, teacher_image=4), settings=settings)
+    for name, parts in (
+        ("grounded_space", {"cluster", "perceptual"}),
+        ("visual_cluster", {"cluster"}),
+        ("visual_perceptual", {"perceptual"}),
+    ):
+        made = find_objective(name).make(context)
+        assert isinstance(made, GroundedSpace)
+        assert made.parts == parts
+        assert ("labels.is_pair" in made.required_fields) == ("cluster" in parts)
+        assert (made.margin, made.pool) == (0.25, "mean")
+        assert made.project[2].weight.shape == (7, 7)
+        assert [made.weight_of(f"visual_{one}", 0) for one in ("cluster", "perceptual")] == [2, 3]
+
+
+def test_the_sentence_vector_follows_the_pooling() -> None:
+    states = EncoderOutput(text=torch.randn(12, 3, 8), sentence_embedding=torch.randn(12, 5))
+    _, images = drawn()
+    batch = batch_of(images, IS_PAIR)
+    sizes = OutputSizes(text=8, sentence_embedding=5, teacher_image=8)
+    torch.manual_seed(0)
+    objective = GroundedSpace(sizes, pool="own")
+    assert objective.project[0].in_features == 5
+    objective(states, batch)
+    found = []
+    for pool in ("cls", "mean"):
+        objective = GroundedSpace(sizes, pool=pool)  # type: ignore[arg-type]
+        objective.project = nn.Identity()
+        found.append(objective(states, batch)["visual_cluster"].item())
+    assert states.text is not None
+    middle = EncoderOutput(text=states.text[:, 1:2])
+    cls = plain(8)
+    assert found[0] != found[1] == cls(middle, batch)["visual_cluster"].item()
+
+
+def test_bad_settings_are_one_line() -> None:
+    sizes = OutputSizes(text=4, teacher_image=4)
+    for options, message in (
+        ({"margin": 0}, "grounded_space: margin=0; expected a number above 0"),
+        ({"parts": ()}, "grounded_space: parts=(); expected cluster, perceptual or both"),
+        (
+            {"parts": ("cap",)},
+            "grounded_space: parts=('cap',); expected cluster, perceptual or both",
+        ),
+    ):
+        with pytest.raises(InputError) as error:
+            GroundedSpace(sizes, **options)  # type: ignore[arg-type]
+        assert str(error.value) == message
+    for name in ("cluster_weight", "perceptual_weight", "cluster_margin", "grounded_size"):
+        with pytest.raises(InputError, match=name.replace("_", "-")):
+            make_settings(ObjectiveSettings, **{name: 0})
+
+
+@pytest.mark.parametrize("name", ["visual_perceptual", "caption_to_image"])
+def test_settings_of_the_images_are_read(name: str) -> None:
+    settings = make_settings(
+        ObjectiveSettings, teacher_images="images", teacher_space="pre_projection", num_words=3
+    )
+    (note,) = unused_settings_note((name,), settings, "")
+    assert note == f"--num-words has no effect: this run trains {name}"
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pictured(tmp_path_factory: pytest.TempPathFactory) -> AdaptConfig:
+    return pictured_captions(tmp_path_factory.mktemp("pictured"))
+
+
+@pytest.mark.parametrize(
+    ("arm", "terms"),
+    [
+        ("mlm+grounded_space", {"mlm", "visual_cluster", "visual_perceptual"}),
+        ("visual_cluster", {"visual_cluster"}),
+        (
+            "mlm+visual_perceptual+caption_to_image",
+            {"mlm", "visual_perceptual", "caption_to_image"},
+        ),
+    ],
+)
+def test_a_run_exports_a_plain_encoder(
+    arm: str, terms: set[str], pictured: AdaptConfig, tmp_path: Path
+) -> None:
+    result = adapt(replace_settings(pictured, arm=arm), STEPS, tmp_path)
+    assert set(result["train_metrics"]) == terms | {"loss"}
+    assert all(set(line) >= terms for line in log_of(tmp_path))
+    student, model = (AutoModel.from_pretrained(f) for f in (pictured.student, tmp_path / "model"))
+    before, after = student.state_dict(), model.state_dict()
+    assert {k: v.shape for k, v in after.items()} == {k: v.shape for k, v in before.items()}
+    assert any(not torch.equal(value, before[name]) for name, value in after.items())
+    head = GroundedSpace(OutputSizes(text=32, teacher_image=24))
+    assert load_head(tmp_path / "model", head, "grounded_space")
+
+
+def test_texts_without_images_train_the_rest(pictured: AdaptConfig, tmp_path: Path) -> None:
+    text = str(homes.text(tmp_path / "texts.txt"))
+    both = replace_settings(
+        pictured,
+        arm="mlm+grounded_space",
+        text=(f"{pictured.text[0]}=1", f"{text}=1"),
+        eval_text=(pictured.text[0].replace("captions", "held"),),
+    )
+    Path(both.eval_text[0]).write_text(Path(pictured.text[0]).read_text())
+    result = adapt(both, replace(STEPS, steps=6), tmp_path / "run")
+    lines = log_of(tmp_path / "run")
+    assert all("mlm" in line for line in lines)
+    assert 0 < sum("visual_cluster" in line for line in lines) < 6
+    assert {"visual_cluster", "visual_perceptual"} <= set(result["held"]["terms"])
+
+
+def test_a_stopped_run_resumes_with_the_same_pairs(pictured: AdaptConfig, tmp_path: Path) -> None:
+    config = replace_settings(pictured, arm="mlm+grounded_space")
+    whole, resumed = homes.whole_and_resumed(adapt, config, STEPS, tmp_path, "model")
+    assert whole == resumed
+
+
+def test_two_terms_in_two_spaces_are_refused(pictured: AdaptConfig, tmp_path: Path) -> None:
+    config = replace_settings(pictured, arm="visual_cluster+visual_perceptual")
+    with pytest.raises(InputError) as error:
+        adapt(config, STEPS, tmp_path)
+    assert str(error.value) == (
+        "visual_cluster and visual_perceptual are both the objective grounded_space; train one of them, or "
+        "grounded_space if it has both terms"
+    )
+
+
+def test_images_with_one_caption_each_are_refused(tmp_path: Path) -> None:
+    config = replace_settings(pictured_captions(tmp_path / "data", each=1), arm="visual_cluster")
+    with pytest.raises(InputError, match="grounded_space compares captions of the same image, but"):
+        adapt(config, STEPS, tmp_path / "run")
