@@ -179,7 +179,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         ),
         (
             ('"joint of all, two layers"', '"joint of control"'),
-            "whole: model is the joint of 'control', which is no",
+            "whole: model is the joint of 'control'; expected a variant",
         ),
         (
             ('[variants."tower"]', '[variants."whole "]'),

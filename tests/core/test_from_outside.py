@@ -469,7 +469,7 @@ def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(
     plain: Path, tmp_path: Path
 ) -> None:
     assert set(result(plain)["train_metrics"]) == {"loss", "mlm"}
-    assert result(plain)["model"] == "plain"
+    assert result(plain)["architecture"] == "plain"
     model = ["--model", str(plain / "model")]
     run("finetune", *DOGS[3:], *model, *SEEN, "--save-model", "--out", str(tmp_path))
     saved = load_file(tmp_path / "seed-0/model/groundling_heads.safetensors")
@@ -527,7 +527,7 @@ def test_a_design_as_objects(mine: Any, tmp_path: Path) -> None:
         regions="runs/store",
         captions="my_captions.tsv",
     )
-    assert pretrain(config, TINY, tmp_path / "pretrained")["model"] == "plain"
+    assert pretrain(config, TINY, tmp_path / "pretrained")["architecture"] == "plain"
 
 
 def test_a_design_with_two_names_is_refused(mine: Any) -> None:

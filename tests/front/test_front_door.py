@@ -169,8 +169,8 @@ def test_keywords_fill_the_settings(called: list[tuple]) -> None:
         ({"pooling": "max"}, "pooling = max, expected one of own, cls, mean"),
         ({"text": [1]}, r"text = \[1\], expected a list of strings"),
         ({"betas": (0.9,)}, r"betas = 0\.9, expected two numbers"),
-        ({"student": None}, "student = None, expected a text"),
-        ({"out": 3}, "out = 3, expected a text or a path"),
+        ({"student": None}, "student = None, expected a string"),
+        ({"out": 3}, "out = 3, expected a string or a path"),
     ],
 )
 def test_a_mistake_is_one_line(values: dict[str, Any], message: str, called: list[tuple]) -> None:

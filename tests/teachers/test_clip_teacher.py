@@ -277,7 +277,7 @@ def test_only_what_is_asked_for_is_loaded_and_computed(place, tmp_path, monkeypa
     batch, live = kept_and_live(alone, [Example("t", "a dog")], tmp_path)
     assert list(batch.features) == list(live.features) == ["clip_text"]
     monkeypatch.undo()
-    monkeypatch.setattr(ClipTextTower, "unprojected", homes.never)
+    monkeypatch.setattr(ClipTextTower, "forward_unprojected", homes.never)
     seen = teacher(place, wants=["clip_image"])
     assert seen.clips.model.text is None and seen.width == 0 and seen.image_width == 24
     batch, live = kept_and_live(seen, examples(), tmp_path)
@@ -469,7 +469,7 @@ class Reads:
             return read(side, windows)
 
         monkeypatch.setattr(ClipImageTower, "forward", looked)
-        monkeypatch.setattr(ClipTextTower, "unprojected", was_read)
+        monkeypatch.setattr(ClipTextTower, "forward_unprojected", was_read)
 
 
 def test_every_image_and_every_text_is_read_once(place, tmp_path, monkeypatch):

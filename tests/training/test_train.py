@@ -620,7 +620,7 @@ def test_fewer_samples_than_a_batch(student, text_only, tmp_path):
 def test_a_batch_that_does_not_split(student, text_only, tmp_path):
     model = student()
     config = TrainConfig(steps=1, batch=10, gradient_accumulation_steps=4, **CPU)
-    with pytest.raises(InputError, match=r"batch=10 .* 4 micro-batches") as error:
+    with pytest.raises(InputError, match=r"--batch 10: .* 4 micro-batches") as error:
         train(model, [MaskedLM(model.sizes)], text_only, config, tmp_path)
     one_line(error)
 

@@ -221,7 +221,7 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
             r"with = \[\['slow'\]\], expected a list",
         ),
         (('["slow"]\ntune', "[{ a = 1 }]\ntune"), "expected a list of .with.NAME"),
-        (('model = "weights:bert"', "model = 5"), "model = 5, expected a text"),
+        (('model = "weights:bert"', "model = 5"), "model = 5, expected a string"),
         (('model = "pretrain of task"', 'model = ["x"]'), r"model = \['x'\], expected a text"),
         (('"few" = 60.0', '"few" = nan'), "number for each task"),
         (("[with.slow]", "[with.fast]\nlr = 1e-3\n[with.slow]"), r"\[with.fast\]\]?: not used by"),
