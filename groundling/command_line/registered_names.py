@@ -92,6 +92,8 @@ class ObjectiveRequirements:
     """It reads teacher features."""
     wraps_encoder: bool = False
     """It trains a model of its own around the text encoder."""
+    masks_text: bool = False
+    """It masks tokens."""
 
 
 def objective_requirements(name: str) -> ObjectiveRequirements:
@@ -103,7 +105,10 @@ def objective_requirements(name: str) -> ObjectiveRequirements:
 
         part = find_objective(name)
         return ObjectiveRequirements(
-            part.needs_cross_modal, part.needs_teacher, part.wrap_encoder is not None
+            part.needs_cross_modal,
+            part.needs_teacher,
+            part.wrap_encoder is not None,
+            part.masks_text,
         )
     _check_offered("objectives", "ObjectiveSpec", name)
     told = declared_objects("objectives", "ObjectiveSpec")[name]
@@ -111,6 +116,7 @@ def objective_requirements(name: str) -> ObjectiveRequirements:
         bool(told.get("needs_cross_modal")),
         bool(told.get("needs_teacher")),
         bool(told.get("wrap_encoder")),
+        bool(told.get("masks_text")),
     )
 
 
@@ -159,6 +165,12 @@ def parse_arm(text: str, masked_lm: bool = True) -> Arm:
             )
         names.remove("mlm")
         facts = [objective_requirements(name) for name in names]
+    masking = [name for name in names if objective_requirements(name).masks_text]
+    if len(masking) > 1:
+        raise InputError(
+            f"--arm {text}: {' and '.join(masking)} both mask the text; train one of them (--no-masked-lm leaves "
+            "mlm out)"
+        )
     return Arm(
         names,
         any(one.needs_cross_modal for one in facts),

@@ -55,6 +55,8 @@ class Objective(nn.Module):
     """Prefix of its terms in the log, and key of its random generator; required."""
     required_fields: Sequence[str] = ()
     """Required batch fields, e.g. `text` or `features.sentence`."""
+    optional_fields: Sequence[str] = ()
+    """Features that it reads where the data has them, e.g. those of images; it also trains on data without."""
     monitored_terms: Sequence[str] = ()
     """Terms that are logged but have weight 0 in the loss, such as how often a gate is open."""
     in_batch_negatives: bool = False
@@ -205,6 +207,8 @@ class ObjectiveSpec:
     """Whether it reads states after the cross-modal encoder."""
     needs_teacher: bool = False
     """Whether it reads a teacher's features."""
+    masks_text: bool = False
+    """Whether it masks tokens, which only one objective of a run may do."""
     wrap_encoder: Callable[[TextEncoder, OutputSizes], Encoder] | None = None
     """Makes the model that is trained around the text encoder, from it and the teachers' widths; None: no model."""
     settings_groups: tuple[type[Settings], ...] = ()
@@ -227,7 +231,8 @@ def find_objective(name: str) -> ObjectiveSpec:
             f"{name}: expected an ObjectiveSpec or a sub-class of Objective, found {describe_value(value)}"
         )
     objective = value
-    taught = any(need.startswith("features.") for need in objective.required_fields)
+    needs = (*objective.required_fields, *objective.optional_fields)
+    taught = any(need.startswith("features.") for need in needs)
     return ObjectiveSpec(name, lambda given: objective(given.sizes), needs_teacher=taught)
 
 
@@ -275,7 +280,9 @@ def required_features(names: Sequence[str], context: ObjectiveContext) -> frozen
     sizes = context.sizes._replace(teacher=1, teacher_image=1)
     taught = [name for name in names if find_objective(name).needs_teacher]
     made = make_objectives(taught, replace(context, sizes=sizes), seed=0)
-    parts = [need.partition(".") for objective in made for need in objective.required_fields]
+    parts = [
+        need.partition(".") for one in made for need in (*one.required_fields, *one.optional_fields)
+    ]
     return frozenset(name for field, _, name in parts if field == "features")
 
 
@@ -294,8 +301,8 @@ def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConf
     ]
 
 
-SILENT = frozenset({"cache_gb", "teacher_cache", "option"})
-"""Settings of the cache and of the user's own parts, which no objective of the package has to read."""
+SILENT = frozenset({"cache_gb", "teacher_cache", "option", "save_joint"})
+"""Settings of the cache, of the user's own parts, of what is saved: no objective of the package has to read them."""
 
 
 def unused_settings_note(
@@ -314,6 +321,10 @@ def unused_settings_note(
     read = {group for part in parts for group in part.settings_groups}
     # A cross-modal model reads `max_windows` too.
     silent = SILENT | ({"max_windows"} if CrossModalSettings in read else set())
+    # Every teacher of images reads these; a folder that none reads is refused.
+    silent |= (
+        {"teacher_images", "teacher_space"} if any(one.needs_teacher for one in parts) else set()
+    )
     flags = [
         f"--{flag_name(one.name)}"
         for group, one in [*flatten_settings(settings), *flatten_settings(cross_modal)]

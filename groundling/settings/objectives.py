@@ -142,6 +142,19 @@ question or per image-text pair."""
 
 
 @dataclass(frozen=True)
+class MaskedLMDistillationSettings(Settings):
+    """Distillation of masked-LM predictions from a teacher that sees the image (ViComTe)."""
+
+    mlm_teacher: Annotated[str, InputKind.MODEL] = ""
+    """mlm_distillation: folder of a CLIP-BERT, `joint` of a run of `--arm visual_token_mlm \
+--save-joint`; --teacher is the CLIP that it was trained with."""
+    mlm_distillation_positions: Literal["tokens", "masked", "released"] = "tokens"
+    """mlm_distillation: positions in the loss. tokens: the mean over all but special tokens and \
+padding; masked: the mean over masked tokens; released: the sum over every position, padding \
+included, per text, as in ViComTe's code."""
+
+
+@dataclass(frozen=True)
 class OptionSettings(Settings):
     """Options of the user's own objectives and teachers."""
 
@@ -175,6 +188,9 @@ class ObjectiveSettings(Settings):
     distillation: DistillationSettings = field(default_factory=DistillationSettings)
     targeted_distillation: TargetedDistillationSettings = field(
         default_factory=TargetedDistillationSettings
+    )
+    masked_lm_distillation: MaskedLMDistillationSettings = field(
+        default_factory=MaskedLMDistillationSettings
     )
     options: Annotated[OptionSettings, unnested] = field(default_factory=OptionSettings)
 

@@ -35,6 +35,8 @@ from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import Teacher, code_hash
 from groundling.teachers.feature_cache import BATCH, iterate_samples
 
+UNNORMALIZED_IMAGE = "clip_image_unnormalized"
+"""`clip_image` before it is scaled to unit length."""
 FEATURES = (
     "clip_image",
     "clip_text",
@@ -42,6 +44,7 @@ FEATURES = (
     "clip_words",
     "clip_word",
     "clip_confidence",
+    UNNORMALIZED_IMAGE,
 )
 """Features that objectives may read; see `ClipTeacher`."""
 SCORED_IMAGE = "clip_scored_image"
@@ -264,16 +267,17 @@ class ClipTeacherPart(Teacher):
 
 
 class ClipImagePart(ClipTeacherPart):
-    """Features of images: `clip_image`, and `clip_scored_image` if images are compared in another space."""
+    """Features of images: `clip_image`, also unnormalized, and `clip_scored_image` if images are compared elsewhere."""
 
     name = "clip_images"
     cacheable = "always"
 
     def __init__(self, clips: ClipModels, made: Collection[str]) -> None:
-        """`made`: which of the two."""
+        """`made`: which of the three."""
         super().__init__(clips, made, sees=True, reads=False)
         scored = SCORED_IMAGE in made
-        self.by_own = "clip_image" in made or (scored and not clips.has_scorer)
+        own = {"clip_image", UNNORMALIZED_IMAGE} & set(made)
+        self.by_own = bool(own) or (scored and not clips.has_scorer)
         self.by_scorer = scored and clips.has_scorer
 
     def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
@@ -293,13 +297,14 @@ class ClipImagePart(ClipTeacherPart):
         return out
 
     def compute(self, one: ClipBatch) -> dict[str, Tensor]:
-        """Unit-length features (U, E); an image shared by several inputs is encoded once."""
+        """Features (U, E), one of them not of unit length; an image shared by several inputs is encoded once."""
         found = {}
         if self.by_own:
             pooled, joint = self.clips.model.encode_images(one.batch, _image_ids(one.batch))
-            found["clip_image"] = F.normalize(
-                joint if self.clips.in_joint_space else pooled, dim=-1
-            )
+            own = joint if self.clips.in_joint_space else pooled
+            found["clip_image"] = F.normalize(own, dim=-1)
+            if UNNORMALIZED_IMAGE in self.feature_names:
+                found[UNNORMALIZED_IMAGE] = own
             if SCORED_IMAGE in self.feature_names:
                 found[SCORED_IMAGE] = F.normalize(joint, dim=-1)
         if self.by_scorer:

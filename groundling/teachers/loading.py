@@ -29,7 +29,12 @@ from groundling.settings.objectives import (
 )
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, is_teacher
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import FEATURES, AnswerConfidence, ClusterConfidence
+from groundling.teachers.clip_parts import (
+    FEATURES,
+    UNNORMALIZED_IMAGE,
+    AnswerConfidence,
+    ClusterConfidence,
+)
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet, cache_folder
 from groundling.teachers.text import ClipTextTeacher
 
@@ -141,11 +146,12 @@ def load_clip_teacher(
     """
     by_chance = {"clip_words", "clip_word"} if options.word_selection == "random" else set()
     sees = not set(needs) <= {"clip_text"} | by_chance
-    reads = bool(set(needs) - {"clip_image"})
+    of_images = {"clip_image", UNNORMALIZED_IMAGE}
+    reads = bool(set(needs) - of_images)
     text_source = options.teacher_text or source
     joined = text_source == source
     if not joined:  # the scorer compares image and text
-        sees = "clip_image" in needs
+        sees = bool(of_images & set(needs))
         reads = bool({"clip_text", "clip_words"} & set(needs))
     image = load_clip_image_tower(source) if sees else None
     text, tokenizer = load_clip_text_tower(text_source) if reads else (None, None)

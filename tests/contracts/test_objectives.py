@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from copy import deepcopy
 from dataclasses import fields, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -111,6 +112,8 @@ def case(request, taught, pictures):
     def make(name: str) -> Case:
         clip = any(need.startswith("features.clip_") for need in KINDS[name].required_fields)
         beside = toys.Clip if clip else (lambda samples: samples)
+        if "features.mlm_logits" in KINDS[name].required_fields:
+            beside = partial(toys.Clip, vocabulary=len(toys.bert_words()))
         if "regions" in KINDS[name].required_fields:
             return Case(KINDS[name], toys.seer(), beside(toys.seen()))
         if name == "EmbeddingRetention":
@@ -255,7 +258,7 @@ def widen(batch: Batch, by: int = 5) -> Batch:
             regions, **{k: pad(x, fills[k]) for k, x in vars(regions).items() if x is not None}
         )
     labels = {k: pad(x, IGNORE) if x.ndim >= 2 else x for k, x in batch.labels.items()}
-    fills = {"words": 9, "has": 0, "clip_words": 9, "clip_word": -1}
+    fills = {"words": 9, "has": 0, "clip_words": 9, "clip_word": -1, "mlm_logits": 9}
     features = {k: pad(x, fills[k]) if k in fills else x for k, x in batch.features.items()}
     words = None if batch.word_type_ids is None else pad(batch.word_type_ids, -1)
     return replace(
