@@ -440,10 +440,13 @@ def seer() -> SingleStreamModel:
 
 
 class Clip:
-    """Samples with what a CLIP of random features (24 of texts, 20 of images) says of each row; 0 to 2 words each."""
+    """Samples with what a CLIP of random features (24 of texts, 20 of images) says of each row; 0 to 2 words each.
 
-    def __init__(self, samples: Any, words: int = 2) -> None:
-        self.samples, self.words = samples, words
+    With a `vocabulary`, also the logits of a masked LM.
+    """
+
+    def __init__(self, samples: Any, words: int = 2, vocabulary: int = 0) -> None:
+        self.samples, self.words, self.vocabulary = samples, words, vocabulary
         self.ids, self.lengths, self.images = samples.ids, samples.lengths, samples.images
 
     def __len__(self) -> int:
@@ -468,7 +471,12 @@ class Clip:
         word = np.full(self.words, -1, np.int64)
         word[: len(chosen)] = chosen
         of_words = unit(rng.normal(size=(self.words, 24)))
+        logits = {}
+        if self.vocabulary:
+            size = (len(row.text.word_ids), self.vocabulary)
+            logits["mlm_logits"] = rng.normal(size=size).astype(np.float32)
         return {
+            **logits,
             "clip_image": unit(rng.normal(size=20)),
             "clip_text": unit(rng.normal(size=24)),
             "clip_similarity": np.array(rng.normal() * 2, np.float32),

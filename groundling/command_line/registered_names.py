@@ -102,6 +102,8 @@ class ObjectiveRequirements:
     """The setting that names its teacher, if it is not --teacher."""
     wraps_encoder: bool = False
     """It trains a model of its own around the text encoder."""
+    masks_text: bool = False
+    """It masks tokens."""
 
     @property
     def needs_teacher_flag(self) -> bool:
@@ -122,6 +124,7 @@ def objective_requirements(name: str) -> ObjectiveRequirements:
             spec.needs_teacher,
             spec.teacher_setting,
             spec.wrap_encoder is not None,
+            spec.masks_text,
         )
     _check_offered("objectives", "ObjectiveSpec", name)
     keywords = declared_objects("objectives", "ObjectiveSpec")[name]
@@ -130,6 +133,7 @@ def objective_requirements(name: str) -> ObjectiveRequirements:
         bool(keywords.get("needs_teacher")),
         keywords.get("teacher_setting", ""),
         bool(keywords.get("wrap_encoder")),
+        bool(keywords.get("masks_text")),
     )
 
 
@@ -180,6 +184,12 @@ def parse_arm(text: str, masked_lm: bool = True) -> Arm:
             )
         names.remove("mlm")
         requirements = [objective_requirements(name) for name in names]
+    masking = [name for name in names if objective_requirements(name).masks_text]
+    if len(masking) > 1:
+        raise InputError(
+            f"--arm {text}: {' and '.join(masking)} both mask the text; train one of them (--no-masked-lm leaves "
+            "mlm out)"
+        )
     return Arm(
         names,
         any(one.needs_cross_modal for one in requirements),

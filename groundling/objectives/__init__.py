@@ -55,6 +55,8 @@ class Objective(nn.Module):
     """Prefix of its terms in the log, and key of its random generator; required."""
     required_fields: Sequence[str] = ()
     """Required batch fields, e.g. `text` or `features.sentence`."""
+    optional_fields: Sequence[str] = ()
+    """Features that it reads where the data has them, e.g. those of images; it also trains on data without."""
     monitored_terms: Sequence[str] = ()
     """Terms that are logged but have weight 0 in the loss, such as how often a gate is open."""
     in_batch_negatives: bool = False
@@ -209,8 +211,8 @@ class ObjectiveSpec:
     """Whether it reads a teacher's features."""
     teacher_setting: str = ""
     """The setting that names its teacher, if it is not --teacher."""
-    reads_clip_images: bool = False
-    """Whether these are a CLIP's features of images, so that IMAGE_SETTINGS have an effect."""
+    masks_text: bool = False
+    """Whether it masks tokens, which only one objective of a run may do."""
     wrap_encoder: Callable[[TextEncoder, OutputSizes], Encoder] | None = None
     """Makes the model that is trained around the text encoder, from it and the teachers' widths; None: no model."""
     settings_groups: tuple[type[Settings], ...] = ()
@@ -233,7 +235,8 @@ def find_objective(name: str) -> ObjectiveSpec:
             f"{name}: expected an ObjectiveSpec or a sub-class of Objective, found {describe_value(value)}"
         )
     objective = value
-    needs_teacher = any(name.startswith("features.") for name in objective.required_fields)
+    fields = (*objective.required_fields, *objective.optional_fields)
+    needs_teacher = any(name.startswith("features.") for name in fields)
     return ObjectiveSpec(
         name, lambda context: objective(context.sizes), needs_teacher=needs_teacher
     )
@@ -296,7 +299,11 @@ def required_features(names: Sequence[str], context: ObjectiveContext) -> frozen
     sizes = context.sizes._replace(teacher=1, teacher_image=1)
     with_teacher = [name for name in names if find_objective(name).needs_teacher]
     made = make_objectives(with_teacher, replace(context, sizes=sizes), seed=0)
-    fields = [name.partition(".") for objective in made for name in objective.required_fields]
+    fields = [
+        name.partition(".")
+        for objective in made
+        for name in (*objective.required_fields, *objective.optional_fields)
+    ]
     return frozenset(name for group, _, name in fields if group == "features")
 
 
@@ -315,8 +322,8 @@ def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConf
     ]
 
 
-CACHE_SETTINGS = frozenset({"cache_gb", "teacher_cache", "option"})
-"""Settings of the cache and of the user's own parts, which no objective of the package has to read."""
+CACHE_SETTINGS = frozenset({"cache_gb", "teacher_cache", "option", "save_joint"})
+"""Settings of the cache, of the user's own parts and of what is saved, which no objective has to read."""
 
 IMAGE_SETTINGS = frozenset({"teacher_images", "teacher_space"})
 """Settings of CLIP-TD that every objective on CLIP's features of images reads."""
@@ -338,8 +345,9 @@ def unused_settings_note(
     read = {group for part in parts for group in part.settings_groups}
     # A cross-modal model reads `max_windows` too.
     silent = CACHE_SETTINGS | ({"max_windows"} if CrossModalSettings in read else set())
-    if any(spec.reads_clip_images for spec in parts):
-        silent = silent | IMAGE_SETTINGS
+    if any(spec.needs_teacher for spec in parts):
+        # Every teacher of images reads these; a folder that none reads is refused.
+        silent |= IMAGE_SETTINGS
     flags = [
         f"--{flag_name(one.name)}"
         for group, one in [*flatten_settings(settings), *flatten_settings(cross_modal)]

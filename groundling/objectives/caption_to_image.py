@@ -91,6 +91,5 @@ CAPTION_TO_IMAGE = ObjectiveSpec(
         weight=given.settings.caption_to_image.caption_to_image_weight,
     ),
     needs_teacher=True,
-    reads_clip_images=True,
     settings_groups=(CaptionToImageSettings, DistillationSettings),
 )

@@ -153,20 +153,17 @@ GROUNDED_SPACE = ObjectiveSpec(
     "grounded_space",
     lambda given: _make_grounded_space(given, "cluster", "perceptual"),
     needs_teacher=True,
-    reads_clip_images=True,
     settings_groups=(GroundedSpaceSettings, DistillationSettings),
 )
 VISUAL_CLUSTER = ObjectiveSpec(
     "visual_cluster",
     lambda given: _make_grounded_space(given, "cluster"),
     needs_teacher=True,
-    reads_clip_images=True,
     settings_groups=(GroundedSpaceSettings, DistillationSettings),
 )
 VISUAL_PERCEPTUAL = ObjectiveSpec(
     "visual_perceptual",
     lambda given: _make_grounded_space(given, "perceptual"),
     needs_teacher=True,
-    reads_clip_images=True,
     settings_groups=(GroundedSpaceSettings, DistillationSettings),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch.nn.functional as F
@@ -39,7 +39,9 @@ class MaskedLM(Objective):
     """
 
     name = "masked_lm"
-    required_fields = ("text", "labels.masked_lm")
+    label_name = "masked_lm"
+    """Name of its labels, also in sub-classes: other objectives leave masked tokens out."""
+    required_fields: Sequence[str] = ("text", "labels.masked_lm")
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class MaskedLM(Objective):
         swapped = hidden & (action < 0.1 + random_share)
         ids[swapped] = random_ids[swapped]
         masked = replace(sample, text=replace(row, input_ids=ids))
-        return masked.with_label(self.name, labels)
+        return masked.with_label(self.label_name, labels)
 
     def _choose(self, row: TextRow, rng: np.random.Generator) -> np.ndarray:
         """Mask (T,) of the scored tokens."""
@@ -144,12 +146,12 @@ class MaskedLM(Objective):
 
     def _scored(self, batch: Batch) -> Tensor:
         """Mask (N, T) of the scored tokens."""
-        return batch.labels[self.name] != IGNORE
+        return batch.labels[self.label_name] != IGNORE
 
     def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
         """The original ids of all non-special tokens, any of which may be masked."""
         text = require(batch.text, "text", self.name)
-        labels = batch.labels[self.name]
+        labels = batch.labels[self.label_name]
         tokens = labels.where(labels != IGNORE, text.input_ids)
         return {
             "mlm": LossTargets("class", tokens[text.attention_mask & ~text.special_tokens_mask])
@@ -157,7 +159,7 @@ class MaskedLM(Objective):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over masked tokens, as `mlm`."""
-        labels = select(batch.labels[self.name], batch.flat_indices(self._scored))
+        labels = select(batch.labels[self.label_name], batch.flat_indices(self._scored))
         logits = self.cached_logits(encoded, batch).float()
         return {"mlm": F.cross_entropy(logits, labels, reduction="sum")}
 
@@ -170,12 +172,19 @@ def _part_masks(row: TextRow, ordinary: np.ndarray) -> list[np.ndarray]:
 
 
 def masked_lm(
-    context: ObjectiveContext, joint: bool = False, whole_word: bool | None = None
+    context: ObjectiveContext,
+    joint: bool = False,
+    whole_word: bool | None = None,
+    kind: Callable[..., MaskedLM] = MaskedLM,
+    **options: Any,
 ) -> MaskedLM:
-    """Make masked LM from a run's settings; `whole_word` overrides them. Raises InputError without a vocabulary."""
+    """Make masked LM, or another `kind` with more `options`, from a run's settings; `whole_word` overrides them.
+
+    Raises InputError without a vocabulary.
+    """
     vocabulary = require(context.vocabulary, "vocabulary", "masked_lm")
     masking = context.settings.masking
-    return MaskedLM(
+    return kind(
         context.sizes,
         mask_id=vocabulary.mask_id,
         replacements=vocabulary.replacement_ids,
@@ -183,13 +192,15 @@ def masked_lm(
         scheme=masking.mask_scheme,
         whole_word=masking.whole_word if whole_word is None else whole_word,
         joint=joint,
+        **options,
     )
 
 
-MLM = ObjectiveSpec("mlm", masked_lm, settings_groups=(MaskingSettings,))
+MLM = ObjectiveSpec("mlm", masked_lm, masks_text=True, settings_groups=(MaskingSettings,))
 JOINT_MLM = ObjectiveSpec(
     "joint_mlm",
     lambda context: masked_lm(context, joint=True),
     needs_cross_modal=True,
+    masks_text=True,
     settings_groups=(MaskingSettings, CrossModalSettings),
 )

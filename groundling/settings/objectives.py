@@ -278,6 +278,19 @@ usual for this loss; the paper's value is not known here)."""
 
 
 @dataclass(frozen=True)
+class MaskedLMDistillationSettings(Settings):
+    """Distillation of masked-LM predictions from a teacher that sees the image (ViComTe)."""
+
+    mlm_teacher: Annotated[str, InputKind.MODEL] = ""
+    """mlm_distillation: folder of a CLIP-BERT, `joint` of a run of `--arm visual_token_mlm \
+--save-joint`; --teacher is the CLIP that it was trained with."""
+    mlm_distillation_positions: Literal["tokens", "masked", "released"] = "tokens"
+    """mlm_distillation: positions in the loss. tokens: the mean over all but special tokens and \
+padding; masked: the mean over masked tokens; released: the sum over every position, padding \
+included, per text, as in ViComTe's code."""
+
+
+@dataclass(frozen=True)
 class OptionSettings(Settings):
     """Options of the user's own objectives and teachers."""
 
@@ -319,6 +332,9 @@ class ObjectiveSettings(Settings):
     mcse: MCSESettings = field(default_factory=MCSESettings)
     grounded_space: GroundedSpaceSettings = field(default_factory=GroundedSpaceSettings)
     caption_to_image: CaptionToImageSettings = field(default_factory=CaptionToImageSettings)
+    masked_lm_distillation: MaskedLMDistillationSettings = field(
+        default_factory=MaskedLMDistillationSettings
+    )
     options: Annotated[OptionSettings, unnested] = field(default_factory=OptionSettings)
 
 
@@ -333,6 +349,7 @@ def teacher_inputs(source: str, settings: ObjectiveSettings) -> dict[str, str | 
         "kd_teacher": settings.state_distillation.kd_teacher,
         "voken_matcher": settings.vokens.voken_matcher,
         "voken_images": settings.vokens.voken_images,
+        "mlm_teacher": settings.masked_lm_distillation.mlm_teacher,
     }
 
 

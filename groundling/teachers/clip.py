@@ -18,6 +18,7 @@ from groundling.teachers.clip_parts import (
     FEATURES,
     SCORED_IMAGE,
     SCORED_TEXT,
+    UNNORMALIZED_IMAGE,
     AnswerConfidence,
     ClipBatch,
     ClipImagePart,
@@ -36,6 +37,7 @@ class ClipTeacher(CombinedClipTeacher):
     """A CLIP-like model's features of each row's image and text; only the requested ones are computed.
 
     Features by row, float32: `clip_image` (N, Ei) and `clip_text` (N, Et), of unit length;
+    `clip_image_unnormalized` (N, Ei), as CLIP returns it;
     `clip_similarity` (N,), the cosine of both times CLIP's learned scale; `clip_words` (N, M, Et), of unit
     length, at the last token of each of the M selected words, padded with zeros; `clip_word` (N, M) int64,
     the numbers of these raw words in the row, padded with -1; `clip_confidence` (N,), the largest
@@ -76,7 +78,8 @@ class ClipTeacher(CombinedClipTeacher):
         computed = _with_dependencies(requested, clips, confidence, options)
         _check_sources(requested, computed, clips, options)
         members: list[ClipTeacherPart] = []
-        if image_features := computed & {"clip_image", SCORED_IMAGE}:
+        image_features = computed & {"clip_image", UNNORMALIZED_IMAGE, SCORED_IMAGE}
+        if image_features:
             members.append(ClipImagePart(clips, image_features))
         text_features = computed & {"clip_text", SCORED_TEXT}
         if text_features:
@@ -159,5 +162,6 @@ def _check_sources(
             "the teacher's image tower and text tower are from different models and share no space; pass "
             "--teacher-scorer MODEL, a CLIP-like model to compare image and text"
         )
-    if (compares or "clip_image" in computed) and clips.images.source == "":
+    reads_images = compares or bool({"clip_image", UNNORMALIZED_IMAGE} & set(computed))
+    if reads_images and clips.images.source == "":
         raise InputError(f"a teacher of {', '.join(requested)} needs --teacher-images FOLDER")

@@ -35,6 +35,8 @@ from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import Teacher, code_hash
 from groundling.teachers.feature_cache import BATCH, iterate_samples
 
+UNNORMALIZED_IMAGE = "clip_image_unnormalized"
+"""`clip_image` before it is scaled to unit length."""
 FEATURES = (
     "clip_image",
     "clip_text",
@@ -42,6 +44,7 @@ FEATURES = (
     "clip_words",
     "clip_word",
     "clip_confidence",
+    UNNORMALIZED_IMAGE,
 )
 """Features that objectives may read; see `ClipTeacher`."""
 SCORED_IMAGE = "clip_scored_image"
@@ -273,16 +276,17 @@ class ClipTeacherPart(Teacher):
 
 
 class ClipImagePart(ClipTeacherPart):
-    """Features of images: `clip_image`, and `clip_scored_image` if images are compared in another space."""
+    """Features of images: `clip_image`, also unnormalized, and `clip_scored_image` if images are compared elsewhere."""
 
     name = "clip_images"
     cacheable = "always"
 
     def __init__(self, clips: ClipModels, feature_names: Collection[str]) -> None:
-        """`feature_names`: which of the two."""
+        """`feature_names`: which of the three."""
         super().__init__(clips, feature_names, reads_images=True, reads_texts=False)
         scored = SCORED_IMAGE in feature_names
-        self.uses_model = "clip_image" in feature_names or (scored and not clips.has_scorer)
+        own = {"clip_image", UNNORMALIZED_IMAGE} & set(feature_names)
+        self.uses_model = bool(own) or (scored and not clips.has_scorer)
         self.uses_scorer = scored and clips.has_scorer
 
     def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
@@ -302,15 +306,16 @@ class ClipImagePart(ClipTeacherPart):
         return out
 
     def compute(self, clip_batch: ClipBatch) -> dict[str, Tensor]:
-        """Unit-length features (U, E); an image shared by several inputs is encoded once."""
+        """Features (U, E), one of them not of unit length; an image shared by several inputs is encoded once."""
         features = {}
         if self.uses_model:
             pooled, joint = self.clips.model.encode_images(
                 clip_batch.batch, _image_ids(clip_batch.batch)
             )
-            features["clip_image"] = F.normalize(
-                joint if self.clips.in_joint_space else pooled, dim=-1
-            )
+            own = joint if self.clips.in_joint_space else pooled
+            features["clip_image"] = F.normalize(own, dim=-1)
+            if UNNORMALIZED_IMAGE in self.feature_names:
+                features[UNNORMALIZED_IMAGE] = own
             if SCORED_IMAGE in self.feature_names:
                 features[SCORED_IMAGE] = F.normalize(joint, dim=-1)
         if self.uses_scorer:

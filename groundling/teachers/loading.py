@@ -29,7 +29,12 @@ from groundling.settings.objectives import (
 )
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, is_teacher
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import FEATURES, AnswerConfidence, ClusterConfidence
+from groundling.teachers.clip_parts import (
+    FEATURES,
+    UNNORMALIZED_IMAGE,
+    AnswerConfidence,
+    ClusterConfidence,
+)
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet, cache_folder
 from groundling.teachers.text import ClipTextTeacher
 
@@ -146,12 +151,13 @@ def load_clip_teacher(
     `TargetedDistillationSettings`.
     """
     word_features = {"clip_words", "clip_word"} if options.word_selection == "random" else set()
+    image_features = {"clip_image", UNNORMALIZED_IMAGE}
     needs_image_tower = not set(needs) <= {"clip_text"} | word_features
-    needs_text_tower = bool(set(needs) - {"clip_image"})
+    needs_text_tower = bool(set(needs) - image_features)
     text_source = options.teacher_text or source
     is_one_model = text_source == source
     if not is_one_model:  # the scorer compares image and text
-        needs_image_tower = "clip_image" in needs
+        needs_image_tower = bool(image_features & set(needs))
         needs_text_tower = bool({"clip_text", "clip_words"} & set(needs))
     image = load_clip_image_tower(source) if needs_image_tower else None
     text, tokenizer = load_clip_text_tower(text_source) if needs_text_tower else (None, None)

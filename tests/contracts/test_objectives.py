@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from copy import deepcopy
 from dataclasses import fields, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -126,6 +127,8 @@ def case(request, taught, pictures):
             beside = TokenStates
         if "features.voken" in KINDS[name].required_fields:
             beside = toys.Vokens
+        if "features.mlm_logits" in KINDS[name].required_fields:
+            beside = partial(toys.Clip, vocabulary=len(toys.bert_words()))
         if "regions" in KINDS[name].required_fields:
             return Case(KINDS[name], toys.seer(), beside(toys.seen()))
         if name == "GroundedSpace":
@@ -273,7 +276,7 @@ def widen(batch: Batch, by: int = 5) -> Batch:
         )
     labels = {k: pad(x, IGNORE) if x.ndim >= 2 else x for k, x in batch.labels.items()}
     fills = {"words": 9, "has": 0, "clip_words": 9, "clip_word": -1, "voken": 7}
-    fills |= {"teacher_states": 9}
+    fills |= {"teacher_states": 9, "mlm_logits": 9}
     features = {k: pad(x, fills[k]) if k in fills else x for k, x in batch.features.items()}
     words = None if batch.word_type_ids is None else pad(batch.word_type_ids, -1)
     return replace(

@@ -55,6 +55,7 @@ from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.heads import LM_HEAD, LMHead, load_head, save_heads
 from groundling.models.loading import load_processor, load_tokenizer, weights_sha256
 from groundling.models.text_encoder import load_text_encoder
+from groundling.models.visual_token import VisualTokenEncoder
 from groundling.prediction.fine_tuned import load
 from groundling.prediction.model_description import FILE as DESCRIPTION
 from groundling.prediction.model_description import ModelDescription, read_description
@@ -737,6 +738,7 @@ def _models(shelf: LazyFixture) -> dict[str, Reader]:
             load_encoder,
         ),
         "XDBERT": (_crossmodal, load_encoder),
+        "CLIP-BERT": (_clip_bert, load_encoder),
         "adapter": (partial(_adapter, shelf=shelf), load_encoder),
         "encoder with a head": (_with_head, _head),
     }
@@ -803,6 +805,12 @@ def _crossmodal(place: Path) -> None:
     text = load_text_encoder(homes.student(place.with_name(f"{place.name}-start")))
     clip = make_clip_text_tower(toys.clip(homes.tokens()))
     CrossModalEncoder(text, clip, 1, homes.tokens()).export(place)
+
+
+def _clip_bert(place: Path) -> None:
+    torch.manual_seed(0)
+    text = load_text_encoder(homes.student(place.with_name(f"{place.name}-start")))
+    VisualTokenEncoder(text, 24).export(place)
 
 
 def _adapter(place: Path, shelf: LazyFixture) -> None:

@@ -402,7 +402,7 @@ def _notes(
     """Notes on a new masked-LM head, and on learning rates other than the paper's."""
     notes = []
     pace = _learning_rate_words(training)
-    if "new" in (heads.get("mlm"), heads.get("joint_mlm")):
+    if "new" in [heads.get(name) for name in heads if find_objective(name).masks_text]:
         chance = math.log(text.sizes.input_embeddings[0])
         notes.append(
             f"masked LM: {student} has no head for it; a new head starts at a loss of about {chance:.1f}, and "

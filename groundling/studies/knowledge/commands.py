@@ -16,7 +16,11 @@ class ProbeFactsConfig(Settings):
     """How visual knowledge of an encoder is probed."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
-    """Text encoder or CLIP-like model: hub id or folder."""
+    """Text encoder or CLIP-like model: hub id or folder; for fill-mask also a CLIP-BERT, the folder \
+`joint` of `adapt --arm visual_token_mlm --save-joint`."""
+    visual_token_clip: Annotated[str, InputKind.MODEL] = ""
+    """CLIP-BERT: CLIP-like model, hub id or folder, whose text vector of each prompt, with its \
+[MASK], is the visual token (the paper's explicit mode); empty: there is no visual token."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """File of Memory Colors, CoDa (or its raw annotations.jsonl) or ViComTe, or a world's \
 probes/knowledge.jsonl."""
@@ -40,7 +44,8 @@ def probe_facts_inputs(config: ProbeFactsConfig) -> Inputs:
 
     beside = open_visual_facts(config.data).companion_files
     own = {f"data:{path.name}": path for path in beside}
-    return {"model": config.model, "data": config.data, **own}
+    given = {"model": config.model, "visual_token_clip": config.visual_token_clip}
+    return {**given, "data": config.data, **own}
 
 
 PROBE_FACTS = Command(

@@ -246,6 +246,10 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
     """
     if not config.modes or not set(config.modes) <= MODES.keys():
         raise InputError(f"--modes {' '.join(config.modes)}: expected some of {', '.join(MODES)}")
+    if config.visual_token_clip and set(config.modes) != {"fill-mask"}:
+        raise InputError(
+            f"--visual-token-clip {config.visual_token_clip}: only fill-mask reads it; pass --modes fill-mask"
+        )
     facts, left_out, _ = open_visual_facts(config.data)
     result: dict[str, Any] = {"facts": len(facts), "left_out": left_out}
     for mode in config.modes:
@@ -263,6 +267,12 @@ def _untrained(
     return ProbeScores(
         {**notes, "relations": _summaries(facts, answers, logs)}, average_templates(answers)
     )
+
+
+def _fill_mask(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScores:
+    """The mode fill-mask, with the visual token of a CLIP-BERT, if any."""
+    answer = partial(score_by_fill_mask, visual_token_clip=config.visual_token_clip)
+    return _untrained(answer, config, facts, logs=True)
 
 
 def _linear(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScores:
@@ -283,7 +293,7 @@ def _linear(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScore
 
 
 MODES: dict[str, Callable[[ProbeFactsConfig, Sequence[VisualFact]], ProbeScores]] = {
-    "fill-mask": partial(_untrained, score_by_fill_mask, logs=True),
+    "fill-mask": _fill_mask,
     "embedding": partial(_untrained, score_by_embedding),
     "stroop": partial(_untrained, score_by_stroop),
     "linear": _linear,

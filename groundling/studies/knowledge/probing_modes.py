@@ -21,9 +21,15 @@ from groundling.core.errors import InputError
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, mask_id_of
 from groundling.data.text.words import word_spans
 from groundling.models.clip import CLIP_LIKE, load_clip_text_tower
+from groundling.models.formats import Encoder
 from groundling.models.heads import LMHead, init_lm_head
 from groundling.models.loading import load_config
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.models.visual_token import (
+    TextInVisualToken,
+    is_visual_token_encoder,
+    load_visual_token_encoder,
+)
 from groundling.runs.progress import track
 from groundling.studies.knowledge.visual_facts import MASK, VisualFact
 
@@ -135,28 +141,40 @@ class _MaskedPrompt(NamedTuple):
     """The filled prompt, the option's tokens replaced by masks."""
     tokens: np.ndarray
     """(masks,) int64: the option's token ids."""
+    clip: TextRow | None = None
+    """The prompt as a CLIP-BERT's CLIP reads it."""
 
 
 @torch.no_grad()
 def score_by_fill_mask(
-    source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
+    source: str | Path,
+    facts: Sequence[VisualFact],
+    max_length: int = 64,
+    visual_token_clip: str | Path = "",
 ) -> tuple[OptionScores, ProbeNotes]:
     """Mean log-probability per token of each option, with one mask per token in the prompt.
 
     An option's tokens are those in the filled prompt, so a byte-level tokenizer's leading space is
     included. Notes give the origin of the `head`, and the options with `several_tokens` or
-    `unknown_tokens`.
+    `unknown_tokens`. `source` may be a CLIP-BERT, whose visual token is the text vector of each
+    prompt, with its `[MASK]`, by the CLIP-like model `visual_token_clip`; without one it has none.
 
     Raises InputError if `source` is not a text encoder with a masked-LM head, or a text has more
     than `max_length` tokens.
     """
-    text, head, origin = _load_with_head(source)
+    model, text, head, origin = _load_with_head(source, visual_token_clip)
     questions = _questions(facts)
     masked = _mask(questions, text, max_length)
+    windows = model.inputs(max_length)[1]
+    if windows is not None:
+        masked = _with_prompts(
+            masked, [facts[one.fact].prompts[one.template] for one in questions], windows
+        )
     answers: OptionScores = []
     for fact in facts:
         answers.append({template: np.empty(len(fact.options)) for template in fact.prompts})
-    for numbers, logs in _log_probabilities(text, head, masked):
+    mask_id = mask_id_of(text.tokenizer, f"; {NO_MLM_HEAD}")
+    for numbers, logs in _log_probabilities(model, head, masked, mask_id):
         for number in numbers:
             question = questions[number]
             tokens = masked[number].tokens
@@ -165,11 +183,17 @@ def score_by_fill_mask(
     return answers, {"head": origin, **_token_notes(questions, masked, text)}
 
 
-def _load_with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
-    """The encoder and its masked-LM head in evaluation mode, and the head's origin."""
-    if load_config(source).model_type in CLIP_LIKE:
-        raise InputError(f"{source}: a CLIP-like model cannot fill masks; {NO_MLM_HEAD}")
-    text = load_text_encoder(source)
+def _load_with_head(
+    source: str | Path, clip: str | Path = ""
+) -> tuple[Encoder, TextEncoder, LMHead, str]:
+    """The model, the text encoder in it, and its masked-LM head, in evaluation mode; the head's origin."""
+    model: Encoder
+    if is_visual_token_encoder(source):
+        visual = load_visual_token_encoder(source)
+        model = TextInVisualToken(visual, *load_clip_text_tower(clip)) if clip else visual
+        text = visual.text
+    else:
+        model = text = _text_encoder(source, clip)
     mask_id_of(text.tokenizer, f"; {NO_MLM_HEAD}")
     sizes = text.sizes
     head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
@@ -180,7 +204,18 @@ def _load_with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
             f"{source}: no masked-LM head of this encoder is saved there; {NO_MLM_HEAD}"
         )
     device = PartialState().device
-    return text.to(device).eval(), head.to(device).eval(), origin
+    return model.to(device).eval(), text, head.to(device).eval(), origin
+
+
+def _text_encoder(source: str | Path, clip: str | Path) -> TextEncoder:
+    """A plain text encoder; raises InputError for a CLIP-like model, or with `clip`, which it cannot read."""
+    if clip:
+        raise InputError(
+            f"--visual-token-clip {clip}: {source} is no CLIP-BERT, so it has no visual token; leave it out"
+        )
+    if load_config(source).model_type in CLIP_LIKE:
+        raise InputError(f"{source}: a CLIP-like model cannot fill masks; {NO_MLM_HEAD}")
+    return load_text_encoder(source)
 
 
 def _questions(facts: Sequence[VisualFact]) -> list[_FilledPrompt]:
@@ -207,16 +242,34 @@ def _mask(
     return masked
 
 
+def _with_prompts(
+    masked: Sequence[_MaskedPrompt], prompts: Sequence[str], windows: ClipRowEncoder
+) -> list[_MaskedPrompt]:
+    """Masked prompts with the prompt that CLIP reads, in which `[MASK]` is as written.
+
+    Raises InputError for a prompt that CLIP cannot read whole.
+    """
+    examples = [Example(prompt, prompt) for prompt in dict.fromkeys(prompts)]
+    samples = TextDataset(examples, None, windows).get(range(len(examples)))
+    for sample in samples:
+        if sample.truncated_tokens:
+            raise InputError(
+                f"{sample.id!r} is {sample.truncated_tokens} tokens too long for --visual-token-clip; shorten it"
+            )
+    rows = {sample.id: sample.clip for sample in samples}
+    return [one._replace(clip=rows[prompt]) for one, prompt in zip(masked, prompts, strict=True)]
+
+
 def _log_probabilities(
-    text: TextEncoder, head: LMHead, masked: Sequence[_MaskedPrompt]
+    model: Encoder, head: LMHead, masked: Sequence[_MaskedPrompt], mask: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Indices of questions with one masked sentence; its log-probabilities (masks, vocabulary)."""
     device = PartialState().device
-    mask = text.tokenizer.mask_token_id
     for sharing in iterate_texts(_sharing(masked)):
-        samples = [Sample(str(numbers[0]), masked[numbers[0]].row) for numbers in sharing]
+        firsts = [masked[numbers[0]] for numbers in sharing]
+        samples = [Sample(str(place), one.row, one.clip) for place, one in enumerate(firsts)]
         batch = collate(samples).to(device)
-        encoded = text(batch)
+        encoded = model(batch)
         states = require(encoded.text, "text", "masked LM")
         is_mask = require(batch.text, "text", "masked LM").input_ids == mask
         for place, numbers in enumerate(sharing):
@@ -226,9 +279,10 @@ def _log_probabilities(
 
 def _sharing(masked: Sequence[_MaskedPrompt]) -> list[list[int]]:
     """Indices of questions with one masked sentence: options with equal numbers of tokens."""
-    same: dict[bytes, list[int]] = {}
+    same: dict[tuple[bytes, ...], list[int]] = {}
     for number, question in enumerate(masked):
-        same.setdefault(question.row.input_ids.tobytes(), []).append(number)
+        rows = [question.row] if question.clip is None else [question.row, question.clip]
+        same.setdefault(tuple(row.input_ids.tobytes() for row in rows), []).append(number)
     return list(same.values())
 
 
@@ -392,6 +446,10 @@ def load_word_state_encoder(
     the text feature of the whole text (its end token). Raises InputError for a layer that does not
     exist.
     """
+    if is_visual_token_encoder(source):
+        raise InputError(
+            f"{source}: a CLIP-BERT, which only --modes fill-mask reads; pass its encoder, {Path(source) / 'text'}"
+        )
     is_tower = load_config(source).model_type in CLIP_LIKE
     return _tower(source, layer) if is_tower else _encoder(source, layer, max_length)
 

@@ -157,7 +157,12 @@ def test_words_are_found_by_their_characters(tokens: list[str], text: str, spans
         ("\t4\tnsubj", "\t9\tnsubj", 4, "HEAD 9, but the sentence has 6 words"),
         ("\t4\tnsubj", "\t1\tnsubj", 4, "word 1 depends on itself through a cycle"),
         ("\t0\troot\t_\t_\n4.1", "\t5\troot\t_\t_\n4.1", 4, "through a cycle"),
-        ("\t4\tobj", "\t0\tobj", 10, "a second root besides word 4; expected a single word with HEAD 0"),
+        (
+            "\t4\tobj",
+            "\t0\tobj",
+            10,
+            "a second root besides word 4; expected a single word with HEAD 0",
+        ),
         ("\tobj", "\t_", 10, "DEPREL is empty; the text may"),
         ("\tdogs\t", "\t \t", 10, "FORM is empty"),
         ("# image", "# x = y\n\n# image", 13, "no word after these comments"),

@@ -1,0 +1,594 @@
+"""CLIP-BERT and ViComTe's distillation: the token, the losses by hand, and runs of both."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from builders.lm_families import FAMILIES, SIZES, Family
+from homes import STEPS, log_of, whole_and_resumed
+from PIL import Image
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, CLIPModel
+
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Tokens, collate
+from groundling.core.errors import InputError
+from groundling.core.rng import generator
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.attention import PositionKind
+from groundling.models.clip import load_clip_image_tower, make_clip_text_tower
+from groundling.models.text_encoder import TextEncoder
+from groundling.models.visual_token import (
+    FEATURE,
+    TextInVisualToken,
+    VisualTokenEncoder,
+    load_visual_token_encoder,
+)
+from groundling.objectives.mlm_distillation import MaskedLMDistillation
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.studies.knowledge.commands import PROBE_FACTS, ProbeFactsConfig
+from groundling.studies.knowledge.probing_modes import score_by_fill_mask
+from groundling.studies.knowledge.visual_facts import VisualFact
+from groundling.teachers.visual_token import load_visual_token_teacher
+from groundling.vision_language.loading import load_encoder
+
+WIDTH = 6
+EXACT = {"rtol": 0, "atol": 2e-6}
+
+
+def encoder_of(family: Family) -> tuple[TextEncoder, Any]:
+    """A family's text encoder without its head, in evaluation mode."""
+    words = family.words()
+    torch.manual_seed(0)
+    model = family.whole(len(words)).base_model
+    return TextEncoder(model, words).eval(), words
+
+
+def rows(words: Any, *numbers: int, max_length: int = 30) -> Batch:
+    data = TextDataset(toys.examples(), TextRowEncoder(words, max_length))
+    return collate(data.get(numbers))
+
+
+def with_vectors(batch: Batch, width: int = WIDTH) -> Batch:
+    values = generator("vectors").normal(size=(batch.rows, width)).astype(np.float32)
+    return replace(batch, features={FEATURE: torch.from_numpy(values)})
+
+
+PLAIN = [name for name in FAMILIES if name in ("relu bert", "roberta", "electra", "distilbert")]
+
+
+# -- the token -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@torch.no_grad()
+def test_the_token_has_neither_position_nor_segment(name: str) -> None:
+    text, words = encoder_of(FAMILIES[name])
+    model = VisualTokenEncoder(text, WIDTH).eval()
+    batch = with_vectors(rows(words, 0, 7, 12))
+    assert not batch.text.attention_mask.all(), "some rows are padded"
+    seen: list[torch.Tensor] = []
+    embeddings = text.encoder.embeddings
+    hook = embeddings.register_forward_hook(lambda module, given, output: seen.append(output))
+    model(batch)
+    text(batch)
+    hook.remove()
+    with_token, without = seen
+    vectors = batch.features[FEATURE] @ model.project.weight.T + model.project.bias
+    torch.testing.assert_close(with_token[:, -1], embeddings.LayerNorm(vectors), **EXACT)
+    inside = batch.text.attention_mask
+    torch.testing.assert_close(with_token[:, :-1][inside], without[inside], **EXACT)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@torch.no_grad()
+def test_an_empty_slot_is_the_text_encoder_and_a_full_one_is_not(name: str) -> None:
+    text, words = encoder_of(FAMILIES[name])
+    model = VisualTokenEncoder(text, WIDTH).eval()
+    batch = rows(words, 0, 7, 12)
+    inside = batch.text.attention_mask
+    plain = text(batch).text
+    assert torch.equal(model(batch).text, plain)
+    full = with_vectors(batch)
+    found = model(full)
+    assert found.text.shape == plain.shape, "the visual token's state is dropped"
+    assert (found.text - plain).abs()[inside].max() > 1e-3
+    other = replace(full, features={FEATURE: full.features[FEATURE].flip(0)})
+    moved = (model(other).text - found.text).abs().amax((1, 2))
+    assert moved[0] > 1e-4 and moved[2] > 1e-4 and moved[1] < 1e-6, "each row reads its own"
+
+
+@torch.no_grad()
+def test_padding_changes_nothing_and_the_longest_text_fits() -> None:
+    for name in ("relu bert", "roberta"):
+        text, words = encoder_of(FAMILIES[name])
+        model = VisualTokenEncoder(text, WIDTH).eval()
+        long = text.max_length
+        together = with_vectors(rows(words, 0, 7, max_length=long))
+        alone = with_vectors(rows(words, 0, max_length=long))
+        count = alone.text.input_ids.shape[1]
+        torch.testing.assert_close(
+            model(together).text[0, :count], model(alone).text[0], rtol=0, atol=1e-5
+        )
+        batch = with_vectors(rows(words, 0))
+        ids = torch.randint(10, 60, (1, long))
+        every = torch.ones_like(ids, dtype=torch.bool)
+        full = Tokens(ids, every, ~every, torch.zeros_like(ids), torch.zeros_like(ids))
+        assert (
+            model(replace(batch, text=full)).text.shape[1]
+            == long
+            == SIZES["max_position_embeddings"] - 2 * (name == "roberta")
+        )
+
+
+def test_gradient_reaches_projection_and_encoder_but_no_position_of_the_token() -> None:
+    text, words = encoder_of(FAMILIES["relu bert"])
+    model = VisualTokenEncoder(text, WIDTH)
+    model(with_vectors(rows(words, 0, 7))).text[:, 1, :3].sum().backward()
+    assert model.project.weight.grad.abs().sum() > 0
+    assert text.encoder.embeddings.word_embeddings.weight.grad.abs().sum() > 0
+    only_token = VisualTokenEncoder(encoder_of(FAMILIES["relu bert"])[0], WIDTH)
+    tables = only_token.text.encoder.embeddings
+    batch = with_vectors(rows(words, 0))
+    arguments = only_token._arguments(batch, batch.text, batch.features[FEATURE])
+    types = {"token_type_ids": arguments["token_type_ids"]}
+    embedded = tables(
+        inputs_embeds=arguments["inputs_embeds"], position_ids=arguments["position_ids"], **types
+    )
+    (embedded[:, -1] * torch.arange(32.0)).sum().backward()
+    for table in (tables.position_embeddings, tables.token_type_embeddings):
+        assert table.weight.grad.abs().max() < 1e-4 * only_token.project.bias.grad.abs().max()
+
+
+def test_a_new_projection_starts_as_a_linear_of_bert() -> None:
+    text, _ = encoder_of(FAMILIES["relu bert"])
+    torch.manual_seed(0)
+    model = VisualTokenEncoder(text, 2000)
+    spread = text.encoder.config.initializer_range
+    assert float(model.project.weight.detach().std()) == pytest.approx(spread, rel=0.02)
+    assert not model.project.bias.any()
+    electra, _ = encoder_of(FAMILIES["electra"])
+    assert VisualTokenEncoder(electra, WIDTH).project.out_features == 16 != electra.sizes.text
+
+
+@torch.no_grad()
+def test_attention_maps_have_a_column_for_the_token() -> None:
+    text, words = encoder_of(FAMILIES["relu bert"])
+    model = VisualTokenEncoder(text, WIDTH).eval()
+    batch = with_vectors(rows(words, 0, 7))
+    maps: list[Any] = []
+    model(batch, maps.append)
+    length = batch.text.input_ids.shape[1]
+    assert len(maps) == 2
+    for one in maps:
+        assert one.weights.shape[-2:] == (length + 1, length + 1)
+        assert (one.columns.kinds[:, -1] == PositionKind.WHOLE_IMAGE).all()
+        assert (one.weights[..., -1] > 0).all(), "every token reads it"
+
+
+def test_what_has_no_token_without_a_position_is_refused() -> None:
+    words = toys.bert_words()
+    tokens = toys.clip_words()
+    for made in (toys.modernbert, toys.deberta):
+        with pytest.raises(InputError, match="has positions that a token cannot be without; a vis"):
+            VisualTokenEncoder(TextEncoder(made(len(words)), words), WIDTH)
+    text = TextEncoder(toys.bert(len(words)), words)
+    with pytest.raises(InputError, match="the width must be above 0"):
+        VisualTokenEncoder(text, 0)
+    model = VisualTokenEncoder(text, WIDTH)
+    with pytest.raises(InputError, match="trained on vectors of width 6, found 9; give the CLIP"):
+        model(with_vectors(rows(words, 0), 9))
+    with pytest.raises(InputError, match="text vectors have width 24, the visual token reads 6"):
+        TextInVisualToken(model, make_clip_text_tower(toys.clip(tokens)), tokens)
+    with pytest.raises(InputError, match="does not return its layers"):
+        model.return_layers()
+
+
+def test_a_folder_is_loaded_as_it_was(tmp_path: Path) -> None:
+    words = toys.bert_words()
+    model = VisualTokenEncoder(TextEncoder(toys.bert(len(words)), words), WIDTH).eval()
+    model.export(tmp_path)
+    again = load_encoder(tmp_path).eval()
+    assert isinstance(again, VisualTokenEncoder)
+    batch = with_vectors(rows(words, 0, 7))
+    with torch.no_grad():
+        assert torch.equal(model(batch).text, again(batch).text)
+    plain = AutoModel.from_pretrained(tmp_path / "text")
+    assert {*plain.state_dict()} == {*model.text.encoder.state_dict()}
+    homes.student(tmp_path / "text")
+    (tmp_path / "visual_token.safetensors").write_bytes(b"no")
+    with pytest.raises(InputError, match=r"visual_token\.safetensors"):
+        load_visual_token_encoder(tmp_path)
+
+
+# -- the loss --------------------------------------------------------------------------------------------------------
+
+
+class Fixed(torch.nn.Module):
+    """A head whose logits are the states themselves."""
+
+    def forward(self, states: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return states
+
+
+def small(positions: str, student: list, teacher: list, masked: list) -> tuple[Any, Any, Batch]:
+    """The objective, an output and a batch of logits (2, 3, K): a special token, a token, and a token or padding."""
+    said, told = torch.tensor(student), torch.tensor(teacher)
+    objective = MaskedLMDistillation(
+        OutputSizes(text=4, input_embeddings=(said.shape[-1], 4)), positions=positions
+    )
+    objective.head = Fixed()
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    special = torch.tensor([[True, False, False], [True, False, True]])
+    tokens = Tokens(ids, mask, special, ids, ids)
+    labels = torch.where(torch.tensor(masked), 5, IGNORE)
+    batch = Batch(
+        ("a", "b"), text=tokens, labels={"masked_lm": labels}, features={"mlm_logits": told}
+    )
+    return objective, EncoderOutput(text=said, input_embeddings=torch.zeros(2, 4)), batch
+
+
+LOGITS = [  # log-odds 0 and ln 3: probabilities 1/2, 1/2 and 3/4, 1/4
+    [[0.0, 0.0], [0.0, 0.0], [math.log(3), 0.0]],
+    [[0.0, 0.0], [math.log(3), 0.0], [0.0, 0.0]],
+]
+TOLD = [
+    [[math.log(3), 0.0], [math.log(3), 0.0], [0.0, 0.0]],
+    [[0.0, 0.0], [0.0, 0.0], [math.log(3), 0.0]],
+]
+MASKED = [[False, True, False], [False, False, False]]
+FROM_SURE = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+"""KL((3/4, 1/4) ‖ (1/2, 1/2)) = 0.130812."""
+FROM_EVEN = 0.5 * math.log(2 / 3) + 0.5 * math.log(2)
+"""KL((1/2, 1/2) ‖ (3/4, 1/4)) = 0.143841."""
+
+
+@pytest.mark.parametrize(
+    ("positions", "total", "count"),
+    [
+        ("tokens", FROM_SURE + 2 * FROM_EVEN, 3),  # 0.418494
+        ("masked", FROM_SURE, 1),
+        (
+            "released",
+            3 * FROM_SURE + 2 * FROM_EVEN,
+            2,
+        ),  # also a special token and padding; two texts
+    ],
+)
+def test_the_divergence_by_hand(positions: str, total: float, count: int) -> None:
+    assert round(FROM_SURE, 6) == 0.130812
+    assert round(FROM_EVEN, 6) == 0.143841
+    objective, encoded, batch = small(positions, LOGITS, TOLD, MASKED)
+    found = objective(encoded, batch)
+    assert found.keys() == {"mlm_distillation"}
+    assert float(found["mlm_distillation"]) == pytest.approx(total, abs=1e-6)
+    assert objective.count(batch) == {"mlm_distillation": count}
+    assert objective.loss_targets(batch) == {}
+
+
+@pytest.mark.parametrize("positions", ["tokens", "masked", "released"])
+def test_the_divergence_in_numpy(positions: str) -> None:
+    rng = np.random.default_rng(3)
+    student, teacher = rng.normal(size=(2, 2, 3, 11)) * 2
+    masked = [[False, True, True], [False, True, False]]
+    objective, encoded, batch = small(positions, student.tolist(), teacher.tolist(), masked)
+    scored = {
+        "tokens": [(0, 1), (0, 2), (1, 1)],
+        "masked": [(0, 1), (0, 2), (1, 1)],
+        "released": [(n, t) for n in range(2) for t in range(3)],
+    }[positions]
+    total = 0.0
+    for place in scored:
+        p = np.exp(teacher[place]) / np.exp(teacher[place]).sum()
+        q = np.exp(student[place]) / np.exp(student[place]).sum()
+        total += sum(p[w] * (np.log(p[w]) - np.log(q[w])) for w in range(11))
+    found = objective(encoded, batch)["mlm_distillation"]
+    assert float(found) == pytest.approx(total, rel=1e-5)
+    if positions == "released":  # what the released code computes
+        batchmean = torch.nn.KLDivLoss(reduction="batchmean")(
+            encoded.text.log_softmax(-1), batch.features["mlm_logits"].softmax(-1)
+        )
+        count = objective.count(batch)["mlm_distillation"]
+        torch.testing.assert_close(found / count, batchmean, rtol=1e-5, atol=1e-5)
+
+
+def test_a_teacher_of_another_vocabulary_is_refused() -> None:
+    objective, encoded, batch = small("tokens", LOGITS, TOLD, MASKED)
+    wide = replace(batch, features={"mlm_logits": torch.zeros(2, 3, 4)})
+    with pytest.raises(InputError, match="has 4 output words, the student 2; take a teacher and"):
+        objective(encoded, wide)
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Captions with images, plain text, a student and a CLIP."""
+    root = tmp_path_factory.mktemp("clip_bert")
+    texts = toys.sentences()[:24]
+    names = [f"p{n}.png" for n in range(len(texts))]
+    for number, name in enumerate(names):
+        homes.noise(root / "photos" / name, (16, 16), number)
+    homes.coco(root / "captions.json", list(enumerate(names)), list(enumerate(texts)))
+    homes.text(root / "plain.txt", 16)
+    homes.student(root / "student")
+    homes.seeing_clip(root / "clip")
+    return root
+
+
+def config(place: Path, arm: str, **more: Any) -> AdaptConfig:
+    given = {
+        "student": str(place / "student"),
+        "teacher": str(place / "clip"),
+        "text": (str(place / "captions.json"),),
+        "teacher_images": str(place / "photos"),
+        "arm": arm,
+        "max_length": 40,
+        "save_joint": True,
+    }
+    return make_settings(AdaptConfig, **{**given, **more})
+
+
+PACE = replace(STEPS, freeze_encoder_ratio=0.0)
+
+
+@pytest.fixture(scope="module")
+def clip_bert(place: Path) -> tuple[Path, dict[str, Any]]:
+    out = place / "clip_bert"
+    return out, adapt(config(place, "visual_token_mlm"), PACE, out)
+
+
+@pytest.fixture(scope="module")
+def distilled(place: Path, clip_bert: tuple[Path, dict]) -> tuple[Path, dict[str, Any]]:
+    out = place / "distilled"
+    return out, adapt(distilling(place), PACE, out)
+
+
+def distilling(place: Path, **more: Any) -> AdaptConfig:
+    teacher = str(place / "clip_bert" / "joint")
+    return config(place, "mlm_distillation", mlm_teacher=teacher, save_joint=False, **more)
+
+
+def test_a_run_of_clip_bert(place: Path, clip_bert: tuple[Path, dict]) -> None:
+    out, result = clip_bert
+    assert set(result["train_metrics"]) == {"mlm", "loss"}
+    assert [line["step"] for line in log_of(out)] == [1, 2, 3]
+    assert not [note for note in result.get("notes", ()) if "no effect" in note]
+    before, after = (AutoModel.from_pretrained(one) for one in (place / "student", out / "model"))
+    assert type(after) is type(before)
+    changed = [
+        name
+        for name, value in after.state_dict().items()
+        if not torch.equal(value, before.state_dict()[name])
+    ]
+    assert len(changed) > len(before.state_dict()) / 2
+    model = load_visual_token_encoder(out / "joint")
+    assert model.project.weight.shape == (32, 24)
+    for name, value in AutoModel.from_pretrained(out / "model").state_dict().items():
+        torch.testing.assert_close(model.text.encoder.state_dict()[name], value)
+    # The plain encoder fills masks with the head that was trained: the paper's implicit mode.
+    assert result["fills_masks"] == "this run's"
+    whole = AutoModelForMaskedLM.from_pretrained(out / "model")
+    heads = load_file(out / "joint" / "groundling_heads.safetensors")
+    torch.testing.assert_close(
+        whole.state_dict()["cls.predictions.bias"], heads["masked_lm.head.bias"]
+    )
+
+
+def batches_of(given: AdaptConfig, out: Path, kind: type = VisualTokenEncoder) -> list[Batch]:
+    """What the model reads in a run's first step."""
+    seen: list[Batch] = []
+
+    def keep(module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        if type(module) is kind:
+            seen.append(arguments[0])
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(keep)
+    try:
+        adapt(given, replace(PACE, steps=1), out)
+    finally:
+        hook.remove()
+    return seen
+
+
+def test_the_image_is_read_as_clip_returns_it(place: Path) -> None:
+    (batch,) = batches_of(config(place, "visual_token_mlm"), place / "watched")
+    tower = load_clip_image_tower(str(place / "clip"))
+    vectors = []
+    for photo in sorted((place / "photos").glob("*.png")):
+        with Image.open(photo) as image:
+            pixels = torch.from_numpy(tower.preprocess(image.convert("RGB")))[None]
+        with torch.no_grad():
+            vectors.append(tower.projection(tower(pixels))[0])
+    every = torch.stack(vectors)
+    assert (every.norm(dim=-1) - 1).abs().min() > 1e-2, "not of unit length"
+    for vector in batch.features[FEATURE]:
+        assert float((every - vector).abs().amax(1).min()) < 1e-4
+
+
+def test_texts_and_masks_are_those_of_the_control(place: Path) -> None:
+    control = config(place, "mlm", teacher="", teacher_images="", save_joint=False)
+    (other,) = batches_of(control, place / "control", TextEncoder)
+    (one,) = batches_of(config(place, "visual_token_mlm"), place / "same")
+    assert one.ids == other.ids
+    assert torch.equal(one.text.input_ids, other.text.input_ids)
+    assert torch.equal(one.labels["masked_lm"], other.labels["masked_lm"])
+    assert FEATURE in one.features and not other.features
+
+
+def test_texts_without_images_train_with_an_empty_slot(place: Path) -> None:
+    files = (f"{place / 'captions.json'}=1", f"{place / 'plain.txt'}=1")
+    out = place / "mixed"
+    result = adapt(config(place, "visual_token_mlm", text=files), replace(PACE, steps=6), out)
+    assert result["texts"] == 40
+    assert all(line["mlm"] > 0 for line in log_of(out))
+    only = config(place, "visual_token_mlm", text=(str(place / "plain.txt"),))
+    with pytest.raises(InputError, match="has no images, which an objective reads"):
+        adapt(only, PACE, place / "only")
+
+
+def test_a_run_of_the_distillation(place: Path, distilled: tuple[Path, dict]) -> None:
+    out, result = distilled
+    assert set(result["train_metrics"]) == {"mlm_distillation", "loss"}
+    assert result["fills_masks"] == "this run's"
+    AutoModel.from_pretrained(out / "model")
+    assert not (out / "joint").exists()
+    lines = log_of(out)
+    assert all(line["mlm_distillation"] > 0 for line in lines)
+
+
+@pytest.mark.parametrize("positions", ["masked", "released"])
+def test_positions_have_an_effect(place: Path, distilled: Any, positions: str) -> None:
+    out = place / positions
+    adapt(distilling(place, mlm_distillation_positions=positions), PACE, out)
+    assert log_of(out)[0]["mlm_distillation"] != log_of(distilled[0])[0]["mlm_distillation"]
+
+
+def test_distillation_beside_texts_without_images(place: Path, distilled: Any) -> None:
+    files = (f"{place / 'captions.json'}=1", f"{place / 'plain.txt'}=1")
+    with pytest.raises(InputError, match="its lines have no images, and every objective"):
+        adapt(distilling(place, text=files), PACE, place / "no")
+
+
+@torch.no_grad()
+def test_a_teacher_agrees_with_itself_and_reads_the_image(place: Path, clip_bert: Any) -> None:
+    words = AutoTokenizer.from_pretrained(place / "student")
+    teacher = load_visual_token_teacher(clip_bert[0] / "joint", words)
+    batch = with_vectors(rows(words, 0, 7), 24)
+    logits = teacher.features(batch)["mlm_logits"]
+    assert logits.shape == (*batch.text.input_ids.shape, len(words))
+    objective = MaskedLMDistillation(teacher.model.sizes, positions="released")
+    objective.head.load_state_dict(teacher.head.state_dict())
+    told = replace(batch, features={"mlm_logits": logits})
+    blank = {"masked_lm": torch.full_like(batch.text.input_ids, IGNORE)}
+    told = replace(told, labels=blank)
+    same = objective(teacher.model(batch), told)["mlm_distillation"]
+    assert abs(float(same)) < 1e-3
+    blind = objective(teacher.model.text(batch), told)["mlm_distillation"]
+    assert float(blind) > 10 * abs(float(same))
+    assert teacher.features(rows(words, 0)) == {}
+
+
+@pytest.mark.parametrize("arm", ["visual_token_mlm", "mlm_distillation"])
+def test_a_killed_run_goes_on(place: Path, clip_bert: Any, arm: str, tmp_path: Path) -> None:
+    given = config(place, arm)
+    if arm == "mlm_distillation":
+        given = distilling(place)
+    whole, resumed = whole_and_resumed(adapt, given, PACE, tmp_path, "model")
+    assert whole == resumed
+
+
+def test_bad_settings_are_named(place: Path, clip_bert: Any, tmp_path: Path) -> None:
+    def refused(told: AdaptConfig) -> str:
+        with pytest.raises(InputError) as error:
+            adapt(told, PACE, tmp_path / "no")
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    both = refused(config(place, "mlm+visual_token_mlm"))
+    assert both.startswith(
+        "--arm mlm+visual_token_mlm: mlm and visual_token_mlm both mask the text"
+    )
+    assert "--teacher" in refused(config(place, "visual_token_mlm", teacher=""))
+    assert "needs --teacher-images" in refused(config(place, "visual_token_mlm", teacher_images=""))
+    missing = refused(config(place, "mlm_distillation", save_joint=False))
+    assert missing.startswith("mlm_distillation needs --mlm-teacher FOLDER, the folder `joint`")
+    plain = refused(replace_settings(distilling(place), mlm_teacher=str(place / "student")))
+    assert "is no CLIP-BERT" in plain and plain.startswith("--mlm-teacher")
+    assert "no cross-modal model" in refused(replace_settings(distilling(place), save_joint=True))
+    roberta = homes.home(
+        tmp_path / "roberta", toys.roberta(len(toys.roberta_words())), toys.roberta_words()
+    )
+    other = refused(replace_settings(distilling(place), student=str(roberta)))
+    assert "its tokenizer has other tokens than the student's" in other
+    headless = tmp_path / "headless"
+    load_visual_token_encoder(clip_bert[0] / "joint").export(headless)
+    lacking = refused(replace_settings(distilling(place), mlm_teacher=str(headless)))
+    assert "has no masked-LM head" in lacking
+
+
+# -- inference -------------------------------------------------------------------------------------------------------
+
+
+def one_fact() -> VisualFact:
+    prompts = {"p": "a [MASK] dog", "q": "dog is [MASK]"}
+    return VisualFact("f", "dog", "colour", ("red", "blue"), np.array([1.0, 0]), "", prompts)
+
+
+@torch.no_grad()
+def test_explicit_inference_by_hand(place: Path, clip_bert: Any) -> None:
+    joint = clip_bert[0] / "joint"
+    fact = one_fact()
+    told, _ = score_by_fill_mask(joint, [fact], visual_token_clip=place / "clip")
+    empty, _ = score_by_fill_mask(joint, [fact])
+    implicit, _ = score_by_fill_mask(clip_bert[0] / "model", [fact])
+    for template in fact.prompts:
+        assert empty[0][template] == pytest.approx(implicit[0][template], abs=1e-5)
+        assert np.abs(told[0][template] - empty[0][template]).max() > 1e-4
+    words = AutoTokenizer.from_pretrained(place / "student")
+    clip, tokens = (
+        CLIPModel.from_pretrained(place / "clip"),
+        AutoTokenizer.from_pretrained(place / "clip"),
+    )
+    whole = AutoModelForMaskedLM.from_pretrained(clip_bert[0] / "model")
+    weights = load_file(joint / "visual_token.safetensors")
+    embeddings = whole.bert.embeddings
+    for template, prompt in fact.prompts.items():
+        for option, word in enumerate(fact.options):
+            count = len(words(word, add_special_tokens=False)["input_ids"])
+            masks = " ".join([words.mask_token] * count)
+            ids = words(prompt.replace("[MASK]", masks), return_tensors="pt")["input_ids"]
+            read = tokens(prompt, return_tensors="pt")
+            text = clip.text_model(**read).last_hidden_state[0, -1]
+            vector = weights["weight"] @ clip.text_projection(text) + weights["bias"]
+            states = torch.cat([embeddings(ids), embeddings.LayerNorm(vector)[None, None]], 1)
+            for layer in whole.bert.encoder.layer:
+                states = layer(states, None)
+                states = states[0] if isinstance(states, tuple) else states
+            logits = whole.cls(states[0, :-1][ids[0] == words.mask_token_id]).log_softmax(-1)
+            own = words(word, add_special_tokens=False)["input_ids"]
+            by_hand = float(np.mean([logits[i, token] for i, token in enumerate(own)]))
+            assert told[0][template][option] == pytest.approx(by_hand, abs=1e-3)
+
+
+def test_a_prompt_that_clip_cannot_read_whole_is_named(place: Path, clip_bert: Any) -> None:
+    long = replace(one_fact(), prompts={"p": f"a [MASK] dog {'on the beach ' * 6}"})
+    with pytest.raises(InputError, match="tokens too long for --visual-token-clip"):
+        score_by_fill_mask(clip_bert[0] / "joint", [long], visual_token_clip=place / "clip")
+
+
+def test_probe_facts_reads_both_modes(
+    place: Path, clip_bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toys, "WINDOW", 48)
+    clip = str(homes.teacher(tmp_path / "clip"))
+    row = {"item": "dog", "descriptor": "a", "label": "red"}
+    other = {"item": "cat", "descriptor": "a", "label": "blue"}
+    data = homes.put(tmp_path / "memory_colors.jsonl", f"{json.dumps(row)}\n{json.dumps(other)}\n")
+    joint = str(clip_bert[0] / "joint")
+    asked = ProbeFactsConfig(model=joint, data=str(data), modes=("fill-mask",))
+    implicit = PROBE_FACTS(asked, tmp_path / "implicit")
+    explicit = PROBE_FACTS(replace(asked, visual_token_clip=clip), tmp_path / "explicit")
+    assert implicit["fill-mask"]["relations"] != explicit["fill-mask"]["relations"]
+    for told, expected in (
+        (replace(asked, modes=("stroop",)), "only --modes fill-mask reads; pass its encoder"),
+        (replace(asked, modes=("stroop",), visual_token_clip=clip), "only fill-mask reads it"),
+        (
+            replace(asked, model=str(place / "student"), visual_token_clip=clip),
+            "is no CLIP-BERT, so it has no visual token; leave it out",
+        ),
+    ):
+        with pytest.raises(InputError, match=expected):
+            PROBE_FACTS(told, tmp_path / "no")
