@@ -58,7 +58,7 @@ OPTIONS["VokenClassification"] = {"control": "shuffled"}
 BATCHWISE = {"ClipContrastiveLoss", "FeatureDistillation", "TokenImageMatching"}
 BATCHWISE |= {"ContrastiveRepresentationDistillation", "NTXent"}
 BATCHWISE |= {"LexiContrastiveGrounding", "SimCSE", "MCSE"}
-BATCHWISE = {"ClipContrastiveLoss", "FeatureDistillation", "CaptionToImage", "GroundedSpace"}
+BATCHWISE |= {"CaptionToImage", "GroundedSpace"}
 """Objectives that compare a batch's samples with each other, as they stand."""
 
 

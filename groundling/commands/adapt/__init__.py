@@ -50,8 +50,9 @@ weights each step draws one file by weight; without weights all files are mixed.
     caption_settings: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, \
-match, clip_tokens, l1, contrastive, visual_token_mlm, mlm_distillation, td_text, td_words (with \
---word-selection random, since plain text has no image), or MODULE:NAME of your own."""
+match, clip_tokens, l1, contrastive, td_text, td_words (with --word-selection random, since plain \
+text has no image), one of another published method (docs/methods.md), e.g. lexi_contrastive or \
+voken_classification, or MODULE:NAME of your own."""
     masked_lm: bool = True
     """l1 and contrastive: also train masked LM, as the control does."""
     text_layout: Literal["auto", "lines", "blocks"] = "auto"
