@@ -126,12 +126,12 @@ def open_checkpoint(source: str | Path) -> OpenClipCheckpoint:
     )
 
 
-def load_open_clip_config(source: str | Path) -> CLIPConfig:
+def load_open_clip_config(source: str | Path) -> Any:
     """The configuration of a checkpoint as transformers' `CLIPConfig`; raises InputError if it is not supported."""
     return _hf_config(open_checkpoint(source))
 
 
-def load_open_clip(source: str | Path) -> CLIPModel:
+def load_open_clip(source: str | Path) -> Any:
     """Load a checkpoint as transformers' `CLIPModel`, in fp32.
 
     Raises InputError for an architecture that is not supported, and for weights that do not fit.
@@ -223,7 +223,7 @@ def _channels(value: Any, default: list[float], where: str) -> list[float]:
 # -- configuration -----------------------------------------------------------------------------------------------------
 
 
-def _hf_config(checkpoint: OpenClipCheckpoint) -> CLIPConfig:
+def _hf_config(checkpoint: OpenClipCheckpoint) -> Any:
     """The configuration in transformers' terms; raises InputError, naming the setting, if it is not supported."""
     part = _ConfigPart(checkpoint.source, "model_cfg", checkpoint.model)
     part.refuse_others(MODEL_KEYS)
@@ -233,7 +233,7 @@ def _hf_config(checkpoint: OpenClipCheckpoint) -> CLIPConfig:
         raise InputError(f"{checkpoint.source}: the image tower is a ResNet; {ONLY}")
     vision.refuse_others(VISION_KEYS, pool_type="tok")
     text.refuse_others(TEXT_KEYS, pool_type="argmax")
-    shared = {
+    shared: dict[str, Any] = {
         "hidden_act": "quick_gelu" if part.values.get("quick_gelu") else "gelu",
         "projection_dim": part.number("embed_dim"),
     }
