@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import homes
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForMaskedLM
 
+from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.models import open_clip
 from groundling.models.clip import load_clip_text_tower, load_frozen_clip
@@ -364,3 +366,16 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         check_model("open_clip:ViT-B-32/laion2b_s34b_b79k")
     with pytest.raises(InputError, match="expected open_clip:NAME/TAG"):
         check_model("open_clip:ViT-B-32")
+
+
+def test_adapt_learns_from_the_folder(tmp_path: Path) -> None:
+    teacher = write(tmp_path / "teacher", model_config())
+    student = homes.home(tmp_path / "student", toys.bert(len(homes.words())), homes.words())
+    text = homes.put(tmp_path / "text.txt", "\n".join(toys.sentences()) + "\n")
+    words = (
+        f"adapt --student {student} --teacher {teacher} --text {text} --arm contrastive --steps 2"
+    )
+    assert main([*words.split(), "--batch", "4", "--cpu", "--out", str(tmp_path / "run")]) == 0
+    losses = (tmp_path / "run" / "log.jsonl").read_text()
+    assert "contrastive" in losses
+    AutoModel.from_pretrained(tmp_path / "run" / "model")
