@@ -36,6 +36,7 @@ FUNCTIONS = (
     "pretrain",
     "probe",
     "probe_facts",
+    "probe_words",
     "push",
     "quickstart",
     "regions",

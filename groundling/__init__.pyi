@@ -826,7 +826,17 @@ def probe_facts(
     max_length: int = 64,
     out: Text = "runs/probe-facts",
 ) -> dict[str, Any]:
-    """Probe an encoder for visual facts: Memory Colors, CoDa, ViComTe."""
+    """Probe an encoder for visual facts: Memory Colors, CoDa, ViComTe, VEC, ImageNetVC, feature norms."""
+
+def probe_words(
+    *,
+    model: Text = "",
+    data: Texts = (),
+    template: Text = "{}",
+    max_length: int = 64,
+    out: Text = "runs/probe-words",
+) -> dict[str, Any]:
+    """Word similarity of an encoder by layer: MEN, SimLex, WordSim, SimVerb, RG-65."""
 
 def push(
     *,

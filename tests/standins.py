@@ -176,6 +176,13 @@ def looks(folder: Path) -> None:
         put(folder / f"coda/{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     templates = [{"name": "text-masked", "templates": ["This {object_areis_s} [MASK]."]}]
     put(folder / "coda/templates.yaml", json.dumps({"templates": templates}))
+    heavier = [{"obj1": "dog", "obj2": noun, "label": 1} for noun in ("cat", "ball")]
+    put(folder / "vec/mass.json", "".join(json.dumps(row) + "\n" for row in heavier))
+    rated = "dog\tcat\t5\ndog\tball\t2\ncat\tball\t1\n"
+    put(folder / "EN-RG-65.txt", rated)
+    header = "word1\tword2\tPOS\tSimLex999\n"
+    rated = "red\tblue\tA\t5\nred\tdog\tA\t2\nblue\tcat\tA\t1\n"
+    put(folder / "SimLex-999.txt", header + rated)
     counts = {noun: [number % 3, 1, *[0] * 9, number] for number, noun in enumerate(nouns)}
     put(folder / "vicomte/distributions/color-dist.jsonl", json.dumps(counts) + "\n")
 

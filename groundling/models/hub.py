@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,23 @@ HUB_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 """NAME or OWNER/NAME."""
 
 
+OPEN_CLIP = "open_clip:"
+"""Prefix of a checkpoint of open_clip's list."""
+LISTED = re.compile(r"open_clip:([\w.-]+)/([\w.-]+)")
+"""open_clip:NAME/TAG."""
+NO_OPEN_CLIP = "open_clip cannot be imported; install it: pip install 'groundling[open_clip]'"
+
+
+def parse_open_clip(source: str) -> tuple[str, str]:
+    """NAME and TAG of open_clip:NAME/TAG; raises InputError for another form."""
+    parts = LISTED.fullmatch(source)
+    if parts is None:
+        raise InputError(
+            f"{source}: expected {OPEN_CLIP}NAME/TAG, e.g. {OPEN_CLIP}ViT-B-32/laion2b_s34b_b79k"
+        )
+    return parts[1], parts[2]
+
+
 def is_adapter(source: str) -> bool:
     """Whether a folder was written by `ClipFusionAdapter.export`."""
     return (Path(source) / ADAPTER).exists()
@@ -100,6 +118,11 @@ def has_cnn(source: str) -> bool:
 
 def check_model(source: str) -> None:
     """Raises InputError if a source is no model folder, and no model on the hub or in its cache."""
+    if source.startswith(OPEN_CLIP):
+        parse_open_clip(source)
+        if find_spec("open_clip") is None:
+            raise InputError(f"{source}: {NO_OPEN_CLIP}")
+        return
     folder = Path(source)
     if folder.is_file():
         raise InputError(f"{source}: is a file; expected a model folder or a hub id")

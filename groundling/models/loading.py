@@ -14,7 +14,9 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
+    AutoModel,
     AutoTokenizer,
+    CLIPModel,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
@@ -22,6 +24,13 @@ from transformers.utils import logging as hf_logging
 
 from groundling.core.errors import InputError
 from groundling.models.hub import describe_load_error, local_only
+from groundling.models.open_clip import (
+    is_open_clip,
+    load_open_clip,
+    load_open_clip_config,
+    load_open_clip_processor,
+    load_open_clip_tokenizer,
+)
 from groundling.models.sentence_modules import encoder_folder
 from groundling.runs.folder import read_object
 from groundling.runs.hashing import sha256_of
@@ -73,6 +82,8 @@ def library_errors(source: str | Path, message: str) -> Iterator[None]:
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """Load a tokenizer from a hub id or folder; raises InputError if there is none."""
+    if is_open_clip(source):
+        return load_open_clip_tokenizer(source)
     expected = "expected tokenizer.json or the family's vocabulary files beside the weights"
     with library_errors(source, f"no tokenizer could be loaded; {expected}"):
         tokenizer = AutoTokenizer.from_pretrained(
@@ -86,7 +97,14 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
 
 
 def load_config(source: str | Path) -> Any:
-    """Load a model's configuration from a hub id or folder; raises InputError if there is none."""
+    """Load a model's configuration from a hub id or folder; raises InputError if there is none.
+
+    A checkpoint in open_clip's format has the configuration of the `CLIPModel` that it becomes.
+    """
+    if is_open_clip(source):
+        config = load_open_clip_config(source)
+        _refuse_giants(source, config.to_dict())
+        return config
     place = encoder_folder(source)
     if Path(place).is_dir() and not (Path(place) / "config.json").exists():
         raise InputError(f"{source}: not a model folder, config.json is missing")
@@ -131,7 +149,11 @@ def model_type(source: str | Path) -> str:
 
     Raises InputError if there is no model.
     """
-    if Path(source).is_dir() and not (Path(source) / "config.json").exists():
+    if (
+        not is_open_clip(source)
+        and Path(source).is_dir()
+        and not (Path(source) / "config.json").exists()
+    ):
         return ""
     return str(load_config(source).model_type)
 
@@ -141,6 +163,8 @@ def precision_note(source: str | Path) -> list[str]:
 
     Rounding trained weights would undo small updates, and the saved model would differ from the evaluated one.
     """
+    if is_open_clip(source):
+        return []
     if Path(source).is_dir() and not (Path(encoder_folder(source)) / "config.json").exists():
         return []
     stored = str(load_config(source).dtype).removeprefix("torch.")
@@ -158,6 +182,14 @@ def load_weights(model_class: Any, source: str | Path) -> Any:
     Pickled weights are never opened.
     """
     load_config(source)
+    if is_open_clip(source):
+        if model_class not in (AutoModel, CLIPModel):
+            raise InputError(
+                f"{source}: a CLIP in open_clip's format; expected a model for {model_class.__name__}"
+            )
+        clip = load_open_clip(source)
+        _check_finite(clip, source)
+        return clip
     place = encoder_folder(source)
     _refuse_pickles(Path(place))
     _check_shards(Path(place))
@@ -222,6 +254,8 @@ def load_processor(source: str | Path) -> Any:
 
     Raises InputError if there is none.
     """
+    if is_open_clip(source):
+        return load_open_clip_processor(source)
     message = "no image processor found: preprocessor_config.json is missing or damaged"
     with library_errors(source, message):
         processor = AutoImageProcessor.from_pretrained(

@@ -399,5 +399,5 @@ class ExtraObjectiveSettings(Settings):
     objectives: tuple[str, ...] = ()
     """Auxiliary objectives, by name, e.g. contrastive, or MODULE:NAME of your own."""
     teacher: Annotated[str, InputKind.WEIGHTS] = ""
-    """Frozen teacher of the auxiliary objectives: hub id or folder of a CLIP-like model, or \
-MODULE:NAME of your own."""
+    """Frozen teacher of the auxiliary objectives: hub id or folder of a CLIP-like model, \
+open_clip:NAME/TAG, or MODULE:NAME of your own."""

@@ -68,6 +68,7 @@ CASES = [
     ("push gone --to me/it", "--run gone: no such folder"),
     ("probe --model model --data gone", "--data gone: no such folder"),
     ("probe-facts --model model --data gone.jsonl", "--data gone.jsonl: no such file"),
+    ("probe-words --model model --data gone.txt", "--data gone.txt: no such file"),
     ("pairs --model model --data gone", "--data gone: no such file"),
     ("winoground --model model --data gone", "--data gone: no such file"),
     (

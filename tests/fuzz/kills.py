@@ -105,6 +105,7 @@ def _looking(shelf: Path) -> dict[str, str]:
         "pairs": f"pairs --model {shelf}/control/model --data {shelf}/my_pairs.csv --cpu",
         "probe-facts": f"probe-facts --model {shelf}/bert-base-uncased --modes linear "
         f"--data {shelf}/coda/annotations.jsonl",
+        "probe-words": f"probe-words --model {shelf}/bert-base-uncased --data {shelf}/EN-RG-65.txt",
         "similarity": f"similarity --model {shelf}/bert-base-uncased --other {shelf}/control/model",
         "grounded": f"grounded --base {shelf}/learned --other {shelf}/others {rte} {counted}",
         "ensemble": f"ensemble {shelf}/learned {shelf}/others {rte}",

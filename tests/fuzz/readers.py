@@ -75,9 +75,11 @@ from groundling.studies.clip_td import shift as implicit
 from groundling.studies.clip_td.explicit_mitigation import WordNet
 from groundling.studies.clip_td.shortcut_mitigation import read_losses
 from groundling.studies.clip_td.vcr_files import read_lines
+from groundling.studies.knowledge.fact_files import open_facts
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
 from groundling.studies.knowledge.winoground import read_winoground
+from groundling.studies.knowledge.word_similarity import read_word_pairs
 from groundling.studies.worlds.probe import read_nouns
 from groundling.studies.worlds.tasks import questions_in
 from groundling.studies.xdbert.grounded import (
@@ -1071,6 +1073,12 @@ def _probes(shelf: LazyFixture) -> dict[str, Reader]:
     memory = [
         {"descriptor": "the color of", "item": f"a {n}", "label": n} for n in ("red", "black")
     ]
+    masses = [{"obj1": "anvil", "obj2": n, "label": 1} for n in ("pin", "pen")]
+    positions = [
+        {"text": "A cook opens it.", "obj_a": "cook", "obj_b": n, "label": 2}
+        for n in ("tin", "jar")
+    ]
+    norms = "feature type\tconcept\tfeature\tpf\nvisual perceptual\towl\tis red\t9\n"
     own = table(("good", "bad"), ("a red dog", "dog red a"), ("a cat", "cat a"))
     parses = "# text = They see dogs.\n1\tThey\tthey\tPRON\tPRP\t_\t2\tnsubj\t_\t_\n"
     parses += "2\tsee\tsee\tVERB\tVB\t_\t0\troot\t_\t_\n3\tdogs\tdog\tNOUN\tNNS\t_\t2\tobj\t_\tSpaceAfter=No\n"
@@ -1091,6 +1099,31 @@ def _probes(shelf: LazyFixture) -> dict[str, Reader]:
                 rows_of({name: [*counts, *[0] * 9] for name, counts in nouns.items()}),
             ),
             lambda place: open_visual_facts(place / "distributions/color-dist.jsonl"),
+        ),
+        "VEC": Reader(
+            written("mass.json", rows_of(*masses)),
+            lambda place: open_facts(place / "mass.json"),
+            checked=False,
+        ),
+        "spatial commonsense": Reader(
+            written("data.json", rows_of(*positions)),
+            lambda place: open_facts(place / "data.json"),
+            checked=False,
+        ),
+        "ImageNetVC": Reader(
+            written("color.csv", table(("question", "answer"), ("What hue?", "red"))),
+            lambda place: open_facts(place / "color.csv"),
+            checked=False,
+        ),
+        "feature norms": Reader(
+            written("norms.dat", norms),
+            lambda place: open_facts(place / "norms.dat"),
+            checked=False,
+        ),
+        "word similarity": Reader(
+            written("pairs.txt", "dog\tcat\t5.5\ndog\tball\t2\ncat\tball\t1\n"),
+            lambda place: read_word_pairs(place / "pairs.txt"),
+            checked=False,
         ),
         "BLiMP": Reader(copied(shelf.shop, "blimp"), read_minimal_pairs),
         "EWoK": Reader(copied(shelf.shop, "ewok"), read_minimal_pairs),

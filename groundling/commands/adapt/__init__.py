@@ -40,8 +40,8 @@ class AdaptConfig(Settings):
     student: Annotated[str, InputKind.WEIGHTS] = ""
     """Text encoder: hub id or folder, with its tokenizer."""
     teacher: Annotated[str, InputKind.WEIGHTS] = ""
-    """CLIP-like teacher: hub id or folder, with its tokenizer, or MODULE:NAME of your own; the \
-arm `mlm` needs none."""
+    """CLIP-like teacher: hub id or folder, with its tokenizer, open_clip:NAME/TAG, or MODULE:NAME of \
+your own; the arm `mlm` needs none."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
     """Training texts, each FILE or FILE=WEIGHT: plain text, also compressed (.gz, .zst) or in a \
 .parquet file (column `text`, or its only column), or captions in any file or folder that \

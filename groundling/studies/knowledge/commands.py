@@ -1,4 +1,4 @@
-"""Commands and settings of the knowledge study: visual facts, minimal pairs, Winoground."""
+"""Commands and settings of the knowledge study: visual facts, word similarity, minimal pairs, Winoground."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class ProbeFactsConfig(Settings):
     """CLIP-BERT: CLIP-like model, hub id or folder, whose text vector of each prompt, with its \
 [MASK], is the visual token (the paper's explicit mode); empty: there is no visual token."""
     data: Annotated[str, InputKind.PATH, required] = ""
-    """File of Memory Colors, CoDa (or its raw annotations.jsonl) or ViComTe, or a world's \
+    """File of Memory Colors, CoDa (or its raw annotations.jsonl), ViComTe, VEC, spatial commonsense, \
+ImageNetVC or feature norms (CSLB, McRae, Visual Property Norms' queries), or a world's \
 probes/knowledge.jsonl."""
     modes: tuple[str, ...] = ("fill-mask", "embedding", "stroop")
     """Probes: fill-mask (needs a masked-LM head), embedding, stroop, or linear (ridge regression, \
@@ -40,9 +41,9 @@ averaged over templates."""
 
 def probe_facts_inputs(config: ProbeFactsConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
-    from groundling.studies.knowledge.visual_facts import open_visual_facts
+    from groundling.studies.knowledge.fact_files import open_facts
 
-    beside = open_visual_facts(config.data).companion_files
+    beside = open_facts(config.data).companion_files
     own = {f"data:{path.name}": path for path in beside}
     given = {"model": config.model, "visual_token_clip": config.visual_token_clip}
     return {**given, "data": config.data, **own}
@@ -50,13 +51,48 @@ def probe_facts_inputs(config: ProbeFactsConfig) -> Inputs:
 
 PROBE_FACTS = Command(
     "probe-facts",
-    "probe an encoder for visual facts: Memory Colors, CoDa, ViComTe",
+    "probe an encoder for visual facts: Memory Colors, CoDa, ViComTe, VEC, ImageNetVC, feature norms",
     "groundling.studies.knowledge.probe_facts:probe_facts",
     {"_own": ProbeFactsConfig()},
     title="Knowledge: what an encoder knows",
     example="groundling probe-facts --model bert-base-uncased --data coda/annotations.jsonl --out runs/ask",
     common_flags="model data modes",
     output=ResumableRun(probe_facts_inputs),
+)
+
+
+@dataclass(frozen=True)
+class ProbeWordsConfig(Settings):
+    """Word similarity of an encoder, layer by layer."""
+
+    model: Annotated[str, InputKind.MODEL, required] = ""
+    """Text encoder or CLIP-like model: hub id or folder."""
+    data: Annotated[tuple[str, ...], InputKind.PATH, required] = ()
+    """Files of rated word pairs: MEN, SimLex-999, WordSim-353, SimVerb-3500, RG-65, or your own with \
+two words and a rating per line."""
+    template: str = "{}"
+    """Text in which a word, {}, is read; its state is the mean over its tokens."""
+    max_length: Annotated[int, at_least(0)] = 64
+    """Maximum tokens per text; a longer text is an error."""
+
+
+def probe_words_inputs(config: ProbeWordsConfig) -> Inputs:
+    """Inputs whose hashes identify a run."""
+    return {"model": config.model, **{f"data:{path}": path for path in config.data}}
+
+
+PROBE_WORDS = Command(
+    "probe-words",
+    "word similarity of an encoder by layer: MEN, SimLex, WordSim, SimVerb, RG-65",
+    "groundling.studies.knowledge.word_similarity:probe_words",
+    {"_own": ProbeWordsConfig()},
+    title="Knowledge: what an encoder knows",
+    example="groundling probe-words --model bert-base-uncased --data MEN_dataset_natural_form_full "
+    "SimLex-999.txt --out runs/words",
+    common_flags="model data template",
+    prints_output=True,
+    output=ResumableRun(probe_words_inputs),
+    formatter="groundling.studies.knowledge.word_similarity:format_words",
 )
 
 
@@ -157,6 +193,7 @@ WINOGROUND = Command(
 
 COMMANDS = (
     PROBE_FACTS,
+    PROBE_WORDS,
     PAIRS,
     WINOGROUND,
 )

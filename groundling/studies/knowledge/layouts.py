@@ -10,8 +10,8 @@ from pathlib import Path
 from groundling.check.checked_folder import CheckedFolder, CheckReport, DataLayout, LayoutMatch
 from groundling.data.captions.files import header_of
 from groundling.data.tables import TABLES, separator_note
+from groundling.studies.knowledge.fact_files import open_facts
 from groundling.studies.knowledge.minimal_pairs import BLIMP, ENDINGS, EWOK, OWN, read_minimal_pairs
-from groundling.studies.knowledge.visual_facts import open_visual_facts
 
 PAIRS = {"BLiMP": BLIMP, "EWoK": EWOK, "your own": OWN}
 """Fields that identify a file of pairs; BabyLM's supplement has BLiMP's."""
@@ -80,7 +80,7 @@ def find_visual_facts(place: CheckedFolder, report: CheckReport) -> LayoutMatch 
 
 def _facts(path: Path, name: str) -> tuple[Path, str]:
     """A file of facts, and a line about its content."""
-    file = open_visual_facts(path)
+    file = open_facts(path)
     relations = Counter(fact.relation for fact in file.facts)
     counts = ", ".join(f"{relation}: {count:,}" for relation, count in relations.items())
     left_out = [f"{reason}: {count:,}" for reason, count in file.left_out.items() if count]

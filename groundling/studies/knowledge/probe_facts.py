@@ -21,6 +21,8 @@ from groundling.core.rng import generator
 from groundling.runs.run import Run
 from groundling.stats.resampling import bootstrap_sums, interval
 from groundling.studies.knowledge.commands import ProbeFactsConfig
+from groundling.studies.knowledge.fact_files import describe_set, open_facts
+from groundling.studies.knowledge.feature_norms import mean_average_precision
 from groundling.studies.knowledge.probing_modes import (
     OptionScores,
     ProbeNotes,
@@ -29,7 +31,7 @@ from groundling.studies.knowledge.probing_modes import (
     score_by_fill_mask,
     score_by_stroop,
 )
-from groundling.studies.knowledge.visual_facts import VisualFact, open_visual_facts
+from groundling.studies.knowledge.visual_facts import VisualFact
 from groundling.training.evaluation import EvaluationOutput
 
 # Can a linear map predict people's answers about a noun from its state? Ridge regression, folds
@@ -250,8 +252,8 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
         raise InputError(
             f"--visual-token-clip {config.visual_token_clip}: only fill-mask reads it; pass --modes fill-mask"
         )
-    facts, left_out, _ = open_visual_facts(config.data)
-    result: dict[str, Any] = {"facts": len(facts), "left_out": left_out}
+    facts, left_out, _, set_name = open_facts(config.data)
+    result: dict[str, Any] = {"facts": len(facts), "left_out": left_out, **describe_set(set_name)}
     for mode in config.modes:
         scores = MODES[mode](config, facts)
         _predictions(facts, scores.outputs).write(run.folder / f"predictions_{mode}.jsonl")
@@ -372,6 +374,8 @@ def summarize_relation(
 ) -> dict[str, Any]:
     """`score_answers` by template, their mean, the best (selected on these facts), averaged scores.
 
+    Of feature norms, `map` is `mean_average_precision` of averaged scores.
+
     `chance`: accuracy of a random guess among each fact's options. `majority`: accuracy of the most
     frequent answer; NaN if facts differ in their options. `logs` as in `score_answers`.
     """
@@ -388,11 +392,16 @@ def summarize_relation(
     mean = {}
     for measure in templates[best]:
         mean[measure] = float(np.mean([values[measure] for values in templates.values()]))
+    averaged = average_templates(answers)
+    precision = {}
+    if all(fact.frequencies is not None for fact in facts):
+        precision = {"map": mean_average_precision(facts, averaged)}
     return {
+        **precision,
         "facts": len(facts),
         "chance": float(np.mean([_best(fact).mean() for fact in facts])),
         "majority": _majority(facts),
-        "averaged_scores": score_answers(facts, average_templates(answers), logs),
+        "averaged_scores": score_answers(facts, averaged, logs),
         "mean": mean,
         "best": {"template": best, **templates[best]},
         "templates": templates,

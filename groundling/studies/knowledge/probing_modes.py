@@ -46,6 +46,10 @@ ProbeNotes = dict[str, str | list[str]]
 """Notes on the answers by name: `head`, `several_tokens`, `unknown_tokens` of `fill_mask`."""
 BATCH = 64
 """Texts per batch."""
+PORTION = 50_000
+"""Number of filled prompts that are in memory at once; feature norms have hundreds of options."""
+MOST_SPANS = 200_000
+"""Maximum number of texts whose embeddings are in memory at once."""
 T = TypeVar("T")
 SLOT = "{}"
 """The place of the noun in a frame."""
@@ -92,6 +96,10 @@ def score_by_stroop(
     for fact in facts:
         for prompt in fact.prompts.values():
             spans += [fill_prompt(prompt, word) for word in ("", *fact.options)]
+        if len(spans) > MOST_SPANS:
+            raise InputError(
+                f"--modes stroop: the data has more than {MOST_SPANS:,} prompts with an option; leave the mode out"
+            )
     vectors = make_embedder(source, max_length)(spans)
     answers = []
     for fact in facts:
@@ -163,24 +171,43 @@ def score_by_fill_mask(
     than `max_length` tokens.
     """
     model, text, head, origin = _load_with_head(source, visual_token_clip)
-    questions = _questions(facts)
-    masked = _mask(questions, text, max_length)
     windows = model.inputs(max_length)[1]
-    if windows is not None:
-        masked = _with_prompts(
-            masked, [facts[one.fact].prompts[one.template] for one in questions], windows
-        )
-    answers: OptionScores = []
-    for fact in facts:
-        answers.append({template: np.empty(len(fact.options)) for template in fact.prompts})
     mask_id = mask_id_of(text.tokenizer, f"; {NO_MLM_HEAD}")
-    for numbers, logs in _log_probabilities(model, head, masked, mask_id):
-        for number in numbers:
-            question = questions[number]
-            tokens = masked[number].tokens
-            mean = logs[np.arange(len(tokens)), tokens].mean()
-            answers[question.fact][question.template][question.option] = mean
-    return answers, {"head": origin, **_token_notes(questions, masked, text)}
+    answers: OptionScores = []
+    several: set[str] = set()
+    unknown: set[str] = set()
+    for some in _in_portions(facts):
+        questions = _questions(some)
+        masked = _mask(questions, text, max_length)
+        if windows is not None:
+            prompts = [some[one.fact].prompts[one.template] for one in questions]
+            masked = _with_prompts(masked, prompts, windows)
+        scores: OptionScores = [
+            {template: np.empty(len(fact.options)) for template in fact.prompts} for fact in some
+        ]
+        for numbers, logs in _log_probabilities(model, head, masked, mask_id):
+            for number in numbers:
+                question = questions[number]
+                tokens = masked[number].tokens
+                mean = logs[np.arange(len(tokens)), tokens].mean()
+                scores[question.fact][question.template][question.option] = mean
+        answers += scores
+        _note_tokens(questions, masked, text, several, unknown)
+    notes = {"several_tokens": sorted(several), "unknown_tokens": sorted(unknown)}
+    return answers, {"head": origin, **notes}
+
+
+def _in_portions(facts: Sequence[VisualFact]) -> Iterator[Sequence[VisualFact]]:
+    """The facts in order, in portions of at most `PORTION` filled prompts, or of one fact."""
+    start = 0
+    count = 0
+    for number, fact in enumerate(facts):
+        own = len(fact.prompts) * len(fact.options)
+        if number > start and count + own > PORTION:
+            yield facts[start:number]
+            start, count = number, 0
+        count += own
+    yield facts[start:]
 
 
 def _load_with_head(
@@ -286,18 +313,20 @@ def _sharing(masked: Sequence[_MaskedPrompt]) -> list[list[int]]:
     return list(same.values())
 
 
-def _token_notes(
-    questions: Sequence[_FilledPrompt], masked: Sequence[_MaskedPrompt], text: TextEncoder
-) -> ProbeNotes:
-    several = set()
-    unknown = set()
+def _note_tokens(
+    questions: Sequence[_FilledPrompt],
+    masked: Sequence[_MaskedPrompt],
+    text: TextEncoder,
+    several: set[str],
+    unknown: set[str],
+) -> None:
+    """Add the options of several tokens, and of unknown ones."""
     for question, masked_prompt in zip(questions, masked, strict=True):
         option = question.filled.words
         if len(masked_prompt.tokens) > 1:
             several.add(option)
         if text.tokenizer.unk_token_id in masked_prompt.tokens:
             unknown.add(option)
-    return {"several_tokens": sorted(several), "unknown_tokens": sorted(unknown)}
 
 
 # -- words and their states --------------------------------------------------------------------------------------------

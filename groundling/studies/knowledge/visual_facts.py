@@ -96,6 +96,8 @@ class VisualFact:
     """The file's group of the fact: Single, Multi, Any; in a world, the noun's split."""
     prompts: dict[str, str] = field(default_factory=dict)
     """Sentences with one `[MASK]`, by template name."""
+    frequencies: np.ndarray | None = None
+    """(options,) float: how many people named each option; feature norms alone have it."""
 
 
 class FactsFile(NamedTuple):
@@ -106,12 +108,14 @@ class FactsFile(NamedTuple):
     """Number of lines or subjects left out, by reason."""
     companion_files: tuple[Path, ...] = ()
     """Companion files that were read too."""
+    set_name: str = ""
+    """The published set that the file belongs to; empty: none."""
 
 
 def open_visual_facts(path: str | Path) -> FactsFile:
     """The facts of a file, see `read_visual_facts`, and counts of what was left out."""
     if not is_raw_coda(path):
-        return FactsFile(read_visual_facts(path), {})
+        return FactsFile(read_visual_facts(path), {}, set_name=_set_name(Path(path)))
     objects, left_out = read_coda(path)
     facts = []
     for coda_object in objects:
@@ -128,7 +132,27 @@ def open_visual_facts(path: str | Path) -> FactsFile:
                 coda_object.prompts,
             )
         )
-    return FactsFile(facts, left_out, companion_files(path))
+    return FactsFile(facts, left_out, companion_files(path), "coda")
+
+
+def _set_name(path: Path) -> str:
+    """The published set of a file that is no raw CoDa, by its first line; empty for a world's."""
+    (_, row), *_ = read_json_lines(path, ())
+    fields = set(row)
+    lists = all(isinstance(value, list) for value in row.values())
+    if not lists and {"item", "label"} <= fields:
+        return "memory-colors"
+    if not lists and "class_id" in fields:
+        return "" if "relation" in fields else "coda"
+    return f"vicomte/{_relation_name(path)}"
+
+
+def _relation_name(path: Path) -> str:
+    """The last part of a path that names a relation, `wiki-` included; empty without one."""
+    for part in (path.name.split("-dist")[0], *reversed(path.parts[:-1])):
+        if part.removeprefix("wiki-") in TEMPLATES:
+            return part
+    return ""
 
 
 def read_visual_facts(path: str | Path) -> list[VisualFact]:
@@ -318,11 +342,9 @@ class _FactLine:
 
     def _relation(self) -> str:
         """The last part of the path that names a relation: `wiki-color/`, `size_larger/`, `shape-dist.jsonl`."""
-        file = self.path.name.split("-dist")[0]
-        for part in (file, *reversed(self.path.parts[:-1])):
-            name = part.removeprefix("wiki-")
-            if name in TEMPLATES:
-                return name
+        name = _relation_name(self.path).removeprefix("wiki-")
+        if name:
+            return name
         self.fail(
             f"ViComTe's lines do not name their relation; expected one of {', '.join(TEMPLATES)} in the path"
         )

@@ -240,7 +240,7 @@ def raw(folder: Path, answers: Any = None, things: Any = None, templates: str = 
 
 
 def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
-    facts, left_out, beside = open_visual_facts(raw(tmp_path))
+    facts, left_out, beside, _ = open_visual_facts(raw(tmp_path))
     apple, goggle = facts
     # The third contradicts the other two; a constant answer contradicts none.
     assert dict(zip(COLOURS, apple.target, strict=True)) == pytest.approx(
