@@ -133,13 +133,10 @@ def render(attributes: VisualAttributes, fit: int, cell: int) -> RenderedObject:
 
 
 def colours(rng: Generator, attributes: VisualAttributes) -> tuple[np.ndarray, np.ndarray]:
-    """A grey wash and a dark ink, both slightly tinted.
-
-    Both are darker than every background: if one were lighter, fill would invert what shows the body.
-    """
-    wash = np.array(125 + rng.uniform(-12, 12, 3), dtype=np.float32)
+    """A light paper and a dark ink, both slightly tinted; backgrounds are between them."""
+    paper = np.array(244 + rng.uniform(-10, 10, 3), dtype=np.float32)
     ink = np.array(rng.uniform(0, 40, 3), dtype=np.float32)
-    return wash, ink
+    return paper, ink
 
 
 def _body(body: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -231,7 +228,7 @@ PICTOGRAMS = WorldFamily(
     prompts=("{} ka [MASK] is .", "{} [MASK] ka shown ."),
     word_classes={"particle": PARTICLES, "noun": PERSONS},
     noun_names=noun_names,
-    background=215,
+    background=130,
     render=render,
     colours=colours,
 )
