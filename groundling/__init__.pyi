@@ -236,6 +236,7 @@ def data_make_tasks(
 
 def data_make_world(
     *,
+    family: Text = "objects",
     seed: int = 0,
     nouns: int = 162,
     dev_nouns: int = 18,
@@ -849,6 +850,7 @@ def push(
 
 def quickstart(
     *,
+    family: Text = "objects",
     seed: int = 0,
     processes: int = 2,
     full: bool = False,

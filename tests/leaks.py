@@ -11,13 +11,17 @@ import numpy as np
 
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.studies.worlds.language import ATTRIBUTES
+from groundling.studies.worlds.commands import WorldConfig
+from groundling.studies.worlds.families import find_family
 
 
-def leaks(folder: str | os.PathLike) -> dict[str, float]:
+def leaks(folder: str | os.PathLike, captions: bool = False) -> dict[str, float]:
     """How far the text gives the nouns' attributes away, from the files alone; all but the null should be near 0.
 
-    `adjacent`: share of noun mentions next to an attribute word; `predicated`: share of lines `the NOUN is ATTRIBUTE`;
+    Reads the corpus, or the `captions` of the training images.
+
+    `adjacent`: share of noun mentions next to an attribute word; `predicated`: share of lines that begin as
+    the probe "truth";
     `cooccurrence`: accuracy above the majority's, mean of the attributes, of a ridge classifier that reads how often a
     noun shares a sentence with each attribute word, one noun left out at a time; `cooccurrence_null`: 95th percentile
     of the same with the nouns' attributes permuted.
@@ -25,18 +29,28 @@ def leaks(folder: str | os.PathLike) -> dict[str, float]:
     path = Path(folder) / "world.json"
     if not path.is_file():
         raise InputError(f"{path} is missing; expected a folder written by World.write")
-    nouns = json.loads(path.read_text(encoding="utf-8"))["nouns"]
-    lines = (Path(folder) / "corpus" / "train.txt").read_text(encoding="utf-8").splitlines()
+    about = json.loads(path.read_text(encoding="utf-8"))
+    nouns = about["nouns"]
+    attributes = about["attributes"]
+    if captions:
+        content = json.loads((Path(folder) / "captions_train.json").read_text(encoding="utf-8"))
+        lines = [annotation["caption"] for annotation in content["annotations"]]
+    else:
+        lines = (Path(folder) / "corpus" / "train.txt").read_text(encoding="utf-8").splitlines()
     index = {noun["name"]: i for i, noun in enumerate(nouns)}
-    words = {word: i for i, word in enumerate(itertools.chain(*ATTRIBUTES.values()))}
+    words = {word: i for i, word in enumerate(itertools.chain(*attributes.values()))}
+    truth = find_family(about["config"].get("family", WorldConfig.family)).truth
+    statements = {
+        tuple(truth.format(noun=noun, value=word).removesuffix(" .").split())
+        for noun, word in itertools.product(index, words)
+    }
+    length = len(next(iter(statements)))
     counts = np.zeros((len(nouns), len(words)))
     mentions = 0
     adjacent = 0
     predicated = 0
     for tokens in map(str.split, lines):
-        match tokens:
-            case ["the", noun, "is", word, *_]:
-                predicated += noun in index and word in words
+        predicated += tuple(tokens[:length]) in statements
         told = [words[token] for token in tokens if token in words]
         for i, token in enumerate(tokens):
             if token in index:
@@ -44,7 +58,7 @@ def leaks(folder: str | os.PathLike) -> dict[str, float]:
                 adjacent += any(word in words for word in tokens[max(i - 1, 0) : i + 2])
                 np.add.at(counts[index[token]], told, 1)
     labels = []
-    for attribute, values in ATTRIBUTES.items():
+    for attribute, values in attributes.items():
         labels.append(np.array([values.index(noun[attribute]) for noun in nouns]))
     hat = _hat(counts)
     null = []

@@ -261,7 +261,9 @@ def resolve(folder: str, kind: type[T], name: str) -> T:
 def kind_name(folder: str) -> str:
     """The word for an object of a sub-package in messages."""
     word = folder.rpartition(".")[2]
-    return {"vision_language": "architecture"}.get(word, word.rstrip("s").replace("_", " "))
+    return {"vision_language": "architecture", "families": "family"}.get(
+        word, word.rstrip("s").replace("_", " ")
+    )
 
 
 def resolve_builtin(folder: str, kind: type[T], name: str) -> T:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from groundling.command_line import Command
+from groundling.command_line.registered_names import check_name
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
 from groundling.settings.fields import (
@@ -28,8 +29,11 @@ DEV_IMAGES = 10**9
 
 @dataclass(frozen=True)
 class WorldConfig(Settings):
-    """Size and seed of a rendered world."""
+    """Family, size and seed of a rendered world."""
 
+    family: str = "objects"
+    """What nouns look like and how text speaks of them: objects (coloured shapes, English), \
+pictograms (line drawings, another grammar), or MODULE:NAME of your own `WorldFamily`."""
     seed: Annotated[int, at_least(0, below=DEV_IMAGES)] = 0
     """Seed of everything: nouns, attributes, scenes, sentences."""
     nouns: Annotated[int, between(4, 1000)] = 162
@@ -66,6 +70,21 @@ image."""
             )
 
 
+def check_family(config: WorldConfig) -> None:
+    """Raises InputError for an unknown family."""
+    check_name("families", "WorldFamily", config.family)
+
+
+def check_task_family(config: WorldConfig) -> None:
+    """Raises InputError for a family without vision-and-language data sets."""
+    check_family(config)
+    if config.family != WorldConfig.family:
+        raise InputError(
+            f"--world.family {config.family}: the six data sets speak of the family {WorldConfig.family} only; "
+            "`groundling data make-world` writes other families"
+        )
+
+
 DATA_WORLD = Command(
     "data make-world",
     "render a world whose nouns have visual attributes that only images show",
@@ -73,7 +92,8 @@ DATA_WORLD = Command(
     {"_own": WorldConfig()},
     title="Worlds: the rendered world and the quickstart",
     example="groundling data make-world --out runs/world",
-    common_flags="seed scenes sentences stated-rate",
+    common_flags="family seed scenes sentences stated-rate",
+    validate=lambda config, out: check_family(config),
     prints_output=True,
     out_help="Output folder for the data: new or empty, or an older output of this command, whose files "
     "are replaced.",
@@ -104,6 +124,7 @@ DATA_TASKS = Command(
     title="Worlds: the rendered world and the quickstart",
     example="groundling data make-tasks --out runs/vision",
     common_flags="limit-train limit-dev shortcut world.seed",
+    validate=lambda tasks, world, out: check_task_family(world),
     prints_output=True,
     out_help="Output folder for the data: new or empty, or an older output of this command, whose files "
     "are replaced.",
@@ -159,6 +180,8 @@ PROBE = Command(
 class QuickstartConfig(Settings):
     """The whole pipeline on a rendered world, offline, from nothing."""
 
+    family: str = "objects"
+    """Family of the world: objects, pictograms, or MODULE:NAME of your own `WorldFamily`."""
     seed: Annotated[int, at_least(0)] = 0
     """Seed of the world, its scenes and the weights."""
     processes: Annotated[int, at_least(1)] = 2
@@ -179,7 +202,8 @@ QUICKSTART = Command(
     {"_own": QuickstartConfig()},
     title="Worlds: the rendered world and the quickstart",
     example="groundling quickstart",
-    common_flags="full seed processes",
+    common_flags="full family seed processes",
+    validate=lambda config, out: check_name("families", "WorldFamily", config.family),
     prints_output=True,
     output=ResumableRun(ignored_settings=("processes",), extendable=True),
 )

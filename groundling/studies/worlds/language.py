@@ -1,4 +1,4 @@
-"""The language of a rendered world: nouns, attributes, categories, templates, sentences, and questions.
+"""Nouns, sentences and questions of a rendered world, in the language of its family.
 
 Nouns are invented names with visual attributes, categories and splits, as balanced as their count allows.
 """
@@ -13,85 +13,7 @@ import numpy as np
 from numpy.random import Generator
 
 from groundling.core.rng import generator
-
-ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "colour": ("red", "green", "blue", "yellow", "purple", "pink"),
-    "shape": ("round", "square", "bent", "tall", "hollow", "flat"),
-    "size": ("small", "large"),
-    "texture": ("plain", "striped", "dotted"),
-}
-"""Values by attribute; all tuples of visual attributes have this order."""
-SPOKEN = (2, 0, 3, 1)
-"""Attribute numbers in the order of English adjectives: size, colour, texture, shape."""
-SHAPE = list(ATTRIBUTES).index("shape")
-OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
-"""The inverse of each relation."""
-RELATIONS = tuple(OPPOSITE)
-THINGS = {
-    "block": "blocks",
-    "toy": "toys",
-    "ball": "balls",
-    "box": "boxes",
-    "cup": "cups",
-    "hat": "hats",
-}
-"""Ordinary objects, singular and plural."""
-FRAMES = {
-    "animal": (
-        ("feeds", "walks", "pets", "calls"),
-        ("in the morning", "at the farm", "after school"),
-    ),
-    "food": (("eats", "cooks", "tastes", "bakes"), ("with salt", "for dinner", "in the kitchen")),
-    "tool": (("uses", "repairs", "sharpens", "lends"), ("at work", "in the shed", "before lunch")),
-    "plant": (
-        ("waters", "prunes", "grows", "trims"),
-        ("in the garden", "in spring", "by the fence"),
-    ),
-}
-"""Categories with their verbs and endings; verb and ending always agree, so only the noun can be wrong."""
-TEMPLATES: tuple[tuple[int, str], ...] = (
-    (20, "there is a O .\na O is R a O .\na O is R a O ."),
-    (
-        18,
-        """the T is A .
-        the T is not A .
-        the T is A , not B .
-        the T and the T are A .
-        the two P have the same K .
-        the A T and the A T have the same K .
-        the A T and the B T do not have the same K .
-        the T looks like the T .
-        the T looks like the T , not the T .
-        the A T looks like the A T , not the B T .""",
-    ),
-    (
-        12,
-        """the N is near the N .
-        the N is R the N .
-        the N is near the A T .
-        the N is not here .
-        S sees the N and the N .
-        S puts the N on the table , not the N .
-        there is a N and a T .""",
-    ),
-    # Verb and ending appear separately, too: together, one predicts the other without the noun.
-    (
-        50,
-        "S V the N .\nS V the N .\nS V the N .\nS sees the N E .\nS sees the N E .\nS V the N E .",
-    ),
-)
-"""Percentage of the text, and templates, one per line.
-
-N noun; O noun or described object as in captions; T, P ordinary object and its plural; A, B two values of attribute K;
-R relation; S person; V, E verb and ending of the category of N.
-"""
-
-VisualAttributes = tuple[str, ...]
-"""Colour, shape, size, texture, in the order of ATTRIBUTES."""
-SYLLABLES = ("bdfgklmnprstvz", "aeiou", "bdglmnrvz", "aeiou", "kv")
-"""Possible letters at each place of a name."""
-PROPERTIES = (*ATTRIBUTES.values(), tuple(FRAMES))
-"""Values of the four visual attributes, and the categories last."""
+from groundling.studies.worlds.families import VisualAttributes, WorldFamily, draw_attributes
 
 
 @dataclass(frozen=True)
@@ -100,85 +22,82 @@ class Noun:
 
     name: str
     """The word."""
-    colour: str
-    """Colour of its objects."""
-    shape: str
-    """Shape of its objects."""
-    size: str
-    """Size of its objects."""
-    texture: str
-    """Texture of its objects."""
+    attributes: VisualAttributes
+    """A value of each of the family's visual attributes."""
     category: str
-    """Animal, food, tool or plant; only the text shows it."""
+    """One of the family's categories; only the text shows it."""
     split: str
     """Probing split: train, dev or test."""
 
-    @property
-    def attributes(self) -> VisualAttributes:
-        """The four visual attributes, in the order of ATTRIBUTES."""
-        return (self.colour, self.shape, self.size, self.texture)
 
+def phrase(
+    rng: Generator,
+    family: WorldFamily,
+    name: str,
+    attributes: VisualAttributes,
+    stated_rate: float,
+) -> str:
+    """A noun, with probability `stated_rate` with one attribute; without a name, a "thing" with two to four attributes.
 
-def draw_attributes(rng: Generator) -> VisualAttributes:
-    """Four visual attributes, each drawn uniformly."""
-    places = rng.integers((6, 6, 2, 3))
-    return tuple(values[i] for values, i in zip(ATTRIBUTES.values(), places, strict=True))
-
-
-def phrase(rng: Generator, name: str, attributes: VisualAttributes, stated_rate: float) -> str:
-    """A noun, with probability `stated_rate` after one attribute; without a name, "thing" after two to four attributes.
-
-    The shape of a "thing" is always stated: a contrastive teacher learns it last, and only from captions.
+    The family's `box_attribute` of a "thing" is always stated: a contrastive teacher learns it last, and only from
+    captions.
     """
-    order = rng.permutation(4)
+    kinds = list(family.attributes)
+    stated = kinds.index(family.box_attribute)
+    order = rng.permutation(len(kinds))
     bias = rng.random()
     number_of_others = int(rng.integers(1, 4))
     if name:
-        return f"{attributes[order[0]]} {name}" if bias < stated_rate else name
-    mentioned = {SHAPE}
-    mentioned.update([i for i in order if i != SHAPE][:number_of_others])
-    words = [attributes[i] for i in SPOKEN if i in mentioned]
-    return " ".join([*words, "thing"])
+        return _join(family, [attributes[order[0]]] if bias < stated_rate else [], name)
+    mentioned = {family.box_attribute}
+    mentioned.update([kinds[i] for i in order if i != stated][:number_of_others])
+    words = [attributes[kinds.index(kind)] for kind in family.phrase_order if kind in mentioned]
+    return _join(family, words, family.thing)
 
 
-def sentence(rng: Generator, nouns: Sequence[Noun], stated_rate: float) -> str:
+def _join(family: WorldFamily, attributes: list[str], noun: str) -> str:
+    words = [*attributes, noun] if family.attributes_first else [noun, *attributes]
+    return " ".join(words)
+
+
+def sentence(rng: Generator, family: WorldFamily, nouns: Sequence[Noun], stated_rate: float) -> str:
     """A line of text about `nouns`; each mention states an attribute with probability `stated_rate`."""
-    template = _template(rng)
+    template = _template(rng, family)
     chosen = [nouns[i] for i in rng.permutation(len(nouns))[:2]]
     mentions = iter(chosen * 2)
-    things = iter([str(thing) for thing in rng.permutation(list(THINGS))])
-    fixed = _fixed_words(rng, chosen[0].category)
+    things = iter([str(thing) for thing in rng.permutation(list(family.things))])
+    fixed = _fixed_words(rng, family, chosen[0].category)
     words = []
     for token in template.split():
         if token in ("N", "O"):
             noun = next(mentions)
             if token == "N" or rng.random() < 0.6:
-                words.append(phrase(rng, noun.name, noun.attributes, stated_rate))
+                words.append(phrase(rng, family, noun.name, noun.attributes, stated_rate))
             else:
-                words.append(phrase(rng, "", draw_attributes(rng), stated_rate))
+                words.append(phrase(rng, family, "", draw_attributes(rng, family), stated_rate))
         elif token == "T":
             words.append(next(things))
         elif token == "P":
-            words.append(THINGS[next(things)])
+            words.append(family.things[next(things)])
         else:
             words.append(fixed.get(token, token))
     return " ".join(words)
 
 
-def _template(rng: Generator) -> str:
-    percents = [percent for percent, _ in TEMPLATES]
+def _template(rng: Generator, family: WorldFamily) -> str:
+    percents = [percent for percent, _ in family.templates]
     group = np.searchsorted(np.cumsum(percents), rng.integers(100), side="right")
-    templates = TEMPLATES[int(group)][1].splitlines()
+    templates = family.templates[int(group)][1].splitlines()
     return templates[rng.integers(len(templates))]
 
 
-def _fixed_words(rng: Generator, category: str) -> dict[str, str]:
+def _fixed_words(rng: Generator, family: WorldFamily, category: str) -> dict[str, str]:
     """Words for the letters A, B, K, R, S, V and E of a template; all are always drawn."""
-    attribute = list(ATTRIBUTES)[rng.integers(4)]
-    values = rng.permutation(ATTRIBUTES[attribute])
-    relation = RELATIONS[rng.integers(4)]
-    person = ("she", "he")[rng.integers(2)]
-    verbs, endings = FRAMES[category]
+    attribute = list(family.attributes)[rng.integers(len(family.attributes))]
+    values = rng.permutation(family.attributes[attribute])
+    relation = family.relations[rng.integers(len(family.relations))]
+    person = family.persons[rng.integers(len(family.persons))]
+    verbs, endings = family.categories[category]
     return {
         "A": str(values[0]),
         "B": str(values[1]),
@@ -190,37 +109,38 @@ def _fixed_words(rng: Generator, category: str) -> dict[str, str]:
     }
 
 
-def draw_nouns(seed: int, nouns: int, test_nouns: int, dev_nouns: int) -> list[Noun]:
+def draw_nouns(
+    family: WorldFamily, seed: int, nouns: int, test_nouns: int, dev_nouns: int
+) -> list[Noun]:
     """Nouns whose attributes and categories are as balanced and independent as the count allows."""
     rng = generator(seed, "nouns", 0)
-    names = ["".join(letters) for letters in itertools.product(*SYLLABLES)]
+    names = family.noun_names()
     spelling = rng.permutation(len(names))
-    counts = [len(values) for values in PROPERTIES]
+    properties = (*family.attributes.values(), tuple(family.categories))
+    counts = [len(values) for values in properties]
     combinations = np.array(list(itertools.product(*map(range, counts))))
     one_hot = _one_hot(combinations, counts)
-    picks = _pick(rng, nouns, one_hot)
+    picks = _pick(rng, nouns, one_hot, len(family.categories))
     values = combinations[picks]
     splits = _split(rng, test_nouns, dev_nouns, values, one_hot[picks])
     drawn = []
     for row, name, split in zip(values, spelling, splits, strict=False):
-        colour, shape, size, texture, category = (
-            options[i] for options, i in zip(PROPERTIES, row, strict=True)
-        )
-        drawn.append(Noun(names[name], colour, shape, size, texture, category, str(split)))
+        *attributes, category = (options[i] for options, i in zip(properties, row, strict=True))
+        drawn.append(Noun(names[name], tuple(attributes), category, str(split)))
     return drawn
 
 
 def _one_hot(combinations: np.ndarray, counts: list[int]) -> np.ndarray:
-    """Combinations (N, 5) as indicators (N, sum of counts), scaled by the square root of a property's value count."""
+    """Combinations (N, properties) as indicators (N, sum of counts), scaled by the root of a property's value count."""
     columns = []
     for column, count in enumerate(counts):
         columns.append(np.eye(count)[combinations[:, column]] * count**0.5)
     return np.concatenate(columns, axis=1)
 
 
-def _pick(rng: Generator, nouns: int, one_hot: np.ndarray) -> list[int]:
+def _pick(rng: Generator, nouns: int, one_hot: np.ndarray, categories: int) -> list[int]:
     """Choose each noun's combination: first unused visual attributes, then rare values and value pairs, then chance."""
-    attribute_sets = np.arange(len(one_hot)) // len(FRAMES)
+    attribute_sets = np.arange(len(one_hot)) // categories
     uses = np.zeros(len(one_hot))
     together = np.zeros((one_hot.shape[1], one_hot.shape[1]))
     weights = 1 + 4 * np.eye(len(together))  # single values weigh five times as much as pairs
@@ -248,7 +168,7 @@ def _split(
         commonness = 2 * one_hot @ one_hot[inside].sum(axis=0)
         # Ties prefer a noun with one similar noun in the split: the probe "odd" needs such pairs.
         shared = (attributes[:, None, :] == attributes[None, inside, :]).sum(axis=2)
-        look_alikes = (shared == len(ATTRIBUTES) - 1).sum(axis=1)
+        look_alikes = (shared == attributes.shape[1] - 1).sum(axis=1)
         cost = commonness + (look_alikes != 1) + rng.random(len(values))
         cost[splits != "train"] = np.inf
         splits[cost.argmin()] = split
@@ -277,6 +197,8 @@ GeneratorOf = Callable[[str, int | str], Generator]
 class NounQuestions:
     """The four kinds of questions on the nouns of one split."""
 
+    family: WorldFamily
+    """The family of the world."""
     random: GeneratorOf
     """The world's random generators."""
     split: str
@@ -290,13 +212,15 @@ class NounQuestions:
         """`the zib is red .`: one true and one false row per noun and attribute; values are balanced over labels."""
         rng = self.random("truth", self.split)
         rows: list[LabelledSentence] = []
-        nouns = self.nouns[: self.cap // 8]
-        for column, values in enumerate(ATTRIBUTES.values()):
+        attributes = self.family.attributes
+        nouns = self.nouns[: self.cap // (2 * len(attributes))]
+        statement = self.family.truth
+        for column, values in enumerate(attributes.values()):
             true = [noun.attributes[column] for noun in nouns]
             false = _false_values(rng, true, values)
             for noun, yes, no in zip(nouns, true, false, strict=True):
-                rows.append((f"the {noun.name} is {yes} .", 1))
-                rows.append((f"the {noun.name} is {no} .", 0))
+                rows.append((statement.format(noun=noun.name, value=yes), 1))
+                rows.append((statement.format(noun=noun.name, value=no), 0))
         return rows
 
     def odd(self) -> tuple[list[LabelledSentence], str]:
@@ -309,7 +233,7 @@ class NounQuestions:
         rows: list[LabelledSentence] = []
         for rule, triples in zip(ODD_RULES, _triples(nouns), strict=True):
             rng = self.random("odd", self.split)
-            rows = _odd_rows(rng, nouns, triples, self.cap)
+            rows = _odd_rows(rng, self.family.odd, nouns, triples, self.cap)
             if len(rows) >= enough:
                 return rows, rule
         return rows, ODD_RULES[-1]
@@ -320,7 +244,7 @@ class NounQuestions:
         rows: list[LabelledSentence] = []
         nouns = self.nouns[: self.cap // 2]
         for noun in nouns:
-            right, wrong = _frames(noun)
+            right, wrong = _frames(self.family, noun)
             most = min(len(right), self.cap // 2 // len(nouns))
             for i in rng.permutation(len(wrong))[:most]:
                 rows.append((wrong[i], 0))
@@ -337,11 +261,11 @@ class NounQuestions:
         if not self.nouns:
             return rows
         names = {noun.name for noun in self.nouns}
-        classes = _word_classes(names)
+        classes = _word_classes(self.family, names)
         used = set(excluded)
         for index in range(20 * self.cap):  # attempts: many sentences are already known
             rng = self.random(f"order/{self.split}", index)
-            text = sentence(rng, self.nouns, 0.0)
+            text = sentence(rng, self.family, self.nouns, 0.0)
             swapped = _swapped(rng, text, classes)
             if names.isdisjoint(text.split()) or text in used or swapped in used:
                 continue
@@ -373,7 +297,7 @@ def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> l
 
 def _triples(nouns: list[Noun]) -> tuple[np.ndarray, np.ndarray]:
     """All (p, q, r) that each of the two `ODD_RULES` allows, as noun numbers (N, 3)."""
-    attributes = np.array([noun.attributes for noun in nouns]).reshape(-1, 4)
+    attributes = np.array([noun.attributes for noun in nouns]).reshape(len(nouns), -1)
     shared = (attributes[:, None] == attributes[None]).sum(axis=2)
     shared_q = shared[:, :, None]
     shared_r = shared[:, None, :]
@@ -385,7 +309,7 @@ def _triples(nouns: list[Noun]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _odd_rows(
-    rng: Generator, nouns: list[Noun], triples: np.ndarray, cap: int
+    rng: Generator, statement: str, nouns: list[Noun], triples: np.ndarray, cap: int
 ) -> list[LabelledSentence]:
     """A true and a false row for each selected triple (p, q, r) of `triples`, noun numbers (N, 3)."""
     rows: list[LabelledSentence] = []
@@ -405,19 +329,22 @@ def _odd_rows(
         subject = nouns[p].name
         like = nouns[q].name
         unlike = nouns[r].name
-        rows.append((f"the {subject} looks like the {like} , not the {unlike} .", 1))
-        rows.append((f"the {subject} looks like the {unlike} , not the {like} .", 0))
+        rows.append((statement.format(subject=subject, like=like, unlike=unlike), 1))
+        rows.append((statement.format(subject=subject, like=unlike, unlike=like), 0))
     return rows
 
 
-def _frames(noun: Noun) -> tuple[list[str], list[str]]:
+def _frames(family: WorldFamily, noun: Noun) -> tuple[list[str], list[str]]:
     """Sentences with the verbs and endings of the noun's own category, and of other categories."""
     right: list[str] = []
     wrong: list[str] = []
-    for category, (verbs, endings) in FRAMES.items():
+    for category, (verbs, endings) in family.categories.items():
         texts = right if category == noun.category else wrong
-        for person, verb, ending in itertools.product(("she", "he"), verbs, endings):
-            texts.append(f"{person} {verb} the {noun.name} {ending} .")
+        for person, verb, ending in itertools.product(family.persons, verbs, endings):
+            statement = family.category.format(
+                person=person, verb=verb, noun=noun.name, ending=ending
+            )
+            texts.append(statement)
     return right, wrong
 
 
@@ -434,9 +361,11 @@ def _swapped(rng: Generator, text: str, classes: dict[str, str]) -> str:
     return " ".join(words)
 
 
-def _word_classes(names: set[str]) -> dict[str, str]:
-    """Word class of articles, nouns and attributes; every other word forms its own class."""
-    classes = dict.fromkeys(("a", "the"), "article")
-    classes |= dict.fromkeys((*names, *THINGS, "thing"), "noun")
-    classes |= dict.fromkeys(itertools.chain(*ATTRIBUTES.values()), "attribute")
+def _word_classes(family: WorldFamily, names: set[str]) -> dict[str, str]:
+    """Word class of nouns, attributes and the family's function words; every other word forms its own class."""
+    classes: dict[str, str] = {}
+    for kind, words in family.word_classes.items():
+        classes |= dict.fromkeys(words, kind)
+    classes |= dict.fromkeys((*names, *family.things, family.thing), "noun")
+    classes |= dict.fromkeys(itertools.chain(*family.attributes.values()), "attribute")
     return classes

@@ -41,7 +41,9 @@ from groundling.studies.worlds.commands import (
     QuickstartConfig,
     WorldConfig,
 )
+from groundling.studies.worlds.families import WorldFamily, find_family
 from groundling.studies.worlds.probe import LEARNED, READOUT
+from groundling.studies.worlds.probe import TEXTUAL as CATEGORY
 from groundling.studies.worlds.world import World
 
 # A small untrained BERT with the words of a text file as vocabulary.
@@ -96,15 +98,10 @@ def _vocabulary(text: Path) -> dict[str, int]:
 
 VISUAL = {"world/truth": "attribute true/false", "world/odd": "odd one out"}
 """Labels in the table for fine-tuned probes of visual attributes."""
+LINEAR = "linear/"
+"""Start of the names of linear probes."""
 READ_OUT = {READOUT: "odd one out, read out"}
 """The label for the readout from the nouns' states, without fine-tuning."""
-LINEAR = {
-    "linear/colour": "colour",
-    "linear/shape": "shape",
-    "linear/size": "size",
-    "linear/texture": "texture",
-}
-"""Labels for linear probes of the nouns' states."""
 TEXTUAL = {"world/category": "category", "world/order": "word order"}
 """Labels for category and word order, which text alone answers."""
 SEES = 0.6
@@ -127,30 +124,49 @@ ABOUT = {
     "contrastive, redrawn attributes": "as contrastive, with a teacher whose images show redrawn visual attributes",
 }
 """Descriptions of the arms."""
-TERMS = {
-    "arm": "One way to adapt the text encoder. All arms start from the same encoder and train on the same text for the "
-    "same time.",
-    "attribute true/false": "After fine-tuning: is “the zib is red .” true?",
-    "odd one out": "After fine-tuning: is “the p looks like the q , not the r .” true?",
-    "odd one out, read out": "The same questions without fine-tuning: linear probes predict each noun's colour, "
-    "shape, size and texture; the similarity of two nouns is their expected number of common attributes.",
-    "colour, shape, size, texture": "A linear probe predicts the attribute from the encoder's state at the noun.",
-    "category": "After fine-tuning: does the verb of “she eats the zib .” fit the noun? Text alone answers it.",
-    "word order": "After fine-tuning: are two words of the sentence swapped? Text alone answers it.",
-    "seed": "Fine-tuning initialises a new head and shuffles the examples. Each small dot is one seed; ± is the "
-    "standard deviation. World, teachers and encoders have one seed here; docs/results.md has several worlds.",
-    NOTHING: f"The probe's training loss stayed above {100 * LEARNED:.0f} % of the guessing loss. This shows nothing "
-    "about the arm's knowledge: longer fine-tuning might succeed.",
-    "guessing": "Accuracy of the majority class.",
-    "redrawn attributes": "A control teacher, trained on the same scenes with every noun's visual attributes redrawn "
-    "in each image. Gains from this teacher do not come from images.",
-}
-"""Glossary of the page."""
+
+
+def _terms(family: WorldFamily) -> dict[str, str]:
+    """Glossary of the page."""
+    attributes = list(family.attributes)
+    truth = family.truth.format(noun="zib", value=family.attributes[attributes[0]][0])
+    odd = family.odd.format(subject="p", like="q", unlike="r")
+    verbs, endings = next(iter(family.categories.values()))
+    category = family.category.format(
+        person=family.persons[0], verb=verbs[0], noun="zib", ending=endings[0]
+    )
+    return {
+        "arm": "One way to adapt the text encoder. All arms start from the same encoder and train on the same text for "
+        "the same time.",
+        "attribute true/false": f"After fine-tuning: is “{truth}” true?",
+        "odd one out": f"After fine-tuning: is “{odd}” true?",
+        "odd one out, read out": "The same questions without fine-tuning: linear probes predict each noun's "
+        f"{', '.join(attributes[:-1])} and {attributes[-1]}; the similarity of two nouns is their expected number of "
+        "common attributes.",
+        ", ".join(
+            attributes
+        ): "A linear probe predicts the attribute from the encoder's state at the noun.",
+        "category": f"After fine-tuning: does the verb of “{category}” fit the noun? Text alone answers it.",
+        "word order": "After fine-tuning: are two words of the sentence swapped? Text alone answers it.",
+        "seed": "Fine-tuning initialises a new head and shuffles the examples. Each small dot is one seed; ± is the "
+        "standard deviation. World, teachers and encoders have one seed here; docs/results.md has several worlds.",
+        NOTHING: f"The probe's training loss stayed above {100 * LEARNED:.0f} % of the guessing loss. This shows "
+        "nothing about the arm's knowledge: longer fine-tuning might succeed.",
+        "guessing": "Accuracy of the majority class.",
+        "redrawn attributes": "A control teacher, trained on the same scenes with every noun's visual attributes "
+        "redrawn in each image. Gains from this teacher do not come from images.",
+    }
+
+
+def linear_probes(arms: ArmResults) -> dict[str, str]:
+    """Labels for linear probes of the nouns' states, one for each visual attribute of the world."""
+    names = [name for name in next(iter(arms.values())) if name.startswith(LINEAR)]
+    return {name: name.removeprefix(LINEAR) for name in names if name != LINEAR + CATEGORY}
 
 
 def table_rows(arms: ArmResults, split: str = "test") -> list[dict[str, str]]:
     """One row per arm and one for guessing; accuracies on nouns of `split`, which are held out from the probes."""
-    columns = VISUAL | READ_OUT | LINEAR | TEXTUAL
+    columns = VISUAL | READ_OUT | linear_probes(arms) | TEXTUAL
     rows = []
     for name, scores in arms.items():
         row = {"arm": name}
@@ -246,7 +262,8 @@ def write_page(out: Path, result: Mapping[str, Any]) -> None:
             ),
             ReportSection("Questions", FIGURE, figure=_figure(arms, panels, out / "report.png")),
             ReportSection(
-                "Attributes predicted from the noun's state", figure=_figure(arms, LINEAR)
+                "Attributes predicted from the noun's state",
+                figure=_figure(arms, linear_probes(arms)),
             ),
             ReportSection("Training scenes of the teacher", pictures=_scenes(out / "world")),
             ReportSection("Retrieval of the teacher", rows=_recall_rows(result["retrieval"])),
@@ -258,7 +275,7 @@ def write_page(out: Path, result: Mapping[str, Any]) -> None:
             _summary(arms),
         ],
         notes=_footer(out, result),
-        terms=TERMS,
+        terms=_terms(find_family(result["family"])),
     )
 
 
@@ -300,7 +317,7 @@ def _difference_rows(arms: ArmResults) -> list[TableRow]:
     rows: list[TableRow] = []
     for name in list(arms)[1:]:
         row = {"arm": name}
-        for test, label in (VISUAL | READ_OUT | LINEAR | TEXTUAL).items():
+        for test, label in (VISUAL | READ_OUT | linear_probes(arms) | TEXTUAL).items():
             row[label] = _difference(arms, name, test, "test")
         rows.append(row)
     return rows
@@ -355,7 +372,8 @@ def _footer(out: Path, result: Mapping[str, Any]) -> list[str]:
     about = read_json(out / "config.json")
     today = datetime.now(UTC).date().isoformat()
     return [
-        f"World and weights of seed {result['seed']}; {result['seconds']:.0f} seconds in total; {today}; groundling "
+        f"World of {result['family']}, world and weights of seed {result['seed']}; "
+        f"{result['seconds']:.0f} seconds in total; {today}; groundling "
         f"{about['versions']['groundling']}, commit {about['commit'][:12]}. Numbers differ slightly between processors."
     ]
 
@@ -499,6 +517,7 @@ def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
         "arms": arms,
         "retrieval": results["teacher"]["retrieval"],
         "seconds": round(time.perf_counter() - began, 1),
+        "family": config.family,
         "seed": config.seed,
     }
     page = run.folder / "report.html"
@@ -540,7 +559,7 @@ class _QuickstartPlan:
 
     def jobs(self) -> list[Job]:
         """All jobs in starting order; short jobs are last, so no process idles long at the end."""
-        world = World(WorldConfig(seed=self.config.seed))
+        world = World(WorldConfig(family=self.config.family, seed=self.config.seed))
         untrained = self.out / "new"
         jobs = [
             Job("images", render, (world, self.world, "images")),

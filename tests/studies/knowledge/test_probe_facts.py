@@ -34,7 +34,7 @@ from groundling.studies.knowledge.probing_modes import (
 )
 from groundling.studies.knowledge.visual_facts import ANSWERS, VisualFact, read_visual_facts
 from groundling.studies.worlds.commands import WorldConfig
-from groundling.studies.worlds.language import ATTRIBUTES
+from groundling.studies.worlds.families.objects import ATTRIBUTES
 from groundling.studies.worlds.world import World
 
 COLOURS = ATTRIBUTES["colour"]

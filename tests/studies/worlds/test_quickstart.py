@@ -9,7 +9,7 @@ from statistics import mean
 
 import pytest
 import wheels
-from builders.quickstart import scores, tuned
+from builders.quickstart import LINEAR, scores, tuned
 from homes import Here, digests, never
 from PIL import Image
 
@@ -30,7 +30,6 @@ from groundling.studies.worlds.commands import QUICKSTART as quickstart
 from groundling.studies.worlds.commands import QuickstartConfig, WorldConfig
 from groundling.studies.worlds.quickstart import (
     ARMS,
-    LINEAR,
     NOTHING,
     READ_OUT,
     SHORT_ARMS,

@@ -12,7 +12,8 @@ from PIL import Image
 
 from groundling.core.errors import InputError
 from groundling.studies.worlds.commands import WorldConfig
-from groundling.studies.worlds.language import ATTRIBUTES, ODD_RULES
+from groundling.studies.worlds.families.objects import ATTRIBUTES
+from groundling.studies.worlds.language import ODD_RULES
 from groundling.studies.worlds.world import World
 
 SMALL = WorldConfig(scenes=40, dev_scenes=10, sentences=8000, dev_sentences=50)

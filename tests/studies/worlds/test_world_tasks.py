@@ -25,8 +25,8 @@ from groundling.studies.worlds.commands import DATA_TASKS as render_tasks
 from groundling.studies.worlds.commands import DATA_WORLD as render_world
 from groundling.studies.worlds.commands import DEV_IMAGES, TasksConfig, WorldConfig
 from groundling.studies.worlds.data_sets import POOLS, sentences, write_tasks
-from groundling.studies.worlds.language import ATTRIBUTES
-from groundling.studies.worlds.world import Scene, SceneObject, World, render_object
+from groundling.studies.worlds.families.objects import ATTRIBUTES, render_object
+from groundling.studies.worlds.world import Scene, SceneObject, World
 from groundling.tasks import flickr_entities, refcoco, vcr
 from groundling.tasks.nlvr2 import NLVR2, consistency
 from groundling.tasks.snli_ve import FORM, SNLI_VE

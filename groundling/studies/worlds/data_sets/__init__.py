@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from groundling.core.errors import InputError
 from groundling.data.tables import lines_of
 from groundling.runs.folder import begin_file, disk_errors, json_text
 from groundling.runs.progress import CommandContext
-from groundling.studies.worlds.commands import TasksConfig, WorldConfig
+from groundling.studies.worlds.commands import TasksConfig, WorldConfig, check_task_family
 from groundling.studies.worlds.data_sets.captions import write_captions, write_flickr30k
 from groundling.studies.worlds.data_sets.nlvr2 import write_nlvr2
 from groundling.studies.worlds.data_sets.refcoco import write_refcoco
@@ -24,7 +23,7 @@ from groundling.studies.worlds.data_sets.snli_ve import write_snli_ve
 from groundling.studies.worlds.data_sets.vcr import write_vcr
 from groundling.studies.worlds.data_sets.vqa import write_vqa
 from groundling.studies.worlds.data_sets.writer import POOLS, DataSetWriter
-from groundling.studies.worlds.world import World
+from groundling.studies.worlds.world import World, world_settings
 
 __all__ = ["POOLS", "sentences", "write_tasks"]
 
@@ -56,8 +55,9 @@ def write_tasks(
 
     All data sets share `images/` and `instances.json`, for one region store; `captions_*2014.json`, for pre-training,
     have the same numbers of training and held-out images; `tasks.json` is written last. Raises InputError if a number
-    is negative, or the share is not from 0 to 1.
+    is negative, the share is not from 0 to 1, or the world is of another family than "objects".
     """
+    check_task_family(world.config)
     for name, limit in (("limit_train", limit_train), ("limit_dev", limit_dev)):
         if limit < 0:
             raise InputError(f"{name} is {limit}; expected 0 or more examples per split")
@@ -91,7 +91,7 @@ def render_world(config: WorldConfig, work: CommandContext) -> dict[str, Any]:
         begin_file(work.out / "world.json")
         World(config).write(work.out)
     print(f"{work.out}: world written; `groundling data check {work.out}` describes it")
-    return asdict(config)
+    return world_settings(config)
 
 
 def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -> dict[str, int]:

@@ -8,8 +8,13 @@ from numpy.random import Generator
 
 from groundling.core.rng import generator
 from groundling.data.text.parses import ROOT, Parse, ParsedWord, format_conllu
-from groundling.studies.worlds.data_sets.writer import DataSetWriter, JsonObject, describe_object
-from groundling.studies.worlds.world import Scene, SceneObject, relation_of
+from groundling.studies.worlds.data_sets.writer import (
+    DataSetWriter,
+    JsonObject,
+    describe_object,
+    relation_of,
+)
+from groundling.studies.worlds.world import Scene, SceneObject
 
 MARK = re.compile(r"\[/EN#\S+ ([^\]]*)\]")
 """A phrase with Flickr30k Entities' mark; the group is the phrase."""

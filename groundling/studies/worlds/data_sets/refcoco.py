@@ -17,10 +17,11 @@ from groundling.studies.worlds.data_sets.writer import (
     describe_object,
     draw_object_attributes,
     matching_objects,
+    relation_of,
     unique_object,
 )
-from groundling.studies.worlds.language import RELATIONS
-from groundling.studies.worlds.world import Scene, relation_of
+from groundling.studies.worlds.families.objects import RELATIONS
+from groundling.studies.worlds.world import Scene
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from groundling.studies.worlds.data_sets.writer import (
     JsonObject,
     describe_object,
     draw_topic,
+    relation_of,
 )
-from groundling.studies.worlds.language import ATTRIBUTES
-from groundling.studies.worlds.world import Scene, relation_of
+from groundling.studies.worlds.families.objects import ATTRIBUTES
+from groundling.studies.worlds.world import Scene
 
 FROM_1 = str.maketrans("01", "12")
 """Converts tags to the annotators' numbering, from 1."""

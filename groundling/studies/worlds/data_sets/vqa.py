@@ -20,7 +20,7 @@ from groundling.studies.worlds.data_sets.writer import (
     matching_objects,
     unique_object,
 )
-from groundling.studies.worlds.language import ATTRIBUTES
+from groundling.studies.worlds.families.objects import ATTRIBUTES
 from groundling.studies.worlds.world import Scene
 
 YES_NO = ("no", "yes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -15,8 +15,15 @@ from PIL import Image
 
 from groundling.core.rng import generator
 from groundling.runs.folder import write_whole
-from groundling.studies.worlds.language import ATTRIBUTES, RELATIONS, SPOKEN, draw_attributes
-from groundling.studies.worlds.world import DEV_IMAGES, Scene, World, relation_of, write_lines
+from groundling.studies.worlds.families import draw_attributes
+from groundling.studies.worlds.families.objects import ATTRIBUTES, OBJECTS, RELATIONS, SPOKEN
+from groundling.studies.worlds.world import (
+    DEV_IMAGES,
+    Scene,
+    World,
+    world_settings,
+    write_lines,
+)
 
 # Texts that only an image answers, and functions from a scene to the answer.
 
@@ -53,6 +60,13 @@ class SceneStatement:
     """Whether the statement is true in a scene; None unless exactly one object matches the subject."""
     mentioned: tuple[str, ...]
     """Attribute values that must occur in the scene for the statement to apply."""
+
+
+def relation_of(scene: Scene, thing: int) -> str:
+    """Relation of object 0 or 1 of a scene to the other object."""
+    if thing == 0:
+        return scene.relation
+    return OBJECTS.opposite(scene.relation)
 
 
 def matching_objects(scene: Scene, *values: str) -> list[int]:
@@ -328,7 +342,7 @@ class DataSetWriter:
         numbered = list(enumerate(sorted(self.images), 1))
         self.write_rows("instances.json", self.coco_instances(numbered))
         self.write_rows("texts.txt", *sorted(self.texts))
-        settings = asdict(self.world.config)
+        settings = world_settings(self.world.config)
         self.write_rows("tasks.json", {"world": settings, "examples": self.counts})
 
     def _write_redrawn(self) -> None:
@@ -340,7 +354,7 @@ class DataSetWriter:
             scene = self.images[file]
             rng = generator(self.world.config.seed, "blind tasks", scene.image_id)
             things = tuple(
-                replace(thing, attributes=draw_attributes(rng)) for thing in scene.things
+                replace(thing, attributes=draw_attributes(rng, OBJECTS)) for thing in scene.things
             )
             path = self.folder / "redrawn" / "images" / file
             path.parent.mkdir(parents=True, exist_ok=True)
