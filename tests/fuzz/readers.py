@@ -77,7 +77,7 @@ from groundling.studies.clip_td.vcr_files import read_lines
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
 from groundling.studies.knowledge.winoground import read_winoground
-from groundling.studies.worlds.probe import read_nouns
+from groundling.stats.linear_probes import read_nouns
 from groundling.studies.worlds.tasks import questions_in
 from groundling.studies.xdbert.grounded import (
     GroundedTokens,

@@ -58,7 +58,7 @@ from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.input_settings import AdapterSettings, TableTaskSettings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.quickstart import new_encoder
+from groundling.models.small_encoder import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.tasks.glue import GlueLayout

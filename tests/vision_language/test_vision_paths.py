@@ -39,7 +39,7 @@ from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import PretrainingObjectiveSettings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.quickstart import new_encoder
+from groundling.models.small_encoder import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.vision_language import Architecture

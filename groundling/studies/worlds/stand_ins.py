@@ -33,7 +33,7 @@ from groundling.runs.folder import json_text, read_json, whole_folder, write_who
 from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.quickstart import new_encoder
+from groundling.models.small_encoder import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.tasks.glue import TASKS, GlueLayout

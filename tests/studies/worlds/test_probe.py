@@ -20,7 +20,7 @@ from groundling.core.errors import InputError
 from groundling.studies.worlds import probe as module
 from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig
-from groundling.studies.worlds.probe import (
+from groundling.stats.linear_probes import (
     STRENGTHS,
     LinearProbe,
     attributes_of,
