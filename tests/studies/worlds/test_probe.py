@@ -17,9 +17,6 @@ from sklearn.preprocessing import StandardScaler
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.studies.worlds import probe as module
-from groundling.studies.worlds.commands import PROBE as probe
-from groundling.studies.worlds.commands import ProbeConfig
 from groundling.stats.linear_probes import (
     STRENGTHS,
     LinearProbe,
@@ -28,6 +25,9 @@ from groundling.stats.linear_probes import (
     read_nouns,
     score_readout,
 )
+from groundling.studies.worlds import probe as module
+from groundling.studies.worlds.commands import PROBE as probe
+from groundling.studies.worlds.commands import ProbeConfig
 from groundling.vision_language.loading import load_encoder
 
 NOUNS = ("dog", "cat", "red ball", "man", "house", "park", "the", "runs", "a")
