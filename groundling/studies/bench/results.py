@@ -45,6 +45,7 @@ def _check(bench: Mapping[str, Any]) -> None:
     for one in bench["runs"]:
         _ = (one["method"] + "", one["arm"] + "", int(one["world"]), int(one["seed"]))
         _ = (one["handed"] + "", one["readings"].items())
+    _ = (bench["weights"].items(), list(bench["notes"]))
 
 
 def merge(sources: Sequence[str | Path]) -> tuple[Bench, list[str]]:
@@ -81,7 +82,31 @@ def _add(merged: Bench, other: Bench, source: str | Path) -> list[str]:
             raise InputError(
                 f"{source}: another method is called {name} ({differing}); rename one and run it again"
             )
+    for name, worlds in other["weights"].items():
+        for seed, about in worlds.items():
+            merged["weights"].setdefault(name, {}).setdefault(seed, about)
+    merged["notes"] += [note for note in other["notes"] if note not in merged["notes"]]
     return _add_runs(merged, other["runs"], source)
+
+
+def add_earlier(found: Bench, path: Path) -> Bench:
+    """A bench with the methods and worlds that the same folder's bench.json has from earlier commands."""
+    if not path.exists():
+        return found
+    earlier = read_bench(path)
+    for part in ("methods", "worlds", "weights"):
+        found[part] = {**earlier[part], **found[part]}
+    for name, worlds in earlier["weights"].items():
+        found["weights"][name] = {**worlds, **found["weights"][name]}
+    measured = {_place(one) for one in found["runs"]}
+    found["runs"] += [one for one in earlier["runs"] if _place(one) not in measured]
+    found["notes"] = list(dict.fromkeys([*found["notes"], *earlier["notes"]]))
+    return found
+
+
+def _place(one: Mapping[str, Any]) -> tuple[object, ...]:
+    """What identifies an entry in one folder."""
+    return (one["method"], one["arm"], one["world"], one["seed"], one.get("texts"))
 
 
 def _add_runs(merged: Bench, runs: Sequence[dict[str, Any]], source: str | Path) -> list[str]:

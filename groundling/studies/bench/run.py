@@ -20,6 +20,8 @@ from groundling.runs.report import format_count, format_table
 from groundling.studies.bench.arms import (
     CONTROLS,
     METHOD,
+    RANDOM,
+    SHUFFLED,
     TEXT_CONTROL,
     ArmRun,
     chosen_weight,
@@ -47,10 +49,7 @@ from groundling.studies.bench.protocol import (
     key_of,
 )
 from groundling.studies.bench.report import table_rows, write_page
-from groundling.studies.bench.results import FORMAT, NAME, VERSION, Bench, merge
-
-PROBED = (METHOD, TEXT_CONTROL, "shuffled images")
-"""Arms with fine-tuned probes; random targets have linear readings alone."""
+from groundling.studies.bench.results import FORMAT, NAME, VERSION, Bench, add_earlier, merge
 
 
 def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
@@ -67,9 +66,9 @@ def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         plan.print_plan()
         return {"jobs": len(plan.jobs()), "missing": len(plan.missing())}
     missing = plan.missing()
-    claims = FileClaims(plan.folder)
-    run_jobs(missing, config.processes, print, claims)
-    return _conclude(plan.collect(), work.out)
+    with FileClaims(plan.folder) as claims:
+        run_jobs(missing, config.processes, print, claims)
+    return _conclude(add_earlier(plan.collect(), work.out / NAME), work.out)
 
 
 def _conclude(found: Bench, out: Path) -> dict[str, Any]:
@@ -89,11 +88,19 @@ def _conclude(found: Bench, out: Path) -> dict[str, Any]:
 
 
 class FileClaims:
-    """Claims of jobs by locked files, which a killed process releases."""
+    """Claims of jobs by locked files, which a killed process releases; as a context, releases all at its end."""
 
     def __init__(self, folder: BenchFolder) -> None:
         self.folder = folder
         self.held: dict[str, int] = {}
+
+    def __enter__(self) -> FileClaims:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self.held.values():
+            os.close(handle)
+        self.held.clear()
 
     def take(self, job: Job) -> bool:
         """Lock a job's file; False if another process has locked it. On disks without locks every job can be taken."""
@@ -118,11 +125,11 @@ class FileClaims:
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 SECONDS_PER_STEP = {
-    "default": 0.10,
-    "mlm": 0.06,
-    "contrastive": 0.08,
-    "l1": 0.08,
-    "xdbert": 0.12,
+    "default": 0.12,
+    "mlm": 0.07,
+    "contrastive": 0.09,
+    "l1": 0.09,
+    "xdbert": 0.18,
 }
 """Seconds per step of 64 samples on one core, by arm; what a bench's own runs took replaces them."""
 SECONDS = {
@@ -228,7 +235,7 @@ class BenchPlan:
             for method in self.methods
             for arm in (METHOD, *CONTROLS)
             if has_arm(method, arm)
-            for seed in range(self.config.adapt_seeds)
+            for seed in range(1 if arm == RANDOM else self.config.adapt_seeds)
         ]
 
     def _world_arms(self, world: int) -> list[Job]:
@@ -242,9 +249,15 @@ class BenchPlan:
             if one.arm == TEXT_CONTROL:
                 after = ()
             jobs.append(self._arm_job(one, (ready, *after)))
-            if one.arm in PROBED and self.config.probes:
+            if self.questions(one):
                 probes.append(self._probe_job(one))
         return [*jobs, *probes]
+
+    def questions(self, one: ArmRun) -> tuple[str, ...]:
+        """The questions on which an arm is fine-tuned: none for random targets, no price for shuffled images."""
+        priced = one.arm in (METHOD, TEXT_CONTROL)
+        asked = self.config.probes if priced or one.arm == SHUFFLED else ()
+        return tuple(name for name in asked if priced or name not in ONE_SEED)
 
     def _key(self, one: ArmRun) -> str:
         about = text_key(one.method) if one.arm == TEXT_CONTROL else self.describe(one.method)
@@ -254,7 +267,7 @@ class BenchPlan:
         return Job(one.name, run_arm, (self.folder, self.protocol, one, self._key(one)), after)
 
     def _probe_job(self, one: ArmRun) -> Job:
-        questions, seeds = self.config.probes, self.config.probe_seeds
+        questions, seeds = self.questions(one), self.config.probe_seeds
         name = probes_name(one, questions, seeds)
         arguments = (self.folder, self.protocol, one, questions, seeds, self._key(one))
         return Job(name, run_probes, arguments, (one.name,))
@@ -272,7 +285,7 @@ class BenchPlan:
             seeds = {
                 name: 1 if name in ONE_SEED else self.config.probe_seeds for name in PROBE_STEPS
             }
-            steps = sum(PROBE_STEPS[name] * seeds[name] for name in self.config.probes)
+            steps = sum(PROBE_STEPS[name] * seeds[name] for name in job.arguments[3])
             return steps * scale * SECONDS["probe step"]
         one: ArmRun = job.arguments[2]
         if one.arm == METHOD and one.seed == 0 and one.chosen and one.method.grid:
@@ -369,8 +382,9 @@ class BenchPlan:
             if one.name in entries:
                 continue
             entry = read_object(self.folder.job(one.name))
-            if one.arm in PROBED and self.config.probes:
-                name = probes_name(one, self.config.probes, self.config.probe_seeds)
+            questions = self.questions(one)
+            if questions:
+                name = probes_name(one, questions, self.config.probe_seeds)
                 entry["readings"] |= read_object(self.folder.job(name))["readings"]
             del entry["key"]
             entries[one.name] = entry
