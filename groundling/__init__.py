@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 FUNCTIONS = (
     "adapt",
     "attention",
+    "bench",
     "compare",
     "data_captions",
     "data_check",

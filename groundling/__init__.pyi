@@ -167,6 +167,21 @@ def attention(
 ) -> dict[str, Any]:
     """Attention diversity of two cross-modal models."""
 
+def bench(
+    *,
+    method: Texts = (),
+    worlds: Sequence[int] = (0, 1, 2, 3, 4),
+    adapt_seeds: int = 2,
+    probe_seeds: int = 3,
+    probes: Texts = ("truth", "category", "order"),
+    processes: int = 2,
+    plan: bool = False,
+    merge: Texts = (),
+    scale: float = 1.0,
+    out: Text = "runs/bench",
+) -> dict[str, Any]:
+    """Compare methods that give a text encoder visual knowledge, each with its controls."""
+
 def compare(
     *,
     arms: Texts = ("xdbert", "contrastive"),

@@ -24,8 +24,8 @@ from PIL import Image
 
 from groundling.cli import main
 from groundling.data.regions.store import ImageRegions, RegionWriter
+from groundling.models.small_encoder import new_encoder
 from groundling.studies.knowledge.visual_facts import COLOURS
-from groundling.studies.worlds.quickstart import new_encoder
 
 WIDTH = 32
 """Numbers of a region's features, whoever makes them."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import get_context
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from groundling.core.errors import InputError
 from groundling.runs.progress import SECONDS, print_line
@@ -33,6 +33,9 @@ imports the modules that read its first message and would search the working dir
 that started it."""
 MAX_PROCESSES = 16
 """Maximum number of processes that one process can supply with texts."""
+
+RETRY = 1.0
+"""Seconds until a job that another process has taken is tried again."""
 
 T = TypeVar("T")
 
@@ -54,16 +57,34 @@ class Job:
     """Names of jobs that must be done first."""
 
 
+class JobClaims(Protocol):
+    """Which process does a job, for several processes or machines that share their outputs."""
+
+    def take(self, job: Job) -> bool:
+        """Take a job for this process; False if another process has taken it."""
+        ...
+
+    def release(self, job: Job) -> None:
+        """Release a job that was taken."""
+        ...
+
+
 class _RunningJob(NamedTuple):
     job: Job
     began: float
     """`time.perf_counter()` when it was submitted."""
 
 
-def run_jobs(jobs: Sequence[Job], processes: int, log: Callable[[str], None]) -> dict[str, Any]:
+def run_jobs(
+    jobs: Sequence[Job],
+    processes: int,
+    log: Callable[[str], None],
+    claims: JobClaims | None = None,
+) -> dict[str, Any]:
     """Run every job, at most `processes` in parallel, and return their results by job name.
 
-    Ready jobs start in the order of the list. On stderr there is a line for each job that starts,
+    Ready jobs start in the order of the list; with `claims`, jobs of other processes are tried again later,
+    so a job must return an earlier result if there is one. On stderr there is a line for each job that starts,
     and every half minute a line on the running ones; `log` gets a line for each finished job.
 
     Raises:
@@ -77,11 +98,15 @@ def run_jobs(jobs: Sequence[Job], processes: int, log: Callable[[str], None]) ->
     with _pool(processes) as pool:
         while waiting or running:
             free = processes - len(running)
-            for job in _ready(waiting, results)[:free]:
+            ready = _ready(waiting, results)
+            for job in _taken(ready, free, claims):
                 waiting.remove(job)
                 future = pool.submit(job.call, *job.arguments)
                 running[future] = _RunningJob(job, time.perf_counter())
                 print_line(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
+            if not running and ready:
+                time.sleep(RETRY)
+                continue
             if not running:
                 names = [job.name for job in waiting]
                 raise ValueError(f"jobs wait for names that do not exist: {names}")
@@ -91,6 +116,8 @@ def run_jobs(jobs: Sequence[Job], processes: int, log: Callable[[str], None]) ->
             for future in done:
                 job, began = running.pop(future)
                 results[job.name] = _result(job, future, pool)
+                if claims is not None:
+                    claims.release(job)
                 log(f"{job.name}: {time.perf_counter() - began:.0f} s")
     return results
 
@@ -165,6 +192,15 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
             yield pool
     finally:
         sys.modules["__main__"] = script
+
+
+def _taken(ready: Sequence[Job], free: int, claims: JobClaims | None) -> list[Job]:
+    """The first `free` ready jobs that no other process has taken."""
+    taken: list[Job] = []
+    for job in ready:
+        if len(taken) < free and (claims is None or claims.take(job)):
+            taken.append(job)
+    return taken
 
 
 def _ready(waiting: Sequence[Job], done: Container[str]) -> list[Job]:

@@ -21,6 +21,9 @@ from groundling.cli import main
 from groundling.studies.xdbert.diversity import attention_report
 
 NEEDS_RESULTS = "results.md runs it, behind the commands whose outputs it reads"
+BENCHED = (
+    "takes hours; tests/studies/bench runs and merges the smallest one, with the page's method"
+)
 NOT_RUN = {
     (
         "results.md",
@@ -30,6 +33,15 @@ NOT_RUN = {
         "results.md",
         "groundling quickstart --full --seed 0 --out runs/quickstart",
     ): "uses a stand-in instead of",
+    ("bench.md", "groundling bench --out runs/bench"): BENCHED,
+    (
+        "bench.md",
+        "groundling bench --method mine.look:METHOD contrastive --worlds 0 1 2 --out runs/look",
+    ): BENCHED,
+    (
+        "bench.md",
+        "groundling bench --merge runs/bench theirs/bench.json --out runs/both",
+    ): BENCHED,
     ("papers.md", "groundling sweep --file sweeps/real.toml --out runs/real"): NEEDS_RESULTS,
     (
         "papers.md",

@@ -66,6 +66,7 @@ from groundling.runs.run import finished_result
 from groundling.settings.input_settings import AdapterSettings, TableTaskSettings
 from groundling.stats import finished_runs
 from groundling.stats import verdict_report as judging
+from groundling.stats.linear_probes import read_nouns
 from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip import load_clip_towers
 from groundling.studies.attention.page.attention_views import RankedHeads
@@ -80,7 +81,6 @@ from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
 from groundling.studies.knowledge.winoground import read_winoground
 from groundling.studies.knowledge.word_similarity import read_word_pairs
-from groundling.studies.worlds.probe import read_nouns
 from groundling.studies.worlds.tasks import questions_in
 from groundling.studies.xdbert.grounded import (
     GroundedTokens,

@@ -45,6 +45,7 @@ from groundling.core.output_types import (
 from groundling.core.registry import registered
 from groundling.models.adapters import ClipFusionAdapter, load_adapter_backbone
 from groundling.models.formats import Encoder
+from groundling.models.small_encoder import new_encoder
 from groundling.objectives import save_objective_heads
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction import Prediction, load
@@ -58,7 +59,6 @@ from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.input_settings import AdapterSettings, TableTaskSettings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.quickstart import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.tasks.glue import GlueLayout

@@ -31,6 +31,7 @@ from groundling.core.output_types import Classification, MultipleChoice, OpenAns
 from groundling.core.registry import registered, resolve
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextDataset
+from groundling.models.small_encoder import new_encoder
 from groundling.models.task_heads import HeadContext, ImagePairHead, PairPooler, PooledClsHead
 from groundling.objectives import MaskingVocabulary, ObjectiveContext
 from groundling.objectives.masked_regions import MaskedRegionModeling
@@ -39,7 +40,6 @@ from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import PretrainingObjectiveSettings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.quickstart import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.vision_language import Architecture

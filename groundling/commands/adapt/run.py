@@ -187,6 +187,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
     run.note(*selection_bias_note(result))
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
+    result["training_parameters"] = _count(nn.ModuleList([model, *objectives]))
     result |= {"text_layout": layout.text_layout, "max_length": layout.max_length}
     result |= report_held_out(held_out)
     if isinstance(model, CrossModalEncoder) and windows:

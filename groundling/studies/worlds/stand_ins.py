@@ -28,12 +28,12 @@ from groundling.core.rng import derive_seed
 from groundling.data.regions.store import RegionStore
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.tables import lines_of
+from groundling.models.small_encoder import new_encoder
 from groundling.models.text_encoder import TextEncoder
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
 from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.quickstart import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.tasks.glue import TASKS, GlueLayout

@@ -17,10 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.studies.worlds import probe as module
-from groundling.studies.worlds.commands import PROBE as probe
-from groundling.studies.worlds.commands import ProbeConfig
-from groundling.studies.worlds.probe import (
+from groundling.stats.linear_probes import (
     STRENGTHS,
     LinearProbe,
     attributes_of,
@@ -28,6 +25,9 @@ from groundling.studies.worlds.probe import (
     read_nouns,
     score_readout,
 )
+from groundling.studies.worlds import probe as module
+from groundling.studies.worlds.commands import PROBE as probe
+from groundling.studies.worlds.commands import ProbeConfig
 from groundling.vision_language.loading import load_encoder
 
 NOUNS = ("dog", "cat", "red ball", "man", "house", "park", "the", "runs", "a")

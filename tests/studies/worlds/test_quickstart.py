@@ -123,7 +123,7 @@ def test_from_nothing_to_the_report_and_again(
         monkeypatch.setattr(f"groundling.commands.{place}.run.train", never)
     monkeypatch.setattr(World, "write_text", never)
     monkeypatch.setattr(World, "write_images", never)
-    monkeypatch.setattr("groundling.studies.worlds.quickstart.BertModel", never)
+    monkeypatch.setattr("groundling.models.small_encoder.BertModel", never)
     before = digests(out)
     assert quickstart(replace(CONFIG, processes=2), out)["arms"] == result["arms"]
     table, said, _ = capsys.readouterr().out.split("\n\n")[-3:]

@@ -99,7 +99,7 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -
 
     Returns the number of examples by data set and split. Raises InputError if the folder cannot be written.
     """
-    from groundling.studies.worlds.quickstart import (
+    from groundling.models.small_encoder import (
         new_encoder,  # imports torch, which `render_world` does not need
     )
 

@@ -1,0 +1,242 @@
+"""Linear probes of a text encoder's frozen states, and the readout of questions from them.
+
+A linear probe predicts a noun's attribute from its hidden state: fitted on train nouns, with the ridge penalty chosen
+on dev nouns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from groundling.core.batch import Example, collate, require
+from groundling.core.errors import InputError
+from groundling.data.samples import TextDataset
+from groundling.data.tables import read_header, read_tsv
+from groundling.data.text.words import word_spans
+from groundling.models.formats import Encoder
+
+SPLITS = ("train", "dev", "test")
+"""Splits of the nouns."""
+FIXED = ("noun", "split", "sentence")
+"""Columns of `attribute.tsv` that are no attributes; all others are attributes."""
+TEXTUAL = "category"
+"""The attribute that is not visual: only a rendered world's text shows it."""
+STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
+"""Ridge penalties, compared on dev nouns."""
+AttributeRows = Sequence[dict[str, str]]
+"""Rows of `attribute.tsv`, one per noun."""
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import RidgeClassifier
+
+
+# -- linear probes -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LinearProbe:
+    """A linear probe of one attribute on frozen states."""
+
+    name: str
+    """Name in results, `linear/...`."""
+    column: str
+    """The attribute's column of `attribute.tsv`."""
+    version: int = 1
+    """Increases with every change after which scores are not comparable."""
+
+    def score(self, features: np.ndarray, rows: AttributeRows) -> dict[str, float]:
+        """Accuracy on dev and test nouns, and the majority-class accuracy on test nouns.
+
+        Args:
+            features: (nouns, D).
+            rows: rows of `attribute.tsv`, one per noun.
+        """
+        split, labels = _splits_and_labels(rows, self.column)
+        predict = _fit_classifier(features, split, labels).predict
+        scaled = _scale(features, split)
+        majority = Counter(labels[split == "test"].tolist()).most_common(1)[0][1]
+        accuracy = {}
+        for part in ("dev", "test"):
+            is_part = split == part
+            accuracy[part] = float((predict(scaled[is_part]) == labels[is_part]).mean())
+        return accuracy | {"chance": majority / int((split == "test").sum())}
+
+    def shares(self, features: np.ndarray, rows: AttributeRows) -> np.ndarray:
+        """Predicted share of each value for each noun, (nouns, values); shares sum to 1 over values.
+
+        Ridge regression on indicators preserves their sum, so shares need no scaling; some are below 0.
+        """
+        split, labels = _splits_and_labels(rows, self.column)
+        scores = _fit_classifier(features, split, labels).decision_function(_scale(features, split))
+        indicators = (scores + 1) / 2  # scikit-learn regresses to -1 and 1
+        if indicators.ndim == 1:  # with two values, scores are those of the second
+            indicators = np.stack([1 - indicators, indicators], axis=1)
+        return indicators
+
+
+def _splits_and_labels(rows: AttributeRows, column: str) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([row["split"] for row in rows]), np.array([row[column] for row in rows])
+
+
+def _scale(features: np.ndarray, split: np.ndarray) -> np.ndarray:
+    from sklearn.preprocessing import StandardScaler  # scikit-learn is slow to import
+
+    scaler = StandardScaler()
+    scaler.fit(features[split == "train"])
+    return np.asarray(scaler.transform(features))
+
+
+def _fit_classifier(features: np.ndarray, split: np.ndarray, labels: np.ndarray) -> RidgeClassifier:
+    """The classifier with the ridge penalty that is best on dev nouns."""
+    from sklearn.linear_model import RidgeClassifier
+
+    scaled = _scale(features, split)
+    classifiers = []
+    for strength in STRENGTHS:
+        classifier = RidgeClassifier(alpha=strength)
+        classifier.fit(scaled[split == "train"], labels[split == "train"])
+        classifiers.append(classifier)
+    is_dev = split == "dev"
+    return max(classifiers, key=lambda one: float(one.score(scaled[is_dev], labels[is_dev])))
+
+
+def score_readout(
+    shares: Sequence[np.ndarray], names: Sequence[str], examples: Sequence[Example], path: Path
+) -> float:
+    """Odd-one-out accuracy from the linear probes' predictions, without further training.
+
+    A question names three nouns: is the first one more similar to the second than to the third? The similarity of two
+    nouns is their expected number of common attributes: the sum over attributes and values of the product of shares.
+
+    Args:
+        shares: per attribute (nouns, values), see `LinearProbe.shares`.
+        names: the nouns, in the order of `shares`.
+        examples: sentences with three nouns, label 1 if the answer is yes.
+        path: file of the examples, for messages.
+
+    Raises:
+        InputError: A sentence does not contain three different nouns.
+    """
+    similarity = sum(one @ one.T for one in shares)
+    number = {name: place for place, name in enumerate(names)}
+    longest_first = sorted(map(re.escape, names), key=len, reverse=True)
+    pattern = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
+    right = []
+    for example in examples:
+        mentioned = pattern.findall(example.text)
+        if len(set(mentioned)) != 3 or len(mentioned) != 3:
+            raise InputError(
+                f"{path}, index {example.official_id}: {example.text!r} contains {len(mentioned)} nouns of "
+                "attribute.tsv, expected three different ones; give a file with other questions another name than `odd`"
+            )
+        subject, first, second = (number[name] for name in mentioned)
+        right.append(
+            (similarity[subject, first] > similarity[subject, second]) == bool(example.label)
+        )
+    return float(np.mean(right))
+
+
+# -- attribute.tsv -----------------------------------------------------------------------------------------------------
+
+
+def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Rows of a folder's `probes/attribute.tsv`: noun, split, a sentence with the noun, and its attributes.
+
+    `columns` are the attributes to read; default: all. Raises InputError for attributes that cannot be probed.
+    """
+    path = Path(folder) / "probes" / "attribute.tsv"
+    header = read_header(path)
+    attributes = list(columns) or [name for name in header if name not in FIXED]
+    if not attributes:
+        raise InputError(
+            f"{path}, line 1: no attribute; expected a further column besides {', '.join(FIXED)}"
+        )
+    rows = []
+    nouns: set[str] = set()
+    for line, row in read_tsv(path, (*FIXED, *attributes)):
+        where = f"{path}, line {line}"
+        if row["split"] not in SPLITS:
+            raise InputError(f"{where}: split {row['split']!r}, expected {', '.join(SPLITS)}")
+        if not _words_of(row["sentence"], row["noun"]):
+            raise InputError(f"{where}: the sentence {row['sentence']!r} lacks {row['noun']!r}")
+        if row["noun"] in nouns:
+            raise InputError(f"{where}: repeated noun {row['noun']!r}")
+        for column in attributes:
+            if not row[column].strip():
+                raise InputError(
+                    f"{where}: no value for {column!r}; add one, or choose other columns with --columns"
+                )
+        nouns.add(row["noun"])
+        rows.append(row)
+    for split in SPLITS:
+        if all(row["split"] != split for row in rows):
+            raise InputError(
+                f"{path}: no noun of split {split}; expected nouns of {', '.join(SPLITS)}"
+            )
+    for column in attributes:
+        _check_values(path, rows, column)
+    return rows
+
+
+def _check_values(path: Path, rows: AttributeRows, column: str) -> None:
+    """Raises InputError for an attribute that cannot be learned from the train nouns."""
+    train_values = {row[column] for row in rows if row["split"] == "train"}
+    held_out_values = {row[column] for row in rows if row["split"] != "train"}
+    fault = ""
+    if len(train_values) < 2:
+        fault = "all train nouns have the same value"
+    elif train_values.isdisjoint(held_out_values):
+        fault = "no dev or test noun has a value that a train noun has"
+    if fault:
+        raise InputError(
+            f"{path}: column {column!r} cannot be probed, {fault}; choose other columns with --columns"
+        )
+
+
+def attributes_of(rows: AttributeRows) -> list[LinearProbe]:
+    """One linear probe for each attribute."""
+    return [LinearProbe(f"linear/{name}", name) for name in rows[0] if name not in FIXED]
+
+
+def _words_of(sentence: str, noun: str) -> range:
+    """Word numbers of the noun's first occurrence in a sentence; empty if there is none."""
+    words = [sentence[start:stop] for start, stop in word_spans(sentence)]
+    noun_words = [noun[start:stop] for start, stop in word_spans(noun)]
+    for start in range(len(words) - len(noun_words) + 1):
+        if words[start : start + len(noun_words)] == noun_words:
+            return range(start, start + len(noun_words))
+    return range(0)
+
+
+@torch.no_grad()
+def noun_states(model: Encoder, rows: AttributeRows, max_length: int = 32) -> np.ndarray:
+    """The model's last hidden states at each noun, averaged over its tokens: (nouns, D).
+
+    Raises InputError for a model without token states, or a noun beyond `max_length`.
+    """
+    model.eval()
+    examples = [Example(row["noun"], row["sentence"]) for row in rows]
+    samples = TextDataset(examples, *model.inputs(max_length))
+    batch = collate(samples.get(range(len(rows))))
+    tokens = require(batch.text, "text", "the linear probe")
+    device = next(model.parameters()).device
+    encoded = model(batch.to(device))
+    states = require(encoded.text, "text", "the linear probe").cpu()
+    at_nouns = []
+    for number, row in enumerate(rows):
+        words = _words_of(row["sentence"], row["noun"])
+        is_noun = torch.isin(tokens.word_ids[number], torch.tensor(list(words)))
+        if not is_noun.any():
+            raise InputError(
+                f"--max-length {max_length}: truncates {row['noun']!r} in {row['sentence']!r}"
+            )
+        at_nouns.append(states[number, is_noun].mean(0))
+    return torch.stack(at_nouns).numpy()

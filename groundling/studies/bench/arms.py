@@ -1,0 +1,398 @@
+"""One arm of a method in one world: its stages, what they cost, what they leave, and its readings."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from groundling.command_line.registered_names import parse_arm
+from groundling.commands.adapt import COMMAND as ADAPT
+from groundling.commands.adapt import AdaptConfig
+from groundling.core.errors import InputError
+from groundling.runs.folder import read_json, read_object, write_json
+from groundling.runs.hashing import data_hash
+from groundling.settings.fields import make_settings
+from groundling.settings.training import TrainConfig
+from groundling.studies.bench.handed import check_handed
+from groundling.studies.bench.leaks import (
+    answers_opened,
+    check_inputs,
+    parameters_of,
+    plain_faults,
+    watch_files,
+)
+from groundling.studies.bench.method import (
+    CAPTIONS,
+    OPTION,
+    TEXT,
+    BenchMethod,
+    Stage,
+    is_outside,
+    resolve_stage_paths,
+)
+from groundling.studies.bench.protocol import (
+    ADAPTING,
+    MAX_LENGTH,
+    BenchFolder,
+    Protocol,
+    WorldFolder,
+    key_of,
+)
+from groundling.studies.bench.readings import VISUAL, fine_tuned, read_encoder, read_text_tower
+
+METHOD = "method"
+TEXT_CONTROL = "text control"
+SHUFFLED = "shuffled images"
+RANDOM = "random targets"
+TOWER = "teacher's text tower"
+CONTROLS = (TEXT_CONTROL, SHUFFLED, RANDOM)
+MASKING = ("mask_rate", "mask_scheme", "whole_word", "text_layout", "max_length", "limit")
+"""Settings of a method that its text control shares."""
+
+Weight = float | str | None
+"""A value of the tuned setting; None if the method has none."""
+
+
+@dataclass(frozen=True)
+class ArmRun:
+    """One arm of a method with one seed in one world."""
+
+    method: BenchMethod
+    arm: str
+    """`METHOD` or one of `CONTROLS`."""
+    world: int
+    seed: int
+    weight: Weight = None
+    """The tuned setting's value, if it is known."""
+    chosen: bool = True
+    """Whether the weight is the one chosen on dev nouns, which is then looked up."""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        if self.arm == TEXT_CONTROL:
+            return f"world {self.world}: text control {text_key(self.method)}, seed {self.seed}"
+        about = f"world {self.world}: {self.method.name}, {self.arm}"
+        if not self.chosen:
+            about += f", {self.method.weight} {self.weight}"
+        return f"{about}, seed {self.seed}"
+
+
+def has_arm(method: BenchMethod, arm: str) -> bool:
+    """Whether a method has an arm: one without a teacher has no images to shuffle and no targets to replace."""
+    return arm in (METHOD, TEXT_CONTROL) or method.data != TEXT
+
+
+def control_stages(method: BenchMethod) -> tuple[Stage, ...]:
+    """The stages of the text control: masked LM on the same texts, one after the other."""
+    stages = []
+    for number, stage in enumerate(method.stages):
+        shared = {name: value for name, value in stage.settings.items() if name in MASKING}
+        student = f"stage-{number}/model" if number else ""
+        stages.append(replace(stage, arm="mlm", settings=shared, student=student, images=False))
+    return tuple(stages)
+
+
+def text_key(method: BenchMethod) -> str:
+    """Identifies a text control; methods that read the same texts in the same way share one."""
+    return key_of(
+        [
+            [stage.texts, dict(stage.settings), stage.batch, stage.share]
+            for stage in control_stages(method)
+        ],
+        method.steps,
+    )[:8]
+
+
+def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> dict[str, Any]:
+    """The arm's readings, costs and hashes, of an earlier call or made now and written to its job's file."""
+    done = finished_job(folder, one.name, key)
+    if done is not None:
+        return done
+    place = folder.world(one.world)
+    weight = one.weight
+    if one.chosen and one.arm != TEXT_CONTROL:
+        weight = chosen_weight(folder, one.method, one.world)
+        if one.arm == METHOD and one.seed == 0 and one.method.grid:
+            of_grid = read_object(folder.job(replace(one, weight=weight, chosen=False).name))
+            return finish_job(folder, one.name, of_grid | {"key": key})
+    runs = _folder(folder, one, weight)
+    hashes = check_handed(place, f"before {one.name} ran")
+    stages = control_stages(one.method) if one.arm == TEXT_CONTROL else one.method.stages
+    steps = one.method.stage_steps(protocol.scaled(ADAPTING, 0).steps)
+    allowed = {os.path.abspath(place.place(name)): value for name, value in hashes.items()}
+    cost = _Cost()
+    with watch_files(place.private) as opened:
+        for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
+            stage_folder = runs / f"stage-{number}"
+            settings = stage_settings(one, stage, place, runs, weight)
+            if number == len(stages):
+                settings = _with_weight(settings, one, weight)
+            training = stage_training(stage, count, one.seed)
+            config = make_settings(AdaptConfig, **settings)
+            cost.add(ADAPT(config, training, stage_folder), training)
+            check_inputs(stage_folder, allowed, runs)
+    cost.stop()
+    check_handed(place, f"while {one.name} ran")
+    model = runs / f"stage-{len(stages)}" / "model"
+    handed_encoder = place.place("encoder")
+    remarks = [f"not plain: {fault}" for fault in plain_faults(model, handed_encoder)]
+    answers = answers_opened(sorted(opened), place.private)
+    if answers:
+        remarks.append(f"leak: opened the world's answers ({answers[0]})")
+    more = parameters_of(model) - parameters_of(handed_encoder)
+    result = {
+        "key": key,
+        "method": "" if one.arm == TEXT_CONTROL else one.method.name,
+        "arm": one.arm,
+        "texts": text_key(one.method),
+        "world": one.world,
+        "seed": one.seed,
+        "weight": weight,
+        "readings": read_encoder(model, place.private),
+        "cost": cost.as_json() | {"parameters_after": more},
+        "handed": key_of(hashes),
+        "model": {"path": str(model.relative_to(folder.root)), "sha256": data_hash(model)},
+        "remarks": remarks,
+    }
+    return finish_job(folder, one.name, result)
+
+
+def _folder(folder: BenchFolder, one: ArmRun, weight: Weight) -> Path:
+    world = f"world-{one.world}"
+    if one.arm == TEXT_CONTROL:
+        return folder.runs(world, "text control", text_key(one.method), f"seed-{one.seed}")
+    value = "weight" if weight is None else f"weight-{weight}"
+    return folder.runs(world, one.method.name, one.arm, value, f"seed-{one.seed}")
+
+
+def stage_training(stage: Stage, steps: int, seed: int) -> TrainConfig:
+    """Optimisation of a stage."""
+    return replace(ADAPTING, steps=steps, batch=stage.batch or ADAPTING.batch, seed=seed)
+
+
+def stage_settings(
+    one: ArmRun, stage: Stage, place: WorldFolder, runs: Path, weight: Weight
+) -> dict[str, Any]:
+    """Settings of `adapt` for a stage of an arm; the tuned setting is not among them."""
+    method = one.method
+    swaps = _swaps(method, one.arm)
+    settings: dict[str, Any] = {"max_length": MAX_LENGTH}
+    settings |= resolve_stage_paths(stage.settings, runs)
+    texts = []
+    for text in stage.texts:
+        name, equals, share = text.partition("=")
+        texts.append(f"{place.place(swaps.get(name, name))}{equals}{share}")
+    student = str(runs / stage.student) if stage.student else str(place.place("encoder"))
+    settings |= {"arm": stage.arm, "text": tuple(texts), "student": student}
+    arm = parse_arm(stage.arm)
+    if arm.needs_teacher or arm.needs_cross_modal:
+        settings["teacher"] = str(place.place(swaps.get("teacher", "teacher")))
+        reads_captions = any(text.partition("=")[0] == CAPTIONS for text in stage.texts)
+        images = reads_captions and method.data == "captions with images"
+        if images if stage.images is None else stage.images:
+            settings["teacher_images"] = str(place.place(swaps.get("images", "images")))
+            if not is_outside(method):
+                settings["teacher_cache"] = str(place.root / "features")
+    return settings
+
+
+def _with_weight(settings: dict[str, Any], one: ArmRun, weight: Weight) -> dict[str, Any]:
+    """The settings of the last stage with the tuned setting."""
+    name = one.method.weight
+    if weight is None or one.arm == TEXT_CONTROL:
+        return settings
+    if name.startswith(OPTION):
+        option = f"{name.removeprefix(OPTION)}={weight}"
+        return settings | {"option": (*settings.get("option", ()), option)}
+    return settings | {name: weight}
+
+
+def _swaps(method: BenchMethod, arm: str) -> dict[str, str]:
+    """What a control gets in place of what is handed to the method, by name."""
+    swaps: dict[str, str] = {}
+    if arm == SHUFFLED:
+        if method.shuffles_captions:
+            swaps["captions"] = "shuffled captions"
+        if method.replaces_teacher:
+            swaps["teacher"] = "teacher-redrawn"
+    if arm == RANDOM:
+        if method.shuffles_captions:
+            swaps["images"] = "noise images"
+        if method.replaces_teacher:
+            swaps["teacher"] = "teacher-untrained"
+    return swaps
+
+
+def describe_controls(method: BenchMethod) -> dict[str, str]:
+    """What each control of a method is, in words."""
+    words = {
+        TEXT_CONTROL: "masked LM on the same texts, as many steps",
+    }
+    if method.data == TEXT:
+        return words
+    shuffled = ["captions with each other's images"] if method.shuffles_captions else []
+    random = ["images of noise"] if method.shuffles_captions else []
+    if method.replaces_teacher:
+        shuffled.append("a teacher trained on redrawn attributes")
+        random.append("an untrained teacher")
+    return words | {SHUFFLED: " and ".join(shuffled), RANDOM: " and ".join(random)}
+
+
+# -- the weight --------------------------------------------------------------------------------------------------------
+
+
+def grid_runs(method: BenchMethod, world: int) -> list[ArmRun]:
+    """The runs of the method's grid in a world, all with adaptation seed 0; none without a grid."""
+    return [ArmRun(method, METHOD, world, 0, value, chosen=False) for value in method.grid]
+
+
+def chosen_weight(folder: BenchFolder, method: BenchMethod, world: int) -> Weight:
+    """The grid's value with the best mean of linear visual readings on dev nouns; of equal ones the first."""
+    scores = weight_scores(folder, method, world)
+    return max(scores, key=lambda value: scores[value]) if scores else None
+
+
+def weight_scores(folder: BenchFolder, method: BenchMethod, world: int) -> dict[Weight, float]:
+    """By value of the grid: the mean of linear visual readings on dev nouns."""
+    scores: dict[Weight, float] = {}
+    for one in grid_runs(method, world):
+        result = read_object(folder.job(one.name))
+        scores[one.weight] = result["readings"][VISUAL]["dev"]
+    return scores
+
+
+# -- other jobs --------------------------------------------------------------------------------------------------------
+
+
+def run_probes(
+    folder: BenchFolder,
+    protocol: Protocol,
+    one: ArmRun,
+    questions: tuple[str, ...],
+    seeds: int,
+    key: str,
+) -> dict[str, Any]:
+    """Fine-tuned readings of a finished arm."""
+    name = probes_name(one, questions, seeds)
+    done = finished_job(folder, name, key)
+    if done is not None:
+        return done
+    arm = read_object(folder.job(one.name))
+    place = folder.world(one.world)
+    out = folder.probes(slug_of(one), f"seeds-{seeds}")
+    model = folder.root / arm["model"]["path"]
+    readings = fine_tuned(model, place.private, questions, seeds, protocol, out)
+    return finish_job(folder, name, {"key": key, "readings": readings})
+
+
+def slug_of(one: ArmRun) -> str:
+    """The folder of an arm's probes."""
+    return one.name
+
+
+def probes_name(one: ArmRun, questions: tuple[str, ...], seeds: int) -> str:
+    """Name of the job of an arm's fine-tuned questions."""
+    return f"{one.name}: {' '.join(questions)}, {seeds} seeds"
+
+
+def run_tower(folder: BenchFolder, world: int, key: str) -> dict[str, Any]:
+    """Linear readings of the teacher's own text tower, the ceiling of what its text side can teach."""
+    name = tower_name(world)
+    done = finished_job(folder, name, key)
+    if done is not None:
+        return done
+    place = folder.world(world)
+    readings = read_text_tower(place.place("teacher"), place.private)
+    handed = key_of(read_object(place.record)["handed"])
+    result = {"key": key, "method": "", "arm": TOWER, "world": world, "seed": 0}
+    return finish_job(folder, name, result | {"readings": readings, "handed": handed})
+
+
+def tower_name(world: int) -> str:
+    """Name of the job of the teacher's text tower."""
+    return f"world {world}: {TOWER}"
+
+
+def finished_job(folder: BenchFolder, name: str, key: str) -> dict[str, Any] | None:
+    """The result of a finished job; raises InputError if it was made with other settings or another source."""
+    path = folder.job(name)
+    if not path.exists():
+        return None
+    result = read_object(path)
+    if result.get("key") != key:
+        raise InputError(
+            f"{path}: was made by another version of this method, or from other files; use another --out, or give the "
+            "method another name"
+        )
+    return result
+
+
+def finish_job(folder: BenchFolder, name: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Write a job's result, and return it as stored."""
+    path = folder.job(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, result)
+    stored: dict[str, Any] = read_json(path)
+    return stored
+
+
+class _Cost:
+    """What the stages of an arm cost."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.steps: list[int] = []
+        self.samples = 0
+        self.epochs: list[float] = []
+        self.extra_parameters = 0
+        self.began = time.process_time()
+        self.core_seconds = 0.0
+        _reset_peak()
+
+    def add(self, result: Mapping[str, Any], training: TrainConfig) -> None:
+        """Add a stage's result."""
+        self.seconds += result["seconds"]
+        self.steps.append(result["steps"])
+        self.samples += result["steps"] * training.batch
+        self.epochs.append(result["epochs"])
+        extra = result["training_parameters"] - result["parameters"]
+        self.extra_parameters = max(self.extra_parameters, extra)
+
+    def stop(self) -> None:
+        """Measure the time of the processor now."""
+        self.core_seconds = round(time.process_time() - self.began, 1)
+        self.memory = _peak()
+
+    def as_json(self) -> dict[str, Any]:
+        """Costs by name; `core_seconds` does not count what an interrupted bench did before."""
+        return {
+            "steps": sum(self.steps),
+            "stage_steps": self.steps,
+            "samples": self.samples,
+            "epochs": self.epochs,
+            "seconds": round(self.seconds, 1),
+            "core_seconds": self.core_seconds,
+            "memory_mb": self.memory,
+            "extra_parameters": self.extra_parameters,
+        }
+
+
+def _reset_peak() -> None:
+    """Start a new measurement of this process's peak memory, where Linux allows it."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> int | None:
+    """Peak resident memory of this process in MB; None where the system does not tell."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) // 1024
+    return None

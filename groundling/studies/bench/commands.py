@@ -1,0 +1,113 @@
+"""Command and settings of the bench."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from groundling.command_line import Command
+from groundling.core.errors import InputError
+from groundling.core.registry import is_import_path
+from groundling.runs.folder import open_run
+from groundling.runs.outputs import ByPrefix, CommandOutput
+from groundling.runs.progress import CommandContext
+from groundling.settings.fields import InputKind, Settings, above, at_least, may_repeat
+
+QUESTIONS = ("truth", "category", "order", "odd")
+"""Questions that can be fine-tuned on."""
+PROTOCOL_VERSION = 1
+"""Increases with every change after which results of two benches are not comparable."""
+
+
+@dataclass(frozen=True)
+class BenchConfig(Settings):
+    """Comparison of methods that give a text encoder visual knowledge, with their controls."""
+
+    method: tuple[str, ...] = ()
+    """Methods: names of the package's, or MODULE:NAME of your own `BenchMethod` or objective; empty: \
+all of the package."""
+    worlds: Annotated[tuple[int, ...], at_least(0)] = (0, 1, 2, 3, 4)
+    """Seeds of the rendered worlds; a verdict needs at least three."""
+    adapt_seeds: Annotated[int, at_least(1)] = 2
+    """Adaptation seeds per world and arm."""
+    probe_seeds: Annotated[int, at_least(1)] = 3
+    """Fine-tuning seeds of the true/false and odd-one-out probes."""
+    probes: tuple[str, ...] = ("truth", "category", "order")
+    """Questions to fine-tune on: truth, category, order, odd (1,000 steps, slow)."""
+    processes: Annotated[int, at_least(1)] = 2
+    """Parallel runs, one thread each."""
+    plan: bool = False
+    """Print what will run, what is done and how long it takes, and stop."""
+    merge: Annotated[tuple[str, ...], InputKind.PATH, may_repeat] = ()
+    """Instead of running: join these benches, each a folder or a bench.json, into --out."""
+    scale: Annotated[float, above(0)] = 1.0
+    """Factor on all steps and, below 1, on the world's size: with less than 1 the models learn \
+nothing, but the bench is tested."""
+
+
+def check(config: BenchConfig, out: str | Path) -> None:
+    """Raises InputError for unknown methods or questions, and for --merge beside settings of a run."""
+    for name in config.probes:
+        if name not in QUESTIONS:
+            raise InputError(f"--probes {name}: expected some of {', '.join(QUESTIONS)}")
+    if not config.worlds:
+        raise InputError("--worlds: expected at least one seed")
+    if config.merge:
+        if config.plan or config.method:
+            flag = "--plan" if config.plan else "--method"
+            raise InputError(f"--merge runs nothing; leave {flag} out")
+        return
+    if any(not is_import_path(name) for name in config.method):
+        from groundling.studies.bench.method import built_in_methods
+
+        offered = built_in_methods()
+        for name in config.method:
+            if name not in offered and not is_import_path(name):
+                raise InputError(
+                    f"--method {name}: expected {', '.join(offered)}, or MODULE:NAME of your own"
+                )
+
+
+@dataclass(frozen=True)
+class SharedFolder(CommandOutput):
+    """A folder that several processes and machines fill together; more methods and worlds may be added."""
+
+    def run(
+        self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
+    ) -> Any:
+        """The command's result; raises InputError if the folder is not a bench's, or has another scale."""
+        config: BenchConfig = settings["_own"]
+        folder = Path(out)
+        if config.merge:
+            taken = folder.exists() and any(
+                one.name not in ("bench.json", "report.html") for one in folder.iterdir()
+            )
+            if taken:
+                raise InputError(f"{out}: is not empty; --merge writes into a new folder")
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            identity = {"scale": config.scale, "protocol": PROTOCOL_VERSION}
+            folder = open_run(out, name, identity, {})
+        work = CommandContext(folder)
+        return work.with_notes(function(config, work))
+
+
+BENCH = Command(
+    "bench",
+    "compare methods that give a text encoder visual knowledge, each with its controls",
+    "groundling.studies.bench.run:bench",
+    {"_own": BenchConfig()},
+    title="Bench: which method gives a text encoder visual knowledge?",
+    example="groundling bench --method contrastive --worlds 0 1 2 --out runs/bench",
+    common_flags="method worlds plan merge processes",
+    validate=check,
+    prints_output=True,
+    out_help="Bench folder; running the same command again resumes, other methods and worlds are added, and several "
+    "processes or machines may work on one folder.",
+    output=SharedFolder(),
+)
+
+
+COMMANDS = (BENCH,)

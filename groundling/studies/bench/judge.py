@@ -1,0 +1,216 @@
+"""Does a method give the encoder visual attributes? Paired over worlds, against both controls, Holm over methods."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import inf, nan, sqrt
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from groundling.stats.verdict import ALPHA, holm
+from groundling.studies.bench.arms import METHOD, RANDOM, SHUFFLED, TEXT_CONTROL
+from groundling.studies.bench.readings import MASKED_LM, VISUAL
+
+MIN_WORLDS = 3
+"""Minimum number of worlds for a verdict."""
+PRICES = (MASKED_LM, "category", "order", "linear/category")
+"""Readings that text alone teaches: what a method may cost."""
+LOWER_IS_BETTER = (MASKED_LM,)
+
+Entry = Mapping[str, Any]
+"""One arm of a method in one world with one seed, as in `bench.json`."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method minus a control in one reading, paired by world and adaptation seed."""
+
+    worlds: tuple[int, ...]
+    """The worlds that have both."""
+    by_world: tuple[float, ...]
+    """Mean difference of each world's seeds."""
+    mean: float = nan
+    """Mean over worlds."""
+    error: float = nan
+    """Standard error over worlds, at least that of the noise between adaptation seeds; NaN for one world."""
+    interval: tuple[float, float] = (nan, nan)
+    """95 % interval over worlds (Student's t)."""
+    p: float = nan
+    """One-sided p that the mean is not above 0 (paired t-test over worlds)."""
+
+
+@dataclass
+class MethodVerdict:
+    """What the bench finds of a method."""
+
+    method: str
+    data: str
+    visual: Difference
+    """Against the text control."""
+    shuffled: Difference | None
+    """Against shuffled images, or a teacher with redrawn attributes; None if the method reads no teacher."""
+    prices: dict[str, Difference] = field(default_factory=dict)
+    """By reading: against the text control."""
+    p: float = nan
+    """The larger p of both controls: both must be beaten."""
+    holm: float = nan
+    """p after Holm's correction over methods."""
+    remarks: list[str] = field(default_factory=list)
+    """Leaks, and models that are not plain."""
+    transfers: bool = False
+    sentence: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `bench.json`."""
+        return asdict(self)
+
+
+def value_of(entry: Entry, reading: str, split: str = "test") -> float | None:
+    """A reading's value; None if the arm was not read, or no probe trained."""
+    found = entry["readings"].get(reading)
+    value = None if found is None else found.get(split)
+    return None if value is None else float(value)
+
+
+def entries_of(entries: Sequence[Entry], method: str, arm: str) -> list[Entry]:
+    """A method's entries of one arm; the text control of its texts."""
+    own = [one for one in entries if one["method"] == method and one["arm"] == METHOD]
+    if arm != TEXT_CONTROL:
+        return [one for one in entries if one["method"] == method and one["arm"] == arm]
+    keys = {(one["texts"], one["handed"]) for one in own}
+    return [
+        one
+        for one in entries
+        if one["arm"] == TEXT_CONTROL and (one["texts"], one["handed"]) in keys
+    ]
+
+
+def noise_of(entries: Sequence[Entry], reading: str) -> float:
+    """Standard deviation of a reading between adaptation seeds of one arm in one world, pooled; NaN without repeats."""
+    groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for one in entries:
+        value = value_of(one, reading)
+        if value is not None and one["arm"] in (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM):
+            weight = one.get("weight")
+            groups[
+                one["method"], one["arm"], one["world"], one["texts"], one["handed"], weight
+            ].append(value)
+    repeated = [values for values in groups.values() if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in repeated)
+    total = sum(float(np.var(values)) * len(values) for values in repeated)
+    return sqrt(total / freedom) if freedom else nan
+
+
+def difference(
+    method: Sequence[Entry], control: Sequence[Entry], reading: str, noise: float
+) -> Difference:
+    """A method minus a control in a reading's test value; `noise` is the standard deviation between seeds."""
+    of_control = {
+        (one["world"], one["seed"], one["handed"]): value_of(one, reading) for one in control
+    }
+    pairs: dict[int, list[float]] = defaultdict(list)
+    for one in method:
+        own = value_of(one, reading)
+        other = of_control.get((one["world"], one["seed"], one["handed"]))
+        if own is not None and other is not None:
+            pairs[one["world"]].append(own - other)
+    worlds = tuple(sorted(pairs))
+    by_world = tuple(float(np.mean(pairs[world])) for world in worlds)
+    if not worlds:
+        return Difference((), ())
+    mean = float(np.mean(by_world))
+    count = len(worlds)
+    if count < 2:
+        return Difference(worlds, by_world, mean)
+    error = float(np.std(by_world, ddof=1)) / sqrt(count)
+    if np.isfinite(noise):
+        # Few worlds can agree by chance; they cannot agree better than their seeds do.
+        variance = sum(2 * noise**2 / len(pairs[world]) for world in worlds)
+        error = max(error, sqrt(variance) / count)
+    margin = float(stats.t.ppf(0.975, count - 1)) * error
+    ratio = mean / error if error else (inf if mean > 0 else -inf)
+    p = float(stats.t.sf(ratio, count - 1))
+    return Difference(worlds, by_world, mean, error, (mean - margin, mean + margin), p)
+
+
+def judge_methods(
+    entries: Sequence[Entry], methods: Mapping[str, Mapping[str, Any]]
+) -> list[MethodVerdict]:
+    """The verdict of every method that has been run, p corrected over them."""
+    noise = noise_of(entries, VISUAL)
+    verdicts = []
+    for name, about in methods.items():
+        own = entries_of(entries, name, METHOD)
+        if not own:
+            continue
+        text = entries_of(entries, name, TEXT_CONTROL)
+        shuffled = entries_of(entries, name, SHUFFLED)
+        verdict = MethodVerdict(
+            name,
+            about["data"],
+            difference(own, text, VISUAL, noise),
+            difference(own, shuffled, VISUAL, noise) if about["data"] != "text" else None,
+        )
+        for reading in PRICES:
+            if any(value_of(one, reading) is not None for one in own):
+                price = difference(own, text, reading, noise_of(entries, reading))
+                verdict.prices[reading] = price
+        verdict.remarks = list(
+            dict.fromkeys(remark for one in own for remark in one.get("remarks", ()))
+        )
+        both = [verdict.visual, *([verdict.shuffled] if verdict.shuffled is not None else [])]
+        if all(len(one.worlds) >= MIN_WORLDS for one in both):
+            verdict.p = max(one.p for one in both)
+        verdicts.append(verdict)
+    for verdict, p in zip(verdicts, holm([one.p for one in verdicts]), strict=True):
+        verdict.holm = p
+        leaks = any(remark.startswith("leak") for remark in verdict.remarks)
+        verdict.transfers = bool(p <= ALPHA) and not leaks
+        verdict.sentence = _sentence(verdict, len(verdicts))
+    return verdicts
+
+
+def words_of(one: Difference) -> str:
+    """A difference and its interval."""
+    if not one.worlds:
+        return "not measured"
+    if not np.isfinite(one.error):
+        return f"{one.mean:+.2f}"
+    low, high = one.interval
+    return f"{one.mean:+.2f}, 95 % interval {low:+.2f} to {high:+.2f}"
+
+
+def control_word(data: str) -> str:
+    """The shuffled control in words, by data class."""
+    return "a teacher with redrawn attributes" if data == "text and teacher" else SHUFFLED
+
+
+def _sentence(one: MethodVerdict, methods: int) -> str:
+    control = control_word(one.data)
+    beyond_text = f"text control ({words_of(one.visual)})"
+    beyond_images = "" if one.shuffled is None else f"{control} ({words_of(one.shuffled)})"
+    both = f"{beyond_text} and {beyond_images}" if beyond_images else beyond_text
+    remarks = "".join(f" {remark[0].upper()}{remark[1:]}." for remark in one.remarks)
+    differences = [one.visual, *([one.shuffled] if one.shuffled is not None else [])]
+    worlds = min(len(each.worlds) for each in differences)
+    if worlds < MIN_WORLDS:
+        return (
+            f"{one.method}: no verdict over worlds is possible with {worlds} of them, it takes {MIN_WORLDS}; visual "
+            f"attributes beyond its {both}.{remarks}"
+        )
+    corrected = f"p = {one.holm:.2g} after Holm over {methods} method{'s' if methods > 1 else ''}"
+    if any(remark.startswith("leak") for remark in one.remarks):
+        return f"{one.method}: no verdict, since it read what it may not.{remarks}"
+    if one.transfers:
+        images = "" if beyond_images else " It reads no images, so this is not visual transfer."
+        return f"{one.method}: visual attributes beyond its {both}; {corrected}.{images}{remarks}"
+    if one.visual.p <= ALPHA and one.shuffled is not None and one.shuffled.p > ALPHA:
+        return (
+            f"{one.method}: beyond its {beyond_text}, but not beyond {beyond_images}; its gain does not come from what "
+            f"the images show ({corrected}).{remarks}"
+        )
+    return f"{one.method}: no visual attributes beyond its {both}; {corrected}.{remarks}"

@@ -1,0 +1,356 @@
+"""A method that the bench compares: its stages, the texts and images they read, and its one tuned setting."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from groundling.command_line.registered_names import parse_arm
+from groundling.commands.adapt import AdaptConfig
+from groundling.core.errors import InputError, did_you_mean
+from groundling.core.registry import (
+    IMPORT_PATH,
+    describe_value,
+    files_of_object,
+    import_object,
+    is_import_path,
+    registered,
+)
+from groundling.runs.hashing import hashes_of
+from groundling.settings.fields import InputKind, flatten_settings, replace_settings
+
+DataClass = Literal["text", "text and teacher", "captions with images"]
+"""What a method reads; methods of different classes are not ranked against each other."""
+TEXT: DataClass = "text"
+TEACHER: DataClass = "text and teacher"
+IMAGES: DataClass = "captions with images"
+CLASSES = (TEXT, TEACHER, IMAGES)
+
+CORPUS, CAPTIONS = "corpus", "captions"
+TEXTS = (CORPUS, CAPTIONS)
+"""The handed-over texts, by the names that a stage uses."""
+STAGE_PATH = re.compile(r"stage-(\d+)(?:/(.+))?")
+"""A setting's value that names an output of an earlier stage, e.g. `stage-1/model`."""
+GIVEN = ("student", "teacher", "text", "teacher_images", "teacher_cache", "arm")
+"""Settings of `adapt` that only the bench sets."""
+FILES = (InputKind.FILE, InputKind.FOLDER, InputKind.PATH, InputKind.WEIGHTED, InputKind.NAMED)
+MODELS = (InputKind.MODEL, InputKind.WEIGHTS, InputKind.MODEL_OR_RANDOM, InputKind.DATA)
+OPTION = "option:"
+"""Prefix of a tuned setting that is an --option of one's own objective, e.g. `option:margin`."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One run of `groundling adapt`."""
+
+    arm: str
+    """Objectives, as in `adapt --arm`."""
+    texts: tuple[str, ...] = (CORPUS,)
+    """Texts that it reads: `corpus`, `captions`, each with an optional weight, e.g. `captions=2`."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of `adapt` by name; a value `stage-1/model` is an output of the first stage."""
+    student: str = ""
+    """Encoder to start from: empty for the handed-over one, or an earlier stage's, `stage-1/model`."""
+    images: bool | None = None
+    """Whether the teacher's images are passed; None: if it reads captions and its arm has a teacher."""
+    share: float = 1.0
+    """Share of the method's steps, relative to other stages."""
+    batch: int = 0
+    """Samples per step; 0: the bench's. For blocks, which hold several lines, fewer."""
+
+
+@dataclass(frozen=True)
+class BenchMethod:
+    """A method, as the bench runs it."""
+
+    name: str
+    """Its name in tables."""
+    paper: str
+    """The paper, or a sentence on what it does."""
+    data: DataClass
+    """What it reads."""
+    stages: tuple[Stage, ...]
+    """Runs of `adapt`, in order; the encoder of the last is judged."""
+    weight: str = ""
+    """Setting of the last stage that the bench chooses on dev nouns, or `option:NAME`; empty: none."""
+    grid: tuple[float | str, ...] = ()
+    """The three values of `weight` that are compared."""
+    reads_text_tower: bool = False
+    """Captions with images: whether it also reads the teacher's text tower. The controls then replace it too."""
+    steps: int = 0
+    """Steps of all stages together, if not the bench's; every control gets the same."""
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a method that the bench cannot run fairly."""
+        where = f"method {self.name or '?'}"
+        if not self.name or not self.stages:
+            raise InputError(f"{where}: a method needs a name and at least one stage")
+        if self.data not in CLASSES:
+            raise InputError(f"{where}: data = {self.data!r}, expected one of {', '.join(CLASSES)}")
+        if bool(self.weight) != bool(self.grid) or len(self.grid) not in (0, 3):
+            raise InputError(
+                f"{where}: every method has a `weight` with a `grid` of three values, or neither"
+            )
+        if len(set(self.grid)) != len(self.grid):
+            raise InputError(f"{where}: grid {self.grid} repeats a value")
+        for number, stage in enumerate(self.stages, 1):
+            _check_stage(f"{where}, stage {number}", stage, number, self.data)
+        if self.weight and not self.weight.startswith(OPTION):
+            _check_settings(where, {self.weight: self.grid[0]}, 1)
+
+    @property
+    def shuffles_captions(self) -> bool:
+        """Whether the shuffled control gives captions other images."""
+        return self.data == IMAGES
+
+    @property
+    def replaces_teacher(self) -> bool:
+        """Whether the controls replace the teacher, since the method reads its text tower."""
+        return self.data == TEACHER or (self.data == IMAGES and self.reads_text_tower)
+
+    def stage_steps(self, total: int) -> list[int]:
+        """Steps of each stage; together `total`, or the method's own."""
+        total = self.steps or total
+        shares = sum(stage.share for stage in self.stages)
+        steps = [max(1, round(total * stage.share / shares)) for stage in self.stages]
+        steps[-1] = max(1, total - sum(steps[:-1]))
+        return steps
+
+    def description(self) -> dict[str, Any]:
+        """Everything that defines it, for `bench.json`."""
+        return {
+            "name": self.name,
+            "paper": self.paper,
+            "data": self.data,
+            "reads_text_tower": self.reads_text_tower,
+            "weight": self.weight,
+            "grid": list(self.grid),
+            "steps": self.steps,
+            "stages": [
+                {**vars(stage), "texts": list(stage.texts), "settings": dict(stage.settings)}
+                for stage in self.stages
+            ],
+            "source": source_of(self),
+        }
+
+    def why_not(self) -> str:
+        """Why it cannot run with this installation; empty if it can."""
+        try:
+            for stage in self.stages:
+                parse_arm(stage.arm)
+                replace_settings(AdaptConfig(), **stage.settings)
+            if self.weight and not self.weight.startswith(OPTION):
+                replace_settings(AdaptConfig(), **{self.weight: self.grid[0]})
+        except InputError as error:
+            return str(error)
+        return ""
+
+
+def _check_stage(where: str, stage: Stage, number: int, data: DataClass) -> None:
+    """Raises InputError for a stage that reads what the bench does not hand over."""
+    if not stage.texts:
+        raise InputError(f"{where}: reads no texts, expected some of {', '.join(TEXTS)}")
+    for text in stage.texts:
+        name = text.partition("=")[0]
+        if name not in TEXTS:
+            raise InputError(
+                f"{where}: text {name!r} is not handed over, expected one of {', '.join(TEXTS)}"
+            )
+        if name == CAPTIONS and data == TEACHER:
+            raise InputError(
+                f"{where}: reads captions, so its data class is `{TEXT}` or `{IMAGES}`, not `{data}`"
+            )
+    if stage.images and data != IMAGES:
+        raise InputError(f"{where}: reads images, so its data class is `{IMAGES}`, not `{data}`")
+    if stage.share <= 0 or stage.batch < 0:
+        raise InputError(f"{where}: share must be above 0, and batch at least 0")
+    if stage.student and not _is_earlier(stage.student, number):
+        raise InputError(
+            f"{where}: student {stage.student!r}, expected the output of an earlier stage, `stage-1/model`; "
+            "the first student is the bench's"
+        )
+    _check_settings(where, stage.settings, number)
+
+
+def _check_settings(where: str, settings: Mapping[str, Any], number: int) -> None:
+    """Raises InputError for settings that only the bench sets, and for files that it does not hand over."""
+    kinds = {one.name: one.input for _, one in flatten_settings(AdaptConfig())}
+    for name, value in settings.items():
+        if name in GIVEN or name.startswith(("eval_", "retention")):
+            raise InputError(f"{where}: {name} is set by the bench; leave it out")
+        is_input = kinds.get(name) in (*FILES, *MODELS)
+        values = value if isinstance(value, list | tuple) else (value,)
+        names_files = is_input or any(isinstance(one, Path) for one in values)
+        for one in values:
+            names_files = names_files or (isinstance(one, str) and "/" in one)
+            if one and names_files and not _is_earlier(str(one), number):
+                raise InputError(
+                    f"{where}: {name} = {one!r} is not handed over; a method reads the bench's files and outputs of "
+                    "its own earlier stages (`stage-1/model`) only"
+                )
+
+
+def _is_earlier(value: str, number: int) -> bool:
+    """Whether a value names an output of a stage before stage `number`."""
+    match = STAGE_PATH.fullmatch(value)
+    return match is not None and 0 < int(match[1]) < number and ".." not in value
+
+
+def resolve_stage_paths(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The settings with `stage-N/...` replaced by paths below `folder`."""
+
+    def resolved(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return tuple(resolved(one) for one in value)
+        if isinstance(value, str) and STAGE_PATH.fullmatch(value):
+            return str(folder / value)
+        return value
+
+    return {name: resolved(value) for name, value in settings.items()}
+
+
+def source_of(method: BenchMethod) -> dict[str, str]:
+    """SHA-256 of the files of its objectives and of the user's modules that they import, by module."""
+    from groundling.objectives import find_objective
+
+    files: dict[str, Path] = {}
+    for stage in method.stages:
+        try:
+            names = parse_arm(stage.arm).names
+        except InputError:
+            continue  # not installed: it has no source yet
+        for name in names:
+            place = name
+            if not is_import_path(name):
+                place = f"{find_objective(name).make.__module__}:make"
+            files |= files_of_object(place)
+    return dict(zip(sorted(files), hashes_of([files[one] for one in sorted(files)]), strict=True))
+
+
+# -- finding methods ---------------------------------------------------------------------------------------------------
+
+
+def built_in_methods() -> dict[str, BenchMethod]:
+    """The methods of the package by name, also those whose objectives are not installed."""
+    return registered("methods", BenchMethod)
+
+
+def find_methods(names: Sequence[str]) -> list[BenchMethod]:
+    """Methods by name or MODULE:NAME; without names, all of the package that can run.
+
+    Raises InputError for an unknown method, one that cannot run, and two of one name.
+    """
+    offered = built_in_methods()
+    if not names:
+        return [one for one in offered.values() if not one.why_not()]
+    found: list[BenchMethod] = []
+    for name in names:
+        if is_import_path(name):
+            found.append(outside_method(name))
+            continue
+        if name not in offered:
+            raise InputError(
+                f"--method {name}: expected {', '.join(offered)}, or MODULE:NAME of your own"
+                f"{did_you_mean(name, offered)}"
+            )
+        found.append(offered[name])
+    for method in found:
+        reason = method.why_not()
+        if reason:
+            raise InputError(f"--method {method.name}: cannot run ({reason})")
+    every = [*found, *(one for one in offered.values() if one not in found)]
+    titles = [one.name for one in every]
+    for method in found:
+        if titles.count(method.name) > 1:
+            raise InputError(
+                f"--method {method.name}: another method has this name; give yours another"
+            )
+    return found
+
+
+def outside_method(place: str) -> BenchMethod:
+    """The user's own method MODULE:NAME: a `BenchMethod`, or an objective, which is trained beside masked LM.
+
+    Raises InputError for anything else.
+    """
+    value = import_object(place, object)
+    if isinstance(value, BenchMethod):
+        stages = tuple(
+            replace(stage, settings=dict(stage.settings), texts=tuple(stage.texts))
+            for stage in value.stages
+        )
+        return _OutsideMethod(**{**vars(value), "stages": stages}, place=place)
+    data, reads_text_tower = _data_of_objective(place, value)
+    texts = (CAPTIONS,) if data == IMAGES else (CORPUS,)
+    return _OutsideMethod(
+        name=place.rpartition(":")[2],
+        paper=f"masked LM and {place}",
+        data=data,
+        stages=(Stage(f"mlm+{place}", texts),),
+        reads_text_tower=reads_text_tower,
+        place=place,
+    )
+
+
+@dataclass(frozen=True)
+class _OutsideMethod(BenchMethod):
+    """A method of the user's own."""
+
+    place: str = ""
+    """MODULE:NAME."""
+
+    def description(self) -> dict[str, Any]:
+        """As of any method, and the files of its own module and of those that it imports."""
+        described = super().description()
+        files = files_of_object(self.place)
+        names = sorted(files)
+        hashes = dict(zip(names, hashes_of([files[one] for one in names]), strict=True))
+        return described | {"place": self.place, "source": described["source"] | hashes}
+
+
+def is_outside(method: BenchMethod) -> bool:
+    """Whether a method, or an objective of it, is the user's own."""
+    parts = [part for stage in method.stages for part in stage.arm.split("+")]
+    return isinstance(method, _OutsideMethod) or any(IMPORT_PATH.fullmatch(one) for one in parts)
+
+
+IMAGE_FEATURES = {
+    *("clip_image", "clip_similarity", "clip_words", "clip_word", "clip_confidence"),
+}
+"""Features of stock teachers that are computed from images."""
+
+
+def _data_of_objective(place: str, value: object) -> tuple[DataClass, bool]:
+    """The data class of an objective by the features that it requires, and whether it reads the text tower."""
+    from groundling.core.batch import OutputSizes
+    from groundling.objectives import (
+        Objective,
+        ObjectiveContext,
+        ObjectiveSpec,
+        find_objective,
+        required_features,
+    )
+    from groundling.teachers import TeacherSpec
+
+    is_class = isinstance(value, type) and issubclass(value, Objective)
+    if not (is_class or isinstance(value, ObjectiveSpec)):
+        raise InputError(
+            f"--method {place}: expected a BenchMethod, an ObjectiveSpec or a sub-class of Objective, found "
+            f"{describe_value(value)}"
+        )
+    if find_objective(place).needs_cross_modal:
+        return TEACHER, False
+    sizes = OutputSizes(text=8, input_embeddings=(8, 8), pooler_output=8)
+    features = required_features([place], ObjectiveContext(sizes))
+    of_images = set(IMAGE_FEATURES)
+    for spec in registered("teachers", TeacherSpec).values():
+        if not of_images.isdisjoint(spec.reads):
+            of_images |= set(spec.features)
+    if not features:
+        return TEXT, False
+    if features.isdisjoint(of_images):
+        return TEACHER, False
+    return IMAGES, bool(features - of_images)

@@ -1,0 +1,104 @@
+"""The methods that the bench compares; one whose objectives are not installed is left out, and named by `--plan`.
+
+Each is the paper's method at the bench's budget; the weight's grid has the paper's value, or that of its released code.
+"""
+
+from groundling.studies.bench.method import CAPTIONS, CORPUS, IMAGES, TEACHER, BenchMethod, Stage
+
+XDBERT = BenchMethod(
+    name="xdbert",
+    paper="XDBERT (Hsu et al. 2022)",
+    data=TEACHER,
+    # A block of 32 tokens holds about four lines, so a quarter of the samples is the same text.
+    stages=(Stage("xdbert", settings={"text_layout": "blocks"}, batch=16),),
+)
+L1 = BenchMethod(
+    name="l1",
+    paper="masked LM and L1 to the teacher's features (CLIP-TD's naive text term, Wang et al. 2022)",
+    data=TEACHER,
+    stages=(Stage("l1"),),
+    weight="distill_weight",
+    grid=(0.1, 0.3, 1.0),
+)
+CONTRASTIVE = BenchMethod(
+    name="contrastive",
+    paper="masked LM and InfoNCE to the teacher's features",
+    data=TEACHER,
+    stages=(Stage("contrastive"),),
+    weight="distill_weight",
+    grid=(0.3, 1.0, 3.0),
+)
+VOKENIZATION = BenchMethod(
+    name="vokenization",
+    paper="Vokenization (Tan and Bansal 2020)",
+    data=IMAGES,
+    stages=(
+        Stage("token_image_matching", (CAPTIONS,)),
+        Stage(
+            "mlm+voken_classification",
+            (CORPUS,),
+            settings={"voken_matcher": "stage-1/model"},
+            images=True,
+        ),
+    ),
+    weight="voken_weight",
+    grid=(0.3, 1.0, 3.0),
+)
+VIDLANKD = BenchMethod(
+    name="vidlankd",
+    paper="VidLanKD (Tang et al. 2021)",
+    data=IMAGES,
+    stages=(
+        Stage("mlm+token_image_matching", (CAPTIONS,), settings={"matching_head": "none"}),
+        Stage("mlm+nst+crd", (CORPUS,), settings={"kd_teacher": "stage-1/model"}, images=False),
+    ),
+    weight="kd_weight",
+    grid=(0.3, 1.0, 3.0),
+)
+LEXI_CONTRASTIVE = BenchMethod(
+    name="lexi_contrastive",
+    paper="Lexicon-level contrastive visual grounding (Zhuang et al. 2024)",
+    data=IMAGES,
+    stages=(Stage("mlm+lexi_contrastive", (CAPTIONS,)),),
+    weight="lexi_weight",
+    grid=(0.1, 0.3, 1.0),
+)
+CLIP_BERT = BenchMethod(
+    name="clip_bert",
+    paper="CLIP-BERT (Norlund et al. 2021), implicit",
+    data=IMAGES,
+    stages=(Stage("visual_token_mlm", (CAPTIONS,)),),
+)
+MCSE = BenchMethod(
+    name="mcse",
+    paper="MCSE (Zhang et al. 2022)",
+    data=IMAGES,
+    stages=(Stage("mlm+simcse+mcse", (CORPUS, CAPTIONS)),),
+    weight="mcse_weight",
+    grid=(0.01, 0.1, 1.0),
+)
+GROUNDED_SPACE = BenchMethod(
+    name="grounded_space",
+    paper="grounded space, cluster and perceptual losses (Bordes et al. 2019)",
+    data=IMAGES,
+    stages=(Stage("mlm+visual_cluster+visual_perceptual", (CAPTIONS,)),),
+    weight="grounded_weight",
+    grid=(0.01, 0.1, 1.0),
+)
+MLM_DISTILLATION = BenchMethod(
+    name="mlm_distillation",
+    paper="distillation of masked-LM logits (ViComTe, Zhang et al. 2022)",
+    data=IMAGES,
+    stages=(
+        Stage("visual_token_mlm", (CAPTIONS,), settings={"save_joint": True}),
+        Stage("mlm_distillation", (CAPTIONS,), settings={"mlm_teacher": "stage-1/joint"}),
+    ),
+)
+CAPTION_TO_IMAGE = BenchMethod(
+    name="caption_to_image",
+    paper="Cap2Img (Kiela et al. 2018)",
+    data=IMAGES,
+    stages=(Stage("mlm+caption_to_image", (CAPTIONS,)),),
+    weight="caption_to_image_weight",
+    grid=(0.1, 1.0, 10.0),
+)

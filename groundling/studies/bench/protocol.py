@@ -1,0 +1,183 @@
+"""The bench's fixed settings, which no method chooses, and where its files are."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from groundling.commands.train_clip import TrainClipConfig
+from groundling.runs.folder import json_text
+from groundling.settings.training import TrainConfig
+from groundling.studies.bench.commands import PROTOCOL_VERSION
+
+# The sizes and steps of the quickstart, which were chosen on the dev nouns of world 100.
+TEACHER = TrainClipConfig(
+    size=32,
+    patch_size=16,
+    vision_tower=(192, 2),
+    text_tower=(64, 2),
+    projection_dim=64,
+    vocab_size=1000,
+    context_length=20,
+    flip=False,
+    max_shift=0.03,
+)
+TEACHING = TrainConfig(
+    steps=900,
+    batch=128,
+    lr=1e-3,
+    schedule="cosine",
+    weight_decay=0.1,
+    log_every=50,
+    save_every=300,
+    cpu=True,
+)
+REDRAWN_TEACHING = replace(TEACHING, steps=250)
+PRETRAINING = TrainConfig(
+    steps=1500,
+    batch=64,
+    lr=2e-3,
+    warmup_ratio=0.1,
+    weight_decay=0.01,
+    log_every=50,
+    save_every=500,
+    cpu=True,
+)
+PRETRAINING_MASK_RATE = 0.25
+ADAPTING = TrainConfig(
+    steps=500, batch=64, lr=2e-3, warmup_ratio=0.05, log_every=50, save_every=500, cpu=True
+)
+MAX_LENGTH = 32
+"""Maximum tokens of a text for the student."""
+PROBING = TrainConfig(
+    steps=250, lr=5e-4, warmup_ratio=0.1, weight_decay=0.0, log_every=50, cpu=True
+)
+PROBE_STEPS = {"truth": 250, "category": 250, "order": 250, "odd": 1000}
+"""Fine-tuning steps of each question."""
+ONE_SEED = ("category", "order")
+"""Questions that are fine-tuned on once: the price."""
+LINE_MASK_RATE = 0.15
+"""Share of masked tokens in the held-out masked-LM loss."""
+
+NOUNS = {"nouns": 162, "dev_nouns": 18, "test_nouns": 36}
+WORLD = {"scenes": 16000, "sentences": 24000, "dev_scenes": 500, "dev_sentences": 1000}
+SMALL_NOUNS = {"nouns": 24, "dev_nouns": 6, "test_nouns": 8}
+SMALLEST = {"scenes": 130, "sentences": 150, "dev_scenes": 10, "dev_sentences": 40}
+"""A batch of the teacher's training is 128 images."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The fixed settings at a scale."""
+
+    scale: float = 1.0
+
+    def world(self) -> dict[str, int]:
+        """Sizes of a world."""
+        if self.scale >= 1:
+            return {**NOUNS, **WORLD}
+        nouns = NOUNS if self.scale >= 0.1 else SMALL_NOUNS
+        sizes = {name: max(SMALLEST[name], round(n * self.scale)) for name, n in WORLD.items()}
+        return {**nouns, **sizes}
+
+    def scaled(self, training: TrainConfig, seed: int) -> TrainConfig:
+        """Training settings with scaled steps and a seed."""
+        steps = max(2, round(training.steps * self.scale))
+        return replace(training, steps=steps, seed=seed)
+
+    def probe_training(self, question: str) -> TrainConfig:
+        """Settings of fine-tuning on a question."""
+        return self.scaled(replace(PROBING, steps=PROBE_STEPS[question]), 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything fixed, for `bench.json`; results of other settings are not comparable."""
+        fixed = (TEACHER, TEACHING, REDRAWN_TEACHING, PRETRAINING, ADAPTING, PROBING)
+        text = json_text([asdict(one) for one in fixed] + [PROBE_STEPS, self.world()], default=str)
+        return {
+            "version": PROTOCOL_VERSION,
+            "scale": self.scale,
+            "steps": max(2, round(ADAPTING.steps * self.scale)),
+            "batch": ADAPTING.batch,
+            "settings": hashlib.sha256(text.encode()).hexdigest()[:16],
+        }
+
+
+def slug(text: str) -> str:
+    """A name as part of a path."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-")
+
+
+def key_of(*parts: object) -> str:
+    """A short hash of JSON values."""
+    return hashlib.sha256(json_text(parts, default=str).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class WorldFolder:
+    """Files of one world: what is handed over to methods, and what is not."""
+
+    root: Path
+    """The world's folder."""
+
+    @property
+    def private(self) -> Path:
+        """The rendered world with its probes, attributes and held-out text, which methods never get."""
+        return self.root / "private"
+
+    @property
+    def handed(self) -> Path:
+        """Texts and images that methods read."""
+        return self.root / "handed"
+
+    def making(self, name: str) -> Path:
+        """Run folder of a teacher or of the encoder."""
+        return self.root / "making" / name
+
+    def place(self, name: str) -> Path:
+        """The path of one of `HANDED`."""
+        if name in MODELS:
+            return self.making(name) / "model"
+        return self.handed / FILES[name]
+
+    @property
+    def record(self) -> Path:
+        """Hashes of everything handed over; it is written last."""
+        return self.root / "handed.json"
+
+
+FILES = {
+    "corpus": "corpus.txt",
+    "captions": "captions.json",
+    "shuffled captions": "captions_shuffled.json",
+    "images": "images",
+    "noise images": "noise",
+}
+MODELS = ("encoder", "teacher", "teacher-redrawn", "teacher-untrained")
+HANDED = (*FILES, *MODELS)
+"""Everything that is handed over to methods and controls, by name."""
+
+
+@dataclass(frozen=True)
+class BenchFolder:
+    """Layout of a bench's folder."""
+
+    root: Path
+
+    def world(self, seed: int) -> WorldFolder:
+        """The shared files of a world."""
+        return WorldFolder(self.root / "shared" / f"world-{seed}")
+
+    def job(self, name: str) -> Path:
+        """The result file of a job."""
+        return self.root / "jobs" / f"{slug(name)}.json"
+
+    def runs(self, *parts: str) -> Path:
+        """A folder of runs."""
+        return self.root.joinpath("runs", *map(slug, parts))
+
+    def probes(self, *parts: str) -> Path:
+        """A folder of fine-tuned probes, apart from the runs of methods."""
+        return self.root.joinpath("probes", *map(slug, parts))

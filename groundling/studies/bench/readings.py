@@ -1,0 +1,188 @@
+"""Readings of an encoder: linear probes of its nouns' states, held-out masked LM, and fine-tuned questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from groundling.command_line import COMMANDS
+from groundling.core.registry import resolve_builtin
+from groundling.core.rng import generator
+from groundling.data.tables import lines_of
+from groundling.models.clip import load_frozen_clip
+from groundling.models.text_encoder import load_text_encoder
+from groundling.settings.fields import replace_settings
+from groundling.stats.linear_probes import (
+    TEXTUAL,
+    AttributeRows,
+    LinearProbe,
+    attributes_of,
+    noun_states,
+    read_nouns,
+    score_readout,
+)
+from groundling.studies.bench.protocol import LINE_MASK_RATE, MAX_LENGTH, ONE_SEED, Protocol
+from groundling.tasks import Task
+
+VISUAL = "visual"
+"""The mean of the linear readings of the visual attributes."""
+READOUT = "readout odd"
+"""Odd-one-out questions, answered from the linear probes of the visual attributes."""
+MASKED_LM = "masked LM"
+"""Mean loss in nats of masked tokens of held-out text."""
+FOLDS = 5
+"""Folds of the train nouns' cross-validation."""
+LINES = 64
+"""Lines per forward pass."""
+
+Reading = dict[str, Any]
+"""Accuracies `train`, `dev` and `test`, and the majority class's `chance`; losses have `test` alone."""
+
+
+def linear_readings(states: np.ndarray, rows: AttributeRows, world: Path) -> dict[str, Reading]:
+    """Readings by name: each attribute, the mean of the visual ones, and the readout of odd-one-out questions.
+
+    `states` (nouns, D) belong to `rows`. On train nouns, accuracy is cross-validated.
+    """
+    readings: dict[str, Reading] = {}
+    visual = []
+    for probe in attributes_of(rows):
+        readings[probe.name] = {
+            "train": cross_validated(probe, states, rows),
+            **probe.score(states, rows),
+        }
+        if probe.column != TEXTUAL:
+            visual.append(probe)
+    readings[VISUAL] = {
+        part: mean(readings[probe.name][part] for probe in visual)
+        for part in ("train", "dev", "test", "chance")
+    }
+    odd = resolve_builtin("tasks", Task, "world/odd")
+    shares = [probe.shares(states, rows) for probe in visual]
+    names = [row["noun"] for row in rows]
+    answers = {}
+    for split in ("dev", "test"):
+        examples = odd.read(world, split)
+        answers[split] = score_readout(shares, names, examples, odd.file(world, split))
+    readings[READOUT] = {**answers, "chance": 0.5}
+    return readings
+
+
+def cross_validated(probe: LinearProbe, states: np.ndarray, rows: AttributeRows) -> float:
+    """Accuracy on train nouns that the probe is not fitted on, from `FOLDS` folds; ridge penalty from dev nouns."""
+    train = [number for number, row in enumerate(rows) if row["split"] == "train"]
+    dev = [number for number, row in enumerate(rows) if row["split"] == "dev"]
+    right = 0.0
+    for fold in range(FOLDS):
+        held = train[fold::FOLDS]
+        kept = [number for number in train if number not in held]
+        chosen = [*kept, *dev, *held]
+        splits = ["train"] * len(kept) + ["dev"] * len(dev) + ["test"] * len(held)
+        parts = [
+            {**rows[number], "split": split} for number, split in zip(chosen, splits, strict=True)
+        ]
+        right += probe.score(states[chosen], parts)["test"] * len(held)
+    return right / len(train)
+
+
+def read_encoder(model: Path, world: Path) -> dict[str, Reading]:
+    """Linear readings of an encoder's states, and its held-out masked-LM loss, which is None without a head."""
+    rows = read_nouns(world)
+    encoder = load_text_encoder(str(model))
+    readings = linear_readings(noun_states(encoder, rows, MAX_LENGTH), rows, world)
+    readings[MASKED_LM] = {"test": masked_lm_loss(model, world / "corpus" / "dev.txt")}
+    return readings
+
+
+def read_text_tower(teacher: Path, world: Path) -> dict[str, Reading]:
+    """Linear readings of the teacher's own text embeddings of each noun's sentence."""
+    rows = read_nouns(world)
+    clip = load_frozen_clip(teacher)
+    tokens = [row for row, _ in clip.tokenize([row["sentence"] for row in rows])]
+    return linear_readings(clip.embed_texts(tokens).cpu().numpy(), rows, world)
+
+
+@torch.no_grad()
+def masked_lm_loss(model: Path, text: Path) -> float | None:
+    """Mean loss of masked tokens, with the same masks for every model; None for a model without a head."""
+    filler, loading = AutoModelForMaskedLM.from_pretrained(model, output_loading_info=True)
+    if any("predictions" in name or "lm_head" in name for name in loading["missing_keys"]):
+        return None
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    filler.eval()
+    lines = list(lines_of(text))
+    total, count = 0.0, 0
+    for start in range(0, len(lines), LINES):
+        some = lines[start : start + LINES]
+        inputs = tokenizer(
+            some,
+            padding=True,
+            truncation=True,
+            max_length=MAX_LENGTH,
+            return_tensors="pt",
+            return_special_tokens_mask=True,
+        )
+        ordinary = (inputs.pop("special_tokens_mask") == 0) & (inputs["attention_mask"] == 1)
+        masked = torch.stack([_mask(ordinary[row], start + row) for row in range(len(some))])
+        labels = inputs["input_ids"].masked_fill(~masked, -100)
+        inputs["input_ids"] = inputs["input_ids"].masked_fill(masked, tokenizer.mask_token_id)
+        logits = filler(**inputs).logits
+        total += float(
+            torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), reduction="sum"
+            )
+        )
+        count += int(masked.sum())
+    return total / count if count else None
+
+
+def _mask(ordinary: torch.Tensor, line: int) -> torch.Tensor:
+    """(T,) bool: the masked tokens of a line, at least one of the `ordinary` ones, drawn by the line's number."""
+    places = ordinary.nonzero().flatten().numpy()
+    if not len(places):
+        return torch.zeros_like(ordinary)
+    drawn = generator("bench", "masked LM", line).permutation(places)
+    masked = torch.zeros_like(ordinary)
+    masked[torch.from_numpy(drawn[: max(1, round(LINE_MASK_RATE * len(places)))])] = True
+    return masked
+
+
+def fine_tuned(
+    model: Path, world: Path, questions: Sequence[str], seeds: int, protocol: Protocol, out: Path
+) -> dict[str, Reading]:
+    """Accuracies of fine-tuned questions by name; `test` is the mean over the seeds that trained, None if none did."""
+    command = COMMANDS["probe"]
+    readings: dict[str, Reading] = {}
+    for question in questions:
+        settings = replace_settings(
+            command.settings["_own"],
+            model=str(model),
+            data=str(world),
+            seeds=1 if question in ONE_SEED else seeds,
+            questions=(question,),
+            max_length=MAX_LENGTH,
+        )
+        training = replace(command.settings["_train"], **_changes(protocol, question))
+        result = command(settings, training, out / question)
+        readings[question] = _reading(result[f"world/{question}"])
+    return readings
+
+
+def _changes(protocol: Protocol, question: str) -> dict[str, Any]:
+    return dict(vars(protocol.probe_training(question)))
+
+
+def _reading(found: Mapping[str, Any]) -> Reading:
+    """What the bench keeps of a fine-tuned question."""
+    kept = ("dev", "test", "test_sd", "chance")
+    return {name: found[name] for name in kept} | {
+        "scores": found["scores"]["test"],
+        "trained": found["learned"],
+    }

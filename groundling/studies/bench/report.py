@@ -1,0 +1,319 @@
+"""The bench's table and page: readings with intervals, verdicts, price against gain, and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from groundling.runs.report import (
+    BLACK,
+    BROAD,
+    MARKS,
+    NARROW,
+    ForestRow,
+    ReportSection,
+    TableRow,
+    forest_plot,
+    in_two_widths,
+    new_figure,
+    write_report,
+)
+from groundling.studies.bench.arms import (
+    METHOD,
+    RANDOM,
+    SHUFFLED,
+    TEXT_CONTROL,
+    TOWER,
+)
+from groundling.studies.bench.judge import (
+    Difference,
+    Entry,
+    MethodVerdict,
+    control_word,
+    entries_of,
+    noise_of,
+    value_of,
+    words_of,
+)
+from groundling.studies.bench.method import CLASSES
+from groundling.studies.bench.readings import MASKED_LM, READOUT, VISUAL
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+READINGS = {
+    VISUAL: "visual",
+    "linear/colour": "colour",
+    "linear/shape": "shape",
+    "linear/size": "size",
+    "linear/texture": "texture",
+    READOUT: "odd one out, read out",
+    "truth": "true/false",
+    "odd": "odd one out",
+    "category": "category",
+    "order": "word order",
+    MASKED_LM: "masked LM loss",
+}
+"""Readings in tables, with their headings."""
+NO_PROBE = "did not train"
+"""Shown for a fine-tuned probe that never left the loss of guessing."""
+TERMS = {
+    "visual": "Mean of the linear readings of colour, shape, size and texture: a linear map predicts each from the "
+    "encoder's state at a noun that it was not fitted on.",
+    TEXT_CONTROL: "Masked LM on exactly the texts that the method reads, for as many steps.",
+    SHUFFLED: "The method on captions with each other's images, or with a teacher for which nouns look different in "
+    "every image.",
+    RANDOM: "The method with images of noise, or an untrained teacher.",
+    TOWER: "The same readings of the teacher's own text embeddings: a ceiling for what its text side can teach.",
+    "noise": "Standard deviation of a reading between adaptation seeds of one arm in one world, over all arms.",
+    "masked LM loss": "Mean loss of masked tokens of held-out text, in nats; lower is better.",
+    "train nouns": "By cross-validation over the nouns on which the final readings are fitted.",
+    "extra parameters": "Parameters trained beside the encoder's, and those that its exported model has beyond the "
+    "handed-over encoder.",
+}
+"""Glossary of the page."""
+
+
+def cell(entries: Sequence[Entry], reading: str, split: str = "test") -> str:
+    """Mean and standard deviation over worlds of a reading; its worlds' means are over adaptation seeds."""
+    if not any(reading in one["readings"] for one in entries):
+        return "-"
+    by_world: dict[int, list[float]] = {}
+    for one in entries:
+        value = value_of(one, reading, split)
+        if value is not None:
+            by_world.setdefault(one["world"], []).append(value)
+    if not by_world:
+        return NO_PROBE if reading in ("truth", "odd", "category", "order") else "-"
+    means = [mean(values) for values in by_world.values()]
+    spread = f" ± {stdev(means):.2f}" if len(means) > 1 else ""
+    return f"{mean(means):.2f}{spread}"
+
+
+def table_rows(bench: Mapping[str, Any], data: str = "") -> list[TableRow]:
+    """One row per method and control of a data class (default: all), then the ceiling, guessing and the noise."""
+    entries = bench["runs"]
+    shown = [name for name in READINGS if any(name in one["readings"] for one in entries)]
+    rows: list[TableRow] = []
+    for name, about in bench["methods"].items():
+        if data and about["data"] != data:
+            continue
+        for arm in (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM):
+            found = entries_of(entries, name, arm)
+            if found:
+                label = name if arm == METHOD else f"  {name}: {_arm_word(arm, about['data'])}"
+                rows.append({"arm": label, **{READINGS[r]: cell(found, r) for r in shown}})
+    tower = [one for one in entries if one["arm"] == TOWER]
+    if tower:
+        rows.append({"arm": TOWER, **{READINGS[r]: cell(tower, r) for r in shown}})
+    guessing = {READINGS[r]: _chance(entries, r) for r in shown}
+    noise = {READINGS[r]: _number(noise_of(entries, r), ".3f") for r in shown}
+    return [*rows, {"arm": "guessing", **guessing}, {"arm": "noise", **noise}]
+
+
+def _arm_word(arm: str, data: str) -> str:
+    if data == "text and teacher":
+        return {SHUFFLED: "redrawn attributes", RANDOM: "untrained teacher"}.get(arm, arm)
+    return arm
+
+
+def _chance(entries: Sequence[Entry], reading: str) -> str:
+    found = [
+        one["readings"][reading]["chance"]
+        for one in entries
+        if "chance" in one["readings"].get(reading, {})
+    ]
+    return f"{mean(found):.2f}" if found else "-"
+
+
+def _number(value: float, form: str) -> str:
+    return f"{value:{form}}" if isfinite(value) else "-"
+
+
+def train_rows(bench: Mapping[str, Any], data: str) -> list[TableRow]:
+    """Linear readings on train, dev and test nouns of each method and its text control."""
+    rows: list[TableRow] = []
+    for name, about in bench["methods"].items():
+        if about["data"] != data:
+            continue
+        for arm in (METHOD, TEXT_CONTROL):
+            found = entries_of(bench["runs"], name, arm)
+            for reading in (VISUAL, "linear/category"):
+                if found:
+                    row = {"arm": name if arm == METHOD else f"  {name}: {arm}"}
+                    row["reading"] = READINGS.get(reading, reading.removeprefix("linear/"))
+                    for split in ("train", "dev", "test"):
+                        row[f"{split} nouns"] = cell(found, reading, split)
+                    rows.append(row)
+    return rows
+
+
+def verdict_rows(verdicts: Sequence[MethodVerdict]) -> list[TableRow]:
+    """The differences behind the verdicts."""
+    rows: list[TableRow] = []
+    for one in verdicts:
+        price = one.prices.get(MASKED_LM)
+        rows.append(
+            {
+                "method": one.method,
+                "beyond text control": words_of(one.visual),
+                f"beyond {SHUFFLED}": "-" if one.shuffled is None else words_of(one.shuffled),
+                "worlds": str(len(one.visual.worlds)),
+                "p after Holm": _number(one.holm, ".2g"),
+                "transfers": "yes" if one.transfers else "no" if isfinite(one.holm) else "-",
+                "masked LM loss": "-" if price is None else words_of(price),
+            }
+        )
+    return rows
+
+
+def cost_rows(bench: Mapping[str, Any]) -> list[TableRow]:
+    """What each method cost per run, beside its text control."""
+    rows: list[TableRow] = []
+    for name in bench["methods"]:
+        for arm in (METHOD, TEXT_CONTROL):
+            costs = [one["cost"] for one in entries_of(bench["runs"], name, arm)]
+            if not costs:
+                continue
+            memory = [cost["memory_mb"] for cost in costs if cost["memory_mb"]]
+            rows.append(
+                {
+                    "arm": name if arm == METHOD else f"  {name}: {arm}",
+                    "steps": f"{mean(cost['steps'] for cost in costs):,.0f}",
+                    "samples": f"{mean(cost['samples'] for cost in costs):,.0f}",
+                    "epochs": f"{mean(sum(cost['epochs']) for cost in costs):.2f}",
+                    "seconds of training": f"{mean(cost['seconds'] for cost in costs):.1f}",
+                    "peak memory, MB": f"{max(memory):,}" if memory else "-",
+                    "extra parameters in training": f"{costs[0]['extra_parameters']:,}",
+                    "and after it": f"{max(cost['parameters_after'] for cost in costs):,}",
+                }
+            )
+    return rows
+
+
+def weight_rows(bench: Mapping[str, Any]) -> list[TableRow]:
+    """The tuned setting of each method in each world."""
+    rows: list[TableRow] = []
+    for name, worlds in bench["weights"].items():
+        for world, about in worlds.items():
+            scores = ", ".join(f"{value}: {score:.2f}" for value, score in about["dev"])
+            rows.append(
+                {
+                    "method": name,
+                    "world": world,
+                    "setting": bench["methods"][name]["weight"],
+                    "visual on dev nouns": scores,
+                    "chosen": str(about["chosen"]),
+                }
+            )
+    return rows
+
+
+def write_page(path: Path, bench: Mapping[str, Any], verdicts: Sequence[MethodVerdict]) -> None:
+    """Write the page; raises InputError if it cannot be written."""
+    sections: list[ReportSection] = []
+    for data in CLASSES:
+        own = [one for one in verdicts if one.data == data]
+        if not own:
+            continue
+        sections.append(ReportSection(f"Methods that read {data}", rows=table_rows(bench, data)))
+        sections.append(ReportSection("Differences", rows=verdict_rows(own), figure=_forest(own)))
+        rows = train_rows(bench, data)
+        sections.append(ReportSection("Train, dev and test nouns", rows=rows))
+    if any(_point(one) for one in verdicts):
+        sections.append(
+            ReportSection(
+                "Price against gain",
+                (
+                    "Right: more visual attributes than the text control. Up: a higher loss of masked LM on held-out "
+                    "text.",
+                ),
+                figure=_price(verdicts),
+            )
+        )
+    sections.append(ReportSection("Cost of a run", rows=cost_rows(bench)))
+    sections.append(ReportSection("Chosen settings", rows=weight_rows(bench)))
+    sections.append(ReportSection("Worlds", rows=_world_rows(bench)))
+    today = datetime.now(UTC).date().isoformat()
+    protocol = bench["protocol"]
+    notes = [
+        *bench["notes"],
+        f"{protocol['steps']} steps of {protocol['batch']} samples per method; page written on {today}.",
+    ]
+    sentences = [one.sentence for one in verdicts]
+    title = "Which method gives a text encoder visual knowledge?"
+    write_report(path, title, sections, sentences, notes=notes, terms=TERMS)
+
+
+def _world_rows(bench: Mapping[str, Any]) -> list[TableRow]:
+    return [
+        {
+            "world": seed,
+            "hash of texts, nouns and pixels": about["world"][:16],
+            "teacher, text to image recall@1": _recall(about),
+        }
+        for seed, about in bench["worlds"].items()
+    ]
+
+
+def _recall(about: Mapping[str, Any]) -> str:
+    retrieval = about.get("retrieval") or {}
+    value = retrieval.get("text_to_image_r@1")
+    return "-" if value is None else f"{value:.1f} %"
+
+
+def _forest(verdicts: Sequence[MethodVerdict]) -> str:
+    """Both differences of each method that has an interval."""
+    rows = []
+    for one in verdicts:
+        named = {"text control": one.visual, control_word(one.data): one.shuffled}
+        for control, found in named.items():
+            if found is not None and isfinite(found.error):
+                rows.append(_forest_row(f"{one.method}, beyond {control}", found, one))
+    if not rows:
+        return ""
+    unit = "linear readings of visual attributes, accuracy; right of 0 is better than the control"
+    label = "; ".join(f"{row.label}: {row.mean:+.2f}" for row in rows)
+    return in_two_widths(partial(forest_plot, rows, unit), f"Differences. {label}")
+
+
+def _forest_row(label: str, found: Difference, one: MethodVerdict) -> ForestRow:
+    counts = f"{len(found.worlds)} worlds, each a dot"
+    return ForestRow(label, counts, found.mean, found.interval, found.by_world, one.transfers)
+
+
+def _point(one: MethodVerdict) -> tuple[float, float] | None:
+    """Gain and price of a method; None if one is not measured."""
+    price = one.prices.get(MASKED_LM)
+    if price is None or not price.worlds or not one.visual.worlds:
+        return None
+    return one.visual.mean, price.mean
+
+
+def _price(verdicts: Sequence[MethodVerdict]) -> str:
+    points = {one.method: place for one in verdicts if (place := _point(one)) is not None}
+    label = "; ".join(f"{name}: gain {x:+.2f}, price {y:+.2f}" for name, (x, y) in points.items())
+    return in_two_widths(partial(_price_plot, points), f"Price against gain. {label}")
+
+
+def _price_plot(points: Mapping[str, tuple[float, float]], broad: bool = True) -> Figure:
+    """Each method as a mark with its name."""
+    figure = new_figure(BROAD if broad else NARROW, 4.0)
+    axes = figure.subplots()
+    for number, (name, (gain, price)) in enumerate(points.items()):
+        colour, mark = MARKS[number % len(MARKS)]
+        axes.plot(gain, price, mark, color=colour, markersize=9, zorder=3)
+        axes.annotate(name, (gain, price), xytext=(7, 5), textcoords="offset points", fontsize=8)
+    for draw in (axes.axhline, axes.axvline):
+        draw(0, color=BLACK, linestyle="dashed", linewidth=0.9, zorder=1)
+    axes.margins(0.2)
+    axes.set_xlabel("gain: visual readings beyond the text control", fontsize=9)
+    axes.set_ylabel("price: masked LM loss", fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure

@@ -1,0 +1,137 @@
+"""`bench.json`: everything that a bench measured, and how benches of several places are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from groundling.core.errors import InputError, convert_errors
+from groundling.runs.folder import difference, read_object
+from groundling.studies.bench.arms import METHOD
+
+FORMAT = "groundling bench"
+VERSION = 1
+"""Increases with every change of the file's layout."""
+NAME = "bench.json"
+
+Bench = dict[str, Any]
+"""Content of a bench.json."""
+
+
+def read_bench(source: str | Path) -> Bench:
+    """The content of a bench.json, or of the one in a folder; raises InputError if it is damaged."""
+    path = Path(source)
+    path = path / NAME if path.is_dir() else path
+    if not path.exists():
+        raise InputError(f"{path}: does not exist; a bench writes it when its runs are finished")
+    bench = read_object(path)
+    if (bench.get("format"), bench.get("version")) != (FORMAT, VERSION):
+        found = f"{bench.get('format')!r}, version {bench.get('version')!r}"
+        raise InputError(f"{path}: {found}; expected {FORMAT!r}, version {VERSION}")
+    advice = "; run that bench again"
+    with convert_errors(f"{path}: damaged", advice):
+        _check(bench)
+    return bench
+
+
+def _check(bench: Mapping[str, Any]) -> None:
+    """Access everything that a merged bench needs."""
+    for about in bench["methods"].values():
+        _ = (about["data"], about["source"], about["stages"], about["grid"])
+    for about in bench["worlds"].values():
+        _ = about["world"] + ""
+    _ = bench["protocol"]["settings"]
+    for one in bench["runs"]:
+        _ = (one["method"] + "", one["arm"] + "", int(one["world"]), int(one["seed"]))
+        _ = (one["handed"] + "", one["readings"].items())
+    _ = (bench["weights"].items(), list(bench["notes"]))
+
+
+def merge(sources: Sequence[str | Path]) -> tuple[Bench, list[str]]:
+    """Several benches as one, and notes on what occurs twice.
+
+    Raises InputError for other formats or protocols, other worlds of the same seed, and a method of the same name
+    with another source.
+    """
+    if len(sources) < 2:
+        raise InputError("--merge: expected at least two benches")
+    merged = read_bench(sources[0])
+    notes: list[str] = []
+    for source in sources[1:]:
+        notes += _add(merged, read_bench(source), source)
+    return merged, notes
+
+
+def _add(merged: Bench, other: Bench, source: str | Path) -> list[str]:
+    """Add a bench; returns notes."""
+    differing = difference(merged["protocol"], other["protocol"], "protocol")
+    if differing:
+        raise InputError(f"{source}: another protocol ({differing}), so nothing is comparable")
+    for seed, about in other["worlds"].items():
+        known = merged["worlds"].setdefault(seed, about)
+        if known["world"] != about["world"]:
+            raise InputError(
+                f"{source}: world {seed} has other texts, nouns or images (hash {about['world'][:12]}, expected "
+                f"{known['world'][:12]}), so nothing is comparable"
+            )
+    for name, about in other["methods"].items():
+        known = merged["methods"].setdefault(name, about)
+        differing = difference(known, about, name)
+        if differing:
+            raise InputError(
+                f"{source}: another method is called {name} ({differing}); rename one and run it again"
+            )
+    for name, worlds in other["weights"].items():
+        for seed, about in worlds.items():
+            merged["weights"].setdefault(name, {}).setdefault(seed, about)
+    merged["notes"] += [note for note in other["notes"] if note not in merged["notes"]]
+    return _add_runs(merged, other["runs"], source)
+
+
+def add_earlier(found: Bench, path: Path) -> Bench:
+    """A bench with the methods and worlds that the same folder's bench.json has from earlier commands."""
+    if not path.exists():
+        return found
+    earlier = read_bench(path)
+    for part in ("methods", "worlds", "weights"):
+        found[part] = {**earlier[part], **found[part]}
+    for name, worlds in earlier["weights"].items():
+        found["weights"][name] = {**worlds, **found["weights"][name]}
+    measured = {_place(one) for one in found["runs"]}
+    found["runs"] += [one for one in earlier["runs"] if _place(one) not in measured]
+    found["notes"] = list(dict.fromkeys([*found["notes"], *earlier["notes"]]))
+    return found
+
+
+def _place(one: Mapping[str, Any]) -> tuple[object, ...]:
+    """What identifies an entry in one folder."""
+    return (one["method"], one["arm"], one["world"], one["seed"], one.get("texts"))
+
+
+def _add_runs(merged: Bench, runs: Sequence[dict[str, Any]], source: str | Path) -> list[str]:
+    """Add runs; of a method that both ran in one world, the runs of the bench with more seeds are kept."""
+    notes = []
+    for name in {one["method"] for one in runs}:
+        for world in sorted({one["world"] for one in runs if one["method"] == name}):
+            new = [one for one in runs if (one["method"], one["world"]) == (name, world)]
+            old = [one for one in merged["runs"] if (one["method"], one["world"]) == (name, world)]
+            if not name or not old or new == old:
+                merged["runs"] += [one for one in new if one not in merged["runs"]]
+                continue
+            if _seeds(new) > _seeds(old):
+                merged["runs"] = [one for one in merged["runs"] if one not in old] + new
+            kept = source if _seeds(new) > _seeds(old) else "the earlier bench"
+            notes.append(f"{name} was run in world {world} by two benches; those of {kept} count")
+    encoders = {one["handed"] for one in merged["runs"]}
+    worlds = {one["world"] for one in merged["runs"]}
+    if len(encoders) > len(worlds):
+        notes.append(
+            f"{source}: its encoder or teachers differ, although its worlds are the same, as on another processor; "
+            "each method is compared with the controls of its own bench"
+        )
+    return notes
+
+
+def _seeds(runs: Sequence[Mapping[str, Any]]) -> int:
+    return sum(one["arm"] == METHOD for one in runs)

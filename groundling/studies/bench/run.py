@@ -1,0 +1,427 @@
+"""`groundling bench`: plans, runs what is missing, judges, and writes `bench.json`, the table and the page."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import groundling
+from groundling.core.errors import InputError
+from groundling.runs.folder import read_object, write_json
+from groundling.runs.jobs import Job, run_jobs
+from groundling.runs.progress import CommandContext
+from groundling.runs.report import format_count, format_table
+from groundling.studies.bench.arms import (
+    CONTROLS,
+    METHOD,
+    RANDOM,
+    SHUFFLED,
+    TEXT_CONTROL,
+    ArmRun,
+    chosen_weight,
+    describe_controls,
+    grid_runs,
+    has_arm,
+    probes_name,
+    run_arm,
+    run_probes,
+    run_tower,
+    text_key,
+    tower_name,
+    weight_scores,
+)
+from groundling.studies.bench.commands import BenchConfig
+from groundling.studies.bench.handed import make_data, make_encoder, make_teacher, record_handed
+from groundling.studies.bench.judge import judge_methods
+from groundling.studies.bench.method import BenchMethod, built_in_methods, find_methods
+from groundling.studies.bench.protocol import (
+    MODELS,
+    ONE_SEED,
+    PROBE_STEPS,
+    BenchFolder,
+    Protocol,
+    key_of,
+)
+from groundling.studies.bench.report import table_rows, write_page
+from groundling.studies.bench.results import FORMAT, NAME, VERSION, Bench, add_earlier, merge
+
+
+def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
+    """Run everything that is missing, or merge other benches; prints the table and the verdicts."""
+    if config.merge:
+        merged, notes = merge(config.merge)
+        merged["notes"] = list(dict.fromkeys([*merged["notes"], *notes]))
+        return _conclude(merged, work.out)
+    methods = find_methods(config.method)
+    plan = BenchPlan(config, methods, BenchFolder(work.out.resolve()))
+    for name, reason in plan.left_out().items():
+        print(f"note: {name} is left out: {reason}")
+    if config.plan:
+        plan.print_plan()
+        return {"jobs": len(plan.jobs()), "missing": len(plan.missing())}
+    missing = plan.missing()
+    with FileClaims(plan.folder) as claims:
+        run_jobs(missing, config.processes, print, claims)
+    return _conclude(add_earlier(plan.collect(), work.out / NAME), work.out)
+
+
+def _conclude(found: Bench, out: Path) -> dict[str, Any]:
+    """Judge, write bench.json and the page, print the table and the sentences."""
+    verdicts = judge_methods(found["runs"], found["methods"])
+    found["verdicts"] = [one.as_json() for one in verdicts]
+    write_json(out / NAME, found)
+    page = out / "report.html"
+    write_page(page, found, verdicts)
+    print(f"\n{format_table(table_rows(found))}\n")
+    for one in verdicts:
+        print(one.sentence)
+    for note in found["notes"]:
+        print(f"note: {note}")
+    print(f"\n{out / NAME}\n{page}")
+    return found
+
+
+class FileClaims:
+    """Claims of jobs by locked files, which a killed process releases; as a context, releases all at its end."""
+
+    def __init__(self, folder: BenchFolder) -> None:
+        self.folder = folder
+        self.held: dict[str, int] = {}
+
+    def __enter__(self) -> FileClaims:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self.held.values():
+            os.close(handle)
+        self.held.clear()
+
+    def take(self, job: Job) -> bool:
+        """Lock a job's file; False if another process has locked it. On disks without locks every job can be taken."""
+        path = self.folder.job(job.name).with_suffix(".lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return False
+        except OSError:
+            pass
+        self.held[job.name] = handle
+        return True
+
+    def release(self, job: Job) -> None:
+        """Unlock a job's file."""
+        os.close(self.held.pop(job.name))
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+SECONDS_PER_STEP = {
+    "default": 0.12,
+    "mlm": 0.07,
+    "contrastive": 0.09,
+    "l1": 0.09,
+    "xdbert": 0.18,
+}
+"""Seconds per step of 64 samples on one core, by arm; what a bench's own runs took replaces them."""
+SECONDS = {
+    "render": 60.0,
+    "teacher": 110.0,
+    "teacher-redrawn": 40.0,
+    "teacher-untrained": 10.0,
+    "encoder": 100.0,
+    "hash": 5.0,
+    "arm": 12.0,
+    "tower": 5.0,
+    "probe step": 0.015,
+}
+"""Seconds of other jobs on one core; `arm`: what an arm takes beside its steps."""
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """The jobs of a bench."""
+
+    config: BenchConfig
+    methods: Sequence[BenchMethod]
+    folder: BenchFolder
+    _described: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def protocol(self) -> Protocol:
+        """The fixed settings."""
+        return Protocol(self.config.scale)
+
+    def left_out(self) -> dict[str, str]:
+        """Methods of the package that cannot run here, with the reason; only if no method was asked for."""
+        if self.config.method:
+            return {}
+        reasons = {name: one.why_not() for name, one in built_in_methods().items()}
+        return {name: reason for name, reason in reasons.items() if reason}
+
+    def describe(self, method: BenchMethod) -> dict[str, Any]:
+        """A method's description with the hash of its source."""
+        if method.name not in self._described:
+            self._described[method.name] = method.description()
+        return self._described[method.name]
+
+    def jobs(self) -> list[Job]:
+        """All jobs, done or not, in starting order."""
+        jobs: dict[str, Job] = {}
+        for world in self.config.worlds:
+            jobs |= {job.name: job for job in self._shared(world)}
+        for world in self.config.worlds:
+            jobs |= {job.name: job for job in self._world_arms(world)}
+        return list(jobs.values())
+
+    def missing(self) -> list[Job]:
+        """Jobs that are not done; what they wait for is left out if it is done."""
+        jobs = self.jobs()
+        done = {job.name for job in jobs if self.is_done(job)}
+        return [
+            replace(job, after=tuple(name for name in job.after if name not in done))
+            for job in jobs
+            if job.name not in done
+        ]
+
+    def is_done(self, job: Job) -> bool:
+        """Whether a job has a result; raises InputError if it was made by another version of the method."""
+        path = self.folder.job(job.name)
+        if not path.exists():
+            return False
+        key = self._key_of_job(job)
+        if read_object(path).get("key") != key:
+            raise InputError(
+                f"{path}: was made by another version of this method, or with other settings; use another --out, or "
+                "give the method another name"
+            )
+        return True
+
+    def _key_of_job(self, job: Job) -> str:
+        key: str = job.arguments[-1]
+        return key
+
+    def _shared(self, world: int) -> list[Job]:
+        """Jobs that every method of a world shares."""
+        key = key_of(self.protocol.as_json(), world)
+
+        def job(name: str, kind: str, *after: str) -> Job:
+            waits = tuple(f"world {world}: {one}" for one in after)
+            full = f"world {world}: {name}"
+            arguments = (self.folder, self.protocol, world, kind, full, key)
+            return Job(full, make_shared, arguments, waits)
+
+        jobs = [job("render", "render"), job("encoder", "encoder", "render")]
+        teachers = [name for name in MODELS if name != "encoder"]
+        jobs += [job(name, name, "render") for name in teachers]
+        jobs.append(job("hash", "hash", "render", *MODELS))
+        tower = Job(
+            tower_name(world), run_tower, (self.folder, world, key), (f"world {world}: hash",)
+        )
+        return [*jobs, tower]
+
+    def arms(self, world: int) -> list[ArmRun]:
+        """All arms of a world whose results are reported; text controls may repeat."""
+        return [
+            ArmRun(method, arm, world, seed)
+            for method in self.methods
+            for arm in (METHOD, *CONTROLS)
+            if has_arm(method, arm)
+            for seed in range(1 if arm == RANDOM else self.config.adapt_seeds)
+        ]
+
+    def _world_arms(self, world: int) -> list[Job]:
+        """Jobs of a world's arms: first all grids, then what needs their choice, then the probes."""
+        ready = f"world {world}: hash"
+        grids = {method.name: grid_runs(method, world) for method in self.methods}
+        jobs = [self._arm_job(one, (ready,)) for runs in grids.values() for one in runs]
+        probes = []
+        for one in self.arms(world):
+            after = tuple(run.name for run in grids[one.method.name])
+            if one.arm == TEXT_CONTROL:
+                after = ()
+            jobs.append(self._arm_job(one, (ready, *after)))
+            if self.questions(one):
+                probes.append(self._probe_job(one))
+        return [*jobs, *probes]
+
+    def questions(self, one: ArmRun) -> tuple[str, ...]:
+        """The questions on which an arm is fine-tuned: none for random targets, no price for shuffled images."""
+        priced = one.arm in (METHOD, TEXT_CONTROL)
+        asked = self.config.probes if priced or one.arm == SHUFFLED else ()
+        return tuple(name for name in asked if priced or name not in ONE_SEED)
+
+    def _key(self, one: ArmRun) -> str:
+        about = text_key(one.method) if one.arm == TEXT_CONTROL else self.describe(one.method)
+        return key_of(self.protocol.as_json(), about, one.arm, one.world, one.seed)
+
+    def _arm_job(self, one: ArmRun, after: tuple[str, ...]) -> Job:
+        return Job(one.name, run_arm, (self.folder, self.protocol, one, self._key(one)), after)
+
+    def _probe_job(self, one: ArmRun) -> Job:
+        questions, seeds = self.questions(one), self.config.probe_seeds
+        name = probes_name(one, questions, seeds)
+        arguments = (self.folder, self.protocol, one, questions, seeds, self._key(one))
+        return Job(name, run_probes, arguments, (one.name,))
+
+    # -- time --
+
+    def seconds(self, job: Job) -> float:
+        """Estimated seconds of a job on one core."""
+        scale = self.config.scale
+        if job.call is make_shared:
+            return SECONDS[job.arguments[3]] * max(scale, 0.01)
+        if job.call is run_tower:
+            return SECONDS["tower"]
+        if job.call is run_probes:
+            seeds = {
+                name: 1 if name in ONE_SEED else self.config.probe_seeds for name in PROBE_STEPS
+            }
+            steps = sum(PROBE_STEPS[name] * seeds[name] for name in job.arguments[3])
+            return steps * scale * SECONDS["probe step"]
+        one: ArmRun = job.arguments[2]
+        if one.arm == METHOD and one.seed == 0 and one.chosen and one.method.grid:
+            return 0.0  # a run of the grid
+        steps = sum(one.method.stage_steps(round(500 * scale)))
+        return SECONDS["arm"] + steps * self.seconds_per_step(one)
+
+    def seconds_per_step(self, one: ArmRun) -> float:
+        """Measured in this folder, or else from the table."""
+        measured = self._measured()
+        name = "text control" if one.arm == TEXT_CONTROL else one.method.name
+        if name in measured:
+            return measured[name]
+        arm = "mlm" if one.arm == TEXT_CONTROL else one.method.stages[-1].arm
+        return SECONDS_PER_STEP.get(arm, SECONDS_PER_STEP["default"])
+
+    def _measured(self) -> dict[str, float]:
+        """Seconds per step by method, from finished runs in the folder."""
+        if "measured" not in self._described:
+            found: dict[str, Any] = {}
+            for path in sorted((self.folder.root / "jobs").glob("*.json")):
+                result = read_object(path)
+                if "cost" in result:
+                    name = result["method"] or "text control"
+                    found[name] = result["cost"]["seconds"] / result["cost"]["steps"]
+            self._described["measured"] = found
+        return self._described["measured"]
+
+    def print_plan(self) -> None:
+        """Print the methods, their controls, the jobs that are missing, and how long they take."""
+        for method in self.methods:
+            grid = f"; {method.weight} of {', '.join(map(str, method.grid))}" if method.grid else ""
+            arms = " then ".join(f"{one.arm} on {' and '.join(one.texts)}" for one in method.stages)
+            print(f"{method.name} ({method.data}): {arms}{grid}")
+            for name, words in describe_controls(method).items():
+                print(f"    {name}: {words}")
+        jobs = self.jobs()
+        missing = self.missing()
+        rows = [
+            {
+                "job": job.name,
+                "state": "missing" if any(job.name == one.name for one in missing) else "done",
+                "seconds": f"{self.seconds(job):.0f}",
+            }
+            for job in jobs
+        ]
+        print(format_table(rows))
+        total = sum(self.seconds(job) for job in missing)
+        took = timedelta(seconds=round(total / self.config.processes))
+        print(
+            f"{len(jobs) - len(missing)} of {format_count(len(jobs), 'job')} are done; the others take about {took} on "
+            f"{format_count(self.config.processes, 'idle core')} (estimated)"
+        )
+
+    # -- results --
+
+    def collect(self) -> Bench:
+        """Everything that the folder's finished runs of these methods and worlds say, as `bench.json`."""
+        found: Bench = {
+            "format": FORMAT,
+            "version": VERSION,
+            "groundling": groundling.__version__,
+            "protocol": self.protocol.as_json(),
+            "methods": {one.name: self.describe(one) for one in self.methods},
+            "worlds": {str(world): self._world(world) for world in self.config.worlds},
+            "weights": self._weights(),
+            "runs": [],
+            "notes": self._notes(),
+        }
+        for world in self.config.worlds:
+            found["runs"] += self._entries(world)
+        return found
+
+    def _world(self, world: int) -> dict[str, Any]:
+        about = read_object(self.folder.world(world).record)
+        teacher = read_object(self.folder.job(f"world {world}: teacher"))
+        return about | {"retrieval": teacher.get("retrieval")}
+
+    def _weights(self) -> dict[str, Any]:
+        """By method and world: the grid's scores on dev nouns and the chosen value."""
+        weights: dict[str, Any] = {}
+        for method in self.methods:
+            for world in self.config.worlds if method.grid else ():
+                scores = weight_scores(self.folder, method, world)
+                chosen = chosen_weight(self.folder, method, world)
+                about = {"dev": [list(pair) for pair in scores.items()], "chosen": chosen}
+                weights.setdefault(method.name, {})[str(world)] = about
+        return weights
+
+    def _entries(self, world: int) -> list[dict[str, Any]]:
+        """The entries of a world's arms, each once, with their fine-tuned readings."""
+        entries: dict[str, dict[str, Any]] = {}
+        for one in self.arms(world):
+            if one.name in entries:
+                continue
+            entry = read_object(self.folder.job(one.name))
+            questions = self.questions(one)
+            if questions:
+                name = probes_name(one, questions, self.config.probe_seeds)
+                entry["readings"] |= read_object(self.folder.job(name))["readings"]
+            del entry["key"]
+            entries[one.name] = entry
+        tower = read_object(self.folder.job(tower_name(world)))
+        del tower["key"]
+        return [*entries.values(), tower]
+
+    def _notes(self) -> list[str]:
+        notes = []
+        for method in self.methods:
+            if method.steps:
+                notes.append(
+                    f"{method.name} asks for {method.steps} steps; its controls got as many, other methods did not"
+                )
+            if not method.grid:
+                notes.append(f"{method.name} has no tuned setting; others chose among three")
+        return notes
+
+
+def make_shared(
+    folder: BenchFolder, protocol: Protocol, world: int, kind: str, name: str, key: str
+) -> dict[str, Any]:
+    """One of the things that every method of a world shares, made unless it exists."""
+    path = folder.job(name)
+    if path.exists():
+        return read_object(path)
+    place = folder.world(world)
+    began = time.perf_counter()
+    if kind == "render":
+        made = make_data(protocol, place, world)
+    elif kind == "encoder":
+        made = make_encoder(protocol, place, world)
+    elif kind == "hash":
+        made = record_handed(place)
+    else:
+        made = make_teacher(protocol, place, world, kind)
+    result = {"key": key, **made, "seconds": round(time.perf_counter() - began, 1)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, result)
+    return result

@@ -1,0 +1,80 @@
+"""A bench of the smallest world, killed once and finished."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import documents
+import pytest
+from homes import Here, digests
+
+from groundling.runs import jobs as running
+from groundling.studies.bench import arms
+from groundling.studies.bench.commands import BENCH, BenchConfig
+
+CONFIG = BenchConfig(
+    method=("contrastive", "mine.look:METHOD"),
+    worlds=(0,),
+    adapt_seeds=1,
+    probe_seeds=1,
+    probes=("truth",),
+    processes=1,
+    scale=0.004,
+)
+STOP_AT = 3
+"""Encoders that are read before the first bench is killed."""
+
+
+class Killed(Exception):
+    """Stands for a killed process."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished bench."""
+
+    out: Path
+    work: Path
+    """The working folder with the package `mine`."""
+    when_killed: dict[str, str]
+    """Hashes of the job files that the killed bench left."""
+    said: str
+    """What the second, finished bench printed."""
+
+
+def run_bench(work: Path) -> Ran:
+    """Killed after some jobs, then finished by the same command, beside a method in one file of the user's own."""
+    out = work / "out"
+    documents.write_modules(documents.ROOT / "docs" / "bench.md", work)
+    reads: list[Path] = []
+    read = arms.read_encoder
+
+    def reads_few(model: Path, world: Path) -> object:
+        reads.append(model)
+        if len(reads) > STOP_AT:
+            raise Killed
+        return read(model, world)
+
+    before = os.getcwd()
+    path = list(sys.path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "ProcessPoolExecutor", Here)
+        os.chdir(work)
+        try:
+            with patch.context() as killing:
+                killing.setattr(arms, "read_encoder", reads_few)
+                with pytest.raises(Killed):
+                    BENCH(CONFIG, out)
+            killed = digests(out / "jobs")
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                BENCH(CONFIG, out)
+        finally:
+            os.chdir(before)
+            sys.path[:] = path
+    return Ran(out, work, killed, said.getvalue())

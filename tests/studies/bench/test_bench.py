@@ -1,0 +1,251 @@
+"""The bench from nothing to its page, killed once on the way, with a method in one file of the user's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders.bench import CONFIG, STOP_AT, Ran
+from homes import Here, digests, never
+
+from groundling.core.errors import InputError
+from groundling.runs import jobs as running
+from groundling.runs.folder import read_json
+from groundling.runs.jobs import Job, run_jobs
+from groundling.studies.bench.commands import BENCH, BenchConfig
+from groundling.studies.bench.handed import shuffle_images
+from groundling.studies.bench.protocol import BenchFolder
+from groundling.studies.bench.run import FileClaims
+
+
+@pytest.fixture
+def inside(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    """In the working folder of the bench, where nothing may be trained."""
+    monkeypatch.chdir(ran.work)
+    monkeypatch.setattr(running, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr("groundling.commands.adapt.run.train", never)
+    monkeypatch.setattr("groundling.commands.train_clip.run.train", never)
+    return ran
+
+
+def runs(ran: Ran) -> list[dict]:
+    found: list[dict] = read_json(ran.out / "bench.json")["runs"]
+    return found
+
+
+def test_every_arm_is_in_the_json_the_table_and_the_page(ran: Ran) -> None:
+    arms = {(one["method"], one["arm"]) for one in runs(ran)}
+    wanted = {
+        (name, arm) for name in ("contrastive", "look") for arm in ("method", "shuffled images")
+    }
+    wanted |= {(name, "random targets") for name in ("contrastive", "look")}
+    assert arms == wanted | {("", "text control"), ("", "teacher's text tower")}
+    texts = [one["texts"] for one in runs(ran) if one["arm"] == "text control"]
+    assert len(set(texts)) == len(texts) == 2  # the corpus, and the captions
+    page = (ran.out / "report.html").read_text()
+    for heading in ("Methods that read text and teacher", "Methods that read captions with images"):
+        assert heading in page
+    for name in ("contrastive", "look", "guessing", "noise", "teacher&#39;s text tower"):
+        assert name in page
+    assert re.search(r"^contrastive  +[01]\.\d\d", ran.said, re.MULTILINE)
+    assert "look: no verdict over worlds is possible with 1 of them, it takes 3" in ran.said
+
+
+def test_controls_read_what_the_method_reads_with_one_thing_replaced(ran: Ran) -> None:
+    world = ran.out / "shared" / "world-0"
+    config = {}
+    for path in (ran.out / "runs").rglob("stage-1/config.json"):
+        name = path.parent.relative_to(ran.out / "runs" / "world-0").parts[:2]
+        config[name[0] if name[0] == "text-control" else name] = read_json(path)["config"]
+        assert "private" not in path.read_text()
+    method, shuffled, random = (
+        config["look", arm] for arm in ("method", "shuffled-images", "random-targets")
+    )
+    captions = str(world / "handed" / "captions.json")
+    assert method["text"] == [captions] == random["text"]
+    assert shuffled["text"] == [captions.replace("captions", "captions_shuffled")]
+    for one in (method, shuffled, random):
+        assert one["teacher"] == str(world / "making" / "teacher" / "model")
+        assert one["student"] == str(world / "making" / "encoder" / "model")
+    images = (
+        [one["objective_settings"] for one in (method, shuffled, random)]
+        if ("objective_settings" in method)
+        else [method, shuffled, random]
+    )
+    folders = [one["targeted_distillation"]["teacher_images"] for one in images]
+    assert [Path(one).name for one in folders] == ["images", "images", "noise"]
+    teachers = [
+        Path(config["contrastive", arm]["teacher"]).parent.name
+        for arm in ("method", "shuffled-images", "random-targets")
+    ]
+    assert teachers == ["teacher", "teacher-redrawn", "teacher-untrained"]
+
+
+def test_the_weight_is_the_one_that_is_best_on_dev_nouns(ran: Ran) -> None:
+    about = read_json(ran.out / "bench.json")["weights"]
+    for name, grid in (("contrastive", [0.3, 1.0, 3.0]), ("look", [0.3, 1.0, 3.0])):
+        scores = about[name]["0"]["dev"]
+        assert [value for value, _ in scores] == grid
+        best = max(score for _, score in scores)
+        chosen = next(value for value, score in scores if score == best)
+        assert about[name]["0"]["chosen"] == chosen
+        (own,) = [one for one in runs(ran) if (one["method"], one["arm"]) == (name, "method")]
+        assert own["weight"] == chosen and own["readings"]["visual"]["dev"] == best
+
+
+def test_arms_have_equal_budgets_and_their_costs_are_known(ran: Ran) -> None:
+    costs = [one["cost"] for one in runs(ran) if "cost" in one]
+    assert {(cost["steps"], cost["samples"]) for cost in costs} == {(2, 128)}
+    assert all(cost["parameters_after"] == 0 for cost in costs)
+    extra = {one["arm"]: one["cost"]["extra_parameters"] for one in runs(ran) if "cost" in one}
+    assert extra["method"] > extra["text control"] > 0
+    assert all(cost["memory_mb"] is None or cost["memory_mb"] > 50 for cost in costs)
+
+
+def test_a_killed_bench_resumes_and_a_finished_one_does_nothing(
+    inside: Ran, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = digests(inside.out / "jobs")
+    before = {name: digest for name, digest in inside.when_killed.items() if "lock" not in name}
+    assert len(before) >= 7 + STOP_AT
+    assert {name: now[name] for name in before} == before
+    BENCH(CONFIG, inside.out)
+    assert digests(inside.out / "jobs") == now
+    shown = capsys.readouterr().out
+    assert "look" in shown and "job " not in shown
+    BENCH(replace(CONFIG, plan=True), inside.out)
+    plan = capsys.readouterr().out
+    assert "missing" not in plan and "23 of 23" in re.sub(r"(\d+) of \1 jobs", "23 of 23", plan)
+    assert "mlm+mine.look:LOOK on captions; option:look_weight of 0.3, 1.0, 3.0" in plan
+    BENCH(replace(CONFIG, plan=True, worlds=(0, 1)), inside.out)
+    plan = capsys.readouterr().out
+    assert re.search(r"world 1: encoder +missing +\d", plan) and "idle core (estimated)" in plan
+
+
+def test_another_scale_or_source_is_another_bench(inside: Ran) -> None:
+    with pytest.raises(InputError, match=r"scale: 0\.004 there, 0\.005 now"):
+        BENCH(replace(CONFIG, scale=0.005), inside.out)
+    module = inside.work / "mine" / "look.py"
+    text = module.read_text()
+    try:
+        module.write_text(text + "\n# changed\n")
+        with pytest.raises(InputError, match="another version of this method"):
+            BENCH(CONFIG, inside.out)
+    finally:
+        module.write_text(text)
+
+
+def test_methods_of_earlier_commands_stay_in_the_table(
+    inside: Ran, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = read_json(inside.out / "bench.json")
+    BENCH(replace(CONFIG, method=("contrastive",)), inside.out)
+    after = read_json(inside.out / "bench.json")
+    assert set(after["methods"]) == set(before["methods"])
+    assert len(after["runs"]) == len(before["runs"])
+    BENCH(CONFIG, inside.out)
+
+
+def test_merging_a_laboratorys_method(
+    inside: Ran, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their file alone, as if made on another processor."""
+    text = (inside.out / "bench.json").read_text()
+    theirs = json.loads(text)
+    theirs["methods"] = {"theirs": {**theirs["methods"]["look"], "name": "theirs"}}
+    theirs["weights"] = {"theirs": theirs["weights"]["look"]}
+    theirs["runs"] = [
+        {**one, "method": one["method"].replace("look", "theirs"), "handed": "other"}
+        for one in theirs["runs"]
+        if one["method"] != "contrastive"
+    ]
+    path = tmp_path / "theirs.json"
+    path.write_text(json.dumps(theirs))
+    merging = BenchConfig(merge=(str(inside.out), str(path)))
+    BENCH(merging, tmp_path / "both")
+    shown = capsys.readouterr().out
+    assert "theirs" in shown and "its encoder or teachers differ" in shown
+    both = read_json(tmp_path / "both" / "bench.json")
+    assert list(both["methods"]) == ["contrastive", "look", "theirs"]
+    assert "theirs" in (tmp_path / "both" / "report.html").read_text()
+
+    def refused(change: object, match: str) -> None:
+        path.write_text(json.dumps(change))
+        with pytest.raises(InputError, match=match) as caught:
+            BENCH(merging, tmp_path / "both")
+        assert "\n" not in str(caught.value)
+
+    refused({**theirs, "version": 2}, "version 2; expected 'groundling bench', version 1")
+    refused({**theirs, "runs": [{}]}, "damaged")
+    protocol = {**theirs["protocol"], "steps": 7}
+    refused({**theirs, "protocol": protocol}, "another protocol .protocol.steps: 2 there, 7 now")
+    worlds = {"0": {**theirs["worlds"]["0"], "world": "f" * 64}}
+    refused({**theirs, "worlds": worlds}, "world 0 has other texts, nouns or images")
+    forged = {**theirs["methods"]["theirs"], "name": "look", "source": {"mine.look": "0" * 64}}
+    refused({**theirs, "methods": {"look": forged}}, "another method is called look")
+    with pytest.raises(InputError, match="at least two"):
+        BENCH(BenchConfig(merge=(str(inside.out),)), tmp_path / "one")
+    with pytest.raises(InputError, match="is not empty"):
+        BENCH(merging, inside.out)
+
+
+def test_shuffled_captions_keep_their_texts_and_no_image_keeps_its_own() -> None:
+    images = [{"id": 10 + n, "file_name": f"{n}.png"} for n in range(7)]
+    notes = [{"id": n, "image_id": 10 + n % 7, "caption": f"c{n}"} for n in range(14)]
+    content = {"images": images, "annotations": notes}
+    shuffled = shuffle_images(content, 3)
+    assert shuffled["annotations"] == notes
+    assert [one["id"] for one in shuffled["images"]] == [one["id"] for one in images]
+    pairs = list(zip(images, shuffled["images"], strict=True))
+    assert all(one["file_name"] != other["file_name"] for one, other in pairs)
+    assert {one["file_name"] for one in shuffled["images"]} == {f"{n}.png" for n in range(7)}
+    assert shuffle_images(content, 3) == shuffled != shuffle_images(content, 4)
+
+
+def test_handed_over_captions_are_the_worlds_own(ran: Ran) -> None:
+    world = ran.out / "shared" / "world-0"
+    original = read_json(world / "private" / "captions_train.json")
+    assert read_json(world / "handed" / "captions.json") == original
+    names = {path.name for path in (world / "handed").iterdir()}
+    assert names == {"captions.json", "captions_shuffled.json", "corpus.txt", "images", "noise"}
+    noise = {path.name for path in (world / "handed" / "noise").iterdir()}
+    assert noise == {one["file_name"] for one in original["images"]}
+
+
+# -- several processes -----------------------------------------------------------------------------------------------
+
+
+def _job(name: str) -> Job:
+    return Job(name, os.getpid, ())
+
+
+def test_a_job_is_taken_by_one_process_at_a_time(tmp_path: Path) -> None:
+    ours, theirs = (FileClaims(BenchFolder(tmp_path)) for _ in range(2))
+    job, other = _job("a"), _job("b")
+    assert ours.take(job)
+    assert not theirs.take(job)
+    assert theirs.take(other) and not ours.take(other)
+    ours.release(job)
+    assert theirs.take(job)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_jobs_of_others_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "RETRY", 0.0)
+    asked: list[str] = []
+
+    class Claims:
+        def take(self, job: Job) -> bool:
+            asked.append(job.name)
+            return asked.count(job.name) > (2 if job.name == "a" else 0)
+
+        def release(self, job: Job) -> None:
+            asked.append(f"-{job.name}")
+
+    results = run_jobs([_job("a"), _job("b")], 1, lambda line: None, Claims())
+    assert set(results) == {"a", "b"}
+    assert asked.index("-b") < asked.index("-a") and asked.count("a") == 3

@@ -1,0 +1,140 @@
+"""The bench's numbers by hand: pairs, intervals, noise, Holm, and the sentences."""
+
+from __future__ import annotations
+
+from math import isnan, sqrt
+
+import pytest
+
+from groundling.studies.bench.judge import (
+    difference,
+    judge_methods,
+    noise_of,
+    value_of,
+)
+from groundling.studies.bench.report import cell, table_rows
+
+TEXTS = "abc"
+
+
+def entry(method: str, arm: str, world: int, seed: int, visual: float | None, **more) -> dict:
+    """An arm of a method whose visual reading is this number."""
+    readings = {"visual": {"dev": 0.0, "test": visual, "chance": 0.26}}
+    readings |= {name: {"test": value} for name, value in more.pop("readings", {}).items()}
+    about = {"method": method, "arm": arm, "world": world, "seed": seed, "readings": readings}
+    return about | {"texts": TEXTS, "handed": f"w{world}", "weight": 1.0, "remarks": []} | more
+
+
+def arms(method: str, own: list, text: list, shuffled: list, **more) -> list[dict]:
+    """Entries of three arms, each a list of worlds with a list of seeds."""
+    made = []
+    for name, arm, values in (
+        (method, "method", own),
+        ("", "text control", text),
+        (method, "shuffled images", shuffled),
+    ):
+        for world, seeds in enumerate(values):
+            for seed, value in enumerate(seeds):
+                made.append(entry(name, arm, world, seed, value, **more))
+    return made
+
+
+ABOUT = {"data": "captions with images", "source": {}, "stages": [], "grid": []}
+OWN = [[0.50, 0.54], [0.60, 0.62], [0.40, 0.44]]
+TEXT = [[0.30, 0.30], [0.30, 0.32], [0.30, 0.30]]
+SHUFFLED = [[0.30, 0.34], [0.30, 0.32], [0.30, 0.34]]
+
+
+def test_differences_are_paired_by_world_and_seed_and_their_interval_is_students() -> None:
+    entries = arms("a", OWN, TEXT, SHUFFLED)
+    method = [one for one in entries if one["arm"] == "method"]
+    control = [one for one in entries if one["arm"] == "text control"]
+    found = difference(method, control[::-1], "visual", 0.0)
+    # Worlds: (.20 + .24) / 2 = .22, (.30 + .30) / 2 = .30, (.10 + .14) / 2 = .12; mean .64 / 3 = .21333.
+    assert found.worlds == (0, 1, 2)
+    assert found.by_world == pytest.approx((0.22, 0.30, 0.12))
+    assert found.mean == pytest.approx(0.2133333)
+    # Squares: .0000444 + .0075111 + .0087111 = .0162667; / 2 = .0081333; root .0901850; / root 3 = .0520683.
+    assert found.error == pytest.approx(0.0520683, abs=1e-6)
+    # Student's t with 2 degrees of freedom: .975 quantile 4.302653; t = 4.0972; the tail in closed form.
+    assert found.interval == pytest.approx((-0.0106981, 0.4373648), abs=1e-5)
+    t = 0.2133333 / 0.0520683
+    assert found.p == pytest.approx(0.5 * (1 - t / sqrt(2 + t * t)), abs=1e-5)
+
+
+def test_noise_is_pooled_over_repeated_runs_and_bounds_the_error_from_below() -> None:
+    entries = arms("a", OWN, TEXT, SHUFFLED)
+    # Squares within pairs, d * d / 2: .04, .02, .04; 0, .02, 0; .04, .02, .04.
+    squares = [0.0008, 0.0002, 0.0008, 0, 0.0002, 0, 0.0008, 0.0002, 0.0008]
+    assert noise_of(entries, "visual") == pytest.approx(sqrt(sum(squares) / 9))
+    assert isnan(noise_of(entries[::2], "visual"))
+    same = [[0.5, 0.5]] * 3
+    entries = arms("a", same, [[0.3, 0.3]] * 3, same)
+    method, control = entries[:6], entries[6:12]
+    found = difference(method, control, "visual", 0.06)
+    # Each world's difference has the variance 2 * .0036 / 2 seeds; over 3 worlds: root(3 * .0036) / 3.
+    assert found.error == pytest.approx(sqrt(3 * 0.0036) / 3)
+    assert difference(method, control, "visual", 0.0).p < 1e-9
+    assert difference(control, method, "visual", 0.0).p > 1 - 1e-9
+
+
+def test_entries_of_another_encoder_are_no_controls() -> None:
+    entries = arms("a", OWN, TEXT, SHUFFLED)
+    control = [{**one, "handed": "other"} for one in entries if one["arm"] == "text control"]
+    assert difference(entries[:6], control, "visual", 0.0).worlds == ()
+
+
+def test_both_controls_must_be_beaten_and_p_is_corrected_over_methods() -> None:
+    strong = [[0.9, 0.92], [0.91, 0.92], [0.9, 0.9]]
+    low = [[0.30, 0.31], [0.31, 0.30], [0.29, 0.30]]
+    entries = arms("strong", strong, low, low)
+    texts = [one for one in entries if one["arm"] == "text control"]
+    entries += [one for one in arms("texty", strong, [], strong) if one["method"]]
+    entries += [one for one in arms("null", low, [], low) if one["method"]]
+    assert len(texts) == 6
+    methods = dict.fromkeys(("strong", "texty", "null"), ABOUT)
+    one, texty, null = judge_methods(entries, methods)
+    assert (one.transfers, texty.transfers, null.transfers) == (True, False, False)
+    assert one.p == max(one.visual.p, one.shuffled.p) and one.holm == pytest.approx(3 * one.p)
+    assert texty.p == texty.shuffled.p > 0.05 > texty.visual.p
+    assert one.sentence.startswith("strong: visual attributes beyond its text control (+0.61, 95 %")
+    assert "after Holm over 3 methods" in one.sentence
+    assert "but not beyond shuffled images" in texty.sentence
+    assert null.sentence.startswith("null: no visual attributes beyond its text control (+0.00")
+
+
+def test_a_leak_or_too_few_worlds_leave_no_verdict() -> None:
+    strong = [[0.9, 0.92], [0.91, 0.92], [0.9, 0.9]]
+    low = [[0.30, 0.31], [0.31, 0.30], [0.29, 0.30]]
+    leak = arms("a", strong, low, low, remarks=["leak: opened the world's answers (probes/x)"])
+    (found,) = judge_methods(leak, {"a": ABOUT})
+    assert not found.transfers and "no verdict, since it read what it may not" in found.sentence
+    plump = arms("a", strong, low, low, remarks=["not plain: 5 more parameters"])
+    (found,) = judge_methods(plump, {"a": ABOUT})
+    assert found.transfers and found.sentence.endswith("Not plain: 5 more parameters.")
+    (found,) = judge_methods(arms("a", strong[:2], low, low), {"a": ABOUT})
+    assert isnan(found.holm) and not found.transfers
+    assert "no verdict over worlds is possible with 2 of them, it takes 3" in found.sentence
+    told = {**ABOUT, "data": "text and teacher"}
+    (found,) = judge_methods(arms("a", strong, low, low), {"a": told})
+    assert "a teacher with redrawn attributes (+0.61" in found.sentence
+
+
+def test_prices_and_table_by_hand() -> None:
+    entries = arms("a", OWN, TEXT, SHUFFLED)
+    for number, one in enumerate(entries):
+        loss = 1.5 if one["arm"] == "method" else 1.25
+        one["readings"]["masked LM"] = {"test": loss}
+        one["readings"]["truth"] = {"test": None if number == 0 else 0.75, "chance": 0.5}
+    (found,) = judge_methods(entries, {"a": ABOUT})
+    assert found.prices["masked LM"].mean == pytest.approx(0.25)
+    method = [one for one in entries if one["arm"] == "method"]
+    # Means of the worlds .52, .61, .42; their mean .51667 and standard deviation .09504.
+    assert cell(method, "visual") == "0.52 ± 0.10"
+    assert value_of(method[0], "truth") is None and cell(method[:1], "truth") == "did not train"
+    rows = table_rows({"runs": entries, "methods": {"a": ABOUT}})
+    assert [row["arm"] for row in rows] == [
+        *("a", "  a: text control", "  a: shuffled images"),
+        *("guessing", "noise"),
+    ]
+    assert rows[-2]["visual"] == "0.26" and rows[-1]["masked LM loss"] == "0.000"
