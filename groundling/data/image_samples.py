@@ -163,7 +163,7 @@ class PixelDataset:
         return np.asarray(scaled).transpose(2, 0, 1)
 
 
-class MirroredDataset:
+class RandomFlipDataset:
     """Samples with pixels; each draw is mirrored with probability 1/2, with boxes and segmentations
     (VL-BERT's release, FLIP_PROB).
 

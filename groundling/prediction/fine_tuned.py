@@ -29,7 +29,7 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.data.images import ImageInput
-from groundling.data.regions.inputs import ImageSources, MessageTerms
+from groundling.data.regions.inputs import ImageInputs, SettingNames
 from groundling.data.samples import SampleDataset
 from groundling.data.tables import check_no_label, row_texts, separator_note
 from groundling.models.adapters import ClipFusionAdapter
@@ -406,7 +406,7 @@ class FineTunedModel(LoadedModel):
         reads_files = self.reads_pixels or not stores
         read = photos if reads_files and self.reads_images else ""
         return self.image_lookup(
-            stores, read, decode=True, names=MessageTerms("regions=STORE", argument)
+            stores, read, decode=True, names=SettingNames("regions=STORE", argument)
         )
 
     def evaluate(
@@ -439,7 +439,7 @@ class FineTunedModel(LoadedModel):
             InputError: the data has no labels, labels unknown to the model, or an invalid row.
         """
         stores = [regions] if isinstance(regions, str | Path) else list(regions)
-        names = MessageTerms("regions=STORE", "images=FOLDER", "allow_region_mismatch=True")
+        names = SettingNames("regions=STORE", "images=FOLDER", "allow_region_mismatch=True")
         lookup = self.image_lookup(
             [str(store) for store in stores if str(store)],
             str(images),
@@ -481,7 +481,7 @@ class FineTunedModel(LoadedModel):
             photos |= dict(zip(ids, one.pictures, strict=True))
             examples.append(Example(str(number), one.text, images=ids))
         if not photos:
-            return self._states(self.make_samples(examples, ImageSources()), pool)
+            return self._states(self.make_samples(examples, ImageInputs()), pool)
         lookup = self._photo_lookup(photos, str(regions), "images=FILES")
         found = []
         for start in range(0, len(examples), DETECTION_BATCH):

@@ -16,9 +16,9 @@ from groundling.data.images import ImageInput, differs_in_ending, image_id
 from groundling.data.regions.inputs import (
     COMMAND_TERMS,
     ImageCollection,
-    ImageInputBuilder,
-    ImageSources,
-    MessageTerms,
+    ImageInputs,
+    ImageSampleBuilder,
+    SettingNames,
 )
 from groundling.data.tables import (
     RowPosition,
@@ -50,7 +50,7 @@ class ImageLookup:
         *,
         allow_region_mismatch: bool = False,
         decode: bool = False,
-        names: MessageTerms = COMMAND_TERMS,
+        names: SettingNames = COMMAND_TERMS,
     ) -> None:
         """`find` returns the region finder for photos, used where `regions` names no stores.
 
@@ -71,7 +71,7 @@ class ImageLookup:
             self.pictures = photos or None
         else:
             self.photo_folder = str(photos)
-        self.inputs = ImageInputBuilder(
+        self.inputs = ImageSampleBuilder(
             description.reads.settings(
                 regions=tuple(regions),
                 images=self.photo_folder,
@@ -126,12 +126,10 @@ class ImageLookup:
             f"the ending's capitals and are accepted; the first is {next(iter(self.other_endings))}"
         ]
 
-    def load_images(self, images: Sequence[str]) -> ImageSources:
+    def load_images(self, images: Sequence[str]) -> ImageInputs:
         """Regions, pixels and faults of these images; `images` has no repeats."""
         return (
-            self.inputs.image_sources(images, self.pictures)
-            if self.reads_images
-            else ImageSources()
+            self.inputs.image_sources(images, self.pictures) if self.reads_images else ImageInputs()
         )
 
     def _check_sources(self, regions: Sequence[str], photos: ImageCollection) -> None:

@@ -24,9 +24,9 @@ from groundling.data.images import ImageInput
 from groundling.data.regions.inputs import (
     COMMAND_TERMS,
     ImageCollection,
-    ImageInputBuilder,
-    ImageSources,
-    MessageTerms,
+    ImageInputs,
+    ImageSampleBuilder,
+    SettingNames,
 )
 from groundling.data.regions.samples import RegionDataset, RegionLabeler, RegionOptions
 from groundling.data.samples import SampleDataset, TextDataset
@@ -217,9 +217,9 @@ class LoadedModel:
         return RegionFinder(settings, self.description.regions, self.device, features)
 
     @property
-    def inputs(self) -> ImageInputBuilder:
+    def inputs(self) -> ImageSampleBuilder:
         """Region inputs with the settings of the training run's evaluation."""
-        return ImageInputBuilder(
+        return ImageSampleBuilder(
             self.description.reads.settings(),
             zero_features=self.description.reads.zero_region_features,
         )
@@ -231,7 +231,7 @@ class LoadedModel:
         *,
         allow_region_mismatch: bool = False,
         decode: bool = False,
-        names: MessageTerms = COMMAND_TERMS,
+        names: SettingNames = COMMAND_TERMS,
     ) -> ImageLookup:
         """An image lookup for this model; arguments and errors as of `ImageLookup`."""
         return ImageLookup(
@@ -278,7 +278,7 @@ class LoadedModel:
     def scores(
         self,
         examples: Sequence[Example],
-        sources: ImageSources,
+        sources: ImageInputs,
         task: Task,
         mark: RegionLabeler | None = None,
     ) -> EvaluationOutput:
@@ -287,7 +287,7 @@ class LoadedModel:
         return evaluate(self.student, self.objective, task, samples)
 
     def samples(
-        self, examples: Sequence[Example], sources: ImageSources, mark: RegionLabeler | None = None
+        self, examples: Sequence[Example], sources: ImageInputs, mark: RegionLabeler | None = None
     ) -> SampleDataset:
         """Samples of the examples, exactly as in the training run's evaluation."""
         head = self.objective.head
@@ -302,7 +302,7 @@ class LoadedModel:
     def make_samples(
         self,
         examples: Sequence[Example],
-        sources: ImageSources,
+        sources: ImageInputs,
         mark: RegionLabeler | None = None,
         separate_images: bool = False,
     ) -> SampleDataset:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from groundling.core.batch import Example, collate, require
 from groundling.core.errors import InputError, raise_first
-from groundling.data.regions.inputs import ImageInputBuilder
+from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.models.clip import load_frozen_clip
 from groundling.models.heads import load_head
@@ -159,7 +159,7 @@ class MatchHeadMatcher:
     def __init__(
         self,
         source: str,
-        inputs: ImageInputBuilder,
+        inputs: ImageSampleBuilder,
         splits: Sequence[str],
         device: torch.device,
         max_length: int,

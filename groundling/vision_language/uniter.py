@@ -220,13 +220,13 @@ class _WidePooledHead(TaskHead):
         return outputs
 
 
-class UniterAnswerHead(_WidePooledHead):
+class UniterClassificationHead(_WidePooledHead):
     """VQA and SNLI-VE: binary cross-entropy of each answer (release, model/vqa.py, model/ve.py)."""
 
     loss = "bce"
 
 
-class UniterChoiceHead(_WidePooledHead):
+class UniterBinaryChoiceHead(_WidePooledHead):
     """VCR: with ReLU; two outputs per choice, wrong and right, with cross-entropy (release, model/vcr.py)."""
 
     loss = "each"
@@ -305,11 +305,11 @@ DESIGN = Architecture(
     ),
     prepare_model=prepare_for_vcr,
     heads={
-        "vqa": UniterAnswerHead,
-        "snli-ve": UniterAnswerHead,
-        "vcr": UniterChoiceHead,
-        "vcr/answer": UniterChoiceHead,
-        "vcr/rationale": UniterChoiceHead,
+        "vqa": UniterClassificationHead,
+        "snli-ve": UniterClassificationHead,
+        "vcr": UniterBinaryChoiceHead,
+        "vcr/answer": UniterBinaryChoiceHead,
+        "vcr/rationale": UniterBinaryChoiceHead,
         "refcoco+": UniterRegionHead,
         "nlvr2": ImagePairHead,
     },

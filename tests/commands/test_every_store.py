@@ -19,8 +19,8 @@ from homes import picture, put, student, table
 
 from groundling.cli import main
 from groundling.core.batch import Sample
-from groundling.data.image_samples import MirroredDataset
-from groundling.data.regions.inputs import ImageInputBuilder
+from groundling.data.image_samples import RandomFlipDataset
+from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.samples import SampleDataset
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
@@ -99,10 +99,10 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
 def roads(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SampleDataset]]:
     """All samples that are made with regions, by the command that `asking` has begun."""
     every: dict[str, list[SampleDataset]] = defaultdict(list)
-    usual = ImageInputBuilder.samples
+    usual = ImageSampleBuilder.samples
 
     def samples(
-        self: ImageInputBuilder,
+        self: ImageSampleBuilder,
         texts: SampleDataset,
         model: Any,
         seen: Any,
@@ -114,7 +114,7 @@ def roads(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SampleDataset]]:
             every[NOW[-1]].append(found)
         return found
 
-    monkeypatch.setattr(ImageInputBuilder, "samples", samples)
+    monkeypatch.setattr(ImageSampleBuilder, "samples", samples)
     return every
 
 
@@ -137,7 +137,7 @@ def by_image(every: Sequence[SampleDataset]) -> dict[str, list[Sample]]:
     """The samples of one image each, by that."""
     found = defaultdict(list)
     for samples in every:
-        plain = samples.samples if isinstance(samples, MirroredDataset) else samples
+        plain = samples.samples if isinstance(samples, RandomFlipDataset) else samples
         for place, images in enumerate(plain.images):
             rng = np.random.default_rng(0)
             found[images[0]] += plain.get([place], [rng])

@@ -25,7 +25,7 @@ from groundling.prediction import loaded_model
 from groundling.prediction.fine_tuned import load
 from groundling.runs.folder import difference
 from groundling.stats.finished_runs import collect_runs
-from groundling.studies.attention.commands import AttentionSettings
+from groundling.studies.attention.commands import AnalysedModelSettings
 from groundling.studies.attention.inspected_models import load_modality_model
 from groundling.tasks import Task
 from groundling.tasks.glue import RTE
@@ -156,7 +156,7 @@ def test_code_is_compared_before_it_runs(place: Path, monkeypatch: pytest.Monkey
 def test_an_analysis_of_a_fine_tuned_model_imports_nothing(place: Path) -> None:
     edited(ABOUT, **NAMES["kind"])
     with pytest.raises(InputError, match=r"--trust downloaded\.evil:KIND"):
-        load_modality_model(AttentionSettings(model="downloaded"), "best", torch.device("cpu"))
+        load_modality_model(AnalysedModelSettings(model="downloaded"), "best", torch.device("cpu"))
     assert not (place / "ran").exists()
 
 

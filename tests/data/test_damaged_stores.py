@@ -16,7 +16,7 @@ import standins
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.data.regions.imports import import_regions
-from groundling.data.regions.inputs import ImageInputBuilder
+from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.store import RegionStore, first_fault, open_checked_store
 from groundling.data.regions.stores import combine_images
 from groundling.runs import hashing
@@ -66,7 +66,7 @@ def test_every_way_to_a_store_compares(store: Path) -> None:
     index.write_text(index.read_text().replace('"facts"', ' "facts"'))
     for way in (
         lambda: open_checked_store(store),
-        lambda: ImageInputBuilder(RegionSettings((str(store),)), (), "split").stores("dev"),
+        lambda: ImageSampleBuilder(RegionSettings((str(store),)), (), "split").stores("dev"),
         lambda: combine_images([store]),
     ):
         with pytest.raises(InputError, match=r"index-00000\.json: changed since"):

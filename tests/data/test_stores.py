@@ -20,7 +20,7 @@ from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
-from groundling.data.regions.inputs import ImageInputBuilder, manifests
+from groundling.data.regions.inputs import ImageSampleBuilder, manifests
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import TextDataset
@@ -121,7 +121,7 @@ def test_names_say_what_a_store_is_for(tmp_path: Path, monkeypatch: pytest.Monke
     names = ("train", "val", "test")
 
     def of(words: list[str], *asked: str) -> list[str]:
-        inputs = ImageInputBuilder(RegionSettings(tuple(words)), names, "split of x")
+        inputs = ImageSampleBuilder(RegionSettings(tuple(words)), names, "split of x")
         return [str(one.folder) for one in inputs.stores(*asked).stores]
 
     assert of(["a"], "train") == of(["a"], "test") == ["a"]
@@ -141,7 +141,7 @@ def test_names_say_what_a_store_is_for(tmp_path: Path, monkeypatch: pytest.Monke
             of(words, asked)
         assert "\n" not in str(told.value)
     with pytest.raises(InputError, match=r"is called 'train'; .*leave the name out"):
-        ImageInputBuilder(RegionSettings(("train=a",)), (), "split")
+        ImageSampleBuilder(RegionSettings(("train=a",)), (), "split")
     assert manifests(["a"]) == {"regions": Path("a/manifest.json")}
     assert list(manifests(["a", "val=b"]).values()) == [
         Path("a/manifest.json"),

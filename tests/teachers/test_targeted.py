@@ -55,7 +55,7 @@ from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, Mi
 from groundling.training.held_out_loss import means_by_epoch
 from groundling.training.loop import ModelWithObjectives, train
 from groundling.vision_language.single_stream import SingleStreamModel
-from groundling.vision_language.uniter import UniterChoiceHead, uniter
+from groundling.vision_language.uniter import UniterBinaryChoiceHead, uniter
 from groundling.vision_language.vlbert import VLBertChoiceHead, vlbert
 
 FOUR = MultipleChoice(("0", "1", "2", "3"))
@@ -438,7 +438,7 @@ def seeing(name: str) -> tuple[SingleStreamModel, type[TaskHead]]:
     bert = toys.bert(len(words))
     if name == "vlbert":
         return vlbert(bert, words, width=12).eval(), VLBertChoiceHead
-    return uniter(bert, words, width=12).eval(), UniterChoiceHead
+    return uniter(bert, words, width=12).eval(), UniterBinaryChoiceHead
 
 
 def distilled(name: str, gate: str, **options: Any) -> tuple[ModelWithObjectives, Batch]:

@@ -42,7 +42,7 @@ from groundling.training.training_steps import (
     TrainingStepSpec,
 )
 from groundling.training.training_steps.villa import VillaStep
-from groundling.vision_language.uniter import UniterChoiceHead, uniter
+from groundling.vision_language.uniter import UniterBinaryChoiceHead, uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
 
@@ -98,7 +98,9 @@ def vcr() -> tuple[nn.Module, SupervisedObjective, Any]:
     torch.manual_seed(9)
     model = uniter(toys.bert(len(words)), words, width=12)
     form = MultipleChoice(tuple(str(number) for number in range(CHOICES)))
-    head = UniterChoiceHead(HeadContext(model.sizes, UniterChoiceHead.output_type_for(form)))
+    head = UniterBinaryChoiceHead(
+        HeadContext(model.sizes, UniterBinaryChoiceHead.output_type_for(form))
+    )
     return model, SupervisedObjective(model.sizes, output_type=form, head=head), choices()
 
 

@@ -47,7 +47,7 @@ from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import (
     PERSONS,
     MultipartTextInput,
-    UniterChoiceHead,
+    UniterBinaryChoiceHead,
     UniterEmbeddings,
     prepare_for_vcr,
     uniter,
@@ -296,7 +296,7 @@ def test_on_vcr_it_has_the_released_size(hidden: int, layers: int, total: int) -
         # A tokenizer of 28,996 tokens is not at hand: the table grows by what the words add to this one.
         prepare_for_vcr(model, [Example("c", "d", object_names=("person",))])
         bert.resize_token_embeddings(28_996 + 81, mean_resizing=False)
-        head = UniterChoiceHead(HeadContext(model.sizes, MultipleChoice(tuple("0123"))))
+        head = UniterBinaryChoiceHead(HeadContext(model.sizes, MultipleChoice(tuple("0123"))))
     assert bert.config.type_vocab_size == 4
     parts = [*model.parameters(), *head.parameters()]
     assert sum(parameter.numel() for parameter in parts) == total

@@ -42,8 +42,8 @@ from groundling.core.output_types import (
 from groundling.core.rng import generator
 from groundling.data.image_samples import (
     ExampleSideSwap,
-    MirroredDataset,
     PixelDataset,
+    RandomFlipDataset,
     mirrored_regions,
 )
 from groundling.data.regions.annotations import CLASSES, class_names, read_vcr_objects
@@ -416,7 +416,7 @@ def test_half_of_the_draws_are_mirrored_by_a_key_of_their_own(place: Path) -> No
         return PixelDataset(seen, place / "vcr1images", 25, 30)
 
     plain = pictured(example)
-    both = MirroredDataset(plain, pictured(replace(example, text="right of it")))
+    both = RandomFlipDataset(plain, pictured(replace(example, text="right of it")))
     assert (both.ids, len(both)) == (["vcr-1"], 1)
     (straight,) = plain.get([0], ())
     assert straight.pixels is not None and straight.pixels.shape == (3, 19, 30)

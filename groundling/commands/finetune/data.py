@@ -11,7 +11,7 @@ from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import require_instance, resolve
 from groundling.core.rng import generator
 from groundling.data.image_samples import ExampleSideSwap
-from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageSampleBuilder
 from groundling.data.regions.samples import RegionOptions, check_mentioned
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import (
@@ -144,14 +144,14 @@ def regions_of(
     *,
     zero_region_features: bool = False,
     flip: bool = False,
-) -> ImageInputBuilder:
+) -> ImageSampleBuilder:
     """Region stores and photos of a run, shared by all seeds; with --images, only boxes, classes
     and segments are read.
 
     Raises InputError for a store of an unknown split.
     """
     splits = (task.train, *task.dev, *task.test)
-    return ImageInputBuilder(
+    return ImageSampleBuilder(
         regions,
         splits,
         f"split of {task.name}",
@@ -163,7 +163,7 @@ def regions_of(
 
 
 def check_regions_read(
-    student: Encoder, task: Task, inputs: ImageInputBuilder, source: str
+    student: Encoder, task: Task, inputs: ImageSampleBuilder, source: str
 ) -> None:
     """Raises InputError if the task needs regions and has none, or if the model of `source` does
     not read them.
@@ -186,7 +186,7 @@ def samples_of(
     head: TaskHead,
     student: Encoder,
     task: Task,
-    inputs: ImageInputBuilder,
+    inputs: ImageSampleBuilder,
     teacher_set: TeacherSet,
     max_length: int,
 ) -> tuple[dict[str, SampleDataset], list[Teacher]]:
@@ -210,13 +210,13 @@ def add_regions(
     texts: Mapping[str, SampleDataset],
     model: SingleStreamModel,
     task: Task,
-    inputs: ImageInputBuilder,
+    inputs: ImageSampleBuilder,
     separate_images: bool = False,
     mirror: SampleDataset | None = None,
 ) -> dict[str, SampleDataset]:
     """Samples of every split with the images' regions or pixels.
 
-    `separate_images` as in `RegionOptions`, `mirror` as in `ImageInputBuilder.samples`. Raises
+    `separate_images` as in `RegionOptions`, `mirror` as in `ImageSampleBuilder.samples`. Raises
     InputError for regions of another kind.
     """
     samples = {}

@@ -42,7 +42,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
 from groundling.core.registry import files_of_object, is_import_path, resolve
 from groundling.core.rng import derive_seed
-from groundling.data.regions.inputs import ImageInputBuilder
+from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import SampleDataset
 from groundling.models.adapters import ClipFusionAdapter, load_adapter_backbone
@@ -297,7 +297,7 @@ class SeedRunner:
         config: FinetuneConfig,
         training: TrainConfig,
         run: Run,
-        inputs: ImageInputBuilder,
+        inputs: ImageSampleBuilder,
     ) -> None:
         self.task = task
         self.config = config
@@ -345,7 +345,7 @@ class SeedRunner:
         return load_teacher_set(teacher, names, context, device, folder, self.training.seed)
 
 
-def _regions(config: FinetuneConfig, task: Task) -> ImageInputBuilder:
+def _regions(config: FinetuneConfig, task: Task) -> ImageSampleBuilder:
     return regions_of(
         config.regions,
         task,
@@ -363,7 +363,7 @@ def one_run(
     part: RunPart,
     config: FinetuneConfig,
     teacher_set: TeacherSet | None = None,
-    inputs: ImageInputBuilder | None = None,
+    inputs: ImageSampleBuilder | None = None,
 ) -> dict[str, Any]:
     """Train one seed, evaluate on every dev split, write predictions; returns scores by split and
     metric.

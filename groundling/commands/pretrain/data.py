@@ -22,7 +22,7 @@ from groundling.data.captions.captions import (
     read_captions,
 )
 from groundling.data.corpora.token_stores import corpus_samples
-from groundling.data.regions.inputs import ImageInputBuilder
+from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.samples import CaptionSampleDataset
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import (
@@ -269,7 +269,7 @@ class PretrainingReader:
     grounded: bool
     """Whether captions are read with their images."""
     text: TextRowEncoder
-    inputs: ImageInputBuilder
+    inputs: ImageSampleBuilder
     teacher_set: TeacherSet
 
     def data(

@@ -31,7 +31,7 @@ from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import is_import_path, resolve
 from groundling.core.rng import derive_seed
 from groundling.data.corpora.token_stores import stores_folder
-from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageSampleBuilder
 from groundling.data.regions.samples import check_mentioned
 from groundling.data.regions.stores import CombinedStore
 from groundling.models.formats import Encoder
@@ -203,11 +203,11 @@ def _regions(
     flip: bool,
     train_corpora: Sequence[CaptionCorpus],
     eval_corpora: Sequence[CaptionCorpus],
-) -> ImageInputBuilder:
+) -> ImageSampleBuilder:
     """Region stores and photos of all captions; raises InputError if they do not fit together."""
     names = corpus_names(train_corpora)
     every = dict.fromkeys([*names, *corpus_names(eval_corpora)])
-    inputs = ImageInputBuilder(
+    inputs = ImageSampleBuilder(
         settings,
         every,
         "file of captions",
@@ -220,7 +220,7 @@ def _regions(
 
 
 def _with_region_facts(
-    model: SingleStreamModel, inputs: ImageInputBuilder, store: CombinedStore
+    model: SingleStreamModel, inputs: ImageSampleBuilder, store: CombinedStore
 ) -> SingleStreamModel:
     """The model with the facts of its training regions; raises InputError if they do not fit it."""
     inputs.check(model, *inputs.training_datasets)

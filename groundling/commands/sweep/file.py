@@ -19,7 +19,7 @@ from groundling.commands.sweep.schema import (
     CommandSettings,
     FineTuningTask,
     Notes,
-    PaperValue,
+    PaperSetting,
     PretrainingSpec,
     Sweep,
     SweepInput,
@@ -215,7 +215,7 @@ class _SweepFile:
             raise InputError(f"{where}.tune: `with` belongs beside `tune`, not inside")
         layers = self.layers({"with": rest.pop("with", []), **tune}, f'[variants."{name}"].tune')
         merged: dict[str, Any] = {}
-        tune_notes: dict[str, PaperValue] = {}
+        tune_notes: dict[str, PaperSetting] = {}
         for layer in layers:
             # Report a mistake now, not after hours.
             fill_command_settings(default_settings("finetune"), layer.values, layer.where)
@@ -274,7 +274,7 @@ def read_sweep(path: str | Path) -> Sweep:
 
 def _fill_from_layers(
     layers: Sequence[_TableSettings], defaults: CommandSettings, notes: Notes
-) -> tuple[CommandSettings, dict[str, PaperValue]]:
+) -> tuple[CommandSettings, dict[str, PaperSetting]]:
     """Settings and notes with those of several tables; later tables override earlier ones."""
     settings = defaults
     merged = dict(notes)

@@ -83,7 +83,7 @@ NUMBER = re.compile(r"([-+]?[\d.]+(?:e[-+]?\d+)?)(%?)")
 
 
 @dataclass(frozen=True)
-class PaperValue:
+class PaperSetting:
     """Value of one setting in a paper or in its authors' code."""
 
     printed: str
@@ -96,7 +96,7 @@ class PaperValue:
     """The table of the sweep file that holds the note."""
 
 
-def read_notes(table: object, where: str) -> dict[str, PaperValue]:
+def read_notes(table: object, where: str) -> dict[str, PaperSetting]:
     """The notes of a `paper` table by setting; raises InputError naming a malformed one."""
     notes = {}
     for key, value in require_table(table, f"{where}.paper").items():
@@ -104,7 +104,7 @@ def read_notes(table: object, where: str) -> dict[str, PaperValue]:
         if not texts or len(value) not in (2, 3):
             raise InputError(f"{where}.paper: {key} = {value!r}, expected {EXPECTED}")
         printed, source, *reason = value
-        notes[key] = PaperValue(printed, source, "".join(reason), f"{where}.paper")
+        notes[key] = PaperSetting(printed, source, "".join(reason), f"{where}.paper")
     return notes
 
 
@@ -161,7 +161,7 @@ def format_setting(value: Any, titles: Mapping[str, str]) -> str:
     return REFERENCE.sub(lambda match: titles.get(match[0], match[0]), str(value))
 
 
-def paper_mark(note: PaperValue | None, value: object, titles: Mapping[str, str]) -> str:
+def paper_mark(note: PaperSetting | None, value: object, titles: Mapping[str, str]) -> str:
     """Relation of a setting to the paper: the same, different for a reason, ours where the paper
     has none, or an input.
     """
@@ -179,7 +179,7 @@ JOINT_OF = "joint of "
 PRETRAIN_OF = "pretrain of "
 SEEDS = 5
 """Default number of runs per task."""
-Notes = Mapping[str, PaperValue]
+Notes = Mapping[str, PaperSetting]
 """A paper's values of settings, by name."""
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from groundling.core.batch import Example, OutputSizes
 from groundling.core.errors import InputError, require_known
-from groundling.data.image_samples import MirroredDataset, PixelDataset, files_below, single_file
+from groundling.data.image_samples import PixelDataset, RandomFlipDataset, files_below, single_file
 from groundling.data.images import (
     FileNameMatcher,
     ImageInput,
@@ -80,7 +80,7 @@ class RegionRequirements(Protocol):
         ...
 
 
-class MessageTerms(NamedTuple):
+class SettingNames(NamedTuple):
     """The caller's names of settings, for messages: flags of a command, or keywords."""
 
     regions: str
@@ -95,14 +95,14 @@ class MessageTerms(NamedTuple):
     """The setting that ignores region tags in texts; empty if there is none."""
 
 
-COMMAND_TERMS = MessageTerms("--regions STORE", "--images FOLDER", "--allow-region-mismatch", "--")
+COMMAND_TERMS = SettingNames("--regions STORE", "--images FOLDER", "--allow-region-mismatch", "--")
 """The flags of a command."""
 COMMAND_TERMS_WITH_TAGS = COMMAND_TERMS._replace(no_object_tags="--no-object-tags")
 """The flags of a command that can ignore region tags."""
 
 
 @dataclass(frozen=True)
-class ImageSources:
+class ImageInputs:
     """Regions and pixels of some images, for a model."""
 
     store: RegionSource | None = None
@@ -115,7 +115,7 @@ class ImageSources:
     """Faults of images that cannot be used, by id."""
 
 
-class ImageInputBuilder:
+class ImageSampleBuilder:
     """Stores, image files, limits and tags of a model's images, and samples made with them."""
 
     def __init__(
@@ -130,7 +130,7 @@ class ImageInputBuilder:
         flip: bool = False,
         region_finder: RegionFinderFunction | None = None,
         decode: bool = False,
-        terms: MessageTerms = COMMAND_TERMS,
+        terms: SettingNames = COMMAND_TERMS,
     ) -> None:
         """`settings` name the stores: STORE serves every data set, NAME=STORE only that one.
 
@@ -267,9 +267,9 @@ class ImageInputBuilder:
 
     # -- images --------------------------------------------------------------------------------------------------------
 
-    def all_images(self, *names: str) -> ImageSources:
+    def all_images(self, *names: str) -> ImageInputs:
         """All images in the stores of some data sets, and the folder of their files."""
-        return ImageSources(self.stores(*names), folder=self.settings.images)
+        return ImageInputs(self.stores(*names), folder=self.settings.images)
 
     @cached_property
     def files(self) -> Mapping[str, Sequence[Path]]:
@@ -281,7 +281,7 @@ class ImageInputBuilder:
 
     def image_sources(
         self, image_ids: Sequence[str], images: Mapping[str, ImageInput] | None = None
-    ) -> ImageSources:
+    ) -> ImageInputs:
         """Regions and files of these images, which are listed once each.
 
         `images` by id replace the folder.
@@ -316,7 +316,7 @@ class ImageInputBuilder:
             faults |= without_regions
         elif self.decode:
             faults |= _decoding_faults(found)
-        return ImageSources(store, found, faults=faults)
+        return ImageInputs(store, found, faults=faults)
 
     def _find_image(self, image_id: str, images: Mapping[str, ImageInput] | None) -> ImageInput:
         """An image by its id; raises InputError if there is none, or several."""
@@ -355,7 +355,7 @@ class ImageInputBuilder:
         self,
         texts: SampleDataset,
         model: RegionRequirements,
-        sources: ImageSources,
+        sources: ImageInputs,
         options: RegionOptions | None = None,
         mirror: SampleDataset | None = None,
     ) -> SampleDataset:
@@ -390,8 +390,8 @@ class ImageInputBuilder:
         if mirror is None or not self.flip:
             return samples
         if mirror is texts:
-            return MirroredDataset(samples, samples)
-        return MirroredDataset(samples, self.samples(mirror, model, sources, options))
+            return RandomFlipDataset(samples, samples)
+        return RandomFlipDataset(samples, self.samples(mirror, model, sources, options))
 
 
 def _parts(word: str) -> tuple[str, str]:

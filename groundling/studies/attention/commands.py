@@ -29,7 +29,7 @@ TITLE = "Attention: what heads of vision-language models attend to"
 
 
 @dataclass(frozen=True)
-class AttentionSettings(Settings):
+class AnalysedModelSettings(Settings):
     """Model whose attention is analysed, and its inputs."""
 
     model: Annotated[str, InputKind.MODEL] = ""
@@ -55,7 +55,7 @@ other regions, such as a grid. A fine-tuned model keeps its setting from trainin
     """Run on the CPU even if an accelerator is available."""
 
 
-def _of_attending(attending: AttentionSettings) -> Inputs:
+def _of_attending(attending: AnalysedModelSettings) -> Inputs:
     """Model, images and stores of an analysis, whose hashes identify its run."""
     from groundling.data.regions.inputs import manifests
 
@@ -94,7 +94,7 @@ FIGURES = Command(
 class HeadsConfig(Settings):
     """Attention heads as phrase-grounding classifiers: model, task and controls."""
 
-    attention: AttentionSettings = field(default_factory=AttentionSettings)
+    attention: AnalysedModelSettings = field(default_factory=AnalysedModelSettings)
     task: Annotated[str, InputKind.TASK] = "flickr30k"
     """Task whose answer is a region: flickr30k (any of a phrase's boxes is correct), \
 flickr30k/merged (the box around them), refcoco+, refcoco, refcocog (the whole expression is the \
@@ -267,7 +267,7 @@ VISUALIZE = Command(
 class ModalityConfig(Settings):
     """How much a model attends to and depends on text and image: models, examples and methods."""
 
-    attention_model: AttentionSettings = field(default_factory=AttentionSettings)
+    attention_model: AnalysedModelSettings = field(default_factory=AnalysedModelSettings)
     other: Annotated[str, InputKind.MODEL] = ""
     """A second model, compared on the same examples, such as the first model after distillation."""
     data: Annotated[str, InputKind.PATH, required] = ""
@@ -357,7 +357,7 @@ class SyntaxConfig(Settings):
     and parses.
     """
 
-    attention_model: AttentionSettings = field(default_factory=AttentionSettings)
+    attention_model: AnalysedModelSettings = field(default_factory=AnalysedModelSettings)
     data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder with Flickr30k Entities' official files."""
     split: str = "val"
@@ -437,7 +437,7 @@ SYNTAX = Command(
 
 
 @dataclass(frozen=True)
-class CaptionsConfig(Settings):
+class ParserCaptionsConfig(Settings):
     """Split whose captions are written for a parser."""
 
     data: Annotated[str, InputKind.FOLDER, required] = ""
@@ -452,7 +452,7 @@ CAPTIONS = Command(
     "data captions",
     "write the captions that `syntax` reads, one per line, for a parser of your own",
     "groundling.studies.attention.syntax:write_captions",
-    {"_own": CaptionsConfig()},
+    {"_own": ParserCaptionsConfig()},
     title=TITLE,
     example="groundling data captions flickr30k --split val --out captions.txt",
     common_flags="data split include-unrelated-captions",

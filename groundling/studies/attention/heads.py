@@ -21,7 +21,7 @@ from groundling.models.loading import saved_sha256
 from groundling.runs.folder import write_whole
 from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
-from groundling.studies.attention.commands import AttentionSettings, HeadsConfig
+from groundling.studies.attention.commands import AnalysedModelSettings, HeadsConfig
 from groundling.studies.attention.forward_passes import AttentionPass, run_passes
 from groundling.studies.attention.grounding import (
     HeadGrounding,
@@ -165,7 +165,7 @@ def _by_text(
 
 
 def heads_passes(
-    attending: AttentionSettings,
+    attending: AnalysedModelSettings,
     task: str,
     texts: GroundingData,
     query: PhrasePooling,

@@ -36,7 +36,7 @@ from groundling.data.captions.captions import (
 )
 from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import ImageInput
-from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder, ImageSources
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputs, ImageSampleBuilder
 from groundling.data.regions.samples import RegionLabeler, RegionSource
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import MappedDataset, SampleDataset, TextDataset
@@ -54,7 +54,7 @@ from groundling.settings.input_settings import (
     PredictionColumns,
     RegionSettings,
 )
-from groundling.studies.attention.commands import AttentionSettings
+from groundling.studies.attention.commands import AnalysedModelSettings
 from groundling.studies.attention.grounding import pointing_game
 from groundling.studies.attention.models import PatchReader, PatchStore
 from groundling.studies.attention.models.lxmert import Lxmert
@@ -69,7 +69,7 @@ from groundling.vision_language.single_stream import SingleStreamModel
 class RegionModel:
     """A model of text and regions on its device, with its region stores."""
 
-    def __init__(self, config: AttentionSettings, device: torch.device) -> None:
+    def __init__(self, config: AnalysedModelSettings, device: torch.device) -> None:
         """Raises InputError if the model reads no regions, or the stores do not fit it."""
         self.config = config
         model = load_encoder(config.model, config.model_format, config.architecture)
@@ -79,7 +79,7 @@ class RegionModel:
                 "`groundling pretrain` writes, or a VisualBERT, LXMERT or ViLT of transformers"
             )
         settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
-        self.inputs = ImageInputBuilder(settings, terms=COMMAND_TERMS_WITH_TAGS)
+        self.inputs = ImageSampleBuilder(settings, terms=COMMAND_TERMS_WITH_TAGS)
         self.inputs.check_pixels(model, config.model)
         self.store: CombinedStore | None = None
         if isinstance(model, PatchReader):
@@ -126,7 +126,7 @@ class RegionModel:
             )
             store = OtherImageStore(store, partner)
         shown = {image: files[partner.get(image, image)] for image in files}
-        samples = self.inputs.samples(texts, model, ImageSources(store, shown))
+        samples = self.inputs.samples(texts, model, ImageInputs(store, shown))
         empty = [image for images in samples.images for image in images if not store.count(image)]
         if empty:
             names = " ".join(self.config.image_settings.regions)
@@ -430,7 +430,10 @@ class ModalityModel(Protocol):
 
 
 def load_modality_model(
-    config: AttentionSettings, outcome: OutcomeName, device: torch.device, trust: Sequence[str] = ()
+    config: AnalysedModelSettings,
+    outcome: OutcomeName,
+    device: torch.device,
+    trust: Sequence[str] = (),
 ) -> ModalityModel:
     """Load the model; raises InputError if it reads no regions, or the stores do not fit it.
 
@@ -461,7 +464,7 @@ class PretrainedModalityModel:
     """A model that `pretrain` wrote, with its image-text matching head or its masked-LM head."""
 
     def __init__(
-        self, config: AttentionSettings, outcome: OutcomeName, device: torch.device
+        self, config: AnalysedModelSettings, outcome: OutcomeName, device: torch.device
     ) -> None:
         """`outcome`: the head; `best`: the matching head if there is one. Raises InputError."""
         self.region_model = RegionModel(config, device)
@@ -509,7 +512,7 @@ class FineTunedModalityModel:
     """A model that `finetune` wrote, evaluated as in its training run."""
 
     def __init__(
-        self, config: AttentionSettings, device: torch.device, trust: Sequence[str] = ()
+        self, config: AnalysedModelSettings, device: torch.device, trust: Sequence[str] = ()
     ) -> None:
         """Raises InputError if it reads text alone, or a setting contradicts its training."""
         self.fitted = load(config.model, device=str(device), trust=trust)

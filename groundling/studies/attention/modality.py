@@ -27,7 +27,7 @@ from groundling.studies.attention.attribution import (
     AttributionPass,
     InputAblation,
 )
-from groundling.studies.attention.commands import AttentionSettings, ModalityConfig
+from groundling.studies.attention.commands import AnalysedModelSettings, ModalityConfig
 from groundling.studies.attention.forward_passes import (
     AttentionConsumer,
     AttentionPass,
@@ -170,7 +170,7 @@ class _ModelAnalysis:
 
     def __init__(
         self,
-        attending: AttentionSettings,
+        attending: AnalysedModelSettings,
         subject: ModalityModel,
         examples: Sequence[Example],
         word_level_examples: Sequence[Example],
@@ -293,7 +293,8 @@ def _selected_words(
         teacher, analysis.models[0].rows, config.attention_model.batch
     )
     readers = [
-        selected_words.WordAttention(model.rows, model.cls_attention) for model in analysis.models
+        selected_words.AttentionToWords(model.rows, model.cls_attention)
+        for model in analysis.models
     ]
     summary = selected_words.selected_words_summary(
         texts, readers, config.num_words, analysis.word_level_bootstrap

@@ -26,7 +26,7 @@ MIN_CANDIDATES = 4
 
 
 @dataclass(frozen=True)
-class WordScores:
+class TeacherWordScores:
     """The teacher's selection scores of the K raw words of a row."""
 
     scores: np.ndarray
@@ -40,7 +40,7 @@ class WordScores:
 
 def teacher_word_scores(
     teacher: ClipTeacher, samples: Sequence[Sample], batch: int
-) -> list[WordScores]:
+) -> list[TeacherWordScores]:
     """A teacher's scores for each sample's row of `right_choice_row`; it is fitted to these samples."""
     rows = [sample.rows[right_choice_row(sample)] for sample in samples]
     found = []
@@ -51,7 +51,9 @@ def teacher_word_scores(
         ):
             text = text_for_clip(require(row.example, "example", "a teacher"))
             words = tuple(text[first:last] for first, last in word_spans(text))
-            found.append(WordScores(scores[: len(words)], candidates[: len(words)], words, text))
+            found.append(
+                TeacherWordScores(scores[: len(words)], candidates[: len(words)], words, text)
+            )
     return found
 
 
@@ -66,7 +68,9 @@ def sum_word_attention(attention: np.ndarray, sample: Sample, count: int) -> np.
     return of_words
 
 
-def selection_agreement(attention: np.ndarray, words: WordScores, num_words: int) -> np.ndarray:
+def selection_agreement(
+    attention: np.ndarray, words: TeacherWordScores, num_words: int
+) -> np.ndarray:
     """Agreement of attention (layers, K) with scores, by layer and for their mean: (layers + 1, 3).
 
     Over candidates: Spearman's correlation with the scores; the overlap of the `num_words` selected
@@ -88,7 +92,7 @@ def selection_agreement(attention: np.ndarray, words: WordScores, num_words: int
     return np.array(agreement)
 
 
-class WordAttention(NamedTuple):
+class AttentionToWords(NamedTuple):
     """A model's attention to words, to compare with the teacher's scores."""
 
     rows: Sequence[Sample]
@@ -96,7 +100,7 @@ class WordAttention(NamedTuple):
     cls_attention: ClsAttention
     """[CLS]'s attention in these texts."""
 
-    def attentions(self, texts: Sequence[WordScores]) -> list[np.ndarray]:
+    def attentions(self, texts: Sequence[TeacherWordScores]) -> list[np.ndarray]:
         """The attention (layers, K) to each word, for each text."""
         attention = self.cls_attention.by_sample.rows
         return [
@@ -106,8 +110,8 @@ class WordAttention(NamedTuple):
 
 
 def selected_words_summary(
-    texts: Sequence[WordScores],
-    readers: Sequence[WordAttention],
+    texts: Sequence[TeacherWordScores],
+    readers: Sequence[AttentionToWords],
     num_words: int,
     bootstrap: Bootstrap,
 ) -> dict[str, Any]:
@@ -143,7 +147,7 @@ def selected_words_summary(
     }
 
 
-def example_scores(text: WordScores, attentions: Sequence[np.ndarray]) -> dict[str, Any]:
+def example_scores(text: TeacherWordScores, attentions: Sequence[np.ndarray]) -> dict[str, Any]:
     """JSON of a text's words, the teacher's scores and the models' mean attention (Figure 2)."""
     means = [attention.mean(0) for attention in attentions]
     rows = []

@@ -40,8 +40,8 @@ from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
 from groundling.studies.attention.commands import (
     GOLD_PARSES,
-    AttentionSettings,
-    CaptionsConfig,
+    AnalysedModelSettings,
+    ParserCaptionsConfig,
     SyntaxConfig,
     parses_of,
 )
@@ -386,7 +386,7 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
 # -- captions and parses -----------------------------------------------------------------------------------------------
 
 
-def write_captions(config: CaptionsConfig, work: CommandContext) -> str:
+def write_captions(config: ParserCaptionsConfig, work: CommandContext) -> str:
     """Write the captions to the file `work.out`, one per line; returns a line with their number.
 
     Raises InputError if the data is missing or malformed, or the file cannot be written.
@@ -440,7 +440,10 @@ def _check_parsed(matched: MatchedParses, parses: str, count: int, other_images:
 
 
 def syntax_passes(
-    attending: AttentionSettings, questions: ArcQuestions, other_images: bool, device: torch.device
+    attending: AnalysedModelSettings,
+    questions: ArcQuestions,
+    other_images: bool,
+    device: torch.device,
 ) -> list[AttentionPass]:
     """The pass, and the one with region features of other images."""
     attended = RegionModel(attending, device)

@@ -20,7 +20,7 @@ from groundling.core.metrics import is_degenerate
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.data.kmeans import Clusters, kmeans_1d
-from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputBuilder
+from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageSampleBuilder
 from groundling.data.samples import rows_of, subsample
 from groundling.prediction.similarity import (
     BATCH,
@@ -130,13 +130,13 @@ def _check(config: ZeroShotConfig, task: Task, kind: ZeroShotKind) -> None:
 
 def _region_inputs(
     config: ZeroShotConfig, task: Task, splits: Sequence[str]
-) -> ImageInputBuilder | None:
+) -> ImageSampleBuilder | None:
     """Region inputs with the stores of every split of `splits` opened; None without --regions."""
     if not config.image_settings.regions:
         return None
     settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
     names = (task.train, *task.dev, *task.test)
-    inputs = ImageInputBuilder(
+    inputs = ImageSampleBuilder(
         settings, names, f"split of {task.name}", terms=COMMAND_TERMS_WITH_TAGS
     )
     for split in splits:
@@ -165,7 +165,7 @@ class _ZeroShotModel:
         task: Task,
         kind: ZeroShotKind,
         run: Run,
-        inputs: ImageInputBuilder | None,
+        inputs: ImageSampleBuilder | None,
         splits: Sequence[str],
     ) -> None:
         self.config = config

@@ -114,12 +114,12 @@ def score_by_stroop(
 
 def make_embedder(
     source: str | Path, max_length: int = 64
-) -> Callable[[Iterable[TextSpan]], dict[TextSpan, np.ndarray]]:
+) -> Callable[[Iterable[CharSpan]], dict[CharSpan, np.ndarray]]:
     """A function from spans to their states (see `load_word_state_encoder`) as unit vectors (D,)."""
     reader = load_word_state_encoder(source, max_length=max_length)
 
     @torch.no_grad()
-    def embed(spans: Iterable[TextSpan]) -> dict[TextSpan, np.ndarray]:
+    def embed(spans: Iterable[CharSpan]) -> dict[CharSpan, np.ndarray]:
         distinct = list(dict.fromkeys(spans))
         embedded = {}
         for batch in iterate_texts(distinct):
@@ -139,10 +139,10 @@ class _FilledPrompt(NamedTuple):
     fact: int
     template: str
     option: int
-    filled: TextSpan
+    filled: CharSpan
 
 
-class _MaskedPrompt(NamedTuple):
+class _EncodedPrompt(NamedTuple):
     """A filled prompt as the model reads it."""
 
     row: TextRow
@@ -257,7 +257,7 @@ def _questions(facts: Sequence[VisualFact]) -> list[_FilledPrompt]:
 
 def _mask(
     questions: Sequence[_FilledPrompt], text: TextEncoder, max_length: int
-) -> list[_MaskedPrompt]:
+) -> list[_EncodedPrompt]:
     spans = [question.filled for question in questions]
     text_input, _ = text.inputs(max_length)
     masked = []
@@ -265,13 +265,13 @@ def _mask(
         row = require(sample.text, "text", "masked LM")
         inside = tokens_of_span(span, row)
         ids = np.where(inside, text.tokenizer.mask_token_id, row.input_ids)
-        masked.append(_MaskedPrompt(replace(row, input_ids=ids), row.input_ids[inside]))
+        masked.append(_EncodedPrompt(replace(row, input_ids=ids), row.input_ids[inside]))
     return masked
 
 
 def _with_prompts(
-    masked: Sequence[_MaskedPrompt], prompts: Sequence[str], windows: ClipRowEncoder
-) -> list[_MaskedPrompt]:
+    masked: Sequence[_EncodedPrompt], prompts: Sequence[str], windows: ClipRowEncoder
+) -> list[_EncodedPrompt]:
     """Masked prompts with the prompt that CLIP reads, in which `[MASK]` is as written.
 
     Raises InputError for a prompt that CLIP cannot read whole.
@@ -288,7 +288,7 @@ def _with_prompts(
 
 
 def _log_probabilities(
-    model: Encoder, head: LMHead, masked: Sequence[_MaskedPrompt], mask: int
+    model: Encoder, head: LMHead, masked: Sequence[_EncodedPrompt], mask: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Indices of questions with one masked sentence; its log-probabilities (masks, vocabulary)."""
     device = PartialState().device
@@ -304,7 +304,7 @@ def _log_probabilities(
             yield numbers, logits.float().log_softmax(-1).cpu().numpy()
 
 
-def _sharing(masked: Sequence[_MaskedPrompt]) -> list[list[int]]:
+def _sharing(masked: Sequence[_EncodedPrompt]) -> list[list[int]]:
     """Indices of questions with one masked sentence: options with equal numbers of tokens."""
     same: dict[tuple[bytes, ...], list[int]] = {}
     for number, question in enumerate(masked):
@@ -315,7 +315,7 @@ def _sharing(masked: Sequence[_MaskedPrompt]) -> list[list[int]]:
 
 def _note_tokens(
     questions: Sequence[_FilledPrompt],
-    masked: Sequence[_MaskedPrompt],
+    masked: Sequence[_EncodedPrompt],
     text: TextEncoder,
     several: set[str],
     unknown: set[str],
@@ -332,7 +332,7 @@ def _note_tokens(
 # -- words and their states --------------------------------------------------------------------------------------------
 
 
-class TextSpan(NamedTuple):
+class CharSpan(NamedTuple):
     """A span of a text, in characters."""
 
     text: str
@@ -345,20 +345,20 @@ class TextSpan(NamedTuple):
         return self.text[self.start : self.stop]
 
 
-def fill_slot(frame: str, slot: str, word: str) -> TextSpan:
+def fill_slot(frame: str, slot: str, word: str) -> CharSpan:
     """A frame with the word in its slot; the span is the word."""
     start = frame.index(slot)
-    return TextSpan(frame.replace(slot, word), start, start + len(word))
+    return CharSpan(frame.replace(slot, word), start, start + len(word))
 
 
-def fill_prompt(prompt: str, word: str) -> TextSpan:
+def fill_prompt(prompt: str, word: str) -> CharSpan:
     """A prompt with a word or, if it is empty, without its slot; the span is the whole text."""
     text = " ".join(prompt.replace(MASK, word).split())
-    return TextSpan(text, 0, len(text))
+    return CharSpan(text, 0, len(text))
 
 
 def tokenize_spans(
-    spans: Sequence[TextSpan], text: TextRowEncoder | None, clip: ClipRowEncoder | None = None
+    spans: Sequence[CharSpan], text: TextRowEncoder | None, clip: ClipRowEncoder | None = None
 ) -> list[Sample]:
     """The spans' texts, tokenised for a text encoder or CLIP; raises InputError if too long."""
     examples = [Example(span.text, span.text) for span in spans]
@@ -372,7 +372,7 @@ def tokenize_spans(
     return samples
 
 
-def tokens_of_span(span: TextSpan, row: TextRow) -> np.ndarray:
+def tokens_of_span(span: CharSpan, row: TextRow) -> np.ndarray:
     """Which tokens (T,) of a row belong to a span's words; raises InputError if none does."""
     words = word_spans(span.text)
     overlaps = (words[:, 0] < span.stop) & (words[:, 1] > span.start)
@@ -388,7 +388,7 @@ def iterate_texts(values: Sequence[T]) -> Iterator[Sequence[T]]:
         yield values[start : start + BATCH]
 
 
-class NounStates(NamedTuple):
+class NounVectors(NamedTuple):
     """States and word embeddings of nouns, by noun."""
 
     states: dict[str, np.ndarray]
@@ -399,20 +399,20 @@ class NounStates(NamedTuple):
     """Nouns with unknown tokens."""
 
 
-class WordStateEncoder(NamedTuple):
+class WordStateFunctions(NamedTuple):
     """A model's functions to compute the states of words in sentences."""
 
-    samples: Callable[[Sequence[TextSpan]], list[Sample]]
+    samples: Callable[[Sequence[CharSpan]], list[Sample]]
     row: Callable[[Sample], TextRow]
     """The tokens that the model reads."""
-    states: Callable[[Sequence[TextSpan], Sequence[Sample]], list[Tensor]]
+    states: Callable[[Sequence[CharSpan], Sequence[Sample]], list[Tensor]]
     """The state (D,) of each span, on the CPU."""
     table: Tensor
     """Input embeddings (vocabulary, E)."""
     unknown: int | None
     """Id of the unknown token; None without one."""
 
-    def span_states(self, spans: Sequence[TextSpan]) -> list[Tensor]:
+    def span_states(self, spans: Sequence[CharSpan]) -> list[Tensor]:
         """The state (D,) of each span; raises InputError for long texts and empty spans."""
         return self.states(spans, self.samples(spans))
 
@@ -424,7 +424,7 @@ def noun_states(
     frames: Sequence[str],
     layer: int = LAST_LAYER,
     max_length: int = 64,
-) -> NounStates:
+) -> NounVectors:
     """States of nouns, each the mean over all frames (sentences with one `{}`).
 
     For a text encoder, the mean over the noun's tokens of the output of `layer`: 0 the embeddings,
@@ -442,7 +442,7 @@ def noun_states(
         raise InputError("--templates: expected at least one sentence with {} for the noun")
     reader = load_word_state_encoder(source, layer, max_length)
     distinct = list(dict.fromkeys(nouns))
-    result = NounStates({}, {}, [])
+    result = NounVectors({}, {}, [])
     for batch in iterate_texts(distinct):
         by_frame = [
             reader.span_states([fill_slot(frame, SLOT, noun) for noun in batch]) for frame in frames
@@ -454,7 +454,7 @@ def noun_states(
 
 
 def _add_word_embeddings(
-    reader: WordStateEncoder, nouns: Sequence[str], frame: str, result: NounStates
+    reader: WordStateFunctions, nouns: Sequence[str], frame: str, result: NounVectors
 ) -> None:
     """Add the nouns' word embeddings, of their tokens inside a sentence (with leading space)."""
     spans = [fill_slot(frame, SLOT, noun) for noun in nouns]
@@ -468,8 +468,8 @@ def _add_word_embeddings(
 
 def load_word_state_encoder(
     source: str | Path, layer: int = LAST_LAYER, max_length: int = 64
-) -> WordStateEncoder:
-    """The `WordStateEncoder` of a text encoder's `layer` or of a CLIP-like tower, a hub id or folder.
+) -> WordStateFunctions:
+    """The `WordStateFunctions` of a text encoder's `layer` or of a CLIP-like tower, a hub id or folder.
 
     A text encoder gives the mean state of a span's tokens without special ones; a CLIP-like tower,
     the text feature of the whole text (its end token). Raises InputError for a layer that does not
@@ -483,7 +483,7 @@ def load_word_state_encoder(
     return _tower(source, layer) if is_tower else _encoder(source, layer, max_length)
 
 
-def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateEncoder:
+def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateFunctions:
     device = PartialState().device
     model = load_text_encoder(source).to(device).eval()
     text_input, _ = model.inputs(max_length)
@@ -496,7 +496,7 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateEncode
     def row(sample: Sample) -> TextRow:
         return require(sample.text, "text", "a state")
 
-    def states(spans: Sequence[TextSpan], samples: Sequence[Sample]) -> list[Tensor]:
+    def states(spans: Sequence[CharSpan], samples: Sequence[Sample]) -> list[Tensor]:
         batch = collate(samples).to(device)
         if layer == LAST_LAYER:
             out = require(model(batch).text, "text", "a state")
@@ -509,7 +509,7 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateEncode
             means.append(padded[: len(tokens.input_ids)][inside].mean(0))
         return means
 
-    return WordStateEncoder(
+    return WordStateFunctions(
         samples=lambda spans: tokenize_spans(spans, text_input),
         row=row,
         states=states,
@@ -518,7 +518,7 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateEncode
     )
 
 
-def _tower(source: str | Path, layer: int) -> WordStateEncoder:
+def _tower(source: str | Path, layer: int) -> WordStateFunctions:
     if layer != LAST_LAYER:
         raise InputError(
             f"--layer {layer}: {source} is a CLIP-like tower, whose output is always used; leave --layer out"
@@ -528,12 +528,12 @@ def _tower(source: str | Path, layer: int) -> WordStateEncoder:
     tower.to(device).eval()
     windows = ClipRowEncoder(tokenizer, tower.context_length, max_windows=1)
 
-    def states(_: Sequence[TextSpan], samples: Sequence[Sample]) -> list[Tensor]:
+    def states(_: Sequence[CharSpan], samples: Sequence[Sample]) -> list[Tensor]:
         batch = collate(samples).to(device)
         _, features = tower(require(batch.clip, "clip", "a state"))
         return list(features.float().cpu())
 
-    return WordStateEncoder(
+    return WordStateFunctions(
         samples=lambda spans: tokenize_spans(spans, None, windows),
         row=lambda sample: require(sample.clip, "clip", "a state"),
         states=states,

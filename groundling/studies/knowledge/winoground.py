@@ -14,7 +14,7 @@ import torch
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.images import image_id
-from groundling.data.regions.inputs import ImageInputBuilder
+from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.tables import read_json_lines
 from groundling.prediction.similarity import (
     CosineMatcher,
@@ -151,7 +151,7 @@ def _matcher(
     # With --regions, --model must read regions, but the other model may be a CLIP.
     if config.image_settings.regions and (source == config.model or is_single_stream(source)):
         regions = RegionSettings(**vars(config.image_settings))
-        inputs = ImageInputBuilder(regions, dataset_noun="split of Winoground")
+        inputs = ImageSampleBuilder(regions, dataset_noun="split of Winoground")
         return MatchHeadMatcher(source, inputs, [TEST], device, config.max_length)
     folder = Path(config.data)
     default_images = (folder.parent if folder.name == FILE else folder) / "images"

@@ -25,7 +25,7 @@ from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.settings.fields import make_settings
-from groundling.studies.attention.commands import MODALITY, AttentionSettings, ModalityConfig
+from groundling.studies.attention.commands import MODALITY, AnalysedModelSettings, ModalityConfig
 from groundling.studies.attention.forward_passes import (
     AttentionBatch,
     AttentionPass,
@@ -160,7 +160,7 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     device = torch.device("cpu")
-    config = make_settings(AttentionSettings, model=str(lxmert), regions=(str(regions),))
+    config = make_settings(AnalysedModelSettings, model=str(lxmert), regions=(str(regions),))
     examples = [Example(str(n), toys.sentences()[n], images=(NAMES[n],)) for n in range(4)]
     attended = RegionModel(config, device)
     seen = []
@@ -174,7 +174,9 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     assert (seen[0] != seen[1]).all(), "looks of other images"
     kept = MapMaxima()
     other = RegionModel(
-        make_settings(AttentionSettings, model=str(lxmert), regions=str(regions), untrained=True),
+        make_settings(
+            AnalysedModelSettings, model=str(lxmert), regions=str(regions), untrained=True
+        ),
         device,
     )  # type: ignore[arg-type]
     run_passes_here([AttentionPass(other.model, lambda: other.samples(examples), [kept])])
@@ -197,6 +199,6 @@ def test_what_guests_cannot_be_asked_is_one_line(
     for folder in (lxmert, visualbert):
         with pytest.raises(InputError, match="12"):
             RegionModel(
-                make_settings(AttentionSettings, model=str(folder), regions=(narrow,)),
+                make_settings(AnalysedModelSettings, model=str(folder), regions=(narrow,)),
                 torch.device("cpu"),
             )

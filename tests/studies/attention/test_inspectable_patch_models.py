@@ -37,7 +37,7 @@ from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.samples import TextDataset
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.settings.fields import make_settings
-from groundling.studies.attention.commands import MODALITY, AttentionSettings, ModalityConfig
+from groundling.studies.attention.commands import MODALITY, AnalysedModelSettings, ModalityConfig
 from groundling.studies.attention.grounding import pointing_game
 from groundling.studies.attention.inspected_models import RegionModel, randomize_weights
 from groundling.studies.attention.models import PatchReader, PatchStore, cut_patches
@@ -405,7 +405,7 @@ def test_a_model_of_regions_without_any_is_refused(place: Path) -> None:
     (place / "regions_model").mkdir()
     toys.seer().export(place / "regions_model")
     with pytest.raises(InputError, match="this model reads regions; pass --regions STORE"):
-        RegionModel(AttentionSettings(model=str(place / "regions_model")), torch.device("cpu"))
+        RegionModel(AnalysedModelSettings(model=str(place / "regions_model")), torch.device("cpu"))
 
 
 def test_heads_are_scored_by_pointing_under_its_own_name(
@@ -458,7 +458,7 @@ def test_what_patches_have_no_use_for_is_refused(
 ) -> None:
     settings = {"model": str(place / "vilt"), "images": str(place / "photos")} | given
     with pytest.raises(InputError, match=complaint):
-        RegionModel(make_settings(AttentionSettings, **settings), torch.device("cpu"))
+        RegionModel(make_settings(AnalysedModelSettings, **settings), torch.device("cpu"))
 
 
 def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:

@@ -465,7 +465,7 @@ def test_agreement_with_attention() -> None:
 
 
 def test_attention_to_words_against_their_scores() -> None:
-    worth = selected_words.WordScores(
+    worth = selected_words.TeacherWordScores(
         np.array([0.5, 0.4, 0.0, 0.1, 0.2]),
         np.array([True, True, False, True, True]),
         ("a", "b", ".", "c", "d"),

@@ -26,8 +26,8 @@ from groundling.studies.attention.commands import VisualizeConfig
 from groundling.studies.attention.page import AttentionPage, make_page
 from groundling.studies.attention.page.attention_views import (
     MAX_PAGE_CHARACTERS,
-    AttentionView,
     LayerView,
+    ModelAttentionView,
     RankedHeads,
     RegionView,
     WordView,
@@ -135,7 +135,7 @@ def test_heads_are_ranked_by_what_words_give_to_boxes() -> None:
     boxes = RegionView(np.array([[0, 0, 1, 1], [0, 0, 0.5, 1]]), np.array([True, False]))
     block = np.array([[[0.9, 0.9], [0.5, 0.1], [0.3, 0.3]], [[0, 0], [0, 0.4], [0, 0.6]]])
     layer = LayerView("self", 3, 2, {("words", "boxes"): block})
-    mass = AttentionView(words, boxes, [layer]).box_attention()
+    mass = ModelAttentionView(words, boxes, [layer]).box_attention()
     np.testing.assert_allclose(mass["self", 3], [0.2, 0.5])  # neither [CLS] nor the whole image
 
 
@@ -270,7 +270,7 @@ def test_a_text_cannot_leave_the_page_s_data() -> None:
     made = AttentionPage("<b>title</b>", [(NASTY, [NASTY])])
     made.add(
         ImageTextPair(Example("own", NASTY)),
-        [AttentionView([WordView(NASTY, 0)], RegionView.empty(), [])],
+        [ModelAttentionView([WordView(NASTY, 0)], RegionView.empty(), [])],
     )
     page = made.html()
     assert content_of(page)["pairs"][0]["text"] == NASTY
@@ -381,7 +381,7 @@ def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
     made = AttentionPage("title", [("m", [])])
     made.add(
         ImageTextPair(Example("own", "a dog")),
-        [AttentionView([WordView("a", 0)], RegionView.empty(), [])],
+        [ModelAttentionView([WordView("a", 0)], RegionView.empty(), [])],
     )
     with pytest.raises(
         InputError,

@@ -18,9 +18,9 @@ import groundling
 from groundling.core.batch import Example
 from groundling.studies.attention.page import AttentionPage
 from groundling.studies.attention.page.attention_views import (
-    AttentionView,
     LayerView,
     ModelAnswer,
+    ModelAttentionView,
     RankedHeads,
     RegionView,
     WordView,
@@ -51,7 +51,7 @@ def weights(layer: int, head: int, words: int = 5) -> np.ndarray:
     return drawn
 
 
-def view(words: list[WordView], layers: int = 2) -> AttentionView:
+def view(words: list[WordView], layers: int = 2) -> ModelAttentionView:
     count = len(words)
     made = []
     for layer in range(layers):
@@ -64,10 +64,10 @@ def view(words: list[WordView], layers: int = 2) -> AttentionView:
         even = {"words": np.full(count, EVEN), "boxes": np.full(3, EVEN)}
         made.append(LayerView("self", layer, 2, blocks, even))
     whole = np.array([True, False, False])
-    return AttentionView(words, RegionView(BOXES, whole, ("", "dog", "ball")), made)
+    return ModelAttentionView(words, RegionView(BOXES, whole, ("", "dog", "ball")), made)
 
 
-def even_view() -> AttentionView:
+def even_view() -> ModelAttentionView:
     """Five words and a grid of nine boxes, with nearly even attention."""
     even = 1 / 14
     block = np.full((1, 5, 14), even)
@@ -77,7 +77,7 @@ def even_view() -> AttentionView:
     boxes = np.array([[x, y, x + 1 / 3, y + 1 / 3] for y in thirds for x in thirds])
     layer = LayerView("self", 0, 1, blocks, {"words": np.full(5, even)})
     answer = ModelAnswer("Answer", [("<b>no</b>", 0.73), ("yes", 0.27)])
-    return AttentionView(WORDS, RegionView(boxes, np.zeros(9, bool)), [layer], answer=answer)
+    return ModelAttentionView(WORDS, RegionView(boxes, np.zeros(9, bool)), [layer], answer=answer)
 
 
 @pytest.fixture(scope="module")

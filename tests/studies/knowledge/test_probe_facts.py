@@ -26,7 +26,7 @@ from groundling.studies.knowledge.commands import PROBE_FACTS as ask
 from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.studies.knowledge.probe_facts import score_answers, summarize_relation
 from groundling.studies.knowledge.probing_modes import (
-    TextSpan,
+    CharSpan,
     make_embedder,
     score_by_embedding,
     score_by_fill_mask,
@@ -325,21 +325,21 @@ def test_embeddings_are_of_the_word_alone_and_a_tower_s_of_the_text(
         BertForMaskedLM.from_pretrained(bert).bert.eval(),
     )
     text = "there is a purish zib ."
-    part, whole = TextSpan(text, 11, 17), TextSpan(text, 0, len(text))
-    found = make_embedder(bert)([part, whole, TextSpan("the zib", 0, 7)])
+    part, whole = CharSpan(text, 11, 17), CharSpan(text, 0, len(text))
+    found = make_embedder(bert)([part, whole, CharSpan("the zib", 0, 7)])
     with torch.no_grad():
         states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
     for key, mean in ((part, states[4:6].mean(0)), (whole, states[1:-1].mean(0))):
         assert found[key] == pytest.approx((mean / mean.norm()).numpy(), abs=1e-5)
     folder = homes.teacher(tmp_path / "clip")
     at, tower, tokens = (
-        make_embedder(folder)([TextSpan("a dog", 0, 5)]),
+        make_embedder(folder)([CharSpan("a dog", 0, 5)]),
         toys.clip(homes.tokens()).eval(),
         homes.tokens(),
     )
     with torch.no_grad():
         feature = tower.get_text_features(**tokens("a dog", return_tensors="pt")).pooler_output[0]
-    assert at[TextSpan("a dog", 0, 5)] == pytest.approx(
+    assert at[CharSpan("a dog", 0, 5)] == pytest.approx(
         (feature / feature.norm()).numpy(), abs=1e-5
     )
     with pytest.raises(InputError, match="tokens too long"):

@@ -13,7 +13,7 @@ import pytest
 
 from groundling.command_line import COMMANDS
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.schema import PaperValue, agrees, default_settings, format_setting
+from groundling.commands.sweep.schema import PaperSetting, agrees, default_settings, format_setting
 from groundling.commands.sweep.steps import steps_of
 from groundling.settings.fields import flatten_settings
 
@@ -29,7 +29,7 @@ FLAG = re.compile(r"`(\w+) --([\w-]+) ([^` ]+)` \(default")
 class ResolvedSetting:
     """One setting of a file, as its plan resolves it."""
 
-    note: PaperValue
+    note: PaperSetting
     value: Any
     titles: dict[str, str]
     default: Any
@@ -130,8 +130,8 @@ def test_a_row_that_is_wrong_is_found() -> None:
     """The test can fail: an unknown key, another value, another section, another claim, another default."""
     titles: dict[str, str] = {}
     notes = {
-        "tune.lr": ResolvedSetting(PaperValue("2e-5", "Table 5"), 2e-5, titles, 1e-4),
-        "tune.batch": ResolvedSetting(PaperValue("4", "code", "of a GPU"), 32, titles, 32),
+        "tune.lr": ResolvedSetting(PaperSetting("2e-5", "Table 5"), 2e-5, titles, 1e-4),
+        "tune.batch": ResolvedSetting(PaperSetting("4", "code", "of a GPU"), 32, titles, 32),
     }
     for cells in (
         ["2e-5", "Table 5", "`tune.lr`", "same"],

@@ -19,7 +19,7 @@ from groundling.command_line.registered_names import published_scores as reporte
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import columns
-from groundling.commands.sweep.schema import PaperValue, agrees, format_setting, paper_mark, slug
+from groundling.commands.sweep.schema import PaperSetting, agrees, format_setting, paper_mark, slug
 from groundling.commands.sweep.steps import steps_of
 from groundling.core.registry import registered
 from groundling.settings.fields import make_settings, replace_settings
@@ -338,7 +338,7 @@ def test_printed_values_are_compared_as_what_they_are(
     assert agrees(printed, value, titles) is same
     expected = "same" if same else "differs: so"
     assert (
-        paper_mark(PaperValue(printed, "Sec. 1", "" if same else "so"), value, titles) == expected
+        paper_mark(PaperSetting(printed, "Sec. 1", "" if same else "so"), value, titles) == expected
     )
     assert paper_mark(None, value, titles) == (
         "input" if "VCR" in printed or "ViT" in printed else "ours"

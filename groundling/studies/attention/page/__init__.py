@@ -31,8 +31,8 @@ from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
 from groundling.studies.attention.page.attention_views import (
     MAX_PAGE_CHARACTERS,
-    AttentionView,
-    MeanBoxAttention,
+    HeadMeanBoxAttention,
+    ModelAttentionView,
     RankedHeads,
     draw_heads,
 )
@@ -77,15 +77,15 @@ class AttentionPage:
     """Number of answers by kind of change, see `PairSelection`."""
     entries: list[dict[str, Any]] = field(default_factory=list)
     """The pairs as JSON objects of the page."""
-    first_view: AttentionView | None = None
+    first_view: ModelAttentionView | None = None
     """The first model's view of the first pair, from which figures are drawn."""
     entities: Sequence[PhraseEntity] = ()
     """The entities of the first pair's text that have boxes."""
 
-    def add(self, pair: ImageTextPair, views: Iterable[AttentionView]) -> None:
+    def add(self, pair: ImageTextPair, views: Iterable[ModelAttentionView]) -> None:
         """Add a pair with a view of each model; the photo is read before the views."""
         change = pair.change
-        first_views: list[AttentionView] = []
+        first_views: list[ModelAttentionView] = []
 
         def view_objects() -> Iterator[dict[str, Any]]:
             for view in views:
@@ -257,7 +257,7 @@ def make_page(config: VisualizeConfig, selection: PairSelection) -> AttentionPag
     for model, ranked in zip(models, rankings, strict=False):  # fewer results than models
         if not config.other_heads:
             ranked.check_model(model.name, model.folder)
-    attention_means = [MeanBoxAttention() for _ in models]
+    attention_means = [HeadMeanBoxAttention() for _ in models]
     page = AttentionPage(TITLE, per_page=config.per_page, counts=selection.counts)
     for pair in selection.pairs:
         page.add(pair, _views(pair, models, attention_means, config.layers))
@@ -271,9 +271,9 @@ def make_page(config: VisualizeConfig, selection: PairSelection) -> AttentionPag
 def _views(
     pair: ImageTextPair,
     models: Sequence[InspectedModel],
-    attention_means: Sequence[MeanBoxAttention],
+    attention_means: Sequence[HeadMeanBoxAttention],
     layers: Sequence[int],
-) -> Iterator[AttentionView]:
+) -> Iterator[ModelAttentionView]:
     """Each model's view of a pair; computed after its photo was read."""
     for model, attention_mean in zip(models, attention_means, strict=True):
         view = model.view(pair.example, pair.photo, layers, pair.full_example)

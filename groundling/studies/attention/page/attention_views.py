@@ -123,7 +123,7 @@ class ModelAnswer:
 
 
 @dataclass
-class AttentionView:
+class ModelAttentionView:
     """One model's words, boxes and attention for an image and a text."""
 
     words: list[WordView]
@@ -201,12 +201,12 @@ def pack_attention(block: np.ndarray) -> str:
 
 def collect_view(
     student: Encoder, sample: Sample, boxes: RegionView, layers: Collection[int], device: str
-) -> AttentionView:
+) -> ModelAttentionView:
     """Run a model on a sample of one row and collect the attention of `layers` (empty: all).
 
     Raises InputError if the model gives no attention maps, or has no such layer.
     """
-    collector = _MapCollector(sample, student, boxes, layers)
+    collector = _WordBoxMapCollector(sample, student, boxes, layers)
     batch: Batch = collate([sample]).to(device)
     with torch.no_grad():
         student(batch, attention=collector)
@@ -215,10 +215,10 @@ def collect_view(
         layer_count = len({number for _, number in collector.layers_with_maps})
         prefix = f"--layers {min(missing)}: " if missing else ""
         raise InputError(f"{prefix}the model has {layer_count} layers with attention maps")
-    return AttentionView(collector.words, boxes, collector.layer_views)
+    return ModelAttentionView(collector.words, boxes, collector.layer_views)
 
 
-class _MapCollector:
+class _WordBoxMapCollector:
     """Collects the attention maps of one row, reduced to words and boxes."""
 
     def __init__(
@@ -363,7 +363,7 @@ The paper shows regions that the model is "actively attending to" without a thre
 
 
 def draw_heads(
-    view: AttentionView, heads: Sequence[str], entities: Sequence[PhraseEntity] = ()
+    view: ModelAttentionView, heads: Sequence[str], entities: Sequence[PhraseEntity] = ()
 ) -> Figure:
     """Draw heads (LAYER-HEAD) of a model on an image and a text: words by boxes.
 
@@ -379,7 +379,7 @@ def draw_heads(
 
 
 def _grouped(
-    view: AttentionView, maps: Mapping[str, np.ndarray], entities: Sequence[PhraseEntity]
+    view: ModelAttentionView, maps: Mapping[str, np.ndarray], entities: Sequence[PhraseEntity]
 ) -> Figure:
     """The heat maps of the text's words by entities."""
     words = [place for place, word in enumerate(view.words) if word.word_index >= 0]
@@ -395,7 +395,7 @@ def _grouped(
     return draw_heat_maps(sums, labels, [group.title for group in groups], "regions by entity")
 
 
-class RegionGroup(NamedTuple):
+class HeatmapColumn(NamedTuple):
     """A column of a heat map: the regions of an entity, or one other region."""
 
     title: str
@@ -405,7 +405,7 @@ class RegionGroup(NamedTuple):
 
 def group_regions(
     boxes: RegionView, entities: Sequence[PhraseEntity], shares: np.ndarray
-) -> list[RegionGroup]:
+) -> list[HeatmapColumn]:
     """The regions of each entity, then single other regions that a word attends to, starred.
 
     A region belongs to the entity of the gold box with the largest intersection over union, if this
@@ -426,10 +426,10 @@ def group_regions(
     for number, entity in enumerate(entities):
         regions = np.flatnonzero(is_theirs & (nearest == number))
         title = entity.phrase if len(regions) else f"{entity.phrase} (no region)"
-        groups.append(RegionGroup(title, regions))
+        groups.append(HeatmapColumn(title, regions))
     is_attended = shares.max((0, 1)) >= MIN_ATTENDED_SHARE
     for region in np.flatnonzero(is_attended & ~is_theirs):
-        groups.append(RegionGroup(f"{boxes.title(int(region))} *", np.array([region])))
+        groups.append(HeatmapColumn(f"{boxes.title(int(region))} *", np.array([region])))
     return groups
 
 
@@ -441,7 +441,7 @@ def _inside_boxes(patches: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     return np.asarray(is_inside / areas)
 
 
-def sum_groups(shares: np.ndarray, groups: Sequence[RegionGroup]) -> np.ndarray:
+def sum_groups(shares: np.ndarray, groups: Sequence[HeatmapColumn]) -> np.ndarray:
     """Attention (W, G) from words to groups, the sum of `shares` (W, R) over each group's regions.
 
     NaN for an entity without a matching region.
@@ -589,14 +589,14 @@ class RankedHeads:
         return [f"{layer}-{best[layer]}" for layer in sorted(list(best)[:MAX_PANELS])]
 
 
-class MeanBoxAttention:
+class HeadMeanBoxAttention:
     """Mean attention from words to boxes for each head, over the views of one model."""
 
     def __init__(self) -> None:
         self.total: dict[tuple[str, int], np.ndarray] = {}
         self.count: dict[tuple[str, int], int] = {}
 
-    def add(self, view: AttentionView) -> None:
+    def add(self, view: ModelAttentionView) -> None:
         """Add the view of an image and a text."""
         for key, mass in view.box_attention().items():
             self.total[key] = self.total.get(key, 0) + mass

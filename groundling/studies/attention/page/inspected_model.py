@@ -18,7 +18,7 @@ import torch
 from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, RegionSelection, Regression
-from groundling.data.regions.inputs import ImageInputBuilder, ImageSources
+from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
 from groundling.data.regions.samples import RegionSource
 from groundling.data.regions.store import InMemoryRegions
 from groundling.data.regions.stores import CombinedStore
@@ -35,8 +35,8 @@ from groundling.studies.attention.inspected_models import is_fine_tuned, load_ma
 from groundling.studies.attention.models import PatchReader, PatchStore
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.page.attention_views import (
-    AttentionView,
     ModelAnswer,
+    ModelAttentionView,
     RegionView,
     collect_view,
 )
@@ -100,7 +100,7 @@ class InspectedModel:
         settings = RegionSettings(
             regions, allow_region_mismatch=allow_region_mismatch, object_tags=False
         )
-        self.inputs = ImageInputBuilder(
+        self.inputs = ImageSampleBuilder(
             settings,
             features=self._features,
             region_finder=lambda images: self.region_finder(images),
@@ -176,10 +176,10 @@ class InspectedModel:
         start = detection_settings(facts)
         return replace(start, backbone=self.backbone or start.backbone)
 
-    def _image_inputs(self, image: str, photo: Path) -> ImageSources:
+    def _image_inputs(self, image: str, photo: Path) -> ImageInputs:
         """A photo as the model reads it; raises InputError if it cannot, or without regions."""
         if isinstance(self.student, PatchReader):
-            return ImageSources(PatchStore(self.student, {image: photo}))
+            return ImageInputs(PatchStore(self.student, {image: photo}))
         sources = self.inputs.image_sources([image], {image: photo})
         for fault in sources.faults.values():
             holding_stores = [store.folder for store in self.stores if image in store]
@@ -223,7 +223,7 @@ class InspectedModel:
         photo: Path | None,
         layers: Sequence[int] = (),
         full_example: Example | None = None,
-    ) -> AttentionView:
+    ) -> ModelAttentionView:
         """The model's attention in a text and a photo, and its answer.
 
         `full_example`: the example with all of its choices, if `example` has the text of one choice alone.
@@ -231,7 +231,7 @@ class InspectedModel:
         Raises InputError if the photo cannot be read, or its regions cannot be found.
         """
         notes = []
-        sources = ImageSources()
+        sources = ImageInputs()
         if self.reads_image and photo is not None:
             (image,) = example.images
             sources = self._image_inputs(image, photo)
@@ -265,7 +265,7 @@ class InspectedModel:
         return view
 
     def _answer(
-        self, example: Example, sources: ImageSources, sample: Sample, boxes: RegionView
+        self, example: Example, sources: ImageInputs, sample: Sample, boxes: RegionView
     ) -> ModelAnswer | None:
         """The answer of its head; None for text encoders and models of transformers."""
         if self.fine_tuned is not None:
@@ -274,7 +274,7 @@ class InspectedModel:
             return None
         return match_answer(self.student, self.folder, sample, self.device)
 
-    def _samples(self, example: Example, sources: ImageSources) -> SampleDataset:
+    def _samples(self, example: Example, sources: ImageInputs) -> SampleDataset:
         """The example as the model reads it, with the text that a fine-tuned head appends."""
         if self.fine_tuned is not None:
             (tagged,) = self.fine_tuned.inputs.select_tags([example])
@@ -311,7 +311,7 @@ MATCH = "Image and text match"
 
 
 def fine_tuned_answer(
-    fitted: FineTunedModel, example: Example, sources: ImageSources, boxes: RegionView
+    fitted: FineTunedModel, example: Example, sources: ImageInputs, boxes: RegionView
 ) -> ModelAnswer:
     """A fine-tuned model's answer, as from `groundling predict`; the example has all choices.
 
