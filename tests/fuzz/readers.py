@@ -70,6 +70,7 @@ from groundling.stats.linear_probes import read_nouns
 from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip import load_clip_towers
 from groundling.studies.attention.page.attention_views import RankedHeads
+from groundling.studies.bench.results import read_bench
 from groundling.studies.clip_td import combined_runs as ensemble
 from groundling.studies.clip_td import combined_runs as vcr
 from groundling.studies.clip_td import shift as implicit
@@ -100,6 +101,20 @@ from groundling.vision_language.single_stream import read_weights
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
+
+BENCH = {
+    "format": "groundling bench",
+    "version": 1,
+    "protocol": {"settings": "a"},
+    "methods": {"m": {"data": "text", "source": {}, "stages": [], "grid": []}},
+    "worlds": {"0": {"world": "b"}},
+    "weights": {},
+    "notes": [],
+    "runs": [
+        {"method": "m", "arm": "method", "world": 0, "seed": 0, "handed": "h", "readings": {}}
+    ],
+}
+"""A small bench.json."""
 
 
 @dataclass(frozen=True)
@@ -902,6 +917,7 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
     return {
         "checkpoint": Reader(_checkpoint, _resumed, checked=False, sealed=True),
         "result": Reader(written("result.json", json.dumps(heads)), read_result, checked=False),
+        "bench": Reader(written("bench.json", json.dumps(BENCH)), read_bench, checked=False),
         "finished runs": Reader(
             _finished, lambda place: finished_runs.collect_runs("a", place), checked=False
         ),

@@ -49,7 +49,16 @@ VIDLANKD = BenchMethod(
     paper="VidLanKD (Tang et al. 2021)",
     data=IMAGES,
     stages=(
-        Stage("mlm+token_image_matching", (CAPTIONS,), settings={"matching_head": "none"}),
+        Stage(
+            "mlm+token_image_matching",
+            (CAPTIONS,),
+            settings={
+                "vokenizer_head": "none",
+                "vokenizer_layers": 1,
+                "vokenizer_margin": 1.0,
+                "vokenizer_frozen": False,
+            },
+        ),
         Stage("mlm+nst+crd", (CORPUS,), settings={"kd_teacher": "stage-1/model"}, images=False),
     ),
     weight="kd_weight",
@@ -60,7 +69,7 @@ LEXI_CONTRASTIVE = BenchMethod(
     paper="Lexicon-level contrastive visual grounding (Zhuang et al. 2024)",
     data=IMAGES,
     stages=(Stage("mlm+lexi_contrastive", (CAPTIONS,)),),
-    weight="lexi_weight",
+    weight="lcg_weight",
     grid=(0.1, 0.3, 1.0),
 )
 CLIP_BERT = BenchMethod(
@@ -81,9 +90,9 @@ GROUNDED_SPACE = BenchMethod(
     name="grounded_space",
     paper="grounded space, cluster and perceptual losses (Bordes et al. 2019)",
     data=IMAGES,
-    stages=(Stage("mlm+visual_cluster+visual_perceptual", (CAPTIONS,)),),
-    weight="grounded_weight",
-    grid=(0.01, 0.1, 1.0),
+    stages=(Stage("mlm+grounded_space", (CAPTIONS,)),),
+    weight="cluster_weight",
+    grid=(0.1, 1.0, 10.0),
 )
 MLM_DISTILLATION = BenchMethod(
     name="mlm_distillation",
@@ -98,7 +107,7 @@ CAPTION_TO_IMAGE = BenchMethod(
     name="caption_to_image",
     paper="Cap2Img (Kiela et al. 2018)",
     data=IMAGES,
-    stages=(Stage("mlm+caption_to_image", (CAPTIONS,)),),
+    stages=(Stage("mlm+caption_to_image", (CAPTIONS,), settings={"pooling": "mean"}),),
     weight="caption_to_image_weight",
     grid=(0.1, 1.0, 10.0),
 )
