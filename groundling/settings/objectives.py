@@ -246,9 +246,7 @@ class MCSESettings(Settings):
 
 @dataclass(frozen=True)
 class GroundedSpaceSettings(Settings):
-    """Bordes et al. 2019: sentences in a grounded space (grounded_space, visual_cluster and
-    visual_perceptual); the sentence vector follows `--pooling`.
-    """
+    """The grounded space of Bordes et al. 2019."""
 
     cluster_weight: Annotated[float, above(0)] = 1.0
     """grounded_space and visual_cluster: weight of the cluster term (the paper's value is not \

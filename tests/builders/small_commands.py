@@ -66,6 +66,8 @@ def smaller(command: TypedCommand) -> list[str]:
     if any(name in command.line for name in REPRODUCTIONS):
         return documents.words(documents.changed(command.line, ["--plan"]))
     flags += next((["--rows", *rows] for file, rows in ROWS.items() if file in command.line), [])
+    if "token_image_matching" in command.line and "--vokenizer-layers" not in command.line:
+        flags += ["--vokenizer-layers", "2"]  # the stand-in has no more
     if command.name == "sweep":
         flags += ["--seeds", str(SEEDS if "real.toml" in command.line else 1)]
     return documents.words(documents.changed(command.line, flags))

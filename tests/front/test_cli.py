@@ -207,7 +207,7 @@ def test_an_unknown_command_is_one_line(
         ("adapt --nope 1", "adapt has no flag '--nope'; see `groundling adapt --help`"),
         ("adapt --stepz=1", "adapt has no flag '--stepz=1'; did you mean --steps?; see"),
         ("compare --steps 1", "'--steps'; did you mean --train.steps or --tune.steps?; see"),
-        ("adapt mlm", "adapt takes no argument 'mlm'; see"),
+        ("adapt arms", "adapt takes no argument 'arms'; see"),
         ("adapt --steps many", "--steps = many, expected a whole number"),
         ("adapt --steps 1.5", "--steps = 1.5, expected a whole number"),
         ("adapt --steps", "--steps: expected one argument; see `groundling adapt --help`"),

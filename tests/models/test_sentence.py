@@ -36,6 +36,7 @@ from groundling.models.sentence_modules import (
 from groundling.models.text_encoder import load_text_encoder
 from groundling.objectives.embedding_retention import EmbeddingRetention
 from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.sentence_pooling import pool_sentences
 from groundling.prediction.similarity import sentence_vectors
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainConfig
@@ -315,13 +316,12 @@ def test_what_is_pooled_is_what_is_taught(settings: AdaptConfig, given: Path) ->
     batch = collate(TextDataset([Example("a", "a red dog")], *text.inputs(24)).get([0]))
     encoded = text(batch)
     sizes = text.sizes._replace(teacher=8)
-    own = FeatureDistillation(sizes, pooling="own")._sentences(encoded, batch)
+    own = pool_sentences(encoded, batch, sizes, "own", "this test")
     torch.testing.assert_close(own[0], encoded.text[0].mean(0))
-    inner = FeatureDistillation(sizes, pooling="mean")._sentences(encoded, batch)
+    inner = pool_sentences(encoded, batch, sizes, "mean", "this test")
     torch.testing.assert_close(inner[0], encoded.text[0, 1:-1].mean(0))
-    plain = FeatureDistillation(sizes._replace(sentence_embedding=0), pooling="own")._sentences(
-        encoded, batch
-    )
+    without = sizes._replace(sentence_embedding=0)
+    plain = pool_sentences(encoded, batch, without, "own", "this test")
     torch.testing.assert_close(plain[0], encoded.text[0, 0])
 
 
