@@ -46,7 +46,7 @@ def check(config: VerdictConfig, out: str | Path) -> None:
     for text in config.published:
         name, _, system = text.partition("=")
         if names.count(name) > 1:
-            raise InputError(f"--published: {name} is given twice; pass one system per group")
+            raise InputError(f"--published: group {name} is given twice; pass one system per group")
         require_known(system, published_scores(), f"--published {name}={system}: no such system")
         require_known(name, groups, f"--published {text}: no group is called {name!r}")
 

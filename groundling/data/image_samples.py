@@ -224,7 +224,7 @@ def image_files_by_id(
     """
     for name, images in zip(samples.ids, samples.images, strict=True):
         if len(images) != 1:
-            raise InputError(f"{name} has {len(images)} images; {reader_name} takes one per text")
+            raise InputError(f"{name} has {len(images)} images; {reader_name} reads one per text")
     image_ids = dict.fromkeys(image for (image,) in samples.images)
     if isinstance(folder, Mapping):
         return {image: folder[image] for image in image_ids}
@@ -275,7 +275,7 @@ def single_file(files: Sequence[Path]) -> Path:
     """The file of an image; raises InputError, without the folder, if several files share its name."""
     if len(files) > 1:
         names = " and ".join(file.name for file in files)
-        raise InputError(f"{names} differ only in the ending; remove all but one")
+        raise InputError(f"{names} differ only in the ending; keep one of them")
     return files[0]
 
 

@@ -152,7 +152,7 @@ class FileNameMatcher:
         if not alike:
             return ""
         name, file = alike[0]
-        return f"{len(alike)} differ only in capitals, such as {name} from {file}; "
+        return f"{len(alike)} differ from a file only in case, such as {name} from {file}; "
 
 
 def _plain(name: str) -> str:
@@ -253,7 +253,7 @@ def _in_bytes(image: Image.Image) -> Image.Image:
     Raises ValueError for numbers without a known white value.
     """
     if image.mode == "F":
-        raise ValueError("its pixels are fractions; save it with 8 bits per channel")
+        raise ValueError("its pixels are floating-point numbers; save it with 8 bits per channel")
     if not image.mode.startswith("I"):
         return image
     values = np.asarray(image)

@@ -284,7 +284,7 @@ class ShardWriter:
         differing = difference(index.key, self.key, "key")
         if differing:
             raise InputError(
-                f"{self.folder}: holds a store with other settings ({differing}); choose another folder"
+                f"{self.folder}: contains a store with other settings ({differing}); choose another folder"
             )
         return index
 
@@ -628,7 +628,7 @@ class ShardStore:
             recorded = self.manifest.get(name)
             if recorded != count:
                 path = self.folder / "manifest.json"
-                faults.append(f"{path}: counts {name} as {recorded}, but the indices as {count}")
+                faults.append(f"{path}: counts {name} as {recorded}, but the indices count {count}")
         return faults + duplicate_ids(self.indices, self.folder)[:1]
 
     def verify_hashes(self) -> None:

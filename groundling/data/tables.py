@@ -335,13 +335,11 @@ def _wrong_quotes(path: Path, separator: str, first: int, last: int, error: csv.
                 inside = False
                 if after not in (separator, "\r", "\n", ""):
                     return (
-                        f"{path}, line {opened}: a quote opens here that closes in line {number} before more of the "
-                        'value; close it, or write a quote inside a value twice ("")'
+                        f"{path}, line {opened}: the quote that opens here closes in line {number}, but the value "
+                        'continues; close it at the end, or write a quote inside a value twice ("")'
                     )
     if inside:
-        return (
-            f"{path}, line {opened}: a quote opens here that is not closed by line {last}; close it"
-        )
+        return f"{path}, line {opened}: the quote that opens here is still open in line {last}; close it"
     return f"{path}, line {last}: a cell is too long ({error})"
 
 
@@ -352,7 +350,7 @@ def check_surrogates(where: str, parsed: object) -> None:
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise InputError(
-            f"{where}: {half!a} is half a character; write the text in UTF-8"
+            f"{where}: {half!a} is an unpaired surrogate; write the text in UTF-8"
         ) from None
 
 
@@ -484,7 +482,7 @@ def check_no_label(texts: Sequence[str], label: str, flag: str) -> None:
     """Raises InputError if a text column that a flag names is also the label column."""
     if label in texts:
         raise InputError(
-            f"{flag}: column {label!r} is the label, which must not be part of the input; leave it out"
+            f"{flag}: column {label!r} is the label and must not be part of the input; leave it out"
         )
 
 

@@ -105,7 +105,9 @@ def read_data_rows(
     columns = columns_for(model, settings)
     if is_own_file(model, data, columns) and columns is not None:
         if split:
-            raise InputError(f"--split {split}: {data} is a file, and has no splits")
+            raise InputError(
+                f"--split {split}: {data} is a file and has no splits; leave the split out"
+            )
         header, lines = read_file_rows(model, data, columns, lookup)
         return model.unscored_task, header, lines
     task = model.task()
@@ -139,7 +141,7 @@ def check_answers(task: Task, data: Path, split: str) -> None:
         raise
     if isinstance(form, OpenAnswer | Classification) and form.labels != task.form.labels:
         raise InputError(
-            f"{data}: its {len(form.labels):,} answers differ from the model's {len(task.form.labels):,}, or their "
+            f"{data}: its {len(form.labels):,} answers and the {len(task.form.labels):,} of the model differ, or their "
             "order does; use the folder of the training run"
         )
 
@@ -253,7 +255,7 @@ def _split_rows(
 ) -> list[Example]:
     """The train or dev rows of the training run, from the same file."""
     if split not in ("train", "dev"):
-        raise InputError(f"--split {split}: your own file has train and dev")
+        raise InputError(f"--split {split}: your own file has only the splits train and dev")
     rows = read_table(data, own)
     held_out_groups = held_out(data, [row.group for row in rows])
     sides = [row for row in rows if (row.group in held_out_groups) == (split == "dev")]
@@ -401,7 +403,7 @@ class FineTunedModel(LoadedModel):
     ) -> ImageLookup:
         """The image lookup for the photos of some inputs; `argument` names the photos in messages."""
         if photos and not self.reads_images:
-            raise InputError(f"{self.folder}: this model reads only text; omit the image")
+            raise InputError(f"{self.folder}: this model reads only text; leave the image out")
         stores = (regions,) if regions and self.description.reads.regions else ()
         reads_files = self.reads_pixels or not stores
         read = photos if reads_files and self.reads_images else ""

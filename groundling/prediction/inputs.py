@@ -111,7 +111,7 @@ class ImageLookup:
         photos = self.files.get(image, ())
         ending = file[len(image) :].lower()
         if ending and photos and all(photo.suffix.lower() != ending for photo in photos):
-            raise InputError(f"{file}: {self.photo_folder} has {photos[0].name} instead")
+            raise InputError(f"{file}: no such file; {self.photo_folder} contains {photos[0].name}")
         if ending and photos and all(differs_in_ending(file, photo.name) for photo in photos):
             self.other_endings[file] = None
         return image
@@ -122,8 +122,8 @@ class ImageLookup:
         if not self.other_endings:
             return []
         return [
-            f"{self.photo_folder}: {len(self.other_endings):,} image names differ from the file names only in "
-            f"the ending's capitals and are accepted; the first is {next(iter(self.other_endings))}"
+            f"{self.photo_folder}: {len(self.other_endings):,} image names differ from the files only in the "
+            f"case of the ending and are accepted; the first is {next(iter(self.other_endings))}"
         ]
 
     def load_images(self, images: Sequence[str]) -> ImageInputs:
@@ -140,7 +140,7 @@ class ImageLookup:
             passed.append(names.images)
         if not self.reads_images:
             if passed:
-                raise InputError(f"{passed[0]}: this model reads only text; omit it")
+                raise InputError(f"{passed[0]}: this model reads only text; leave it out")
             return
         if not self.reads_regions and regions:
             raise InputError(
@@ -150,11 +150,11 @@ class ImageLookup:
             raise InputError(f"this model reads pixels; pass {names.images}")
         if self.reads_regions and not passed:
             raise InputError(
-                f"this model reads image regions; pass {names.regions}, or {names.images} to detect them now"
+                f"this model reads image regions; pass {names.regions}, or {names.images} to detect them"
             )
         if regions and photos and not self.reads_pixels:
             raise InputError(
-                f"{' and '.join(passed)}: regions come from the store or from the photos; pass one of them"
+                f"{' and '.join(passed)}: regions come either from a store or from photos; pass one of them"
             )
 
 
@@ -232,7 +232,8 @@ class PythonInput:
                 continue
             if in_store:
                 raise InputError(
-                    f"{self.where}: a region store finds images by file name; pass the image's path, or omit `regions`"
+                    f"{self.where}: a region store finds images by file name; pass the image's path, "
+                    "or leave `regions` out"
                 )
             ids.append(self.where if len(self.pictures) == 1 else f"{self.where}, number {number}")
         return tuple(ids)
@@ -249,7 +250,7 @@ def python_inputs(
     Raises InputError for empty lists, lists of different lengths, or values that are not texts or images.
     """
     if not len(texts):
-        raise InputError("there are no texts: the list is empty")
+        raise InputError("the list of texts is empty")
     if isinstance(images, ImageFile) and len(texts) == 1:
         images = [images]
     for name, values in (("pair", pairs), ("image", images), ("choices", choices)):

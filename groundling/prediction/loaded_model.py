@@ -138,7 +138,8 @@ class LoadedModel:
         for other in others:
             if (other.description.task, other.form) != (self.description.task, self.form):
                 raise InputError(
-                    f"{other.folder}: task or answers differ from {self.folder}; choose one of them (--model-seed)"
+                    f"{other.folder}: task or answers differ from those of {self.folder}; choose one "
+                    "seed (--model-seed)"
                 )
         self.other_seeds = others
 

@@ -142,10 +142,10 @@ def read_description(folder: Path) -> ModelDescription:
     version = content.get("format")
     if version != FORMAT:
         raise InputError(
-            f"{path}: format {version!r}, this version reads {FORMAT}; fine-tune again"
+            f"{path}: format {version!r}, but this version of groundling reads {FORMAT}; fine-tune again"
         )
     with (
-        prefix_errors(f"{path}: damaged, or of another version"),
+        prefix_errors(f"{path}: damaged, or from another version of groundling"),
         convert_errors("fine-tune again"),
     ):
         return _parsed(content)

@@ -204,8 +204,8 @@ def probabilities(prediction: ExamplePrediction, form: OutputType) -> np.ndarray
         return np.asarray(softmax(prediction.outputs))
     if not prediction.likely:
         raise InputError(
-            f"{len(prediction.outputs)} scores and no 'likely' answers, expected {count}; predict again with this "
-            "version"
+            f"{len(prediction.outputs)} scores and no 'likely' answers, expected {count} scores; predict again with "
+            "this version"
         )
     out = np.zeros(count)
     for place, share in prediction.likely:
@@ -254,7 +254,7 @@ class PredictionFormatter:
             raise InputError(f"{flag} {best}, expected at least 1")
         if isinstance(form, OpenAnswer) and len(form.labels) > MAX_OUTPUTS and best > TOP_CLASSES:
             raise InputError(
-                f"{flag} {best}: expected at most {TOP_CLASSES}, the number of stored answers (of {len(form.labels):,})"
+                f"{flag} {best}: expected at most {TOP_CLASSES}; only these are stored of {len(form.labels):,} answers"
             )
         self.form = form
         self.best = best
@@ -404,7 +404,7 @@ def choose_seed_models(
         )
     if seed is not None and seeds == "all":
         raise InputError(
-            f"--model-seed {seed} and --all-seeds exclude each other; omit one of them"
+            f"--model-seed {seed} and --all-seeds exclude each other; leave one of them out"
         )
     saved = {
         int(match[1]): folder / "model"
@@ -413,7 +413,7 @@ def choose_seed_models(
     }
     if not saved:
         if seed is not None or seeds == "all":
-            raise InputError(f"{source}: contains no seeds with a saved model; omit the seed")
+            raise InputError(f"{source}: contains no seed with a saved model; leave the seed out")
         return SeedModels(_only_model(source))
     numbers = sorted(saved)
     every = ", ".join(map(str, numbers))

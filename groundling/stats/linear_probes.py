@@ -135,7 +135,7 @@ def score_readout(
         if len(set(mentioned)) != 3 or len(mentioned) != 3:
             raise InputError(
                 f"{path}, index {example.official_id}: {example.text!r} contains {len(mentioned)} nouns of "
-                "attribute.tsv, expected three different ones; give a file with other questions another name than `odd`"
+                "attribute.tsv, expected three different ones; files of other questions must not be named `odd`"
             )
         subject, first, second = (number[name] for name in mentioned)
         right.append(
@@ -157,7 +157,7 @@ def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]
     attributes = list(columns) or [name for name in header if name not in FIXED]
     if not attributes:
         raise InputError(
-            f"{path}, line 1: no attribute; expected a further column besides {', '.join(FIXED)}"
+            f"{path}, line 1: no attribute; expected at least one column besides {', '.join(FIXED)}"
         )
     rows = []
     nouns: set[str] = set()
@@ -197,7 +197,7 @@ def _check_values(path: Path, rows: AttributeRows, column: str) -> None:
         fault = "no dev or test noun has a value that a train noun has"
     if fault:
         raise InputError(
-            f"{path}: column {column!r} cannot be probed, {fault}; choose other columns with --columns"
+            f"{path}: column {column!r} cannot be probed: {fault}; choose other columns with --columns"
         )
 
 

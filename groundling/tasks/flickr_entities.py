@@ -130,7 +130,7 @@ def read_image_ids(folder: Path, split: str) -> list[str]:
         image = line.strip()
         if is_outside_folder(image, folder):
             raise InputError(
-                f"{path}, line {number}: {image!r} leads out of the folder; expected an image's id"
+                f"{path}, line {number}: {image!r} points outside the folder; expected an image id"
             )
         if image:
             listed.append(image)
@@ -183,7 +183,7 @@ def read_caption(
     if OPENING in text:
         rest = text[text.index(OPENING) :]
         raise InputError(
-            f"{where}: {rest[:40]!r} is not closed or has no words; is the file complete?"
+            f"{where}: the phrase {rest[:40]!r} is not closed or has no words; is the file complete?"
         )
     return text, phrases
 
@@ -198,7 +198,7 @@ def read_boxes(path: Path, official: bool = False) -> tuple[tuple[int, int], dic
     """
     content = read_text(path)
     boxes: dict[int, list[list[int]]] = {}
-    with convert_errors(f"{path}: not a complete annotation with size and objects"):
+    with convert_errors(f"{path}: not a complete annotation; expected size and objects"):
         root = ElementTree.fromstring(content)
         size = (int(root.findtext("size/width", "")), int(root.findtext("size/height", "")))
         for entry in root.iter("object"):

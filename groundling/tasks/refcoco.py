@@ -206,7 +206,9 @@ def _box_of(
     if annotation is not None and annotation.image == ref["image_id"]:
         return annotation.box
     owner = None if annotation is None else annotation.image
-    raise InputError(f"{where}: annotation {ref['ann_id']} of image {owner}, not {ref['image_id']}")
+    raise InputError(
+        f"{where}: annotation {ref['ann_id']} belongs to image {owner}, not {ref['image_id']}"
+    )
 
 
 def _is_inside(box: np.ndarray, size: tuple[int, int]) -> bool:

@@ -112,7 +112,9 @@ def resolve_strata(task: Task, stratify_by: StratifyBy) -> StratifyBy:
     }
     available = [name for name, applies in offered.items() if applies]
     require_known(
-        stratify_by, available, f"--stratify-by {stratify_by}: {task.name} has no such strata"
+        stratify_by,
+        available,
+        f"--stratify-by {stratify_by}: {task.name} does not have these strata",
     )
     return stratify_by
 
@@ -120,7 +122,7 @@ def resolve_strata(task: Task, stratify_by: StratifyBy) -> StratifyBy:
 def _question_type(question: vqa.VqaQuestion) -> str:
     if not question.types:
         raise InputError(
-            f"question {question.id}: no question type; use the official files, since LXMERT's lists have none"
+            f"question {question.id}: no question type; use the official files (LXMERT's lists have no types)"
         )
     return question.types[1]
 
@@ -154,7 +156,7 @@ def draw_partition(
     if not members:
         raise InputError(
             f"none of {len(stratum_of):,} examples is in a stratum that can be drawn; "
-            "--stratify-by total uses one stratum"
+            "pass --stratify-by total for a single stratum"
         )
     short = [
         f"stratum {stratum!r} has {len(names):,} examples, fewer than --per-stratum "
@@ -322,7 +324,7 @@ def hidden_versions(
     ]
     if len(versions) != len(examples):
         raise InputError(
-            f"{task.name}: only {len(versions)} of {len(examples)} training examples can be read without labels"
+            f"{task.name}: only {len(versions)} of {len(examples)} training examples can be read without their labels"
         )
     return versions
 

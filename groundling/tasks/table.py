@@ -293,7 +293,7 @@ def _odd_classes(
     if same_spelling:
         others = f"; {len(same_spelling):,} such names" if len(same_spelling) > 1 else ""
         notes.append(
-            f"classes {' and '.join(same_spelling[0])} differ only in capitals, spaces or Unicode form, but are "
+            f"classes {' and '.join(same_spelling[0])} differ only in case, spaces or Unicode form, and count as "
             f"separate classes{others}"
         )
     return notes
@@ -310,7 +310,7 @@ def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRo
     same_images = sum(not train_images.isdisjoint(row.images) for row in dev)
     if same_images:
         notes.append(
-            f"{same_images} of {len(dev)} dev rows have an image that is in train: {advice}"
+            f"{same_images} of {len(dev)} dev rows have an image that is also in train: {advice}"
         )
     if any(row.images for row in dev):
         return notes  # the same question about another image is another example
@@ -319,7 +319,9 @@ def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRo
     in_train = {texts for row in train if (texts := _spelt_alike(row.texts)) in in_dev}
     same_texts = sum(_spelt_alike(row.texts) in in_train for row in dev)
     if same_texts:
-        notes.append(f"{same_texts} of {len(dev)} dev rows have texts that are in train: {advice}")
+        notes.append(
+            f"{same_texts} of {len(dev)} dev rows have texts that are also in train: {advice}"
+        )
     same_first_text = _same_first_text(train, dev, in_train)
     if same_first_text:
         notes.append(

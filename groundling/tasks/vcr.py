@@ -151,7 +151,7 @@ def _is_tag(token: object, objects: int) -> bool:
 
 def _refuse_token(where: str, token: object, objects: int) -> NoReturn:
     raise InputError(
-        f"{where}: {str(token)[:40]!r}; expected words, and lists of object numbers from 0 to {objects - 1}"
+        f"{where}: token {str(token)[:40]!r}; expected words, and lists of object numbers from 0 to {objects - 1}"
     )
 
 
@@ -192,7 +192,7 @@ def objects_of(folder: Path, example: Example) -> VcrObjects:
     image = example.images[0]
     path = images / f"{image}.json"
     if is_outside_folder(f"{image}.json", images):
-        raise InputError(f"{example.official_id}: img_fn {image!r} leads out of {images}")
+        raise InputError(f"{example.official_id}: img_fn {image!r} points outside {images}")
     objects = read_vcr_objects(path)
     if objects.names != example.object_names:
         raise InputError(

@@ -159,7 +159,7 @@ def answers_of(folder: Path) -> tuple[str, ...]:
         answers = _by_number(path, content) if isinstance(content, dict) else content
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise InputError(
-            f"{path}: expected a list of answers, or an object with a number for each answer"
+            f"{path}: expected a list of answers, or an object that maps each answer to a number"
         )
     for answer, count in Counter(answers).items():
         if count > 1:
@@ -361,7 +361,7 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
     targets = [None if q.scores is None else form.targets(q.scores) for q in questions]
     if labelled and not any(len(pairs) for pairs in targets if pairs is not None):
         raise InputError(
-            f"{_answer_file(Path(folder))}: has none of people's answers to the {len(questions):,} questions of "
+            f"{_answer_file(Path(folder))}: contains no human answer to any of the {len(questions):,} questions of "
             f"{split}; expected the answer list of this data set"
         )
     width = max([1, *(len(pairs) for pairs in targets if pairs is not None)])
@@ -383,9 +383,9 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
     notes = []
     if labelled:
         outside, none = count_unknown_answers(questions, form)
-        answers = f"{outside:,} of people's answers are not in the answer list"
+        answers = f"{outside:,} human answers are not in the answer list"
         notes.append(
-            f"{answers}; {none:,} questions have no answer in it and stay, with all targets 0"
+            f"{answers}; {none:,} questions have no answer in it and are kept with all targets 0"
         )
     return examples, notes
 

@@ -195,9 +195,8 @@ def test_lxmerts_lists_of_vqa(tmp_path: Path) -> None:
     put(tmp_path / "trainval_label2ans.json", '["yes", "no"]')
     report = check(tmp_path)
     assert (report.ok, report.layout) == (True, "VQA v2")
-    assert (
-        f"{path}: 2 of people's answers are not in the answer list; 1 questions have no"
-        in "\n".join(report.lines)
+    assert f"{path}: 2 human answers are not in the answer list; 1 questions have no" in "\n".join(
+        report.lines
     )
 
 
@@ -430,8 +429,8 @@ def test_folders_and_databases_of_regions(tmp_path: Path) -> None:
     put(tmp_path / "json/13.json", "{}")
     problems = check(tmp_path).problems
     assert problems == [
-        f"{tmp_path}/json, 13.json: damaged, or another layout ('image_w')",
-        f"{tmp_path}/npz, b.npz: damaged, or another layout (File is not a zip file) (2 such)",
+        f"{tmp_path}/json, 13.json: damaged, or of another layout ('image_w')",
+        f"{tmp_path}/npz, b.npz: damaged, or of another layout (File is not a zip file) (2 such)",
     ]
     assert f"{tmp_path}/npz: npz of UNITER; 3 images, 1 readable with 3 regions; " in "\n".join(
         check(tmp_path).lines

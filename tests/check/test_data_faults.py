@@ -86,9 +86,11 @@ def test_a_path_that_leads_out_of_the_image_folder_is_not_followed(tmp_path: Pat
     path = put(tmp_path / "a.csv", rows)
     found = find_images(CaptionCollection(path).images, folder, path)
     assert [image.file for image in found.images] == ["in/1.png"]
-    assert "1 lead out of that folder, such as ../outside.png" in found.fault
+    assert "1 of them, such as ../outside.png, are outside that folder" in found.fault
     put(path, rows.replace("../outside.png", str(tmp_path / "outside.png")))
-    assert "lead out of that" in find_images(CaptionCollection(path).images, folder, path).fault
+    assert (
+        "are outside that folder" in find_images(CaptionCollection(path).images, folder, path).fault
+    )
     # by whatever way a path stays inside, it is followed
     put(path, rows.replace("../outside.png", str(folder / "in" / ".." / "in" / "2.png")))
     picture(folder / "in" / "2.png")
@@ -107,7 +109,7 @@ def test_an_ending_in_capitals_is_the_same_and_told(tmp_path: Path) -> None:
     assert note in check(tmp_path).lines
     put(path, "image,caption\nimg_0001.jpg,a dog\n")
     fault = find_images(CaptionCollection(path).images, folder, path).fault
-    assert "1 differ only in capitals, such as img_0001.jpg from IMG_0001.JPG" in fault
+    assert "1 differ from a file only in case, such as img_0001.jpg from IMG_0001.JPG" in fault
     picture(folder / "IMG_0001.jpg")
     put(path, "image,caption\nIMG_0001.jpg,a dog\n")
     assert (
@@ -150,7 +152,7 @@ def test_broken_files_are_named_up_to_a_few_and_counted(tmp_path: Path) -> None:
 def test_a_still_or_a_listed_image_stays_in_its_folder(tmp_path: Path) -> None:
     put(tmp_path / "secret.json", "{}")
     one = Example("a", "", images=("../../secret",), object_names=("person",), official_id="val-0")
-    assert "val-0: img_fn '../../secret' leads out of" in refusal(objects_of, tmp_path, one)
+    assert "val-0: img_fn '../../secret' points outside" in refusal(objects_of, tmp_path, one)
     path = put(tmp_path / "train.txt", "1000\n../2000\n")
     assert f"{path}, line 2: '../2000' leads out" in refusal(read_image_ids, tmp_path, "train")
 
@@ -196,7 +198,7 @@ def test_a_member_larger_than_an_image_s_regions_is_not_read(
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda *given: pytest.fail("it is read"))
     _, items = import_regions(tmp_path / "a.zip")
     told = [refusal(read) for _, read in items]
-    assert told == ["1.json: 1,001 bytes, expected the regions of one image, 1,000 at most"]
+    assert told == ["1.json: 1,001 bytes, expected at most 1,000 for the regions of one image"]
     put(tmp_path / "folder" / "1.json", "0" * 1001)
     _, items = import_regions(tmp_path / "folder")
     ((_, read),) = items

@@ -76,7 +76,7 @@ def test_a_note_says_which_answer_and_how_often_it_is_right() -> None:
     form = Classification(("no", "yes"))
     answers = said([0.0] * 40, [0, 1] * 20)
     assert constant_answer_note(task(form, ACCURACY), "dev", answers) == [
-        "dev: 100 % of the answers are 'no', which is right in 50 %"
+        "dev: 100 % of the answers are 'no'; the right answer in 50 %"
     ]
     assert constant_answer_note(task(form, ACCURACY), "dev", said([0, 1] * 20, [0, 1] * 20)) == []
 

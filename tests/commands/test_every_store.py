@@ -29,7 +29,9 @@ from groundling.studies.worlds.world import World
 FLICKR = ("0000000002", "0000000003", "1000000004", "1000000007")
 STILLS = ("movie/0", "movie/1", "movie/2")
 BRIEF = ("--steps", "1", "--batch", "3")
-OBJECTS = "names objects of 'movie/0' by number, but this store does not have that image's 5 annotated objects"
+OBJECTS = (
+    "names objects of 'movie/0' by number, but this store lacks the image's 5 annotated objects"
+)
 FEW = ("--most-questions", "2")
 ONE = ("--limit-train", "4", "--max-length", "24")
 

@@ -327,7 +327,7 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     assert not (out / "result.json").exists()
     whole = retrieve(config_of(place, images=str(images), skip_bad=True), out)
     assert (whole["bad_images"], whole["bad_image_names"]) == (1, ["2.png"])
-    assert "skipped: 1 images do not decode, the first is 2.png" in capsys.readouterr().out
+    assert "skipped: 1 images that do not decode, the first is 2.png" in capsys.readouterr().out
     (images / "2.png").unlink()
     assert "1 of 6 captioned images are missing, the first is 2.png" in refused(
         place, out, capsys, "--images", str(images)
@@ -342,11 +342,11 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     empty = put(tmp_path / "empty.txt", "0.png#0\t \n")
     assert "no captions found" in refused(place, out, capsys, "--captions", str(empty))
     one = put(tmp_path / "one.txt", "0.png#0\ta dog\n")
-    assert "images to search: 1; expected at least 2" in refused(
+    assert "1 images to search, expected at least 2" in refused(
         place, out, capsys, "--captions", str(one)
     )
     listing = put(tmp_path / "list.txt", "7.png\n")
-    assert "names none of the captioned images" in refused(
+    assert "lists none of the captioned images" in refused(
         place, out, capsys, "--image-list", str(listing)
     )
 

@@ -187,11 +187,11 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         ),
         (
             ('[variants."tower"]', '[variants.".."]'),
-            r"variants: '..' does not name a folder inside the sweep's; rename it",
+            r"variants: '..' cannot name a folder inside the sweep's folder; rename it",
         ),
         (
             ('[variants."tower"]', '[variants."/ "]'),
-            "variants: '/ ' does not name a folder inside the sweep's; rename it",
+            "variants: '/ ' cannot name a folder inside the sweep's folder; rename it",
         ),
     ],
 )

@@ -95,9 +95,10 @@ def test_which_arms_read_blocks_and_of_what_length() -> None:
     told = text_layout_of("lines", 40, 3, True, 512)
     assert (told.text_layout, told.max_length, told.windows(77)) == ("lines", 40, 3)
     assert (
-        found[0].note("xdbert", 9) == "xdbert reads blocks of 512 tokens, in at most 9 CLIP windows"
+        found[0].note("xdbert", 9)
+        == "xdbert reads blocks of 512 tokens, and CLIP reads each in at most 9 windows"
     )
-    assert found[1].note("xdbert", 9).endswith("9 CLIP windows; the paper's have 512")
+    assert found[1].note("xdbert", 9).endswith("9 windows; the paper's blocks have 512")
     assert "--text-layout blocks" in told.note("xdbert", 3)
 
 

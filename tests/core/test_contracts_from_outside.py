@@ -204,9 +204,12 @@ def test_an_inner_steps_fault_is_told_by_its_name(
 
 DOGS = Task("dogs", Classification(("no", "yes")), lambda folder, split: [], (ACCURACY,), "a test")
 READ = [
-    (lambda folder, split: None, "for 'train' `read` returned a NoneType"),
-    (lambda folder, split: (Example("a", "b", label=0),), "for 'train' `read` returned a tuple"),
-    (lambda folder, split: [{"id": "a"}], "for 'train' `read` returned a list with a dict"),
+    (lambda folder, split: None, "`read` of split 'train' returned a NoneType"),
+    (
+        lambda folder, split: (Example("a", "b", label=0),),
+        "`read` of split 'train' returned a tuple",
+    ),
+    (lambda folder, split: [{"id": "a"}], "`read` of split 'train' returned a list with a dict"),
     (lambda folder, split: [Example("a", "b", label=2)], "a of 'train' has the label 2"),
     (lambda folder, split: [Example("a", "b", label="yes")], "a of 'train' has the label 'yes'"),
 ]

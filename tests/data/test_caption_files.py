@@ -343,11 +343,11 @@ def test_images_of_one_name_in_two_files_do_not_mix_stores(
     monkeypatch.chdir(place)
     notes = homes.apart(pretrain(one, BRIEF, tmp_path / "one")["notes"])
     assert notes == [
-        "4 images of same are also in an earlier file and share its regions, such as '0'"
+        "4 images of same, such as '0', are also in an earlier file and share its regions"
     ]
     twice = replace_settings(config, regions=("cc", sbu), captions="cc.tsv")
     assert homes.apart(pretrain(twice, BRIEF, tmp_path / "twice")["notes"]) == [
-        "4 images of cc are in several stores and are read from the first, such as '4'"
+        "4 images of cc, such as '4', are in several stores; the first store is used"
     ]
 
 
@@ -361,7 +361,7 @@ def test_images_of_one_name_in_two_files_do_not_mix_stores(
         ({"regions": ("coco=coco",)}, "no store for the file of captions 'cc'"),
         ({"regions": ("coco=cc", "cc=coco")}, "6 of 6 captioned images are not"),
         ({"regions": ("coco",)}, "cc.tsv: 8 of 8 captioned .*'0'"),
-        ({"image_list": "list.txt"}, "list.txt: names none of the captioned images"),
+        ({"image_list": "list.txt"}, "list.txt: lists none of the captioned images"),
     ],
 )
 def test_stores_and_lists_that_do_not_fit(

@@ -120,7 +120,9 @@ def test_two_addresses_never_share_an_image_file(links: tuple[str, str], tmp_pat
     with pytest.raises(InputError) as error:
         read_captions(path)
     message = str(error.value)
-    assert message.startswith(f"{path}, line 3: {two} and {one} (line 1) both mean the image file")
+    assert message.startswith(
+        f"{path}, line 3: {two} and {one} (line 1) both refer to the image file"
+    )
     assert "1.jpg" in message
     assert "second column" in message and "\n" not in message
     assert caption_lines(path) == ["a bus", "a dog", "a cat"]  # text alone needs no image

@@ -476,7 +476,7 @@ def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Pa
     first = taken(tmp_path / "first", tmp_path / "gt", ids_as=told)
     assert first.ids == stills[:1]
     assert first.manifest["skipped"] == [
-        "vcr_gt_val_unknown@0: no image of the jsonl files of --ids-as ends with unknown@0"
+        "vcr_gt_val_unknown@0: no image in the jsonl files of --ids-as is named unknown@0"
     ]
     other = taken(tmp_path / "other", tmp_path / "det", ids_as=told)
     both = taken(tmp_path / "both", tmp_path / "first", tmp_path / "other")
@@ -490,7 +490,7 @@ def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Pa
         parts = [first[stills[0]].fields()[name], other[stills[0]].fields()[name]]
         np.testing.assert_array_equal(values, np.concatenate(parts))
     np.testing.assert_array_equal(both[stills[1]].features, alone.features)
-    with pytest.raises(InputError, match="images in stores have ids"):
+    with pytest.raises(InputError, match="images in stores already have ids"):
         taken(tmp_path / "x", tmp_path / "first", tmp_path / "other", ids_as=told)
     with pytest.raises(InputError, match="not a complete region store"):
         taken(tmp_path / "x", tmp_path / "first", tmp_path / "gt")
@@ -504,7 +504,7 @@ def test_several_files_become_one_store(tmp_path: Path) -> None:
     val = put(tmp_path / "val2014_obj36.tsv", lxmert("3") + lxmert("1"))
     plain = taken(tmp_path / "plain", train, val)
     assert plain.ids == ["1", "2", "3"]
-    assert plain.manifest["skipped"] == ["1: occurs again; the first one counts"]
+    assert plain.manifest["skipped"] == ["1: repeated; the first one is used"]
     assert plain.manifest["source"] == [str(train), str(val)]
     named = taken(tmp_path / "named", train, val, ids_as=("COCO_{subset}_{number}",))
     assert named.ids == [
@@ -532,13 +532,13 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
     store = taken(tmp_path / "store", file, ids_as=tuple(told))
     assert store.ids == ["COCO_train2014_000000000001", "COCO_val2014_000000000002"]
     assert store.manifest["skipped"] == [
-        "7: no image of the json files of --ids-as has the number 7"
+        "7: no image in the json files of --ids-as has the number 7"
     ]
     karpathy = {"images": [{"cocoid": 7, "filename": "seven.jpg"}]}
     path = put(tmp_path / "dataset_coco.json", json.dumps(karpathy))
     assert taken(tmp_path / "k", file, ids_as=(str(path),)).ids == ["seven"]
     with pytest.raises(
-        InputError, match=r"no image is left \(1: neither its id nor trainval_36.tsv"
+        InputError, match=r"no image can be stored \(1: neither its id nor trainval_36.tsv"
     ):
         taken(tmp_path / "none", file, ids_as=("COCO_{subset}_{number:012d}",))
 
@@ -581,5 +581,5 @@ def test_settings_of_imports_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--ids.*: applies only to --imports"):
         regions(make_settings(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")
     file = put(tmp_path / "x.tsv", lxmert("1"))
-    with pytest.raises(InputError, match="1 files of ids for 0 HDF5 files; give one for each"):
+    with pytest.raises(InputError, match="1 files of ids for 0 HDF5 files; pass one for each"):
         import_several([file], ["ids.txt"])

@@ -369,7 +369,7 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "COCO, half a character",
         edited(coco_tree, "annotations/captions_train2014.json", "a red dog", "\\ud83d"),
-        "annotations[0]: '\\ud83d' is half a character; write the text in UTF-8",
+        "annotations[0]: '\\ud83d' is an unpaired surrogate; write the text in UTF-8",
     ),
     (
         "jsonl, not a number",
@@ -379,7 +379,7 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "csv, one image in two spellings",
         edited(csv_named, "captions.csv", "1.jpg,a dog", "./1.jpg,a dog"),
-        "1.jpg and ./1.jpg both mean the image 1.jpg; correct one",
+        "1.jpg and ./1.jpg both refer to the image 1.jpg; correct one",
     ),
     (
         "csv, a name too long for any disk",
@@ -545,7 +545,7 @@ def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["00000.tar", "00001.tar"], "shards must be unpacked; unpack them with `tar -xf`"),
+        (["00000.tar", "00001.tar"], "tar shards are not read; unpack them with `tar -xf`"),
         (["a.csv", "b.csv"], "a folder with several files; pass one of them: a.csv, b.csv"),
         (["1.jpg"], "no captions found; expected metadata.jsonl, metadata.csv, or image files"),
     ],
@@ -581,7 +581,9 @@ def test_images_are_found_below_the_folder(tmp_path: Path) -> None:
     files = ["a/1.jpg", "b/2.jpg", "4.jpg", "a/2.jpg", "3.png"]
     assert [image.file for image in found.images] == files
     assert [image.id for image in found.images] == [image.id for image in wanted]
-    with pytest.raises(InputError, match=r"train/4.jpg and val/4.jpg both mean the image 4.jpg"):
+    with pytest.raises(
+        InputError, match=r"train/4.jpg and val/4.jpg both refer to the image 4.jpg"
+    ):
         find_images(captioned("train/4.jpg", "val/4.jpg"), tmp_path)
     # Another folder's photo of the same name is another photo.
     assert find_images(captioned("val/1.jpg"), tmp_path).images == []

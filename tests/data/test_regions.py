@@ -335,7 +335,7 @@ def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos,
     )
     turned = instances(tmp_path / "c.json", [[4, 3, 20, 15]], size=(30, 40))
     with pytest.raises(
-        InputError, match=r"no image is left \(0: 40x30 pixels, but annotated as 30x40\)"
+        InputError, match=r"no image can be stored \(0: 40x30 pixels, but annotated as 30x40\)"
     ):
         regions(replace_settings(config, boxes=str(turned)), tmp_path / "c")
     with pytest.raises(InputError, match="expected COCO's instances"):
@@ -404,13 +404,13 @@ def test_what_does_not_fit_a_store_is_named(tmp_path):
     writer.fill((one.id, lambda one=one: one) for one in (some("a"), big, some("a", 5)))
     manifest = writer.close({})
     assert manifest["skipped"] == [
-        "a: occurs again; the first one counts",
+        "a: repeated; the first one is used",
         "big: features are not finite in half precision",
     ]
     with pytest.raises(InputError, match=r"images differ: 6 numbers, no classes and 7"):
         RegionWriter(tmp_path / "b").write(0, [some("a"), some("b", width=7)])
     (writer := RegionWriter(tmp_path / "c")).write(0, [], ["c: bad"])
-    with pytest.raises(InputError, match=r"no image is left \(c: bad\)"):
+    with pytest.raises(InputError, match=r"no image can be stored \(c: bad\)"):
         writer.close({})
 
 
@@ -588,7 +588,7 @@ def test_shards_of_something_else_are_no_region_store(tmp_path):
     writer = ShardWriter(tmp_path)
     writer.write(0, [Record("a", {"sentence": np.zeros((1, 4), np.float32)})])
     writer.close({})
-    with pytest.raises(InputError, match=r"not the index of a region store \(no fitting features"):
+    with pytest.raises(InputError, match=r"not the index of a region store \(no valid features"):
         RegionStore(tmp_path)
 
 
@@ -652,8 +652,8 @@ def test_lxmerts_tsv(tmp_path):
     assert result["boxes_left_out"] == 2
     assert store.manifest["skipped"] == [
         "cut row 2: line 2: 8 columns, expected 10; the row is cut off",
-        "COCO_1: occurs again; the first one counts",
-        "broken: line 5: damaged, or another layout (buffer size must be a multiple of element size)",
+        "COCO_1: repeated; the first one is used",
+        "broken: line 5: damaged, or of another layout (buffer size must be a multiple of element size)",
         "small: line 6: all 3 boxes are empty or outside the image",
     ]
 
@@ -859,7 +859,7 @@ def test_hostile_hdf5_gives_one_line(tmp_path):  # E14
         file["b"] = np.zeros(3)
         file.create_group("c").update({"num_boxes": 3, "boxes": PIXELS, "features": "x"})
     items = list(import_regions(tmp_path / "a.h5")[1])
-    with pytest.raises(InputError, match="no image is left"):
+    with pytest.raises(InputError, match="no image can be stored"):
         taken(tmp_path / "a.h5", tmp_path / "out")
     assert [name for name, _ in items] == ["a", "b", "c"]
     for ids in ('"x"', "3", "null", '{"a": null, "b": "x"}', '{"a": 0, "b": 0}'):

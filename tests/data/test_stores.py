@@ -231,7 +231,7 @@ def test_train_and_val_are_learned_from_together_and_marked(
     seed = json.loads((tmp_path / "both/seed-0/result.json").read_text())
     assert (seed["samples"], seed["steps"]) == (18, 4)
     assert result["trained_on"] == seed["trained_on"] == ["val"]
-    note = "val is a training split: its scores are not on held-out data"
+    note = "val is a training split, so its scores are not on held-out data"
     assert result["notes"] == [note] and f"note: {note}" in capsys.readouterr().err
     assert set(collect_runs("x", tmp_path / "both")) == {"vqa (val, learned from)"}
     plain = finetune(replace_settings(config, regions=words), once, tmp_path / "plain")

@@ -83,16 +83,16 @@ def test_captions_without_a_header_have_the_columns_of_most_lines(tmp_path: Path
 def test_the_line_is_named_on_which_a_quote_opens(tmp_path: Path) -> None:
     rows = 'text,label\n"two\nlines",1\n"never closed,0\n' + "more,1\n" * 30_000
     path = put(tmp_path / "a.csv", rows)
-    assert f"{path}, line 4: a quote opens here that is not closed" in refusal(
+    assert f"{path}, line 4: the quote that opens here is still open" in refusal(
         read_csv, path, ("text", "label")
     )
     put(path, 'text,label\n"never closed,0\nmore,1\n"closed",0\n')
-    assert f"{path}, line 2: a quote opens here that closes in line 4" in refusal(
+    assert f"{path}, line 2: the quote that opens here closes in line 4" in refusal(
         read_csv, path, ("text", "label")
     )
     put(path, 'text,label\nfine,1\n"he said "hi" to me",0\n')
     told = refusal(read_csv, path, ("text", "label"))
-    assert f"{path}, line 3: a quote opens here that closes in line 3" in told
+    assert f"{path}, line 3: the quote that opens here closes in line 3" in told
     assert 'quote inside a value twice ("")' in told
 
 

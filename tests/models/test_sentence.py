@@ -307,8 +307,8 @@ def test_adapting_leaves_a_sentence_encoder(
     assert "projected" not in result["retention"]
     said = capsys.readouterr().err
     assert "Spearman on 6 pairs" in said
-    assert "has no head for it; a new head starts at a loss of about" in said
-    assert "used: learning rate 0.001 from the first step" in said
+    assert "has no head; a new one starts at a loss of about" in said
+    assert "this run uses learning rate 0.001 from the first step" in said
 
 
 def test_what_is_pooled_is_what_is_taught(settings: AdaptConfig, given: Path) -> None:
@@ -481,7 +481,7 @@ def test_pairs_are_sts_b_or_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("a\tb\n", "line 1: 2 fields, expected text, tab, text, tab, number"),
+        ("a\tb\n", "line 1: 2 fields, expected text<TAB>text<TAB>number"),
         ("a\tb\t1\nc\td\thigh\n", "line 2: 'high', expected a number"),
         ("a\tb\t1\nc\td\t2\n", "2 pairs with 2 different similarities"),
         ("a\tb\t1\nc\td\t1\nc\td\t1\n", "3 pairs with 1 different"),

@@ -622,7 +622,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"choices": "note"}, "1 choices; this model expects 0"),
         ({"data": "folder"}, "trained on a table file; pass a file"),
         ({"data": "none.csv"}, "none.csv: no such file or folder"),
-        ({"split": "dev"}, "is a file, and has no splits"),
+        ({"split": "dev"}, "is a file and has no splits"),
         ({"out": "answers.txt"}, "ending in .csv, .tsv, .jsonl"),
         ({"out": "few.csv"}, "exists already; choose another --out"),
         ({"out": "nowhere/a.csv"}, "no folder .*nowhere; create it, or choose another --out"),
@@ -636,7 +636,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"command": evaluate}, "no column 'answer'; there are"),
         (
             {"command": evaluate, "data": "train.csv", "split": "test"},
-            "your own file has train and dev",
+            "your own file has only the splits train and dev",
         ),
     ],
 )
@@ -698,7 +698,7 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
     model = saved(tmp_path / "model", world / "bert", students[False], about)
     file = put(tmp_path / "new.tsv", "first\tsecond\na dog\ta cat\n")
     for extra, message in (
-        ({"images": str(world)}, "this model reads only text; omit it"),
+        ({"images": str(world)}, "this model reads only text; leave it out"),
         ({"regions": str(world / "store")}, "reads only text"),
         ({"text": ""}, "name the input columns"),
     ):
@@ -709,7 +709,7 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
         config_of(model=str(model), data=str(file), text="first,second"), tmp_path / "a.tsv"
     )
     assert told["answered"] == 1
-    with pytest.raises(InputError, match="reads only text; omit the image"):
+    with pytest.raises(InputError, match="reads only text; leave the image out"):
         load(model).predict("a dog", image="x.png")
     one = load(model).predict("a dog", pair="a cat")
     assert one.answer == (tmp_path / "a.tsv").read_text().splitlines()[1].split("\t")[2]
@@ -721,8 +721,8 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 9}, "format 9, this version reads 1"),
-        ({"reads": {"max_length": "long"}}, "damaged, or of another version"),
+        ({"format": 9}, "format 9, but this version of groundling reads 1"),
+        ({"reads": {"max_length": "long"}}, "damaged, or from another version of groundling"),
         ({"reads": []}, "damaged"),
         ({"form": {"is": "riddle"}}, "damaged"),
         ({"form": {"is": "classify", "labels": [1, 2]}}, "damaged"),
@@ -805,4 +805,4 @@ def test_semicolons_and_endings_in_capitals_are_read_and_told(own: Path, tmp_pat
     assert told["answered"] == 1
     notes = "; ".join(told["notes"])
     assert f"{data}: its columns are separated by semicolons" in notes
-    assert "1 image names differ from the file names only in the ending's capitals" in notes
+    assert "1 image names differ from the files only in the case of the ending" in notes

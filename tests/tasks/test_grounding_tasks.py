@@ -622,7 +622,7 @@ def test_recall_told_another_way() -> None:
         (
             "Annotations",
             xml(((7,), 1, "x", 3, 4)),
-            ": not a complete annotation with size and objects",
+            ": not a complete annotation; expected size and objects",
         ),
         (
             "Annotations",

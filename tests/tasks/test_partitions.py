@@ -85,7 +85,7 @@ def test_strata_of_vqa(tmp_path: Path) -> None:
     )
     assert "2" not in draw_partition(answers, per_stratum=9, seed=0, allow_fewer=True)
     with pytest.raises(
-        InputError, match="--stratify-by category: vqa has no such strata; there are: total"
+        InputError, match="--stratify-by category: vqa does not have these strata; there are: total"
     ):
         strata(task, folder, "category")
 

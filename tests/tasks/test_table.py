@@ -86,7 +86,7 @@ def test_an_own_file_is_read_once(tmp_path: Path) -> None:
     assert len(read(path, "train")) == 20
     assert read(path, "dev") == first
     assert table_notes(read) == [
-        "3 of 3 dev rows have texts that are in train: "
+        "3 of 3 dev rows have texts that are also in train: "
         "scores include memorisation; see --group and --dev"
     ]
 
@@ -271,7 +271,7 @@ def test_a_few_texts_that_repeat_are_on_both_sides_and_told(tmp_path: Path) -> N
     dev = task.read(path, "dev")
     assert 20 < len(dev) < 60
     assert notes(path, "q") == [
-        f"{len(dev)} of {len(dev)} dev rows have texts that are in train: "
+        f"{len(dev)} of {len(dev)} dev rows have texts that are also in train: "
         "scores include memorisation; see --group and --dev"
     ]
     before = {e.official_id for e in dev}
@@ -320,13 +320,13 @@ def test_an_overlap_with_a_dev_file_is_told(tmp_path: Path) -> None:
     held = put(tmp_path / "held.csv", table(("q", "photo", "y"), *rows))
     assert notes(path, "q", image="photo", dev=str(held)) == [
         "class 'no' is in train (200 rows), but not in dev",
-        "2 of 4 dev rows have an image that is in train: "
+        "2 of 4 dev rows have an image that is also in train: "
         "scores include memorisation; see --group and --dev",
     ]
     held = put(
         tmp_path / "held.csv", table(("q", "photo", "y"), ("photo 3: question 2?", "", "no"))
     )
-    assert "1 of 1 dev rows have texts that are in train" in notes(path, "q", dev=str(held))[1]
+    assert "1 of 1 dev rows have texts that are also in train" in notes(path, "q", dev=str(held))[1]
     with pytest.raises(InputError, match="--group photo groups the held-out rows, but with --dev"):
         own(path, "q", dev=str(held), group="photo")
 
@@ -406,7 +406,7 @@ def test_fine_tuning_on_an_own_file(tmp_path: Path, capsys: pytest.CaptureFixtur
         True,
     )
     assert result["notes"] == [
-        "6 of 6 dev rows have texts that are in train: "
+        "6 of 6 dev rows have texts that are also in train: "
         "scores include memorisation; see --group and --dev"
     ]
     assert "note: 6 of 6 dev rows" in capsys.readouterr().err

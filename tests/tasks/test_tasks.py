@@ -138,7 +138,7 @@ def test_full_swag_puts_the_gold_ending_where_its_id_says(swag: Path) -> None:
         ),
         (
             table([*SWAG_HEAD, "label"], swag_row(0, 1)) + '1,"open',
-            ", line 3: a quote opens here that is not closed",
+            ", line 3: the quote that opens here is still open",
         ),
         (table([*SWAG_HEAD, "label"]), ": contains no examples"),
     ],

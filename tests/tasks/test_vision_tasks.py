@@ -736,7 +736,7 @@ def test_e6_a_list_of_answers_that_fits_no_question_is_refused(tmp_path: Path) -
     task = resolve("tasks", Task, "vqa")
     assert len(task.with_answers_of(tmp_path).read(tmp_path, "train")) == 1
     put(path, json.dumps(["Ja", "Nein"]))
-    with pytest.raises(InputError, match=r"label2ans.json: has none of people's answers"):
+    with pytest.raises(InputError, match=r"label2ans.json: contains no human answer"):
         task.with_answers_of(tmp_path).read(tmp_path, "train")
 
 

@@ -210,7 +210,7 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
     whole = shots(place / "vcr", tmp_path / "all.json", per=3)
     told = refusal(partition=str(whole))
     assert told.endswith(
-        "takes all 21 training examples of vcr/answer, so no unlabelled example is left"
+        "contains all 21 training examples of vcr/answer, so no unlabelled example is left"
     )
     supervised = f"{__name__}:NeedsLabels"
     told = refusal(objectives=(supervised,), teacher="", teacher_images="")

@@ -321,7 +321,7 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
     assert (found["wide"].pixels == np.array([200, 30, 30])[:, None, None]).all()
     assert len(samples("wide")) == 1 and samples("wide").ids == ["t"]
     for images, message in (
-        (("wide", "deep/high"), "t has 2 images; a model that reads pixels takes one per text"),
+        (("wide", "deep/high"), "t has 2 images; a model that reads pixels reads one per text"),
         (("lost",), "1 images are missing, .* 'lost'"),
     ):
         with pytest.raises(InputError, match=message):

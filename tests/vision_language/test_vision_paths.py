@@ -563,7 +563,7 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
         ]
     )
     name = table[1].split(",")[1]
-    hint = "differ only in capitals, such as"
+    hint = "differ from a file only in case, such as"
     for photo, more in (("gone.png", ""), (name.upper(), f"1 {hint} {name.upper()[:-4]} from")):
         rows = ["question,photo,answer", *table, f"is it blue ?,{photo},no"]
         homes.put(tmp_path / "asked.csv", "\n".join(rows) + "\n")

@@ -191,7 +191,7 @@ def test_damaged_segments_are_named(place: Path, tmp_path: Path) -> None:
     content = json.loads(index.read_text())
     content["columns"]["cover"]["shape"] = [24]
     index.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"region store \(no fitting cover\)"):
+    with pytest.raises(InputError, match=r"region store \(no valid cover\)"):
         RegionStore(tmp_path / "some")
     for field, value in (("segms", None), ("segms", [[], []]), ("names", ["dog"])):
         about = json.loads((place / "vcr1images/film/0.json").read_text()) | {field: value}

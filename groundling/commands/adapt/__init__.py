@@ -108,7 +108,7 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
     for path in config.eval_text:
         if path in learned_from:
             raise InputError(
-                f"--eval-text {path}: also given as --text, so it is not held out; leave it out"
+                f"--eval-text {path}: also given as --text, so it is not held out; pass other text"
             )
     if config.cross_modal.save_joint and not (arm.needs_cross_modal or arm.wraps_encoder):
         raise InputError(

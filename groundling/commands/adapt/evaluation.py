@@ -67,7 +67,7 @@ def length_note(auc: float | None, text_layout: str) -> list[str]:
         return []
     blocks = "--text-layout blocks, or " if text_layout == "lines" else ""
     return [
-        f"MATCH can be solved from text lengths alone: AUC {auc:.2f}, chance .5; {blocks}"
+        f"MATCH can be solved from text lengths alone (AUC {auc:.2f}, chance .5); {blocks}"
         "--match-negatives length prevents this"
     ]
 
@@ -240,14 +240,12 @@ def _own_pairs(path: Path) -> tuple[list[tuple[str, str]], list[float]]:
         fields = content.split("\t")
         where = f"{path}, line {line}"
         if len(fields) != 3:
-            raise InputError(
-                f"{where}: {len(fields)} fields, expected text, tab, text, tab, number"
-            )
+            raise InputError(f"{where}: {len(fields)} fields, expected text<TAB>text<TAB>number")
         similarity = _number(fields[2])
         if not math.isfinite(similarity):
             if line == 1:
                 continue  # a header
-            raise InputError(f"{where}: {fields[2]!r}, expected a number")
+            raise InputError(f"{where}: similarity {fields[2]!r}, expected a number")
         texts.append((fields[0], fields[1]))
         numbers.append(similarity)
     return texts, numbers

@@ -100,8 +100,11 @@ of every block."""
                 "tokens; the paper reads blocks of "
                 f"{BLOCK} (--text-layout blocks)"
             )
-        paper = "" if self.max_length == BLOCK else f"; the paper's have {BLOCK}"
-        return f"{arm} reads blocks of {self.max_length} tokens, in at most {windows} CLIP windows{paper}"
+        paper = "" if self.max_length == BLOCK else f"; the paper's blocks have {BLOCK}"
+        return (
+            f"{arm} reads blocks of {self.max_length} tokens, and CLIP reads each in at most {windows} "
+            f"windows{paper}"
+        )
 
 
 def text_layout_of(
@@ -356,8 +359,8 @@ def _retention_result(retention: RetentionEvaluator | None, text: TextEncoder) -
 
 def _retain_note(weight: float, student: str) -> str:
     return (
-        f"--retain-weight {weight:g}: {student} is a sentence encoder; a loss keeps its sentence vectors close to "
-        "the original ones; --retain-weight 0 turns this off"
+        f"--retain-weight {weight:g}: {student} is a sentence encoder, so a loss keeps its sentence vectors "
+        "close to the original ones; --retain-weight 0 turns this off"
     )
 
 
@@ -387,8 +390,8 @@ def _pool_notes(config: AdaptConfig, arm: Arm, text: TextEncoder) -> list[str]:
     if config.keep_projection:
         windows = config.objective_settings.distillation.max_windows or 1
         notes.append(
-            "--keep-projection: targets are the teacher's own text embeddings, not standardised; it reads at most "
-            f"{windows} x its window of a text, and truncated tokens are counted (--max-windows)"
+            "--keep-projection: targets are the teacher's text embeddings, not standardised; of each text the "
+            f"teacher reads at most {windows} x its window (--max-windows), and truncated tokens are counted"
         )
     return notes
 
@@ -406,14 +409,14 @@ def _notes(
     if "new" in [heads.get(name) for name in heads if find_objective(name).masks_text]:
         chance = math.log(text.sizes.input_embeddings[0])
         notes.append(
-            f"masked LM: {student} has no head for it; a new head starts at a loss of about {chance:.1f}, and "
-            f"the encoder forgets while the head learns; used: {pace}; --no-masked-lm trains without, with l1 or "
-            "contrastive; --retention-pairs measures the loss"
+            f"masked LM: {student} has no head; a new one starts at a loss of about {chance:.1f}, and the encoder "
+            f"forgets while the head learns; this run uses {pace}; with l1 or contrastive, --no-masked-lm trains "
+            "without masked LM; --retention-pairs measures how much the encoder forgets"
         )
     if arm.needs_cross_modal and pace != _learning_rate_words(PUBLISHED):
         notes.append(
             f"XDBERT's paper trains with {_learning_rate_words(PUBLISHED)} (--lr 1e-4 "
-            f"--freeze-encoder-ratio 0 --head-lr 1); used: {pace}"
+            f"--freeze-encoder-ratio 0 --head-lr 1); this run uses {pace}"
         )
     return notes
 

@@ -164,9 +164,8 @@ def _check_baselines(config: FinetuneConfig) -> None:
         return
     if config.adapter_settings.adapter != "none" or is_adapter(config.model):
         raise InputError(
-            "--text-only-baseline is for models that read regions; the baseline of an "
-            "adapter is the same command without "
-            "--adapter, its settings and --teacher-images, which reads only the texts"
+            "--text-only-baseline is for models that read regions; for an adapter's baseline, run the same "
+            "command without --adapter, its settings and --teacher-images"
         )
     if not config.regions.regions or config.zero_region_features:
         raise InputError(

@@ -91,7 +91,7 @@ def read_splits(
         rest = _unlabelled(examples, labelled, task, folder)
         if not rest:
             raise InputError(
-                f"--unlabelled-per-labelled {unlabelled_per_labelled}: {partition} takes all "
+                f"--unlabelled-per-labelled {unlabelled_per_labelled}: {partition} contains all "
                 f"{len(examples)} training examples of {task.name}, "
                 "so no unlabelled example is left"
             )
@@ -109,11 +109,11 @@ def _checked(task: Task, split: str, examples: object) -> list[Example]:
     """Examples returned by a task's reader; raises InputError if they are not examples, or a class
     is not one of the task's.
     """
-    read = require_instance(examples, list, f"{task.name}: for {split!r} `read` returned")
+    read = require_instance(examples, list, f"{task.name}: `read` of split {split!r} returned")
     classes = len(task.form.labels) if isinstance(task.form, Classification) else 0
     for one in read:
         example = require_instance(
-            one, Example, f"{task.name}: for {split!r} `read` returned a list with"
+            one, Example, f"{task.name}: `read` of split {split!r} returned a list with"
         )
         label = example.label
         if classes and label is not None and label not in range(classes):

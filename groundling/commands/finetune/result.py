@@ -168,7 +168,7 @@ def constant_answer_note(task: Task, split: str, answers: EvaluationOutput) -> l
     labels = answers.labels
     if labels is None or labels.ndim > 1:
         return [note]
-    return [f"{note}, which is right in {100 * float((labels == answer).mean()):.0f} %"]
+    return [f"{note}; the right answer in {100 * float((labels == answer).mean()):.0f} %"]
 
 
 def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
@@ -243,5 +243,5 @@ def check_evaluator(task: Task, trained_on: Sequence[str], examining: Evaluation
     if examining.eval_every and task.dev[0] in trained_on:
         raise InputError(
             f"--eval-every: {task.dev[0]} is a training split (--train-splits) and not held out; "
-            "leave out one of the two flags"
+            "leave one of the two flags out"
         )

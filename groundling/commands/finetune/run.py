@@ -121,7 +121,10 @@ def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -
         return ClipFusionAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     student = load_encoder(config.model, config.model_format, config.architecture)
     if not config.architecture:
-        about = "is for a new VisualBERT: pass --architecture visualbert with a BERT as --model, or leave it out"
+        about = (
+            "applies only to a new VisualBERT; pass --architecture visualbert with a BERT as --model, "
+            "or leave it out"
+        )
         refuse_settings(embedding_flags(config.visualbert), about)
         if isinstance(student, EndToEndModel):
             return prepare_end_to_end_model(student, config.pixels)
@@ -263,7 +266,10 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
             )
         )
     run.note(
-        *(f"{one} is a training split: its scores are not on held-out data" for one in trained_on)
+        *(
+            f"{one} is a training split, so its scores are not on held-out data"
+            for one in trained_on
+        )
     )
     seeds = SeedRunner(task, config, training, run, inputs)
 

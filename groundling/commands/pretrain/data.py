@@ -109,7 +109,7 @@ def judged_texts(
         )
     examples = _within(task, folder, partition, _read(task, folder, splits))
     without = [example.id for example in examples if example.label is None]
-    raise_first([f"{name}: has no label, expected right or wrong" for name in without])
+    raise_first([f"{name}: no label, expected right or wrong" for name in without])
     return [replace(_as_text(example, tags), label=example.label) for example in examples]
 
 
@@ -426,17 +426,18 @@ def _shared_images(
             other = corpora[first[mixed[0]]]
             raise InputError(
                 f"--regions: image {mixed[0]!r} is in several stores and in both {other.file} and {each.file} "
-                f"({len(mixed):,} such images); assign the stores: --regions {other.name}=STORE {each.name}=STORE"
+                f"({len(mixed):,} such images); give each file its store: --regions {other.name}=STORE "
+                f"{each.name}=STORE"
             )
         if repeated:
             notes.append(
-                f"{len(repeated):,} images of {each.name} are in several stores and are read from the first, such as "
-                f"{repeated[0]!r}"
+                f"{len(repeated):,} images of {each.name}, such as {repeated[0]!r}, are in several stores; the first "
+                "store is used"
             )
         if shared:
             notes.append(
-                f"{len(shared):,} images of {each.name} are also in an earlier file and share its regions, "
-                f"such as {shared[0]!r}"
+                f"{len(shared):,} images of {each.name}, such as {shared[0]!r}, are also in an earlier file and share "
+                "its regions"
             )
         for image in images:
             first.setdefault(image, number)

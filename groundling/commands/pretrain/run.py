@@ -75,9 +75,7 @@ from groundling.vision_language.loading import (
 )
 from groundling.vision_language.single_stream import SingleStreamModel
 
-GUESSING_ADVICE = (
-    "train longer (--epochs, --steps); a model fine-tuned from it starts from this state"
-)
+GUESSING_ADVICE = "train longer (--epochs, --steps); fine-tuning would start from this state"
 """Advice for a model with an objective that is no better than guessing."""
 
 
@@ -358,12 +356,12 @@ def _read_labels_note(
     eval_splits = [split for split in task.dev if split in train_texts.train_splits]
     if eval_splits:
         return [
-            f"this model has read the right answers of {' and '.join(eval_splits)} of {task.name}: these splits are "
-            "not held out for models fine-tuned from it"
+            f"this model has read the right answers of {' and '.join(eval_splits)} of {task.name}, so these "
+            "splits are not held out for models fine-tuned from it"
         ]
     if train_texts.partition:
         return []
     return [
-        f"this model has read the right answers of all training examples of {task.name}, as CLIP-TD's has: "
+        f"this model has read the right answers of all training examples of {task.name}, as in CLIP-TD: "
         "few-shot fine-tuning from it is not few-shot; --task-answers any or --partition FILE avoids this"
     ]

@@ -168,7 +168,7 @@ def _read_captioned_images(
     images = found.select_images(config.skip_missing, config.images)
     images, bad = split_decodable(images, config.images, config.skip_bad)
     if len(images) < 2:
-        raise InputError(f"{config.captions}: images to search: {len(images)}; expected at least 2")
+        raise InputError(f"{config.captions}: {len(images)} images to search, expected at least 2")
     images = with_store_ids(images)
     texts = [
         replace(one, captions=join_captions(one.captions, config.captions_per_text))
@@ -305,7 +305,7 @@ def format_result(result: dict[str, Any]) -> str:
     if result["bad_images"]:
         first = result["bad_image_names"][0]
         lines.append(
-            f"skipped: {result['bad_images']:,} images do not decode, the first is {first}"
+            f"skipped: {result['bad_images']:,} images that do not decode, the first is {first}"
         )
     for side in sides:
         cut = result[side]["truncated_texts"]

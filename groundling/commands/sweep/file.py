@@ -97,9 +97,7 @@ class _SweepFile:
         rest = require_table(table, where)
         notes = read_notes(rest.pop("paper", {}), where)
         if notes and "paper" not in self.content:
-            raise InputError(
-                f"{self.path}: has notes of a paper but no [paper] table with its title"
-            )
+            raise InputError(f"{self.path}: has `paper` notes but no [paper] table with the title")
         return _TableSettings(where, rest, notes)
 
     def layers(self, table: object, heading: str) -> list[_TableSettings]:
@@ -108,7 +106,9 @@ class _SweepFile:
         values = dict(own.values)
         names = values.pop("with", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise InputError(f"{own.where}: with = {names!r}, expected a list of [with.NAME]")
+            raise InputError(
+                f"{own.where}: with = {names!r}, expected a list of names of [with.NAME] tables"
+            )
         for name in names:
             require_known(name, self.shared, f"{own.where}: with: no [with.{name}] table")
         self.used.update(names)
@@ -141,7 +141,7 @@ class _SweepFile:
         unused = [name for name in self.shared if name not in self.used]
         if unused:
             raise InputError(
-                f"{self.where(f'[with.{unused[0]}]')}: not used by the `with` of any table"
+                f"{self.where(f'[with.{unused[0]}]')}: no table's `with` names it; remove it"
             )
         sweep = Sweep(
             tuple(variants),

@@ -73,7 +73,7 @@ def fill_command_settings(defaults: CommandSettings, values: object, where: str)
 
 
 EXPECTED = (
-    '["value as printed", "section or table"], and a third text, the reason, where ours differs'
+    '["value as printed", "section or table"], and the reason as a third string where ours differs'
 )
 YES_OR_NO = {"yes": True, "no": False}
 REFERENCE = re.compile(r"\b(?:data|weights):[\w+-]+")
@@ -491,7 +491,9 @@ def check_folders(sweep: Sweep) -> None:
 def _check_inside(kind: str, name: str) -> None:
     """Raises InputError for a name whose folder would not be inside the sweep's."""
     if not slug(name).strip("."):
-        raise InputError(f"{kind}: {name!r} does not name a folder inside the sweep's; rename it")
+        raise InputError(
+            f"{kind}: {name!r} cannot name a folder inside the sweep's folder; rename it"
+        )
 
 
 def _check_joints(variants: Sequence[Variant]) -> None:

@@ -242,9 +242,8 @@ def check_notes(steps: Sequence[SweepStep], sweep: Sweep) -> None:
                 )
             if not note.reason and not agrees(note.printed, values[name], titles):
                 raise InputError(
-                    f"{note.where}: deviation without reason: {name} = "
-                    f"{format_setting(values[name], titles)} for {step.name}, "
-                    f"the paper has {note.printed} ({note.source}); use it, or add the reason as a third text"
+                    f"{note.where}: {name} = {format_setting(values[name], titles)} for {step.name}, but the paper has "
+                    f"{note.printed} ({note.source}); use the paper's value, or add the reason as a third string"
                 )
 
 

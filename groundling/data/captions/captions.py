@@ -228,7 +228,7 @@ def _shared_files(path: Path, rows: Sequence[CaptionRow]) -> list[str]:
     """
     advice = "write each image's local file name in the second column"
     if path.suffix == ".json":
-        advice = "give each image a file_name of its own, with its folder where there are several"
+        advice = "give each image its own file_name, including its folder if there are several"
     first: dict[str, CaptionRow] = {}
     faults = []
     for row in rows:
@@ -237,7 +237,7 @@ def _shared_files(path: Path, rows: Sequence[CaptionRow]) -> list[str]:
         if row.file and row.image != earlier.image:
             faults.append(
                 f"{path}, {row.place}: {row.image} and {earlier.image} ({earlier.place}) "
-                f"both mean the image file {row.file}; {advice}"
+                f"both refer to the image file {row.file}; {advice}"
             )
     return faults
 
@@ -259,7 +259,7 @@ def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[C
             names |= {numbered[1], numbered[1].rpartition("/")[2]}
     kept = [image for image in images if normalize_unicode(image.file) in names]
     if not kept:
-        raise InputError(f"{listing}: names none of the captioned images")
+        raise InputError(f"{listing}: lists none of the captioned images")
     return kept
 
 
@@ -349,7 +349,9 @@ def _outside(files: Sequence[str], folder: Path) -> str:
     leading = [file for file in files if is_outside_folder(file, folder)]
     if not leading:
         return ""
-    return f"{len(leading)} lead out of that folder, such as {leading[0]}, and are not followed; "
+    return (
+        f"{len(leading)} of them, such as {leading[0]}, are outside that folder and are not read; "
+    )
 
 
 def _in_one_spelling(file: str, folder: Path) -> str:
@@ -385,7 +387,7 @@ def _match_names(
             match_of[name] = fitting[0]
         elif len(fitting) > 1:
             faults.append(
-                f"{where}: {name} may be {fitting[0]} or {fitting[1]}; add the folder to the name"
+                f"{where}: {name} is ambiguous: {fitting[0]} or {fitting[1]}; add the folder to the name"
             )
         elif fitting:
             match_of[name] = fitting[0]
@@ -401,7 +403,7 @@ def _refuse_shared_files(place: Mapping[str, str], where: str) -> None:
         earlier = first.setdefault(file, name)
         if earlier != name:
             faults.append(
-                f"{where}: {earlier} and {name} both mean the image {file}; correct one of them"
+                f"{where}: {earlier} and {name} both refer to the image {file}; correct one of them"
             )
     raise_first(faults)
 
@@ -412,8 +414,8 @@ def _in_other_form(matches: Mapping[str, str], where: str) -> tuple[str, ...]:
     if not other:
         return ()
     return (
-        f"{where}: {len(other)} image names have another Unicode form than their files (macOS decomposes accents) "
-        f"and are treated as equal, the first is {other[0]}",
+        f"{where}: {len(other)} image names differ from their files only in Unicode form (macOS decomposes "
+        f"accents) and are accepted; the first is {other[0]}",
     )
 
 
@@ -423,8 +425,8 @@ def _with_other_ending(matches: Mapping[str, str], where: str) -> tuple[str, ...
     if not other:
         return ()
     return (
-        f"{where}: {len(other)} image names differ from their files only in capitals of the ending, and are treated as "
-        f"equal, the first is {other[0]}",
+        f"{where}: {len(other)} image names differ from their files only in the case of the ending and are accepted; "
+        f"the first is {other[0]}",
     )
 
 

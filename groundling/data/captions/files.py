@@ -112,7 +112,7 @@ class CaptionFile:
         # way.
         surrogate = SURROGATE.search(text if self.layout == PAIRS else text + image)
         if surrogate is not None:
-            message = f"{surrogate[0]!a} is half a character; write the text in UTF-8"
+            message = f"{surrogate[0]!a} is an unpaired surrogate; write the text in UTF-8"
             self.add_fault("half", f"{self.path}, {place}: {message}")
         elif text:
             self.rows.append(CaptionRow(place, image, file, text))
@@ -201,7 +201,7 @@ def _usual_layout(caption_file: CaptionFile) -> str:
     path = caption_file.path
     if path.suffix == ".tar":
         raise InputError(
-            f"{path}: shards must be unpacked; unpack it with `tar -xf` into a folder of its own"
+            f"{path}: tar shards are not read; unpack it with `tar -xf` into its own folder"
         )
     if path.is_dir():
         raise InputError(f"{path}: {_what_is_in(path)}")
@@ -217,11 +217,11 @@ def _what_is_in(folder: Path) -> str:
     below = [*folder.glob("*"), *folder.glob("annotations/*.json"), *folder.glob("*/metadata.*")]
     offered = [p.relative_to(folder).as_posix() for p in sorted(below) if _may_hold(p)]
     if len(offered) == 1:
-        return f"a folder in which {offered[0]} may hold captions; pass that file"
+        return f"a folder; pass its file {offered[0]}, which may contain captions"
     if offered:
         return f"a folder with several files; pass one of them: {', '.join(offered[:8])}"
     if any(path.suffix == ".tar" for path in below):
-        return "shards must be unpacked; unpack them with `tar -xf`, each into a folder of its own"
+        return "tar shards are not read; unpack them with `tar -xf`, each into its own folder"
     return "no captions found; expected metadata.jsonl, metadata.csv, or image files with .txt or .json beside them"
 
 
@@ -331,7 +331,7 @@ def _coco_files(caption_file: CaptionFile, images: Sequence[Any]) -> dict[int | 
             caption_file.add_fault(
                 "file",
                 f"{caption_file.path}: images[{number}] has the id {image['id']} of an earlier image with a different "
-                "`file_name`; give every image an id of its own",
+                "`file_name`; give every image its own id",
             )
     return files
 
@@ -370,8 +370,8 @@ def _conceptual(caption_file: CaptionFile, columns: CaptionColumns) -> None:
     whole = [fields for fields in fields_by_line if len(fields) > 1]
     if whole and _are_swapped([fields[1] for fields in whole], [fields[0] for fields in whole]):
         raise InputError(
-            f"{path}, line 1: {expected}, found image file<TAB>caption: are the columns swapped? exchange them, or "
-            "name them in a first line of their own, such as image<TAB>caption"
+            f"{path}, line 1: {expected}, found image file<TAB>caption: are the columns swapped? swap them back, "
+            "or add a first line that names them, such as image<TAB>caption"
         )
     # Google's file with labels has five columns; a tab inside a caption adds a column and shifts
     # the others.

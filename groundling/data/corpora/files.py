@@ -355,7 +355,7 @@ def _unpacking(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # gzip, zlib and zstandard each have their own exceptions
-        advice = "copy it again, or give it the ending of its format"
+        advice = "copy it again, or rename it with the ending of its format"
         raise InputError(f"{path}: cannot be read ({first_line(error)}); {advice}") from None
 
 
@@ -424,7 +424,7 @@ def _texts_of(path: Path) -> Iterator[str]:
         if not arrow.types.is_string(file.schema_arrow.field(column).type) and not (
             arrow.types.is_large_string(file.schema_arrow.field(column).type)
         ):
-            raise InputError(f"{path}: column {column!r} has no texts")
+            raise InputError(f"{path}: column {column!r} does not contain text")
         for batch in file.iter_batches(ROWS, columns=[column]):
             for text in batch.column(0).to_pylist():
                 empty = empty and not (text and text.strip())

@@ -175,8 +175,8 @@ def _at(folder: Path) -> Iterator[None]:
         if not Path(error.filename or folder).is_relative_to(folder.parent):
             raise
         raise InputError(
-            f"{error.filename or folder}: cannot be written or read ({error.strerror}), but tokenised texts are stored "
-            f"there; correct its permissions, or set {CACHE} to another folder (empty: none)"
+            f"{error.filename or folder}: cannot be written or read ({error.strerror}), but the token cache is "
+            f"stored there; correct its permissions, or set {CACHE} to another folder (empty: no cache)"
         ) from None
 
 

@@ -116,7 +116,9 @@ class ImageNames:
             still = image_id(line["img_fn"])
             last = still.rpartition("/")[2]
             if self.stills.setdefault(last, still) != still:
-                raise InputError(f"{where}: {still} and {self.stills[last]} end with the same name")
+                raise InputError(
+                    f"{where}: {still} and {self.stills[last]} have the same file name"
+                )
 
     def store_name(self, name: str, source: Path) -> str:
         """The id in the store of the image that a source calls `name`.
@@ -126,7 +128,7 @@ class ImageNames:
         if self.stills:
             last = STILL.sub("", name)
             if last not in self.stills:
-                raise InputError(f"no image of the jsonl files of --ids-as ends with {last}")
+                raise InputError(f"no image in the jsonl files of --ids-as is named {last}")
             return self.stills[last]
         ends_with = NUMBER.search(name)
         if ends_with is None:
@@ -134,7 +136,7 @@ class ImageNames:
         number = int(ends_with[0])
         if self.files:
             if number not in self.files:
-                raise InputError(f"no image of the json files of --ids-as has the number {number}")
+                raise InputError(f"no image in the json files of --ids-as has the number {number}")
             return self.files[number]
         subset = SUBSET.search(name) or SUBSET.search(source.name)
         if subset is None and "{subset" in self.pattern:
@@ -158,13 +160,13 @@ def import_several(
     if are_stores(paths):
         if ids or ids_as:
             raise InputError(
-                "--ids and --ids-as name images of files, and images in stores have ids; leave them out"
+                "--ids and --ids-as apply to files; images in stores already have ids; leave both flags out"
             )
         return combine_images(paths)
     rows = [Path(path).suffix in HDF5 for path in paths]
     if ids and len(ids) != sum(rows):
         raise InputError(
-            f"--ids: {len(ids)} files of ids for {sum(rows)} HDF5 files; give one for each"
+            f"--ids: {len(ids)} files of ids for {sum(rows)} HDF5 files; pass one for each"
         )
     ids_files = iter(ids)
     sources = [
@@ -175,8 +177,8 @@ def import_several(
     for path, (other, _) in zip(paths, sources, strict=True):
         if other["identity"] != facts["identity"]:
             raise InputError(
-                f"{paths[0]} is a {facts['layout']}, {path} a {other['layout']}; expected one layout, so make "
-                "a store of each"
+                f"{paths[0]} is a {facts['layout']}, {path} a {other['layout']}; expected one layout; make one "
+                "store of each"
             )
     if len(paths) > 1:
         facts = {**facts, "source": [str(path) for path in paths]}
@@ -292,7 +294,9 @@ def _item(name: str, where: str, read: Callable[[], ImageRegions]) -> Item:
         except (
             Exception
         ) as error:  # the readers of six layouts raise many exceptions for damaged bytes
-            raise InputError(f"{where}: damaged, or another layout ({first_line(error)})") from None
+            raise InputError(
+                f"{where}: damaged, or of another layout ({first_line(error)})"
+            ) from None
 
     return name, safely
 
@@ -434,7 +438,9 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 def _refuse_large(size: int) -> None:
     if size > LARGEST:
-        raise InputError(f"{size:,} bytes, expected the regions of one image, {LARGEST:,} at most")
+        raise InputError(
+            f"{size:,} bytes, expected at most {LARGEST:,} for the regions of one image"
+        )
 
 
 def _vlbert(name: str, content: bytes) -> ImageRegions:
@@ -592,7 +598,7 @@ def _names(path: Path, ids: str | None, count: int) -> list[str]:
         rows = {row: str(name) for row, name in enumerate(listing)}
         wrong = False
     else:
-        raise InputError(f"{ids}: expected a list of ids, or an object of id to row")
+        raise InputError(f"{ids}: expected a list of ids, or an object that maps ids to rows")
     if wrong or sorted(rows) != list(range(count)):
         raise InputError(f"{ids}: {len(listing)} ids, but {path} has rows for {count} images")
     return [rows[row] for row in range(count)]

@@ -193,7 +193,7 @@ class ImageSampleBuilder:
         if not folders:
             raise InputError(
                 f"{self.terms.prefix}regions: no store for the {self.dataset_noun} {name!r}; add {name}=STORE, or one "
-                "STORE for all names without their own"
+                "STORE without a name for all others"
             )
         return folders
 
@@ -221,8 +221,8 @@ class ImageSampleBuilder:
                 if image in part and part.store_of(image) is not store.store_of(image):
                     raise InputError(
                         f"--regions: image {image!r} is in {store.store_of(image).folder}, but also in "
-                        f"{part.store_of(image).folder}, the store of {name}; splits that are trained on together need "
-                        "stores without common images, or one store for all"
+                        f"{part.store_of(image).folder}, the store of {name}; give splits that are trained on "
+                        "together one common store, or stores without common images"
                     )
 
     # -- models --------------------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ class RegionDataset:
                 raise InputError(
                     f"--max-total-length {self.options.max_sequence}: {sample} has "
                     f"{len(images)} images, and only the last would lose "
-                    "regions; use --max-regions, which limits each"
+                    "regions; use --max-regions, which limits every image"
                 )
             if not images:
                 raise InputError(
@@ -233,8 +233,8 @@ class RegionDataset:
             if not self.store.in_annotated_order(image) or here != expected:
                 otherwise = f", or pass {self.no_object_tags}" if self.no_object_tags else ""
                 raise InputError(
-                    f"{sample.id}: its text names objects of {image!r} by number, but this store does not have that "
-                    f"image's {objects} annotated objects in their order; make one with `groundling regions "
+                    f"{sample.id}: its text names objects of {image!r} by number, but this store lacks the image's "
+                    f"{objects} annotated objects in their order; make a store with `groundling regions "
                     f"--boxes`{otherwise}"
                 )
 

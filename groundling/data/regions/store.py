@@ -259,7 +259,7 @@ class RegionWriter:
                 images = []
                 skipped = []
             if name in names_seen:
-                skipped.append(f"{name}: occurs again; the first one counts")
+                skipped.append(f"{name}: repeated; the first one is used")
             elif not self.is_complete(number):
                 try:
                     images.append(read())
@@ -293,8 +293,8 @@ class RegionWriter:
         reasons = [*skipped, *(reason for index in indices for reason in index.skip_reasons)]
         forms = {_form(index) for index in indices if index.ids}
         if not forms:
-            first = reasons[0] if reasons else "the source has none"
-            raise InputError(f"{self.folder}: no image is left ({first})")
+            first = reasons[0] if reasons else "the source contains none"
+            raise InputError(f"{self.folder}: no image can be stored ({first})")
         self._one_form(forms)
         left_out: dict[str, int] = {}
         for index in indices:
@@ -374,11 +374,11 @@ def _odd_regions(index: ShardIndex) -> Iterator[str]:
         column = index.columns.get(name)
         fits = column is not None and len(column.shape) == sides and column.dtype[1] == kind
         if not fits or (name == "boxes" and index.columns[name].shape != (4,)):
-            yield f"no fitting {name}"
+            yield f"no valid {name}"
             return
     column = index.columns.get("cover")
     if column is not None and (column.dtype[1:], column.shape) != ("u1", (PACKED,)):
-        yield "no fitting cover"
+        yield "no valid cover"
     if len(index.facts) != len(index.ids):
         yield "images without their sizes"
     lengths = index.lengths["boxes"]
@@ -512,7 +512,9 @@ class RegionStore:
         counts = {"images": len(self), "regions": self._shards.rows["boxes"]}
         if any(manifest_counts.get(name) != count for name, count in counts.items()):
             path = self.folder / "manifest.json"
-            faults.append(f"{path}: counts {manifest_counts}, but the shards' indices {counts}")
+            faults.append(
+                f"{path}: counts {manifest_counts}, but the shards' indices count {counts}"
+            )
         return faults
 
     def __getitem__(self, image_id: str) -> RegionRow:
@@ -566,7 +568,7 @@ class RegionStore:
         named = np.flatnonzero(stored >= 0)
         if len(named) and stored.max() >= self.classes:
             raise InputError(
-                f"{self.folder}: image {image_id!r} has class {stored.max()} of {self.classes}"
+                f"{self.folder}: image {image_id!r} has class {stored.max()}, expected less than {self.classes}"
             )
         classes[named, stored[named]] = 1
         return classes

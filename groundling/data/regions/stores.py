@@ -175,7 +175,7 @@ def combine_images(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterato
     combined = CombinedStore(stores)
     if combined.has_segmentations:
         raise InputError(
-            f"{combined.name}: contain segmentations of objects, which would be lost; "
+            f"{combined.name}: combining these stores would lose their segmentations of objects; "
             "`regions --boxes --add-detected-boxes` keeps them"
         )
     facts = {name: stores[0].manifest[name] for name in FACTS if name in stores[0].manifest}

@@ -197,10 +197,12 @@ class _ConlluSentence:
             elif match := COMMENT.fullmatch(line):
                 self.comments[match[1]] = match[2]
         if not self.words:
-            raise self._wrong(self.first, "no word after these comments")
+            raise self._wrong(self.first, "no words after these comments")
         if self.range_stop > len(self.words):
             last = self.lines[-1][0]
-            raise self._wrong(last, f"the sentence ends before word {self.range_stop} of a token")
+            raise self._wrong(
+                last, f"the sentence ends before word {self.range_stop} of a multiword token"
+            )
         self._check_tree()
         where = f"{self.path}, line {self.first}"
         comments = self.comments

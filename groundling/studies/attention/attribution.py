@@ -185,8 +185,8 @@ def choose_swap_partners(examples: Sequence[Example], seed: int) -> list[int]:
                 break
         else:
             raise InputError(
-                f"{example.id}: no other example has another text and another image to swap in; use more examples, or "
-                "--no-perturbed-inputs"
+                f"{example.id}: no example differs in both text and image, so there is nothing to swap in; use more "
+                "examples, or pass --no-perturbed-inputs"
             )
     return partners
 
@@ -250,7 +250,7 @@ class InputAblation:
         """The model's `inputs` in `result.json`; `bootstrap` over the examples."""
         outcome = self.subject.outcome
         if outcome is None:
-            return {"undefined": "the model has no head that scores how well text and image match"}
+            return {"undefined": "the model has no image-text matching head"}
         values = {condition: answers.values for condition, answers in self.answers.items()}
         own = values[OWN]
         rows = []
@@ -275,9 +275,9 @@ class InputAblation:
         shuffled, swapped = values[SHUFFLED], values.get(SWAPPED)
         if swapped is not None and np.array_equal(shuffled, swapped, equal_nan=True):
             self.notes.append(
-                f"{SHUFFLED.name} and {SWAPPED.name} are the same input to this model: images differ in their features "
-                "alone, because all have the same number of regions and equal boxes (as in a grid), or the model reads "
-                "no boxes"
+                f"{SHUFFLED.name} and {SWAPPED.name} give this model the same input: images differ only in their "
+                "features, because all have the same number of regions and equal boxes (as in a grid), or because the "
+                "model reads no boxes"
             )
         without = int((~np.isfinite(own[:, 0])).sum())
         return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}
@@ -573,10 +573,9 @@ def completeness_notes(summary: Mapping[str, Any]) -> list[str]:
     if summary["complete"] >= MIN_COMPLETE_SHARE:
         return []
     return [
-        f"integrated gradients miss more than {COMPLETE_RELATIVE:.0%} of the change, and "
-        f"more than {COMPLETE_ABSOLUTE}, in "
-        f"{1 - summary['complete']:.0%} of examples; double --ig-steps ({summary['ig_steps']}) until `complete` no "
-        "longer rises"
+        f"integrated gradients are off by more than {COMPLETE_RELATIVE:.0%} of the change, and by more than "
+        f"{COMPLETE_ABSOLUTE}, in {1 - summary['complete']:.0%} of examples; double --ig-steps "
+        f"({summary['ig_steps']}) until `complete` no longer rises"
     ]
 
 

@@ -164,9 +164,9 @@ def check_visualize(config: VisualizeConfig, out: str | Path) -> None:
             raise InputError("--text: contains only spaces; expected words")
     if config.predictions:
         if len(config.predictions) != 2:
-            raise InputError(f"--predictions: {len(config.predictions)} files, expected two")
+            raise InputError(f"--predictions: expected two files, got {len(config.predictions)}")
         others = {"--data": config.data, "--task": config.task}
-        refuse_settings(others, "--predictions already give the pairs; leave it out")
+        refuse_settings(others, "--predictions already selects the pairs; leave it out")
     if not config.data:
         refuse_settings({"--task": config.task}, "needs --data FOLDER, the folder of its files")
     if not config.task:
@@ -174,7 +174,7 @@ def check_visualize(config: VisualizeConfig, out: str | Path) -> None:
         refuse_settings(of_tasks, "needs --task, which has splits and named examples")
     if len(config.heads) > len(config.model):
         raise InputError(
-            f"--heads: {len(config.heads)} results for {len(config.model)} models; expected at most one for each model"
+            f"--heads: expected at most one result per model, got {len(config.heads)} for {len(config.model)}"
         )
 
 
@@ -402,8 +402,8 @@ def parses_of(config: SyntaxConfig) -> Path | None:
         path = Path(config.data) / GOLD_PARSES
         if not path.exists():
             raise InputError(
-                f"--parses gold: no {path}; `groundling data make-tasks` writes it for a rendered world, photographs "
-                "have no gold parses"
+                f"--parses gold: no {path}; only a rendered world has gold parses (`groundling data make-tasks` "
+                "writes them); for photographs, pass a parser or a CoNLL-U file"
             )
     if path.exists():
         return path

@@ -106,7 +106,7 @@ def write_figures(
     """
     if not formats or not set(formats) <= set(FORMATS):
         names = " ".join(formats) or "none"
-        raise InputError(f"--formats {names}: expected some of {', '.join(FORMATS)}")
+        raise InputError(f"--formats {names}: expected one or more of {', '.join(FORMATS)}")
     from matplotlib import rc_context
 
     nobody = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}

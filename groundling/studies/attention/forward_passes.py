@@ -124,7 +124,7 @@ class SampleArrays:
         """All arrays (samples, layers, ...), in the samples' order."""
         result = self.local_result()
         if result is None:
-            raise InputError("the model gave no attention map for any sample")
+            raise InputError("the model returned no attention map for any sample")
         places, rows = result
         return rows[np.argsort(places)]
 
@@ -180,7 +180,7 @@ def iterate_batches(
     Batches do not depend on the number of processes. Raises InputError if there are no samples.
     """
     if not len(samples):
-        raise InputError("no samples to analyse; the data has no example")
+        raise InputError("the data contains no examples, so there is nothing to analyse")
     device = next(model.parameters()).device
     order = np.argsort(
         samples.lengths, kind="stable"

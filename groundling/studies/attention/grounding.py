@@ -36,7 +36,7 @@ GroundingMetric = Literal["accuracy", "pointing"]
 
 
 POINTING = (
-    "regions are patches of the photo, and a head is right if its patch has its centre in a gold box (pointing): do "
+    "regions are patches of the photo, and a head is right if the centre of its patch is in a gold box (pointing): do "
     "not compare with accuracies by IoU"
 )
 """The note on results by pointing."""
@@ -515,7 +515,7 @@ class HeadLeaderboard:
     def report(self) -> dict[str, Any]:
         """All numbers: overall, by layer, type and head; raises InputError without phrases."""
         if not self.scored_phrases.any():
-            raise InputError("no phrase is left to score heads on")
+            raise InputError("no phrase is left on which a head can be scored")
         all_heads = np.ones(len(self.result.heads), bool)
         accuracies, chosen = self._accuracies(self.scored_phrases, all_heads)
         kinds = sorted({kind for own in self.kinds for kind in own})
@@ -530,7 +530,7 @@ class HeadLeaderboard:
         if not self.active.any():
             notes.append(
                 NO_ACTIVE_HEAD.format(self.min_region_share)
-                + "; --min-region-attention 0 takes all heads"
+                + "; --min-region-attention 0 includes all heads"
             )
         return {
             "measure": self.result.measure,

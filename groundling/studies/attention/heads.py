@@ -232,7 +232,7 @@ def _notes(counts: dict[str, Any]) -> list[str]:
         "cut_off": "left out: truncated with the end of a text (--max-length, or the model's limit)",
         "without_tokens": "left out: the tokenizer gives them no token",
         "split_a_word": "left out: they begin or end within a word",
-        "in_images_without_regions": "counted as wrong: in images without a region",
+        "in_images_without_regions": "counted as wrong: no region in the image",
     }
     return [
         f"{format_count(counts[name], 'phrase')} {why}"

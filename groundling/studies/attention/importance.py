@@ -259,7 +259,7 @@ class Bootstrap:
         """
         if len(set(self.images)) < 2:
             raise InputError(
-                "all examples have the same image; an interval over images needs at least 2"
+                "all examples have the same image; a confidence interval needs at least 2 images"
             )
         order = {image: number for number, image in enumerate(dict.fromkeys(self.images))}
         own = np.array([order[image] for image in self.images])
@@ -385,7 +385,9 @@ def compare_importance(first: ImportanceEstimate, second: ImportanceEstimate) ->
     """
     every = [*ATTENTION_TARGETS, "gap"]
     if len(first.uniform) != len(second.uniform):
-        raise InputError("the two models have different resamples; both need the same examples")
+        raise InputError(
+            "the two models have different bootstrap resamples; evaluate both on the same examples"
+        )
     overall = second.overall - first.overall
     names = [*every, "gap_size"]
     result: dict[str, Any] = {

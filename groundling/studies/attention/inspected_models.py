@@ -131,7 +131,7 @@ class RegionModel:
         if empty:
             names = " ".join(self.config.image_settings.regions)
             raise InputError(
-                f"{names}: {empty[0]!r} has no region, nor have {len(set(empty)) - 1} other images; make a store in "
+                f"{names}: images without a region: {len(set(empty))}, the first is {empty[0]!r}; make a store in "
                 "which every image has one, or leave these images out"
             )
         return samples
@@ -158,8 +158,8 @@ def shuffle_images(images: Sequence[str], seed: int) -> dict[str, str]:
     different = list(dict.fromkeys(images))
     if len(different) < 2:
         raise InputError(
-            f"{len(different)} image, and the control with other images needs at least 2; leave it out with "
-            "--no-shuffled-images-control or --no-perturbed-inputs"
+            f"{len(different)} image, and the control with other images needs at least 2; turn the control off "
+            "with --no-shuffled-images-control or --no-perturbed-inputs"
         )
     order = generator(seed, "partners").permutation(len(different))
     # A cyclic shift has no fixed point.
@@ -519,12 +519,13 @@ class FineTunedModalityModel:
         student = self.fitted.student
         if not isinstance(student, SingleStreamModel) or not self.fitted.description.reads.regions:
             raise InputError(
-                f"{config.model}: this model reads text alone; pass one that reads regions"
+                f"{config.model}: this model reads only text; pass one that reads regions"
             )
         shown = config.image_settings
         learned = {"--max-regions": shown.max_regions, "--no-object-tags": not config.object_tags}
         refuse_settings(
-            learned, f"{config.model} reads regions and texts as in its training; leave it out"
+            learned,
+            f"{config.model} always reads regions and texts as in its training; leave it out",
         )
         self.region_inputs = self.fitted.image_lookup(
             shown.regions, shown.images, allow_region_mismatch=shown.allow_region_mismatch
@@ -562,7 +563,7 @@ def check_labels(subject: ModalityModel, examples: Sequence[Example], data: str)
         return
     if not any(example.gold_boxes for example in examples):
         raise InputError(
-            f"{data}: examples have no labels; pass --no-perturbed-inputs --ig-examples 0, or labelled data"
+            f"{data}: the examples have no labels; pass --no-perturbed-inputs --ig-examples 0, or labelled data"
         )
 
 

@@ -159,8 +159,8 @@ class _ModalityAnalysis:
         one, other = estimates
         if not np.allclose(one.uniform[0], other.uniform[0]):
             self.notes.append(
-                "the two models have different numbers of positions for the same examples, which changes their "
-                "shares; compare their ratios to even attention"
+                "the two models have different numbers of positions for the same examples, so their shares are not "
+                "comparable; compare their ratios to even attention"
             )
         return compare_importance(one, other)
 
@@ -239,7 +239,7 @@ class _ModelAnalysis:
         if not self.importance_consumer.truncated_tokens:
             return []
         tokens = format_count(self.importance_consumer.truncated_tokens, "token")
-        return [f"truncated {tokens} of texts that did not fit (--max-length)"]
+        return [f"truncated {tokens} of texts that are too long (--max-length)"]
 
     def importance(self, bootstrap: Bootstrap) -> ImportanceEstimate:
         """Its modality importance with resamples; raises InputError if no layer covers regions."""

@@ -421,7 +421,9 @@ def write_parses(path: Path, parses: Sequence[Parse], captions: Sequence[Entitie
 def _check_parsed(matched: MatchedParses, parses: str, count: int, other_images: bool) -> None:
     """Raises InputError if no caption has a parse, or the control has no second image."""
     if not matched.parsed:
-        reasons = matched.unaligned or [f"{parses} has no sentence with their words"]
+        reasons = matched.unaligned or [
+            f"{parses} contains no sentence with the words of a caption"
+        ]
         raise InputError(f"none of the {count:,} captions has a parse; {reasons[0]}")
     images = {one.caption.image for one in matched.parsed}
     if other_images and len(images) < 2:
@@ -431,8 +433,8 @@ def _check_parsed(matched: MatchedParses, parses: str, count: int, other_images:
             else ""
         )
         raise InputError(
-            f"{parses}: all its sentences are captions of one image, {next(iter(images))}{left_out}; the "
-            "control with other images needs two (--no-shuffled-images-control leaves it out)"
+            f"{parses}: all sentences are captions of one image, {next(iter(images))}{left_out}; the control "
+            "with other images needs at least 2 (--no-shuffled-images-control turns it off)"
         )
 
 
@@ -551,7 +553,7 @@ NOTES_OF_COUNTS = {
     "cut_off": ("word", "left out: truncated with the end of a caption (--max-length)"),
     "without_tokens": ("word", "left out: no token from the tokenizer"),
     "split_a_word": ("word", "left out: begins or ends within another word"),
-    "in_images_without_regions": ("arc", "counted as wrong: in images without a region"),
+    "in_images_without_regions": ("arc", "counted as wrong: no region in the image"),
 }
 """Counts that become notes: the noun that is counted, and the reason."""
 
@@ -569,9 +571,8 @@ def _notes(
     ]
     if matched.unaligned:
         notes.append(
-            f"{format_count(len(matched.unaligned), 'sentence')} left out: other words than "
-            "the caption they name; first "
-            f"{matched.unaligned[0]}"
+            f"{format_count(len(matched.unaligned), 'sentence')} left out: the words differ from the "
+            f"caption that the sentence names; the first is {matched.unaligned[0]}"
         )
     if all(one["confidence"] is None for one in relations):
         notes.append(
@@ -583,7 +584,7 @@ def _notes(
     if not any(one["active_heads"] for one in relations):
         notes.append(
             f"no head sends more than {active:.0%} of its attention from any relation's words to regions; "
-            "--min-region-attention 0 takes all heads"
+            "--min-region-attention 0 includes all heads"
         )
     return notes
 

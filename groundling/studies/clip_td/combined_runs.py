@@ -143,7 +143,9 @@ def _splits(task: Task, members: Sequence[Path]) -> list[str]:
             splits.append(split)
         elif existing:
             absent = next(path for path in paths if path not in existing)
-            raise InputError(f"{absent}: no such file, but {existing[0]} is there")
+            raise InputError(
+                f"{absent}: no such file; expected predictions of {split} for every seed, as in {existing[0]}"
+            )
     if not splits:
         raise InputError(f"{members[0]}: no predictions of {', '.join((*task.dev, *task.test))}")
     return splits
@@ -207,7 +209,10 @@ def _same_ids(
     """Raises InputError naming the first missing or unknown example of a file."""
     absent = [name for name in names if name not in predictions]
     raise_first(
-        [f"{path}: no prediction for {name}; other data or incomplete file" for name in absent]
+        [
+            f"{path}: no prediction for {name}; the file is incomplete or of other data"
+            for name in absent
+        ]
     )
     surplus = sorted(predictions.keys() - set(names))
     raise_first([f"{path}: a prediction for {name}, which is not in the data" for name in surplus])
@@ -385,7 +390,7 @@ def _prediction(where: str, row: Mapping[str, Any]) -> ChoicePrediction:
     )
     if not has_scores or choice not in range(CHOICES):
         raise InputError(
-            f"{where}: expected 4 numbers (or 8) in 'outputs', and a 'prediction' from 0 to 3"
+            f"{where}: expected 4 or 8 numbers in 'outputs', and a 'prediction' from 0 to 3"
         )
     scores = np.array(outputs, float).reshape(CHOICES, -1)
     return ChoicePrediction(int(row["prediction"]), scores[:, -1])

@@ -84,7 +84,7 @@ def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
             flags = {f"--{flag_name(name)}": vars(config)[name]}
             refuse_settings(
                 flags,
-                f"--protocol {config.protocol} does not use it, only {' and '.join(readers)}",
+                f"--protocol {config.protocol} does not use it, only {' and '.join(readers)} does",
             )
     if config.protocol == "im":
         require_settings(config, "data shift --protocol im", "predictions")
@@ -274,7 +274,7 @@ def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
     if not config.image_settings.regions:
         require_settings(config, "zero-shot with a CLIP", "images")
     if "{answer}" not in config.prompt:
-        raise InputError(f"--prompt {config.prompt!r}: expected {{answer}} in it")
+        raise InputError(f"--prompt {config.prompt!r}: expected a prompt that contains {{answer}}")
 
 
 def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:

@@ -155,11 +155,13 @@ class WordNet:
             if version not in VERSIONS:
                 version_name = f"WordNet {version}" if version else "no version"
                 raise InputError(
-                    f"{self._path(name)}: {version_name} in its head, expected WordNet {' or '.join(VERSIONS)}"
+                    f"{self._path(name)}: {version_name} in its header, expected WordNet {' or '.join(VERSIONS)}"
                 )
         different = sorted(set(versions.values()))
         if len(different) > 1:
-            raise InputError(f"{self.folder}: files of WordNet {' and '.join(different)}")
+            raise InputError(
+                f"{self.folder}: mixes files of WordNet {' and '.join(different)}; keep one version"
+            )
         return different[0]
 
     def most_frequent(self, form: str) -> WordLemma:
@@ -206,7 +208,7 @@ class WordNet:
             offset = int(fields[-int(fields[2])])
         except (IndexError, ValueError):
             path = self._path(f"index.{FILES[pos]}")
-            raise InputError(f"{path}: the line of {lemma!r} is damaged") from None
+            raise InputError(f"{path}: the line for {lemma!r} is damaged") from None
         return self.synset(offset, pos)
 
     def synset(self, offset: int, pos: str) -> Synset:
@@ -218,7 +220,7 @@ class WordNet:
         except (IndexError, KeyError, ValueError):
             path = self._path(f"data.{FILES[pos]}")
             raise InputError(
-                f"{path}: no synset at byte {offset}; damaged, or of another version than its index"
+                f"{path}: no synset at byte {offset}; the file is damaged, or its index is of another version"
             ) from None
 
     def _synset(self, offset: int, pos: str, fields: Sequence[str]) -> Synset:

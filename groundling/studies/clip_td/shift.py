@@ -164,7 +164,7 @@ def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
         shifted = _edit(config, lines, run, wordnet)
     if not shifted.lines:
         raise InputError(
-            f"{ANSWER.file(folder, config.split)}: no item is left by --protocol {config.protocol}"
+            f"{ANSWER.file(folder, config.split)}: --protocol {config.protocol} leaves no item"
         )
     write_lines(run.folder, config.split, shifted.lines)
     write_log(run.folder / EDITS, shifted.log)

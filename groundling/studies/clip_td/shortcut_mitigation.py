@@ -233,7 +233,7 @@ def mask_by_losses(
         InputError: A line without losses, or with losses for another number of positions.
     """
     absent = [line.item.id for line in lines if line.item.id not in losses]
-    raise_first([f"no losses of {name}" for name in absent])
+    raise_first([f"no losses for {name}" for name in absent])
     out = ShiftedFile()
     for line in lines:
         new = line
@@ -270,7 +270,7 @@ def read_losses(path: Path) -> dict[str, PositionLosses]:
             if field in row:
                 of_item[part] = _four_lists(where, field, row[field])
         if not of_item:
-            raise InputError(f"{where}: neither answer_losses nor rationale_losses")
+            raise InputError(f"{where}: expected answer_losses, rationale_losses or both")
         if row["annot_id"] in out:
             repeated.append(f"{where}: repeated annot_id {row['annot_id']}")
         out[row["annot_id"]] = of_item

@@ -108,7 +108,7 @@ def assign_folds(nouns: NounAnswers, folds: int, seed: int) -> np.ndarray:
     count = len(nouns.names)
     if count < 3:
         raise InputError(
-            f"--modes linear: the data has {count} nouns of one relation, expected 3 or more; leave the mode out"
+            f"--modes linear: expected 3 or more nouns per relation, found {count}; leave the mode out"
         )
     places = np.empty(count, np.int64)
     drawn = generator(seed, "linear", "folds").permutation(count)
@@ -247,7 +247,9 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
     model does not support, and malformed data.
     """
     if not config.modes or not set(config.modes) <= MODES.keys():
-        raise InputError(f"--modes {' '.join(config.modes)}: expected some of {', '.join(MODES)}")
+        raise InputError(
+            f"--modes {' '.join(config.modes)}: expected one or more of {', '.join(MODES)}"
+        )
     if config.visual_token_clip and set(config.modes) != {"fill-mask"}:
         raise InputError(
             f"--visual-token-clip {config.visual_token_clip}: only fill-mask reads it; pass --modes fill-mask"

@@ -224,7 +224,7 @@ class _FactLine:
         repeated = earlier.prompts.keys() & fact.prompts.keys()
         if not same_options or not same_target or repeated:
             self.fail(
-                f"{fact.id} is on an earlier line with another label, other options or the same template_idx"
+                f"{fact.id} is also on an earlier line, with another label, other options or the same template_idx"
             )
 
     def fail(self, reason: str) -> NoReturn:
@@ -245,7 +245,9 @@ class _FactLine:
         if self.row.get("template_group") in MASKED_TEMPLATES:
             sentence = self._word("text")
             if sentence.count(MASK) != 1 or "template_idx" not in self.row:
-                self.fail(f"text is {sentence!r}; expected one {MASK} in it, and a template_idx")
+                self.fail(
+                    f"text is {sentence!r}; expected a sentence with one {MASK}, and a template_idx"
+                )
             prompts[str(self.row["template_idx"])] = sentence
         name = self._word("class_id")
         relation = self._word("relation", default="color")
@@ -330,7 +332,7 @@ class _FactLine:
         values = self.row[name]
         if not _are_counts(values) or len(values) != len(options) or not sum(values):
             self.fail(
-                f"{name} is {str(values)[:60]}; expected {len(options)} numbers from 0 up, not all of them 0"
+                f"{name} is {str(values)[:60]}; expected {len(options)} numbers, none below 0 and not all 0"
             )
         return np.array(values, float) / sum(values)
 
@@ -452,7 +454,7 @@ def _number(row: Mapping[str, Any], colour: str, where: str) -> float:
     value: Any = row.get(colour)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 <= value < np.inf:
-        raise InputError(f"{where}: {colour} is {value!r}; expected a number from 0 up")
+        raise InputError(f"{where}: {colour} is {value!r}; expected a number of at least 0")
     return float(value)
 
 

@@ -101,7 +101,7 @@ def make_stand_ins(
             output = folder / "made" / Path(source.path).name
             replaced[source.name] = replace(source, path=str(output))
         else:
-            raise InputError(f"{source.name}: no `kind`, which a stand-in needs; add one")
+            raise InputError(f"{source.name}: a stand-in needs a `kind`; add one")
     return replaced, notes
 
 

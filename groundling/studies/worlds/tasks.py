@@ -37,7 +37,7 @@ def question_task(name: str) -> Task:
             examples.append(
                 Example(f"{name}-{split}-{index}", row["sentence"], label=label, official_id=index)
             )
-        message = f"{path}: contains no examples; a world needs more nouns for them"
+        message = f"{path}: contains no examples; make a world with more nouns"
         require_nonempty(examples, message)
         return examples
 

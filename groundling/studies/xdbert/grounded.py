@@ -175,7 +175,7 @@ class GroundedTokens:
             )
         if table_vocabulary != vocabulary_hash(tokenizer):
             raise InputError(
-                f"{path}: counted with another tokenizer ({source}) than {tokenizer.name_or_path}"
+                f"{path}: counted with the tokenizer {source}; expected {tokenizer.name_or_path}"
             )
         return cls(table, tokenizer, threshold)
 
@@ -292,7 +292,7 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
     examples = _examples(task, config, base, other)
     seeds = [seed for seed in base.seeds if seed in other.seeds]
     if len(seeds) < 2:
-        raise InputError(f"{len(seeds)} common seeds in both run folders, expected at least 2")
+        raise InputError(f"{len(seeds)} seeds are in both run folders, expected at least 2")
     grounding = GroundedTokens.read(
         config.counts, load_tokenizer(config.tokenizer), config.threshold
     )

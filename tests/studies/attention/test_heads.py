@@ -424,7 +424,7 @@ def test_regions_without_attention_are_refused(text: TextRowEncoder) -> None:
     run_passes_here([AttentionPass(Deaf(), lambda: samples, [grounding])])
     with pytest.raises(InputError, match="no attention from text to regions"):
         grounding.result()
-    with pytest.raises(InputError, match="no samples to analyse"):
+    with pytest.raises(InputError, match="the data contains no examples"):
         run_passes_here([AttentionPass(StubAttention(), lambda: samples_of([], {}, text), [])])
 
 
@@ -725,7 +725,7 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
             ("--task", "refcoco+", "--no-include-unrelated-captions"),
             "--no-include-unrelated-captions is for Flickr30k Entities",
         ),
-        (("--max-length", "3"), "no phrase is left to score heads on"),
+        (("--max-length", "3"), "no phrase is left on which a head can be scored"),
         (("--regions", "{0}/nowhere"), "nowhere"),
         (("--data", ""), "heads needs --data"),
     ],

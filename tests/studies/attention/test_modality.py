@@ -345,7 +345,7 @@ def test_a_stranger_has_another_text_and_image() -> None:
         assert examples[other].text != example.text and examples[other].images != example.images
     swapped = swap_texts(examples, found)
     assert [one.images for one in swapped] == [one.images for one in examples]
-    with pytest.raises(InputError, match="0: no other example"):
+    with pytest.raises(InputError, match="0: no example differs"):
         choose_swap_partners(examples[:2], 0)
 
 
@@ -620,8 +620,8 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
     values = {row["given"]: row["values"] for row in told["inputs"]["rows"]}
     assert values["image shuffled"] == values["image swapped"] != values["as it is"]
     lost, same = result["notes"]
-    assert lost == "truncated 1 token of texts that did not fit (--max-length)"
-    assert "image shuffled and image swapped are the same input to this model" in same
+    assert lost == "truncated 1 token of texts that are too long (--max-length)"
+    assert "image shuffled and image swapped give this model the same input" in same
 
 
 def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_words_are_found_by_their_characters(tokens: list[str], text: str, spans
         ("1\tThey", "1 They", 4, "9 columns, expected 10 with tabs"),
         ("1\tThey", "2\tThey", 4, "ID '2', expected 1"),
         ("2-3\t", "3-2\t", 5, "ID 3-2, expected a range that begins with 2"),
-        ("2-3\t", "2-9\t", 11, "the sentence ends before word 9 of a token"),
+        ("2-3\t", "2-9\t", 11, "the sentence ends before word 9 of a multiword token"),
         ("\t4\tnsubj", "\t_\tnsubj", 4, "HEAD '_', expected a number from 0; the text may"),
         ("\t4\tnsubj", "\t9\tnsubj", 4, "HEAD 9, but the sentence has 6 words"),
         ("\t4\tnsubj", "\t1\tnsubj", 4, "word 1 depends on itself through a cycle"),
@@ -165,7 +165,7 @@ def test_words_are_found_by_their_characters(tokens: list[str], text: str, spans
         ),
         ("\tobj", "\t_", 10, "DEPREL is empty; the text may"),
         ("\tdogs\t", "\t \t", 10, "FORM is empty"),
-        ("# image", "# x = y\n\n# image", 13, "no word after these comments"),
+        ("# image", "# x = y\n\n# image", 13, "no words after these comments"),
         (
             "\n\n# image",
             "\n# image",
@@ -732,10 +732,13 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--parses", "gold"], "`groundling data make-tasks` writes it for a rendered world"),
+        (["--parses", "gold"], "only a rendered world has gold parses"),
         (["--parses", "nowhere.conllu"], "no such file or folder; expected CoNLL-U"),
         (["--parses", "{place}/data"], "no *.conllu in this folder"),
-        (["--parses", "{place}/other.conllu"], "other.conllu has no sentence with their words"),
+        (
+            ["--parses", "{place}/other.conllu"],
+            "other.conllu contains no sentence with the words of a caption",
+        ),
         (["--parses", "{place}/one.conllu"], "captions of one image, 0; the control with"),
         (
             ["--min-arcs", "7"],

@@ -306,10 +306,10 @@ OWN = {"text": "", "image": ""}
         ({"heat-maps": "0-0|1-9"}, "--heat-maps 1-9: no such head"),
         ({"layers": "7"}, "--layers 7: the model has 2 layers"),
         ({"data": "pairs.csv"}, ": is for a single pair; leave it out"),
-        ({**OWN, "data": "pairs.csv"}, "visualize needs the folder of the photos; pass --images"),
+        ({**OWN, "data": "pairs.csv"}, "visualize needs --images FOLDER"),
         (
             {**OWN, "data": "pairs.csv", "images": "photos", "max-pairs": "1"},
-            "2 pairs, and --max-pairs is 1:",
+            "2 pairs are more than --max-pairs 1;",
         ),
         ({**OWN, "data": "pairs.csv", "images": "photos", "text-column": "x"}, "no column 'x'"),
         (
@@ -319,10 +319,10 @@ OWN = {"text": "", "image": ""}
         ({**OWN, "predictions": "pairs.csv|pairs.csv", "images": "photos"}, "no column 'answer'"),
         (
             {**OWN, "predictions": "pairs.csv", "images": "photos"},
-            "--predictions: 1 files, expected two",
+            "--predictions: expected two files, got 1",
         ),
         ({"text": "  "}, "--text: contains only spaces; expected words"),
-        ({"text": "a \ud83d"}, "--text or --pair: '\\ud83d' is half a character"),
+        ({"text": "a \ud83d"}, "--text or --pair: '\\ud83d' is an unpaired surrogate"),
         ({"split": "val"}, "--split val: needs --task"),
         ({"example": "7"}, "--example 7: needs --task"),
         (
@@ -334,7 +334,7 @@ OWN = {"text": "", "image": ""}
             "--heat-maps best: pass --heads, the model's result of `groundling heads`",
         ),
         ({"per-page": "0"}, "--per-page = 0, expected at least 1"),
-        ({"heads": "store|store"}, "--heads: 2 results for 1 models"),
+        ({"heads": "store|store"}, "--heads: expected at most one result per model, got 2 for 1"),
         ({"out": "look.txt"}, "--out look.txt: expected a file name ending in .html"),
         (
             {"out": "mine.html"},
@@ -385,7 +385,7 @@ def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
     )
     with pytest.raises(
         InputError,
-        match=r"a page of 1 pairs and 1 models would have 0 MB; pass a smaller --per-page",
+        match=r"a page of 1 pairs and 1 models would be 0 MB; pass a smaller --per-page",
     ):
         made.html()
 

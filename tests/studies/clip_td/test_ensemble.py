@@ -173,7 +173,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     kept = path.read_text().splitlines(keepends=True)
     put(path, "".join(kept[:-2]))
     assert refusal(config, tmp_path / "o") == (
-        f"{path}: no prediction for val-0; other data or incomplete file (2 such)"
+        f"{path}: no prediction for val-0; the file is incomplete or of other data (2 such)"
     )
     put(path, "".join(kept) + kept[0].replace('"val-13"', '"val-77"'))
     assert refusal(config, tmp_path / "o") == (
@@ -185,7 +185,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     assert f"{path}, line 14: expected a number in 'prediction'" in refusal(config, tmp_path / "o")
     path.unlink()
     told = refusal(config, tmp_path / "o")
-    assert told.startswith(f"{path}: no such file, but ") and told.endswith("is there")
+    assert told.startswith(f"{path}: no such file; expected predictions of ")
     one = replace(config, runs=(str(a),))
     assert (
         refusal(one, tmp_path / "o") == "ensemble: 1 finished seeds in --runs, expected at least 2"

@@ -234,7 +234,7 @@ def test_damaged_losses(data: Path, tmp_path: Path) -> None:
         path = vcr_files.write(tmp_path / "losses.jsonl", rows)
         return refusal(config, tmp_path / "out", losses=str(path))
 
-    assert told(rows[:12]).endswith("losses.jsonl: no losses of val-12 (2 such)")
+    assert told(rows[:12]).endswith("losses.jsonl: no losses for val-12 (2 such)")
     nan = {**rows[0], "answer_losses": [[float("nan")], [1], [1], [1]]}
     assert "line 1: 'nan' in 'answer_losses' is not a finite number" in told([nan])
     three = {**rows[0], "answer_losses": [[1], [1], [1]]}
@@ -242,7 +242,7 @@ def test_damaged_losses(data: Path, tmp_path: Path) -> None:
     assert "line 2: repeated annot_id val-0" in told([rows[0], rows[0]])
     short = {**rows[0], "answer_losses": [[1.0]] * 4}
     assert "val-0, answer 0: 1 losses for 5 positions" in told([short, *rows[1:]])
-    assert "neither answer_losses nor rationale_losses" in told([{"annot_id": "val-0"}])
+    assert "expected answer_losses, rationale_losses or both" in told([{"annot_id": "val-0"}])
     path = str(tmp_path / "losses.jsonl")
     assert "needs either --attack" in refusal(config, tmp_path / "a")
     assert "needs either --attack" in refusal(config, tmp_path / "a", losses=path, attack="x")
@@ -451,7 +451,7 @@ def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
     place = wordnets.write(tmp_path / "corpora/wordnet")
     assert wordnet_folder(str(tmp_path)) == place
     old = wordnets.write(tmp_path / "old", version="2.1")
-    assert "data.noun: WordNet 2.1 in its head, expected WordNet 3.0 or 3.1" in told_by(old)
+    assert "data.noun: WordNet 2.1 in its header, expected WordNet 3.0 or 3.1" in told_by(old)
     put(place / "index.verb", (wordnets.write(tmp_path / "new", "3.1") / "index.verb").read_text())
     assert "files of WordNet 3.0 and 3.1" in told_by(place)
     shorter = wordnets.write(tmp_path / "short")
@@ -459,7 +459,7 @@ def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
     assert "data.noun: no synset at byte" in told_by(shorter)
     index = (shorter / "index.noun").read_text()
     put(shorter / "index.noun", index.replace("fruit n 1", "fruit n x"))
-    assert told_by(shorter).endswith("index.noun: the line of 'fruit' is damaged")
+    assert told_by(shorter).endswith("index.noun: the line for 'fruit' is damaged")
     put(shorter / "cntlist.rev", "dog 1 2 3\n")
     assert "cntlist.rev, line 1: expected a sense key" in told_by(shorter)
     (shorter / "cntlist.rev").unlink()
@@ -505,9 +505,7 @@ def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
     assert "val-4" in biased and len(biased) == 12
     assert result["after"]["items"] == 2 and result["language_biased"]["items"] == 12
     every = predictions(tmp_path / "all.jsonl", data, {})
-    assert "item is left by --protocol im" in refusal(
-        config, tmp_path / "b", predictions=str(every)
-    )
+    assert "--protocol im leaves no item" in refusal(config, tmp_path / "b", predictions=str(every))
 
 
 def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path) -> None:
@@ -643,7 +641,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     assert told == "--predictions x: --protocol sm does not use it, only im"
     vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
     told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"))
-    assert told.endswith("val.jsonl: no item is left by --protocol sm")
+    assert told.endswith("val.jsonl: --protocol sm leaves no item")
     secret = row(0)
     del secret["answer_label"]
     vcr_files.write(tmp_path / "none/test.jsonl", [secret])

@@ -170,11 +170,11 @@ def test_faults_are_one_line(config: VcrConfig, tmp_path: Path) -> None:
     told = refusal(config, tmp_path / "a")
     assert (
         told
-        == f"{path}: no prediction for vcr-rationale-val-2 (2 such); other data or incomplete file"
+        == f"{path}: no prediction for vcr-rationale-val-2 (2 such); the file is incomplete or of other data"
     )
     put(path, kept[0] + '{"id": "x", "prediction": 1, "outputs": [1, 2]}\n')
     assert refusal(config, tmp_path / "b") == (
-        f"{path}, line 2: expected 4 numbers (or 8) in 'outputs', and a 'prediction' from 0 to 3"
+        f"{path}, line 2: expected 4 or 8 numbers in 'outputs', and a 'prediction' from 0 to 3"
     )
     told = refusal(config, tmp_path / "c", answers=config.rationales, rationales=config.answers)
     assert "a run of vcr/rationale, expected one of vcr/answer" in told

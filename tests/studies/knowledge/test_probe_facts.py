@@ -157,7 +157,11 @@ def test_numbers_too_long_and_brackets_too_deep_are_one_line(tmp_path: Path) -> 
             "line 2: label is 'gray'; expected one of .*grey",
         ),
         ("m.jsonl", {"noun": "sky"}, "line 2: fields are noun; expected item, label"),
-        ("m.jsonl", coda("no mask", 3), r"line 2: text is 'no mask'; expected one \[MASK\]"),
+        (
+            "m.jsonl",
+            coda("no mask", 3),
+            r"line 2: text is 'no mask'; expected a sentence with one \[MASK\]",
+        ),
         (
             "m.jsonl",
             coda("a [MASK].", 3, label=[float("nan")] * 11),
@@ -189,7 +193,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, name: str, second: Any, expected:
 def test_coda_lines_must_agree(tmp_path: Path) -> None:
     first = coda("a [MASK].", 0)
     for second in (first, coda("b [MASK].", 1, label=[1.0] * 11)):
-        with pytest.raises(InputError, match="line 2: /m/0x is on an earlier line"):
+        with pytest.raises(InputError, match="line 2: /m/0x is also on an earlier line"):
             read_visual_facts(lines(tmp_path / "c.jsonl", first, second))
     with pytest.raises(InputError, match="no sentence with"):
         read_visual_facts(lines(tmp_path / "c.jsonl", {**first, "template_group": 0}))
@@ -436,7 +440,7 @@ def test_a_run_writes_answers_and_goes_on(
     assert json.dumps(again) == json.dumps(json.loads(json.dumps(result)))
     with pytest.raises(InputError, match="holds another run"):
         ask(replace(settings, max_length=16), tmp_path / "run")
-    with pytest.raises(InputError, match="expected some of fill-mask"):
+    with pytest.raises(InputError, match="expected one or more of fill-mask"):
         ask(replace(settings, modes=("guess",)), tmp_path / "other")
     with pytest.raises(InputError, match="needs model="):
         function_of("probe-facts")(data=settings.data, out=tmp_path / "other")

@@ -255,7 +255,7 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
         (('["48", "code", "rounder"]', "48"), "paper: batch = 48, expected"),
         (
             ('["48", "code", "rounder"]', '["48", "code"]'),
-            r'\[pretrain."captions"\].paper: deviation without reason: batch = 64 for pretrain captions, '
+            r'\[pretrain."captions"\].paper: batch = 64 for pretrain captions, but '
             r"the paper has 48 \(code\)",
         ),
         (('batch = ["64", "Sec. 4"]', 'bach = ["64", "Sec. 4"]'), "unknown key 'bach'; `finetune`"),
@@ -461,7 +461,7 @@ def test_a_miniature_runs_every_job(place: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.usefixtures("in_process")
 def test_a_kind_that_nothing_stands_in_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for change, message in (
-        ('kind = "vcr"', "data:vcr: no `kind`, which a stand-in needs"),
+        ('kind = "vcr"', "data:vcr: a stand-in needs a `kind`"),
         ('kind = "vcr"\n', "data:vcr: kind = 'vcrr'; there are: vqa, vcr"),
     ):
         new = "" if message.endswith("needs") else 'kind = "vcrr"\n'

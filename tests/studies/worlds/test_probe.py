@@ -197,12 +197,12 @@ def swap(old: str, new: str) -> Callable[[str], str]:
         (swap("|dev|", "|test|"), r"no noun of split dev"),
         (
             swap("blue", "red"),
-            r"column 'colour' cannot be probed, all train nouns have the same value",
+            r"column 'colour' cannot be probed: all train nouns have the same value",
         ),
         (swap("|sentence", "|text"), r"line 1: no column 'sentence'"),
         (
             swap("|colour", "|split"),
-            r"no attribute; expected a further column besides noun, split, sentence",
+            r"no attribute; expected at least one column besides noun, split, sentence",
         ),
     ],
 )

@@ -84,7 +84,7 @@ def test_grounded_from_captions_to_the_figure(
         (("--base base", "--base absent"), "--base absent: no such folder"),
         (("--counts counts.json", "--counts glue/RTE/dev.tsv"), "not valid JSON"),
         (("--tokenizer student", ""), "grounded needs --tokenizer"),
-        (("--other other", "--other one"), "1 common seeds in both"),
+        (("--other other", "--other one"), "1 seeds are in both"),
     ],
 )
 def test_grounded_names_what_does_not_fit(

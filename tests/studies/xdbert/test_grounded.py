@@ -147,7 +147,7 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
     assert GroundedTokens.read(tmp_path / "counts.json", tokens(), 1).ratio(
         "a dog, cat dogs"
     ) == pytest.approx(2 / 4)
-    with pytest.raises(InputError, match=r"counts.json: counted with another tokenizer"):
+    with pytest.raises(InputError, match=r"counts.json: counted with the tokenizer"):
         GroundedTokens.read(tmp_path / "counts.json", words())
     for number, content in enumerate(
         (

@@ -158,8 +158,8 @@ def cut_patches(pixels: np.ndarray, side: int, visible: np.ndarray | None = None
     high, wide = height // side, width // side
     if not high or not wide:
         raise InputError(
-            f"the image processor leaves {width} x {height} pixels of the photo, and a patch has {side} x {side}; "
-            "pass a photo that is less narrow"
+            f"the image processor reduces the photo to {width} x {height} pixels, less than one patch of "
+            f"{side} x {side}; pass a photo that is less narrow"
         )
     cut = pixels[:, : high * side, : wide * side].reshape(3, high, side, wide, side)
     features = cut.transpose(1, 3, 0, 2, 4).reshape(high * wide, -1)

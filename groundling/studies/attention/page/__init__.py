@@ -141,8 +141,8 @@ class AttentionPage:
         text = page_of(__package__, "visualize", self.title, {}, content)
         if len(text) > MAX_PAGE_CHARACTERS:
             raise InputError(
-                f"a page of {len(shown)} pairs and {len(self.models)} models would have {len(text) / 2**20:.0f} MB; "
-                "pass a smaller --per-page, or fewer --layers"
+                f"a page of {len(shown)} pairs and {len(self.models)} models would be {len(text) / 2**20:.0f} MB; "
+                "pass a smaller --per-page or fewer --layers"
             )
         return text
 

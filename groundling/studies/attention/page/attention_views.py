@@ -273,8 +273,8 @@ class _WordBoxMapCollector:
         some = f"pass --layers with at most {fit} of them" if fit else "a single layer is too large"
         box_count = f"{len(self.boxes.boxes)} {'patches' if self.boxes.are_patches else 'boxes'}"
         raise InputError(
-            f"attention among {box_count} in these layers would make a page of more than "
-            f"{MAX_PAGE_CHARACTERS >> 20} MB; {some}"
+            f"the page would exceed {MAX_PAGE_CHARACTERS >> 20} MB, with attention among {box_count} in "
+            f"these layers; {some}"
         )
 
     def _layer(self, name: str, number: int, heads: int) -> LayerView:

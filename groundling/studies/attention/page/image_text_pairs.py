@@ -103,7 +103,7 @@ def select_pairs(config: VisualizeConfig) -> PairSelection:
         selected_pairs = selected_pairs[: config.limit]
     if len(selected_pairs) > config.max_pairs:
         raise InputError(
-            f"{len(selected_pairs):,} pairs, and --max-pairs is {config.max_pairs:,}: pass --limit N "
+            f"{len(selected_pairs):,} pairs are more than --max-pairs {config.max_pairs:,}; pass --limit N "
             "for the first N, or a larger --max-pairs "
             f"for more pages (of {config.per_page} pairs each, --per-page)"
         )
@@ -129,7 +129,7 @@ def _photos(images: str) -> Callable[[str, str], Path]:
     photo, or several.
     """
     if not images:
-        raise InputError("visualize needs the folder of the photos; pass --images FOLDER")
+        raise InputError("visualize needs --images FOLDER, the folder of the photos")
     files = files_below(Path(images))
 
     def find(name: str, where: str) -> Path:
@@ -286,7 +286,7 @@ def _changed_pairs(
     counts = {kind: len(pairs) for kind, pairs in found.items()}
     if not found[BECAME_RIGHT] and not found[BECAME_WRONG]:
         raise InputError(
-            f"{first} and {second}: no answer became right or wrong, so there is nothing to show"
+            f"{first} and {second}: no answer is right in one file and wrong in the other, so there is nothing to show"
         )
     most = limit or None
     return [*found[BECAME_RIGHT][:most], *found[BECAME_WRONG][:most]], counts
@@ -297,4 +297,6 @@ def _answer(cells: Mapping[str, Any], where: str) -> str:
     for name in ("predicted_answer", "answer"):
         if name in cells:
             return str(cells[name]).strip()
-    raise InputError(f"{where}: no column 'answer', as `groundling predict` writes it")
+    raise InputError(
+        f"{where}: no column 'answer'; expected a file that `groundling predict` wrote"
+    )

@@ -151,7 +151,7 @@ class InspectedModel:
         known = start.backbone if facts else self._backbone_of_files()
         if not self.backbone and not known and self._features:
             raise InputError(
-                f"--model {self.name}: does not record the image encoder of its training regions; pass --backbone, too"
+                f"--model {self.name}: does not record the image encoder of its training regions; also pass --backbone"
             )
         backbone = self.backbone or known or start.backbone
         detector = self.detector or start.detector
@@ -185,7 +185,7 @@ class InspectedModel:
             holding_stores = [store.folder for store in self.stores if image in store]
             # The photo itself was read before, so a fault in a store means that it is of another image.
             where = (
-                f" in {holding_stores[0]}; make the store again, or leave --regions out"
+                f" in {holding_stores[0]}; make the store again or leave --regions out"
                 if holding_stores
                 else ""
             )
@@ -238,7 +238,7 @@ class InspectedModel:
         elif photo is not None:
             notes.append("This model reads the text only.")
         elif isinstance(self.student, PatchReader) and self.student.needs_photo:
-            raise InputError(f"--model {self.name}: this model reads photos; pass --image, too")
+            raise InputError(f"--model {self.name}: this model reads photos; also pass --image")
         else:
             example = replace(example, images=())
         (sample,) = self._samples(example, sources).get([0], ())
@@ -351,7 +351,7 @@ def match_answer(
     match = load_match_head(student, folder, device)
     if match is None:
         return ModelAnswer(
-            "No answer: this model is not fine-tuned, and has no head that tells whether image and text match"
+            "No answer: this model is not fine-tuned, and has no image-text matching head"
         )
     batch = collate([sample]).to(device)
     with torch.no_grad():
