@@ -33,6 +33,7 @@ def adapt(
     masked_lm: bool = True,
     text_layout: Literal["auto", "lines", "blocks"] = "auto",
     max_length: int = 0,
+    dropout: float = 0.0,
     limit: int = 0,
     eval_text: Texts = (),
     eval_every: float = 0.0,

@@ -256,6 +256,18 @@ class TextEncoder(Encoder):
             pool_states=pool,
         )
 
+    def set_dropout(self, probability: float) -> None:
+        """Set the probability of every dropout layer; the configuration, and so the export, stays as it is.
+
+        Raises InputError for an encoder without dropout layers.
+        """
+        layers = [module for module in self.encoder.modules() if isinstance(module, nn.Dropout)]
+        if not layers:
+            family = self.encoder.config.model_type
+            raise InputError(f"--dropout {probability:g}: a {family} model has no dropout layers")
+        for layer in layers:
+            layer.p = probability
+
     def return_layers(self) -> None:
         """From now on, outputs include `layers` and `encode_again`."""
         self.has_layer_outputs = True

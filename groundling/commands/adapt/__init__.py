@@ -20,6 +20,7 @@ from groundling.settings.fields import (
     InputKind,
     Settings,
     at_least,
+    between,
     require_settings,
     unnested,
 )
@@ -62,6 +63,9 @@ lengths, else lines."""
     max_length: Annotated[int, at_least(0)] = 0
     """Maximum tokens per text for the student; longer texts are split. 0: 128 (blocks: 512), but \
 at most the student's maximum."""
+    dropout: Annotated[float, between(0, 1)] = 0.0
+    """Dropout probability of the student's hidden states in this run; its configuration does not \
+change. 0: as its configuration says. simcse and mcse need some."""
     limit: Annotated[int, at_least(0)] = 0
     """Maximum number of texts, evenly spaced; 0: all."""
     eval_text: Annotated[tuple[str, ...], InputKind.PATH] = ()

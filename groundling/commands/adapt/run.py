@@ -134,6 +134,8 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
     )
     pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
     text = load_text_encoder(config.student)
+    if config.dropout:
+        text.set_dropout(config.dropout)
     settings = config.objective_settings
     pool = settings.distillation.pooling
     retention = (

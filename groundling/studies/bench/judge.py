@@ -200,7 +200,7 @@ def _sentence(one: MethodVerdict, methods: int) -> str:
     if worlds < MIN_WORLDS:
         return (
             f"{one.method}: no verdict over worlds is possible with {worlds} of them, it takes {MIN_WORLDS}; visual "
-            f"attributes beyond its {both}.{remarks}"
+            f"attributes minus those of its {both}.{remarks}"
         )
     corrected = f"p = {one.holm:.2g} after Holm over {methods} method{'s' if methods > 1 else ''}"
     if any(remark.startswith("leak") for remark in one.remarks):
