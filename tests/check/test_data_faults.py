@@ -154,7 +154,7 @@ def test_a_still_or_a_listed_image_stays_in_its_folder(tmp_path: Path) -> None:
     one = Example("a", "", images=("../../secret",), object_names=("person",), official_id="val-0")
     assert "val-0: img_fn '../../secret' points outside" in refusal(objects_of, tmp_path, one)
     path = put(tmp_path / "train.txt", "1000\n../2000\n")
-    assert f"{path}, line 2: '../2000' leads out" in refusal(read_image_ids, tmp_path, "train")
+    assert f"{path}, line 2: '../2000' points outside" in refusal(read_image_ids, tmp_path, "train")
 
 
 def test_an_index_of_weights_names_files_of_its_own_folder(tmp_path: Path) -> None:

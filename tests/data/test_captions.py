@@ -85,7 +85,7 @@ def test_flickr8k(end: str, tmp_path: Path) -> None:
         tmp_path / "Flickr_8k.trainImages.txt", f"1001773457_577c3a7d70.jpg{end}other.jpg{end}"
     )
     assert keep_listed([first, second], listing) == [second]
-    with pytest.raises(InputError, match="names none of"):
+    with pytest.raises(InputError, match="lists none of"):
         keep_listed([first], listing)
 
 

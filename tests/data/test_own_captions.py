@@ -229,7 +229,7 @@ def test_every_layout_is_read_by_the_command_and_found_by_the_check(
     # Whatever it says of what it read, the check has said, too.
     for note in result.get("notes", []):
         assert any(note in line for line in report.lines)
-    assert (make is other_form) == ("another Unicode form" in capsys.readouterr().err)
+    assert (make is other_form) == ("only in Unicode form" in capsys.readouterr().err)
 
 
 def edited(
@@ -555,7 +555,7 @@ def test_folders_that_are_no_captions(names: list[str], message: str, tmp_path: 
         put(tmp_path / name, "x")
     with pytest.raises(InputError, match=message):
         read_captions(tmp_path)
-    with pytest.raises(InputError, match=r"00000.tar: shards must be unpacked"):
+    with pytest.raises(InputError, match=r"00000.tar: tar shards are not read"):
         read_captions(put(tmp_path / "00000.tar", "x"))
 
 
@@ -606,7 +606,7 @@ def test_a_photo_that_lies_in_two_folders_is_one_photo(tmp_path: Path) -> None:
     found = find_images([CaptionedImage("2", "2.jpg", ("a dog",))], tmp_path)
     assert [image.file for image in found.images] == ["a/2.jpg"]
     put(tmp_path / "b/2.jpg", whole + b"x")
-    with pytest.raises(InputError, match=r"2.jpg may be a/2.jpg or b/2.jpg; add the folder"):
+    with pytest.raises(InputError, match=r"2.jpg is ambiguous: a/2.jpg or b/2.jpg; add the folder"):
         find_images([CaptionedImage("2", "2.jpg", ("a dog",))], tmp_path)
 
 

@@ -37,7 +37,7 @@ def test_e1_e15_data_check_reads_pictures_as_commands_do(tmp_path: Path) -> None
     (tmp_path / "x.tiff").rename(tmp_path / "x.jpg")
     homes.picture(tmp_path / "fine.jpg")
     assert "x.jpg: does not decode" in check(tmp_path).problems[0]
-    with pytest.raises(InputError, match="its pixels are fractions"):
+    with pytest.raises(InputError, match="its pixels are floating-point numbers"):
         read_image(tmp_path / "x.jpg")
 
 

@@ -555,7 +555,7 @@ def test_a_store_with_such_values_is_not_called_clean(tmp_path):  # E5
     assert RegionStore(folder).faults() == [
         f"{folder}/classes-00000.npy: image 'b': a value is outside -1..1"
     ]
-    with pytest.raises(InputError, match="image 'b' has class 2 of 2"):
+    with pytest.raises(InputError, match="image 'b' has class 2, expected less than 2"):
         RegionStore(folder)["b"]
 
 

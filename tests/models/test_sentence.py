@@ -482,7 +482,7 @@ def test_pairs_are_sts_b_or_ones_own(tmp_path: Path) -> None:
     ("content", "complaint"),
     [
         ("a\tb\n", "line 1: 2 fields, expected text<TAB>text<TAB>number"),
-        ("a\tb\t1\nc\td\thigh\n", "line 2: 'high', expected a number"),
+        ("a\tb\t1\nc\td\thigh\n", "line 2: similarity 'high', expected a number"),
         ("a\tb\t1\nc\td\t2\n", "2 pairs with 2 different similarities"),
         ("a\tb\t1\nc\td\t1\nc\td\t1\n", "3 pairs with 1 different"),
     ],

@@ -410,7 +410,7 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
     model = load(own / "run/seed-1", device="cpu")
     photo = own / "photos/trip/0.png"
     calls: list[tuple[str, Callable[[Any], object]]] = [
-        ("there are no texts", lambda ask: ask([], image=[])),
+        ("the list of texts is empty", lambda ask: ask([], image=[])),
         (
             "text 1: expected a text, got NoneType",
             lambda ask: ask(["is it", None], image=[photo] * 2),
@@ -432,7 +432,7 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
         with pytest.raises(InputError) as caught:
             call(model.predict)
         assert message in str(caught.value)
-    with pytest.raises(InputError, match="there are no texts"):
+    with pytest.raises(InputError, match="the list of texts is empty"):
         model.encode([])
     with pytest.raises(InputError, match="pass regions=STORE, or images=FOLDER to detect"):
         model.evaluate(own / "train.csv")
@@ -541,7 +541,7 @@ def test_no_column_and_no_row_of_the_data_is_lost(own: Path, tmp_path: Path) -> 
     assert len(lines) == 3
     assert lines[1].startswith("what is it\ttrip/0.png\ta\tb\t")
     half = put(tmp_path / "half.jsonl", '{"question": "a \\ud800", "photo": "trip/0.png"}\n')
-    with pytest.raises(InputError, match=r"line 1: '\\ud800' is half a character"):
+    with pytest.raises(InputError, match=r"line 1: '\\ud800' is an unpaired surrogate"):
         predict(config_of(**{**settings, "data": str(half)}), tmp_path / "no.jsonl")
 
 
@@ -686,7 +686,9 @@ def test_a_row_is_answered_from_the_very_photo_that_it_names(own: Path, tmp_path
     file = put(tmp_path / "new.csv", table(("question", "photo"), *(("what", n) for n in names)))
     settings = {"model": str(own / "run"), "data": str(file), "images": str(photos)}
     settings |= {"backbone": str(own / "vit")}
-    with pytest.raises(InputError, match=r"line 4: trip/1.png: .*photos has 1.JPG instead"):
+    with pytest.raises(
+        InputError, match=r"line 4: trip/1.png: no such file; .*photos contains 1.JPG"
+    ):
         predict(config_of(**settings), tmp_path / "no.csv")
     told = predict(config_of(**settings, skip_bad=True), tmp_path / "some.csv")
     assert [bool(row["answer"]) for row in rows(tmp_path / "some.csv")] == [0, 0, 0, 1, 1]

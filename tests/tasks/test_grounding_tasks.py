@@ -226,10 +226,13 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
     [
         (
             {"question": ["Is", [4], "?"]},
-            "line 2: '[4]'; expected words, and lists of object numbers from 0 to 3",
+            "line 2: token '[4]'; expected words, and lists of object numbers from 0 to 3",
         ),
-        ({"rationale_choices": [["a"], ["b"], ["c"], [[-1]]]}, "line 2: '[-1]'; expected words"),
-        ({"question": "Why?"}, "line 2: 'Why?'; expected words"),
+        (
+            {"rationale_choices": [["a"], ["b"], ["c"], [[-1]]]},
+            "line 2: token '[-1]'; expected words",
+        ),
+        ({"question": "Why?"}, "line 2: token 'Why?'; expected words"),
         ({"answer_choices": [["a"]] * 3}, "line 2: 3 answers and 4 rationales, expected 4 and 4"),
         ({"answer_label": 4}, "line 2: label '4' is not one of 0, 1, 2, 3"),
         ({"annot_id": "val-0"}, "line 2: repeated annot_id val-0"),
@@ -458,7 +461,7 @@ def test_faults_of_refcoco(referred: Path) -> None:
     path.write_bytes(pickle.dumps([REFS[0], REFS[3] | {"image_id": 0}], 2))
     assert (
         refusal(read_expressions, referred, "val")
-        == f"{path}, refs[1]: annotation 103 of image 1, not 0"
+        == f"{path}, refs[1]: annotation 103 belongs to image 1, not 0"
     )
     path.write_bytes(whole)
     for box in ([35, 2, 10, 20], [-3, 2, 10, 20], [3, 2, 0, 20], [3, 2, 10, -1]):
@@ -597,17 +600,17 @@ def test_recall_told_another_way() -> None:
         (
             "Sentences",
             LINES[0] + "\n[/EN#7/people A man and",
-            ", line 2: '[/EN#7/people A man and' is not closed",
+            ", line 2: the phrase '[/EN#7/people A man and' is not closed",
         ),
         (
             "Sentences",
             "[/EN#7/people A [/EN#8/other man] b]",
-            ", line 1: '[/EN#7/people A man b]' is not closed",
+            ", line 1: the phrase '[/EN#7/people A man b]' is not closed",
         ),
         (
             "Sentences",
             "see [/EN#7/people ]",
-            ", line 1: '[/EN#7/people ]' is not closed or has no words",
+            ", line 1: the phrase '[/EN#7/people ]' is not closed or has no words",
         ),
         (
             "Annotations",

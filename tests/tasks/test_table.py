@@ -501,7 +501,7 @@ def own_of(path: Path, labels: list[str]) -> Any:
 def test_classes_that_are_spelt_alike_are_told(tmp_path: Path) -> None:
     def told(labels: list[str]) -> list[str]:
         task = own_of(tmp_path / "own.csv", labels * 8)
-        return [note for note in table_notes(task.read) if "but are separate" in note]
+        return [note for note in table_notes(task.read) if "count as separate" in note]
 
     assert told(["yes", "no"]) == []
     (capitals,) = told(["Yes", "yes", "no"])

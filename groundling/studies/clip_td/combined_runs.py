@@ -374,7 +374,8 @@ def _predictions(path: Path, examples: list[Example]) -> ChoicePredictions:
         agreement.check(where, row, predictions[official].choice)
     absent = [example.id for example in examples if example.official_id not in predictions]
     raise_first(
-        [f"{path}: no prediction for {name}" for name in absent], "; other data or incomplete file"
+        [f"{path}: no prediction for {name}" for name in absent],
+        "; the file is incomplete or of other data",
     )
     return {example.official_id: predictions[example.official_id] for example in examples}
 

@@ -301,7 +301,7 @@ OWN = {"text": "", "image": ""}
         ),
         (
             {"regions": "", "grid": "2"},
-            "does not record the image encoder of its training regions; pass --backbone",
+            "does not record the image encoder of its training regions; also pass --backbone",
         ),
         ({"heat-maps": "0-0|1-9"}, "--heat-maps 1-9: no such head"),
         ({"layers": "7"}, "--layers 7: the model has 2 layers"),

@@ -638,7 +638,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
     assert refusal(config, tmp_path / "a", data="") == "data shift needs --data"
     told = refusal(config, tmp_path / "a", predictions="x")
-    assert told == "--predictions x: --protocol sm does not use it, only im"
+    assert told == "--predictions x: --protocol sm does not use it, only im does"
     vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
     told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"))
     assert told.endswith("val.jsonl: --protocol sm leaves no item")
