@@ -357,7 +357,7 @@ def test_faults_of_flickr30k_entities(data: Path) -> None:
     starts = {
         f"Annotations/{listed[0]}.xml: box [": "is empty or outside",
         f"Sentences/{listed[2]}.txt: no such file": "",
-        f"Sentences/{listed[3]}.txt, line 1: '[/EN#1": "is the file complete?",
+        f"Sentences/{listed[3]}.txt, line 1: the phrase '[/EN#1": "is the file complete?",
         f"val.txt, image {listed[4]}: expected only once": "",
     }
     for line, (start, part) in zip(report.problems, starts.items(), strict=True):
