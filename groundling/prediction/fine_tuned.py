@@ -38,7 +38,7 @@ from groundling.prediction.inputs import (
     ImageLookup,
     InputColumns,
     InputRow,
-    PredictionInput,
+    ModelInput,
     PythonInput,
     example_row,
     input_example,
@@ -376,7 +376,7 @@ class FineTunedModel(LoadedModel):
         for number, one in enumerate(inputs):
             ids = one.ids(bool(regions))
             photos |= dict(zip(ids, one.pictures, strict=True))
-            question = PredictionInput(one.text, one.pair, one.choices, ids)
+            question = ModelInput(one.text, one.pair, one.choices, ids)
             try:
                 examples[number] = input_example(
                     str(number), question, self.form, self.description.reads, self.reads_images

@@ -29,7 +29,7 @@ from groundling.data.tables import (
 )
 from groundling.models.adapters import ClipFusionAdapter
 from groundling.models.formats import Encoder
-from groundling.prediction.model_description import InputSpec, ModelDescription
+from groundling.prediction.model_description import InputPreprocessing, ModelDescription
 from groundling.vision.extract import RegionFinder
 from groundling.vision_language.end_to_end import EndToEndModel
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -192,7 +192,7 @@ def split_columns(columns: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class PredictionInput:
+class ModelInput:
     """One input of a model."""
 
     text: str
@@ -285,9 +285,9 @@ def _pictures(image: ImageFiles, name: str) -> tuple[ImageInput, ...]:
 
 def input_example(
     name: str,
-    prediction_input: PredictionInput,
+    prediction_input: ModelInput,
     form: OutputType,
-    spec: InputSpec,
+    spec: InputPreprocessing,
     reads_images: bool,
 ) -> Example:
     """Build an unlabelled example from an input.
@@ -335,7 +335,11 @@ class InputRow:
 
 
 def read_input_rows(
-    path: Path, columns: InputColumns, form: OutputType, spec: InputSpec, images: ImageLookup
+    path: Path,
+    columns: InputColumns,
+    form: OutputType,
+    spec: InputPreprocessing,
+    images: ImageLookup,
 ) -> tuple[list[str], list[InputRow]]:
     """Column names of a file, and an `InputRow` for each row, in order.
 
@@ -353,7 +357,7 @@ def read_input_rows(
                 images.id_of(file) for file in row_texts(cells, split_columns(columns.image))
             ]
             choices = row_texts(cells, split_columns(columns.choices))
-            row_input = PredictionInput(first, second[0] if second else None, choices, image_ids)
+            row_input = ModelInput(first, second[0] if second else None, choices, image_ids)
             example = input_example(
                 f"{path.stem}-{number}", row_input, form, spec, images.reads_images
             )

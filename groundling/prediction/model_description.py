@@ -39,7 +39,7 @@ FORMS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class InputSpec:
+class InputPreprocessing:
     """How examples become model inputs."""
 
     max_length: int = 128
@@ -84,7 +84,7 @@ class ModelDescription:
     """Name of the head, see `groundling.vision_language.loading.make_task_head`."""
     loss: str = ""
     """Loss that replaces the head's default; it may decide how scores become predictions."""
-    reads: InputSpec = field(default_factory=InputSpec)
+    reads: InputPreprocessing = field(default_factory=InputPreprocessing)
     ready: bool = True
     """Whether the model was prepared for the task's texts as in its architecture's paper."""
     own: TableTaskSettings | None = None
@@ -157,7 +157,7 @@ def _parsed(content: Mapping[str, Any]) -> ModelDescription:
         if name not in values:
             raise KeyError(name)
     values["form"] = None if values["form"] is None else _form(values["form"])
-    values["reads"] = _checked(InputSpec, values["reads"])
+    values["reads"] = _checked(InputPreprocessing, values["reads"])
     values["own"] = None if values["own"] is None else _checked(TableTaskSettings, values["own"])
     description = ModelDescription(**values)
     _check_types(

@@ -178,7 +178,7 @@ def _quiet_writer() -> Iterator[None]:
         threading.excepthook = before
 
 
-class _StepCounts(NamedTuple):
+class _OptimizerStepCounts(NamedTuple):
     """Counts over a whole optimizer step, over all micro-batches and processes."""
 
     terms: dict[str, Tensor]
@@ -305,7 +305,9 @@ class _TrainingLoop:
             )
         ]
 
-    def _counts(self, active: Sequence[Objective], batches: Sequence[Batch]) -> _StepCounts:
+    def _counts(
+        self, active: Sequence[Objective], batches: Sequence[Batch]
+    ) -> _OptimizerStepCounts:
         """Counts over all micro-batches and processes; adds truncated tokens and regions to the run's totals.
 
         Reads the batches in host memory, without synchronising with the GPU.
@@ -320,7 +322,7 @@ class _TrainingLoop:
         summed = totals[2:].unbind()
         names = [objective.name for objective in active]
         heads = dict(zip(names, summed, strict=False))
-        return _StepCounts(dict(zip(counts, summed[len(names) :], strict=True)), heads)
+        return _OptimizerStepCounts(dict(zip(counts, summed[len(names) :], strict=True)), heads)
 
     def _sum_over_processes(self, numbers: Sequence[int]) -> Tensor:
         """Integers (n,) summed over processes: on the device for several processes, in host memory for one."""
@@ -336,7 +338,7 @@ class _TrainingLoop:
         number: int,
         batch: Batch,
         active: Sequence[Objective],
-        counts: _StepCounts,
+        counts: _OptimizerStepCounts,
     ) -> Terms:
         """Run the training step of one micro-batch; returns its summed terms."""
         names = [objective.name for objective in active]

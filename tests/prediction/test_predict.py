@@ -51,7 +51,7 @@ from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction import Prediction, load
 from groundling.prediction.model_description import (
     FILE,
-    InputSpec,
+    InputPreprocessing,
     ModelDescription,
     read_description,
 )
@@ -223,7 +223,9 @@ def test_every_task_is_answered_and_scored(
     data = data_of(world, name)
     task = TASKS[name].with_answers_of(data)
     sees = data.name in VISION.values()
-    reads = InputSpec(max_length=48, images=2 if name == "nlvr2" else int(sees), regions=sees)
+    reads = InputPreprocessing(
+        max_length=48, images=2 if name == "nlvr2" else int(sees), regions=sees
+    )
     about = ModelDescription(task=name, form=task.form, head=PLAIN, reads=reads)
     exported = world / ("uniter" if sees else "bert")
     model = saved(tmp_path / "model", exported, students[sees], about)
@@ -452,14 +454,16 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
     torch.manual_seed(2)
     adapter = ClipFusionAdapter(load_adapter_backbone(str(clip)), AdapterSettings("mlp", 3))
     adapter.export(tmp_path / "mlp")
-    about = ModelDescription("table/own", form, head=ADAPTER, own=columns, reads=InputSpec(16, 1))
+    about = ModelDescription(
+        "table/own", form, head=ADAPTER, own=columns, reads=InputPreprocessing(16, 1)
+    )
     models = {"adapter": saved(tmp_path / "adapter", tmp_path / "mlp", adapter, about)}
     looking = make_end_to_end_model(
         toys.bert(len(homes.words())), homes.words(), resnet(tmp_path / "cnn"), 32
     )
     looking.export(tmp_path / "vlbert")
     facts = {"made_with": {"grid": 2, "backbone": str(own / "vit")}}
-    about = replace(about, head=PLAIN, reads=InputSpec(16, 1, regions=True), regions=facts)
+    about = replace(about, head=PLAIN, reads=InputPreprocessing(16, 1, regions=True), regions=facts)
     models["pixels"] = saved(tmp_path / "pixels", tmp_path / "vlbert", looking, about)
     photos = {"images": str(own / "photos"), "data": str(own / "new.csv")}
     found = {}

@@ -63,7 +63,11 @@ from groundling.objectives import (
     unused_settings_note,
 )
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.prediction.model_description import InputSpec, ModelDescription, region_facts
+from groundling.prediction.model_description import (
+    InputPreprocessing,
+    ModelDescription,
+    region_facts,
+)
 from groundling.runs.hashing import hashes_of
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run, RunPart
@@ -205,7 +209,7 @@ def describe_model(
     store: CombinedStore | None,
 ) -> ModelDescription:
     """Task, head, columns and input settings, saved with the model; `store`: the training regions."""
-    input_spec = InputSpec(
+    input_spec = InputPreprocessing(
         max_length=config.max_length,
         images=most_images(splits),
         regions=store is not None,

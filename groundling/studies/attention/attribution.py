@@ -217,7 +217,7 @@ SHUFFLED = InputCondition(image="shuffled")
 SWAPPED = InputCondition(image="swapped")
 
 
-class InputAblation:
+class AblatedAnswers:
     """A model's answers with ablated inputs; available once its `passes` have run."""
 
     def __init__(

@@ -24,8 +24,8 @@ from groundling.studies.attention import attribution, selected_words
 from groundling.studies.attention.attribution import (
     COMPLETE_ABSOLUTE,
     COMPLETE_RELATIVE,
+    AblatedAnswers,
     AttributionPass,
-    InputAblation,
 )
 from groundling.studies.attention.commands import AnalysedModelSettings, ModalityConfig
 from groundling.studies.attention.forward_passes import (
@@ -184,7 +184,7 @@ class _ModelAnalysis:
         self.importance_consumer = ModalityImportance(query)
         self.cls_attention = ClsAttention()
         self.passes: list[ModelPass] = [self._attention_pass(self.importance_consumer, examples)]
-        self.ablation: InputAblation | None = None
+        self.ablation: AblatedAnswers | None = None
         self.attribution_pass: AttributionPass | None = None
         self.no_attribution_reason = ""
         """Why its answers cannot be attributed; empty if they can."""
@@ -200,7 +200,7 @@ class _ModelAnalysis:
     def add_ablation(self) -> None:
         """Add the passes with ablated inputs."""
         batch = self.attending.batch
-        self.ablation = InputAblation(self.subject, self.examples, self.attending.seed, batch)
+        self.ablation = AblatedAnswers(self.subject, self.examples, self.attending.seed, batch)
         self.passes += self.ablation.passes
 
     def add_attribution(self, points: int) -> None:

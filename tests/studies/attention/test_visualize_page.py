@@ -25,7 +25,7 @@ from groundling.studies.attention.page.attention_views import (
     RegionView,
     WordView,
 )
-from groundling.studies.attention.page.image_text_pairs import AnswerChange, ImageTextPair
+from groundling.studies.attention.page.image_text_pairs import ImageTextPair, RunAnswerChange
 
 NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"
 LONG = "w" * 300
@@ -97,7 +97,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     counts = {"became right": 1, "became wrong": 1}
     both = AttentionPage("Two", [("a", []), ("b", [])], ranks=[ranks, None], counts=counts)
     for kind in counts:
-        change = AnswerChange(kind, "no", "<i>yes</i>", "yes")
+        change = RunAnswerChange(kind, "no", "<i>yes</i>", "yes")
         both.add(ImageTextPair(example, photo, change=change), [view(WORDS), view(TOKENS, 3)])
     both.save(folder / "both.html")
     made = groundling.visualize(
