@@ -10,7 +10,8 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
 from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
 from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
-from groundling.objectives.simcse import Pooling, SimCSE, pool, pool_again, pooled_width
+from groundling.objectives.sentence_pooling import PoolingMode, pool_sentences, sentence_width
+from groundling.objectives.simcse import SimCSE, pool_again
 from groundling.settings.objectives import (
     DistillationSettings,
     MCSESettings,
@@ -43,7 +44,7 @@ class MCSE(Objective):
         sizes: OutputSizes,
         *,
         temperature: float = 0.05,
-        pooling: Pooling = "own",
+        pooling: PoolingMode = "own",
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
@@ -58,7 +59,7 @@ class MCSE(Objective):
             )
         self.temperature = temperature
         self.pooling = pooling
-        self.project_text = nn.Linear(pooled_width(sizes, pooling), WIDTH)
+        self.project_text = nn.Linear(sentence_width(sizes, pooling), WIDTH)
         self.project_image = nn.Linear(sizes.teacher_image, WIDTH)
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -67,7 +68,7 @@ class MCSE(Objective):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The mean of both passes' InfoNCE loss, summed over captions, (), as `mcse`."""
-        one = pool(encoded, batch, self.pooling, self.name)
+        one = pool_sentences(encoded, batch, self.sizes, self.pooling, self.name)
         two = encoded.heads.get(SimCSE.name)
         if two is None:
             two = pool_again(encoded, batch, self.pooling, self.name)

@@ -30,7 +30,11 @@ def pool_sentences(
     """
     if pool == "own" and sizes.sentence_embedding:
         return require(encoded.sentence_embedding, "sentence_embedding", who)
-    states = require(encoded.text, "text", who)
+    return pool_states(require(encoded.text, "text", who), batch, pool, who)
+
+
+def pool_states(states: Tensor, batch: Batch, pool: PoolingMode, who: str) -> Tensor:
+    """The first state, or the mean state without special tokens and padding: (N, D) of (N, T, D)."""
     if pool != "mean":
         return states[:, 0]
     tokens = require(batch.text, "text", who)

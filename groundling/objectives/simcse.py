@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,10 +10,13 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
 from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
+from groundling.objectives.sentence_pooling import (
+    PoolingMode,
+    pool_sentences,
+    pool_states,
+    sentence_width,
+)
 from groundling.settings.objectives import DistillationSettings, MCSESettings
-
-Pooling = Literal["own", "cls", "mean"]
-"""How token states become a sentence vector, see `DistillationSettings.pooling`."""
 
 
 class SimCSE(Objective):
@@ -40,7 +41,7 @@ class SimCSE(Objective):
         sizes: OutputSizes,
         *,
         temperature: float = 0.05,
-        pooling: Pooling = "own",
+        pooling: PoolingMode = "own",
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
@@ -48,7 +49,7 @@ class SimCSE(Objective):
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.temperature = temperature
         self.pooling = pooling
-        width = pooled_width(sizes, pooling)
+        width = sentence_width(sizes, pooling)
         self.project = nn.Linear(width, width)
         self._has_dropout = False
 
@@ -62,7 +63,7 @@ class SimCSE(Objective):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The InfoNCE loss summed over texts, (), as `simcse`; raises InputError for an encoder without dropout."""
-        one = pool(encoded, batch, self.pooling, self.name)
+        one = pool_sentences(encoded, batch, self.sizes, self.pooling, self.name)
         two = self.cached_logits(encoded, batch)
         self._check_dropout(one, two)
         anchors = self._embed(one)
@@ -86,33 +87,12 @@ class SimCSE(Objective):
         self._has_dropout = True
 
 
-def pooled_width(sizes: OutputSizes, pooling: Pooling) -> int:
-    """Width of the student's sentence vectors."""
-    return (pooling == "own" and sizes.sentence_embedding) or sizes.text
-
-
-def pool(encoded: EncoderOutput, batch: Batch, pooling: Pooling, who: str) -> Tensor:
-    """The sentence vectors (N, D) of the run's own pass."""
-    if pooling == "own" and encoded.sentence_embedding is not None:
-        return encoded.sentence_embedding
-    return _pool_states(require(encoded.text, "text", who), batch, pooling, who)
-
-
-def pool_again(encoded: EncoderOutput, batch: Batch, pooling: Pooling, who: str) -> Tensor:
+def pool_again(encoded: EncoderOutput, batch: Batch, pooling: PoolingMode, who: str) -> Tensor:
     """The sentence vectors (N, D) of another pass over the same text."""
     states = require(encoded.encode_again, "encode_again", who)()
     if pooling == "own" and encoded.pool_states is not None:
         return encoded.pool_states(states)
-    return _pool_states(states, batch, pooling, who)
-
-
-def _pool_states(states: Tensor, batch: Batch, pooling: Pooling, who: str) -> Tensor:
-    """The first state, or the mean state without special tokens and padding: (N, D) of (N, T, D)."""
-    if pooling != "mean":
-        return states[:, 0]
-    tokens = require(batch.text, "text", who)
-    inside = (tokens.attention_mask & ~tokens.special_tokens_mask).unsqueeze(-1)
-    return (states * inside).sum(1) / inside.sum(1).clamp(min=1)
+    return pool_states(states, batch, pooling, who)
 
 
 def _make(given: ObjectiveContext) -> SimCSE:

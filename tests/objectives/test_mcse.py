@@ -28,7 +28,8 @@ from groundling.objectives import ObjectiveContext, find_objective
 from groundling.objectives import mcse as mcse_module
 from groundling.objectives import simcse as simcse_module
 from groundling.objectives.mcse import MCSE
-from groundling.objectives.simcse import SimCSE, pool, pool_again
+from groundling.objectives.sentence_pooling import pool_sentences
+from groundling.objectives.simcse import SimCSE, pool_again
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings
 
@@ -182,10 +183,10 @@ def test_the_mean_leaves_out_special_tokens_and_padding() -> None:
     batch = batch_of(2, special=torch.tensor([[True, False, False], [True, False, True]]))
     output = EncoderOutput(text=states, encode_again=lambda *_: 2 * states)
     expected = torch.tensor([[3.0, 4.0], [8.0, 9.0]])
-    assert torch.equal(pool(output, batch, "mean", "x"), expected)
+    assert torch.equal(pool_sentences(output, batch, OutputSizes(), "mean", "x"), expected)
     assert torch.equal(pool_again(output, batch, "mean", "x"), 2 * expected)
-    assert torch.equal(pool(output, batch, "cls", "x"), states[:, 0])
-    assert torch.equal(pool(output, batch, "own", "x"), states[:, 0])
+    assert torch.equal(pool_sentences(output, batch, OutputSizes(), "cls", "x"), states[:, 0])
+    assert torch.equal(pool_sentences(output, batch, OutputSizes(), "own", "x"), states[:, 0])
 
 
 def test_a_sentence_encoder_pools_both_passes_itself(tmp_path: Path) -> None:
@@ -196,7 +197,8 @@ def test_a_sentence_encoder_pools_both_passes_itself(tmp_path: Path) -> None:
     model.return_layers()
     with torch.no_grad():
         output = model(batch)
-        one, two = (each(output, batch, "own", "x") for each in (pool, pool_again))
+        one = pool_sentences(output, batch, model.sizes, "own", "x")
+        two = pool_again(output, batch, "own", "x")
         first = pool_again(output, batch, "cls", "x")
     assert output.sentence_embedding is not None
     torch.testing.assert_close(one, output.sentence_embedding)
