@@ -11,7 +11,7 @@ from typing import Any
 from groundling.commands.train_clip import TrainClipConfig
 from groundling.runs.folder import json_text
 from groundling.settings.training import TrainConfig
-from groundling.studies.bench.commands import PROTOCOL_VERSION
+from groundling.studies.bench.commands import FAMILIES, PROTOCOL_VERSION, TUNING_SEED
 
 # The sizes and steps of the quickstart, which were chosen on the dev nouns of world 100.
 TEACHER = TrainClipConfig(
@@ -48,7 +48,7 @@ PRETRAINING = TrainConfig(
 )
 PRETRAINING_MASK_RATE = 0.25
 ADAPTING = TrainConfig(
-    steps=500, batch=64, lr=2e-3, warmup_ratio=0.05, log_every=50, save_every=500, cpu=True
+    steps=300, batch=64, lr=2e-3, warmup_ratio=0.05, log_every=50, save_every=300, cpu=True
 )
 MAX_LENGTH = 32
 """Maximum tokens of a text for the student."""
@@ -64,9 +64,26 @@ LINE_MASK_RATE = 0.15
 
 NOUNS = {"nouns": 162, "dev_nouns": 18, "test_nouns": 36}
 WORLD = {"scenes": 16000, "sentences": 24000, "dev_scenes": 500, "dev_sentences": 1000}
-SMALL_NOUNS = {"nouns": 24, "dev_nouns": 6, "test_nouns": 8}
+SMALL_NOUNS = {"nouns": 36, "dev_nouns": 9, "test_nouns": 9}
 SMALLEST = {"scenes": 130, "sentences": 150, "dev_scenes": 10, "dev_sentences": 40}
 """A batch of the teacher's training is 128 images."""
+
+
+@dataclass(frozen=True, order=True)
+class BenchWorld:
+    """A rendered world of the bench."""
+
+    family: str
+    """Family of worlds, as in `data make-world --family`."""
+    seed: int
+    """Seed of everything in it."""
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.seed}"
+
+
+TUNING_WORLD = BenchWorld(FAMILIES[0], TUNING_SEED)
+"""The world in which weights are chosen; its results are not reported."""
 
 
 @dataclass(frozen=True)
@@ -166,9 +183,9 @@ class BenchFolder:
 
     root: Path
 
-    def world(self, seed: int) -> WorldFolder:
+    def world(self, world: BenchWorld) -> WorldFolder:
         """The shared files of a world."""
-        return WorldFolder(self.root / "shared" / f"world-{seed}")
+        return WorldFolder(self.root / "shared" / slug(str(world)))
 
     def job(self, name: str) -> Path:
         """The result file of a job."""
