@@ -17,7 +17,7 @@ from groundling.core.errors import InputError
 from groundling.runs.folder import read_json, read_object, write_json
 from groundling.runs.hashing import data_hash
 from groundling.settings.fields import make_settings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.handed import check_handed
 from groundling.studies.bench.leaks import (
     answers_opened,
@@ -177,7 +177,7 @@ def _folder(folder: BenchFolder, one: ArmRun, weight: Weight) -> Path:
     return folder.runs(world, one.method.name, one.arm, value, f"seed-{one.seed}")
 
 
-def stage_training(stage: Stage, steps: int, seed: int) -> TrainConfig:
+def stage_training(stage: Stage, steps: int, seed: int) -> TrainingArguments:
     """Optimisation of a stage."""
     return replace(ADAPTING, steps=steps, batch=stage.batch or ADAPTING.batch, seed=seed)
 
@@ -365,7 +365,7 @@ class _Cost:
         self.core_seconds = 0.0
         _reset_peak()
 
-    def add(self, result: Mapping[str, Any], training: TrainConfig) -> None:
+    def add(self, result: Mapping[str, Any], training: TrainingArguments) -> None:
         """Add a stage's result."""
         self.seconds += result["seconds"]
         self.steps.append(result["steps"])

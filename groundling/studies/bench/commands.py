@@ -86,7 +86,7 @@ def check(config: BenchConfig, out: str | Path) -> None:
 
 
 @dataclass(frozen=True)
-class SharedFolder(CommandOutput):
+class BenchOutput(CommandOutput):
     """A folder that several processes and machines fill together; more methods and worlds may be added."""
 
     def run(
@@ -121,7 +121,7 @@ BENCH = Command(
     prints_output=True,
     out_help="Bench folder; running the same command again resumes, other methods and worlds are added, and several "
     "processes or machines may work on one folder.",
-    output=SharedFolder(),
+    output=BenchOutput(),
 )
 
 
