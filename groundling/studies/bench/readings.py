@@ -103,11 +103,15 @@ def read_encoder(model: Path, world: Path, out: Path) -> dict[str, Reading]:
 def write_grammar_pairs(world: Path) -> None:
     """Write a world's minimal pairs: the test sentences of the question "order", each with two words swapped."""
     order = resolve_builtin("tasks", Task, "world/order")
-    found: dict[tuple[str, ...], dict[object, str]] = {}
+    found: dict[tuple[str, ...], list[tuple[bool, str]]] = {}
     for example in order.read(world, "test"):
         words = tuple(sorted(example.text.split()))
-        found.setdefault(words, {})[example.label] = example.text
-    lines = ["good\tbad", *(f"{one[1]}\t{one[0]}" for one in found.values() if len(one) == 2)]
+        found.setdefault(words, []).append((not example.label, example.text))
+    lines = ["good\tbad"]
+    for texts in found.values():
+        # More than two sentences of the same words would not say which belong together.
+        if [is_bad for is_bad, _ in sorted(texts)] == [False, True]:
+            lines.append("\t".join(text for _, text in sorted(texts)))
     write_whole(world / PAIRS_FILE, "\n".join(lines) + "\n")
 
 
