@@ -16,9 +16,11 @@ from groundling.core.errors import InputError
 from groundling.runs import jobs as running
 from groundling.runs.folder import read_json
 from groundling.runs.jobs import Job, run_jobs
+from groundling.studies.bench.arms import METHOD, ArmRun, run_arm
 from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.handed import shuffle_images
-from groundling.studies.bench.protocol import BenchFolder
+from groundling.studies.bench.method import built_in_methods
+from groundling.studies.bench.protocol import BenchFolder, BenchWorld, Protocol
 from groundling.studies.bench.run import FileClaims
 
 
@@ -233,6 +235,19 @@ def test_handed_over_captions_are_the_worlds_own(ran: Ran) -> None:
     assert names == {"captions.json", "captions_shuffled.json", "corpus.txt", "images", "noise"}
     noise = {path.name for path in (world / "handed" / "noise").iterdir()}
     assert noise == {one["file_name"] for one in original["images"]}
+
+
+@pytest.mark.parametrize("name", [name for name in built_in_methods() if name != "contrastive"])
+def test_every_method_of_the_package_runs(ran: Ran, tmp_path: Path, name: str) -> None:
+    """One arm of each, in the world of the finished bench; contrastive ran there."""
+    method = built_in_methods()[name]
+    (tmp_path / "shared").symlink_to(ran.out / "shared")
+    weight = method.grid[-1] if method.grid else None
+    one = ArmRun(method, METHOD, BenchWorld("objects", 0), 0, weight)
+    result = run_arm(BenchFolder(tmp_path), Protocol(CONFIG.scale), one, "key")
+    assert result["remarks"] == [] and result["weight"] == weight
+    assert result["cost"]["steps"] == 2 and result["cost"]["parameters_after"] == 0
+    assert 0 <= result["readings"]["visual"]["test"] <= 1
 
 
 # -- several processes -----------------------------------------------------------------------------------------------
