@@ -482,7 +482,7 @@ def restated(step: ModelWithObjectives, batch: Batch, name: str, gate: str) -> T
         for c in range(4):
             if name == "uniter":  # wrong and right of each choice
                 pair = logits[b, 2 * c : 2 * c + 2]
-                total = total - pair.log_softmax(0)[int(c == label)] / 6
+                total = total - pair.log_softmax(0)[int(c == label)] / 24
                 scores.append(pair[1])
             else:
                 sign = 1 if c == label else -1
