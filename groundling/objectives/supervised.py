@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.core.output_types import OutputType, with_loss
+from groundling.core.output_types import MultipleChoice, OutputType, with_loss
 from groundling.models.task_heads import HeadContext, TaskHead, make_plain_head
 from groundling.objectives import Objective
 
@@ -67,8 +67,10 @@ class SupervisedObjective(Objective):
         return self.outputs(encoded, batch)
 
     def count_logits(self, batch: Batch) -> int:
-        """Samples, with or without a label."""
-        return len(batch)
+        """Samples, or rows if each choice is classified right or wrong, with or without a label."""
+        is_per_choice = isinstance(self.output_type, MultipleChoice)
+        is_per_choice &= self.output_type.head_width > 1
+        return batch.rows if is_per_choice else len(batch)
 
     def comparison_logits(self, logits: Tensor) -> Tensor:
         """One softmax per sample (B, K), or per row (N, 2) if each choice is classified right or wrong."""

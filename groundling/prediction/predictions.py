@@ -516,6 +516,7 @@ def combine_seeds(
         [one.likely for one in combined],
         first.truncated_tokens,
         first.truncated_regions,
+        first.groups,
     )
 
 

@@ -91,6 +91,9 @@ CPU, up to 4 with an accelerator."""
     """Steps between checkpoints, from which a killed run resumes."""
     log_every: Annotated[int, at_least(1)] = 10
     """Steps between lines of log.jsonl."""
+    gradient_shares: Annotated[tuple[int, ...], at_least(1)] = ()
+    """Optimizer steps, such as 1 10 100, in which the gradient norm of each term of the loss, and its \
+share of the sum of these norms, are printed and logged (docs/running.md)."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
@@ -104,6 +107,11 @@ CPU, up to 4 with an accelerator."""
             raise InvalidSettingError(
                 "milestones",
                 f" = {format_value(self.milestones)}, expected increasing numbers of epochs",
+            )
+
+        if self.gradient_shares and self.compile:
+            raise InputError(
+                "--gradient-shares needs the graph of a step several times, which --compile does not keep; omit one"
             )
 
     @property

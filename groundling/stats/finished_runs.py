@@ -39,6 +39,8 @@ class SplitPredictions:
     """(N,); for a metric that uses example scores, (N, R) by region or (N, K, 2) pairs of class and score."""
     answers: np.ndarray
     """(N,)."""
+    groups: dict[str, np.ndarray] = field(default_factory=dict)
+    """Number of each example's group (N,) by kind, e.g. of the examples with the same image; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ def _runs(
     output_type = _builtin_output_type(first.result["task"])
     ids: tuple[str, ...] = ()
     labels = np.empty(0)
+    groups: dict[str, np.ndarray] = {}
     predictions = []
     answers = []
     for seed in order:
@@ -172,6 +175,7 @@ def _runs(
             labels = truth
         elif split.ids != ids or not np.array_equal(truth, labels):
             raise InputError(f"{path}: examples or labels differ from seed {order[0]}")
+        groups |= split.groups
         predictions.append(values)
         answers.append(split.answers)
     runs = SeedRuns(
@@ -184,6 +188,7 @@ def _runs(
         unfinished,
         np.stack(answers),
         tuple(seeds[seed].predictions.parent for seed in order),
+        groups,
     )
     return runs, metric.from_per_example() if metric.uses_example_scores else metric
 
@@ -268,6 +273,7 @@ def read_split_predictions(
     ids: list[str] = []
     labels: list[np.ndarray] = []
     answers: list[float] = []
+    groups: list[dict[str, str]] = []
     for number, line in enumerate(lines_of(path), 1):
         where = f"{path}, line {number}"
         try:
@@ -275,6 +281,7 @@ def read_split_predictions(
             ids.append(str(row["id"]))
             answers.append(float(row["prediction"]))
             label = np.asarray(row["label"], float)
+            groups.append(dict(row.get("groups", {})))
         except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
             raise InputError(f"{where}: expected {EXPECTED}") from None
         if not (math.isfinite(answers[-1]) and np.isfinite(label).all()):
@@ -289,4 +296,20 @@ def read_split_predictions(
         raise InputError(f"{path}: example {duplicate} is repeated")
     if checker is not None:
         checker.finish()
-    return SplitPredictions(tuple(ids), np.array(labels), np.array(answers))
+    return SplitPredictions(
+        tuple(ids), np.array(labels), np.array(answers), _numbered_groups(groups, path)
+    )
+
+
+def _numbered_groups(rows: Sequence[dict[str, str]], path: Path) -> dict[str, np.ndarray]:
+    """The number of each example's group (N,) by kind; raises InputError unless every line has the same kinds."""
+    numbered = {}
+    kinds = rows[0].keys() if rows else set()
+    for number, row in enumerate(rows, 1):
+        if row.keys() != kinds or not all(isinstance(name, str) for name in row.values()):
+            raise InputError(
+                f"{path}, line {number}: its groups differ in kind from line 1's; run this seed again"
+            )
+    for kind in kinds:
+        _, numbered[kind] = np.unique([row[kind] for row in rows], return_inverse=True)
+    return numbered

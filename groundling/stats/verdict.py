@@ -1,13 +1,14 @@
 """Tests whether one model is reliably better than another on a task, over seeds and examples.
 
 A difference is reliable if two tests agree: the interval of a two-level bootstrap (seeds x examples) excludes 0, and a
-permutation test over seeds is significant after Holm's correction over tasks. The first accounts for a small test set,
+permutation test over seeds is significant after Holm's correction over tasks. Examples with the same image or text are
+drawn together where that widens the interval. The first accounts for a small test set,
 the second for few seeds (see `power` and docs/results.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb, nan
@@ -26,6 +27,10 @@ ALPHA = 0.05
 """Significance level."""
 BLOCK = 200
 """Number of resamples in memory at once."""
+EXAMPLES = "example"
+"""What is resampled without groups."""
+MIN_GROUPS = 20
+"""Minimum number of groups to resample: the spread of a few groups says little."""
 EXACT = 20_000
 """Up to this number of relabellings the permutation test is exact."""
 DETECTABLE = stats.norm.ppf(1 - ALPHA / 2) + stats.norm.ppf(0.8)
@@ -55,6 +60,8 @@ class SeedRuns:
     """(S, N): the answers, where `predictions` are scores of answers; None: the predictions."""
     folders: tuple[Path, ...] = ()
     """Folder of each seed, if the runs were read from folders."""
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Number of each example's group (N,) by kind, e.g. `image`; examples of a group are not independent."""
 
     def scores(self, metric: Metric) -> np.ndarray:
         """The metric of every seed, (S,); NaN where it is undefined."""
@@ -103,6 +110,8 @@ class Verdict:
     """Difference of the means over seeds; NaN, like all values below, if one side has no defined score."""
     error: float = nan
     """Bootstrap standard error of the difference."""
+    resampled: str = EXAMPLES
+    """What the bootstrap draws: `example`, or the kind of groups whose standard error is larger."""
     interval: tuple[float, float] = (nan, nan)
     """Bootstrap 95 % interval of the difference."""
     permutation: dict[str, float] = field(
@@ -150,15 +159,22 @@ def judge(
         control_scores = control_scores[control_defined]
         other_scores = other_scores[other_defined]
         verdict.difference = float(other_scores.mean() - control_scores.mean())
-        differences = bootstrap(
-            control.predictions[control_defined],
-            other.predictions[other_defined],
-            control.labels,
-            metric,
-            draws,
-            seed,
-            paired=_seeds(control, control_defined) == _seeds(other, other_defined),
-        )
+        resamples = {
+            kind: bootstrap(
+                control.predictions[control_defined],
+                other.predictions[other_defined],
+                control.labels,
+                metric,
+                draws,
+                seed,
+                paired=_seeds(control, control_defined) == _seeds(other, other_defined),
+                groups=numbers,
+            )
+            for kind, numbers in _groupings(control, other).items()
+        }
+        # Groups overlap, as images and questions do: of each one alone, the widest.
+        verdict.resampled = max(resamples, key=lambda kind: float(resamples[kind].std(ddof=1)))
+        differences = resamples[verdict.resampled]
         verdict.error = float(differences.std(ddof=1))
         low, high = interval(differences).tolist()
         verdict.interval = (low, high)
@@ -166,6 +182,15 @@ def judge(
         p, smallest = permutation(control_scores, other_scores, seed)
         verdict.permutation = {"p": p, "smallest": smallest, "holm": p}
     return decide([verdict])[0]
+
+
+def _groupings(control: SeedRuns, other: SeedRuns) -> dict[str, np.ndarray | None]:
+    """What may be resampled: single examples (None), and groups (N,) of which there are enough."""
+    groupings: dict[str, np.ndarray | None] = {EXAMPLES: None}
+    for kind, numbers in {**other.groups, **control.groups}.items():
+        if MIN_GROUPS <= len(np.unique(numbers)) < len(numbers):
+            groupings[kind] = numbers
+    return groupings
 
 
 def _by_seed(
@@ -211,6 +236,7 @@ def bootstrap(
     draws: int = DRAWS,
     seed: int = 0,
     paired: bool = True,
+    groups: np.ndarray | None = None,
 ) -> np.ndarray:
     """Differences of mean scores over `draws` resamples of seeds and examples, (draws,).
 
@@ -229,18 +255,23 @@ def bootstrap(
         draws: number of resamples.
         seed: seed of the resamples.
         paired: whether both have the same seeds in the same order, and seeds are drawn together.
+        groups: number of each example's group (N,), from 0; whole groups are drawn instead of examples.
     """
     rng = generator(seed, "verdict", metric.name)
-    examples = len(labels)
     predictions = [*control, *other]
     # Both models' terms side by side, (N, S1 + S2, k): one product per block of draws.
     terms = np.stack([metric.example_terms(values, labels) for values in predictions], axis=1)
+    if groups is not None:
+        of_groups = np.zeros((int(groups.max()) + 1, *terms.shape[1:]))
+        np.add.at(of_groups, groups, terms)
+        terms = of_groups
+    drawn = len(terms)
     control_runs = len(control)
     other_runs = len(other)
     differences = []
     for start in range(0, draws, BLOCK):
         block = min(BLOCK, draws - start)
-        sums = draw_item_counts(examples, block, rng) @ terms.reshape(examples, -1)
+        sums = draw_item_counts(drawn, block, rng) @ terms.reshape(drawn, -1)
         scores = metric.from_sums(sums.reshape(block, *terms.shape[1:]))  # (block, S1 + S2)
         from_control = rng.integers(control_runs, size=(block, max(1, control_runs - 1)))
         from_other = from_control

@@ -41,6 +41,8 @@ NAMES = (
     "Quinn",
 )
 """R2C's names (with one repeated), assigned by object number, so a person has one name in all texts of an item."""
+PERSON = "person"
+"""The class of persons, whom texts call by name; other objects are called by their class."""
 EVERYONE = ("everyone", "everyones")
 """Words that refer to all persons."""
 T = TypeVar("T")
@@ -171,7 +173,7 @@ def render_text(text: Sequence[VcrToken], objects: Sequence[str]) -> tuple[str, 
             continue
         for number in token:
             name = objects[number]
-            if name == "person":
+            if name == PERSON:
                 name = NAMES[number % len(NAMES)]
             tags.append((length, length + len(name), number))
             parts.append(name)
@@ -241,7 +243,7 @@ def mentioned_in(item: VcrItem) -> tuple[int, ...]:
     All persons are included if a text has "everyone", or if no text mentions an object (rowanz/r2c, dataloaders/vcr.py;
     all nine texts: uclanlp/visualbert, dataloaders/vcr.py with `add_all_features`).
     """
-    persons = {number for number, name in enumerate(item.objects) if name == "person"}
+    persons = {number for number, name in enumerate(item.objects) if name == PERSON}
     named: set[int] = set()
     for text in (item.question, *item.answers, *item.rationales):
         for token in text:

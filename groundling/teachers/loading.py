@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer, OutputType
-from groundling.core.registry import instantiate, is_import_path, registered
+from groundling.core.registry import import_object, instantiate, is_import_path, registered
 from groundling.core.rng import derive_seed
 from groundling.data.text.keywords import KeywordExtractor
 from groundling.models.adapters import IMAGE, TEXT, AdapterClipBackbone
@@ -22,11 +22,7 @@ from groundling.models.clip import (
     load_frozen_clip,
 )
 from groundling.objectives import ObjectiveContext, required_features
-from groundling.settings.objectives import (
-    DistillationSettings,
-    TargetedDistillationSettings,
-    parse_options,
-)
+from groundling.settings.objectives import TargetedDistillationSettings, parse_options
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, is_teacher
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_parts import (
@@ -98,7 +94,6 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
     Raises InputError for a missing setting, or for an image folder that no teacher reads.
     """
     source = context.source
-    distillation = context.settings.distillation
     targeted = context.settings.targeted_distillation
     needs = set(context.features)
     specs = [
@@ -118,25 +113,30 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
     teachers: list[Teacher] = []
     others = needs - clip_features - {name for spec in specs for name in spec.features}
     if is_import_path(source) or others or not (clip_features or made):
-        options = parse_options(context.settings.options.option)
-        teachers.append(load_teacher(source, distillation, options))
+        teachers.append(load_teacher(context))
     if clip_features and not is_import_path(source):
         teachers.append(load_clip_teacher(source, clip_features, targeted, context.output_type))
     return [*teachers, *made]
 
 
-def load_teacher(
-    source: str, settings: DistillationSettings, options: Mapping[str, str] | None = None
-) -> Teacher:
-    """Load a CLIP-like text tower by hub id or folder, or your own teacher, MODULE:NAME (an object or its maker).
+def load_teacher(context: TeacherContext) -> Teacher:
+    """Load a CLIP-like text tower by hub id or folder, or your own teacher, MODULE:NAME.
 
-    `options`: values of --option, for a maker with a parameter.
+    MODULE:NAME is a teacher, a class or function that makes one, with the values of --option if it has a parameter, or
+    a `TeacherSpec`.
     """
+    source = context.source
     if not is_import_path(source):
+        settings = context.settings.distillation
         clip, tokenizer = load_clip_text_tower(source)
         standardise = settings.l1_targets == "standard"
         return ClipTextTeacher(clip, tokenizer, standardise, settings.max_windows)
-    teacher = instantiate(source, is_teacher, "a Teacher", options)
+    spec = import_object(source, object)
+    if isinstance(spec, TeacherSpec):
+        teacher = spec.make(context)
+    else:
+        options = parse_options(context.settings.options.option)
+        teacher = instantiate(source, is_teacher, "a Teacher", options)
     if not (teacher.name and (teacher.width or teacher.image_width)):
         raise InputError(
             f"{source}: a teacher needs a `name`, and a `width` or `image_width` of its features"

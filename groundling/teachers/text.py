@@ -31,13 +31,76 @@ MAX_CACHED_INPUTS = 1 << 14
 """Number of texts whose tokenized inputs are kept in memory: all of a small task, the last ones of a corpus."""
 
 
-class ClipTextTeacher(Teacher):
+class StandardizedTextTeacher(Teacher):
+    """A teacher of `sentence` (N, E), `words` (N, K, E) and `has` (N, K), which it standardises. Abstract.
+
+    Features are standardised per dimension over the first samples of the data (`fit`), because CLIP's features
+    have a large common component that dominates their differences. Its inputs have `word_type_ids`.
+    """
+
+    def __init__(self, standardise: bool) -> None:
+        self.standardise = standardise
+        self.stats: dict[str, tuple[Tensor, Tensor]] = {}
+        self.calibrated_on = ""
+
+    def raw_features(self, batch: Batch) -> dict[str, Tensor]:
+        """The features before they are standardised. Abstract."""
+        raise NotImplementedError
+
+    def to(self, device: torch.device | str) -> StandardizedTextTeacher:
+        """Move the mean and standard deviation to a device."""
+        self.stats = {part: (m.to(device), s.to(device)) for part, (m, s) in self.stats.items()}
+        return self
+
+    def features(self, batch: Batch) -> dict[str, Tensor]:
+        """`sentence` (U, E), `words` (U, K, E), and `has` (U, K), True for words with a feature."""
+        features = self.raw_features(batch)
+        for part, (mean, spread) in self.stats.items():
+            features[part] = (features[part] - mean) / spread
+        return features
+
+    def fit(self, samples: SampleDataset) -> StandardizedTextTeacher:
+        """Estimate the features' mean and standard deviation on the data's first samples, deterministically."""
+        if not self.standardise or self.stats:
+            return self
+        sentences: list[Tensor] = []
+        words: list[Tensor] = []
+        digest = hashlib.blake2b(digest_size=16)
+        count = min(CALIBRATION, len(samples))
+        for start in range(0, count, BATCH):
+            indices = range(start, min(start + BATCH, count))
+            rngs = [generator("calibration", samples.ids[index]) for index in indices]
+            some = samples.get(indices, rngs)
+            inputs = self.inputs([row for sample in some for row in sample.rows])
+            digest.update("".join(one.id for one in inputs).encode())
+            features = self.raw_features(collate(inputs))
+            sentences.append(features["sentence"])
+            words.append(features["words"][features["has"]])
+        for part, values in (("sentence", sentences), ("words", words)):
+            every = torch.cat(values)
+            self.stats[part] = (every.mean(0), every.std(0).clamp(min=1e-6))
+        self.calibrated_on = digest.hexdigest()
+        return self
+
+    def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
+        """Each row's features, without padding of words."""
+        counts = (require(batch.word_type_ids, "word_type_ids", "the teacher") >= 0).sum(1).tolist()
+        arrays = {name: value.cpu().numpy() for name, value in features.items()}
+        return [
+            {
+                "sentence": arrays["sentence"][row],
+                "words": arrays["words"][row, :count],
+                "has": arrays["has"][row, :count],
+            }
+            for row, count in enumerate(counts)
+        ]
+
+
+class ClipTextTeacher(StandardizedTextTeacher):
     """Sentence and word features of a text from a frozen CLIP-like text tower, in eval mode; not saved.
 
     A word's feature is its last token's (the tower is causal, so only that token has read the whole word).
-    A text of several windows has the mean of their end-token features. Features are standardised per
-    dimension over the first samples of the data (`fit`), because CLIP's features have a large common
-    component that dominates their differences.
+    A text of several windows has the mean of their end-token features.
     """
 
     name = "clip_text"
@@ -50,13 +113,11 @@ class ClipTextTeacher(Teacher):
         max_windows: int = 0,
     ) -> None:
         """`tokenizer`: the tower's; `max_windows`: maximum number of windows per text (0: no limit)."""
+        super().__init__(standardise)
         self.clip = clip.eval().requires_grad_(False)
         self.width = clip.embed_dim
         self.windows = ClipRowEncoder(tokenizer, clip.context_length, max_windows)
-        self.standardise = standardise
-        self.stats: dict[str, tuple[Tensor, Tensor]] = {}
         self.cached_inputs: dict[tuple[str, str | None], Sample] = {}
-        self.calibrated_on = ""
 
     @property
     def device(self) -> torch.device:
@@ -66,7 +127,7 @@ class ClipTextTeacher(Teacher):
     def to(self, device: torch.device | str) -> ClipTextTeacher:
         """Move the tower to a device."""
         self.clip.to(device)
-        self.stats = {part: (m.to(device), s.to(device)) for part, (m, s) in self.stats.items()}
+        super().to(device)
         return self
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
@@ -83,29 +144,6 @@ class ClipTextTeacher(Teacher):
                 self.cached_inputs[one.text, one.text_pair] = replace(sample, id=_input_key(sample))
         return [self.cached_inputs[one.text, one.text_pair] for one in examples]
 
-    def fit(self, samples: SampleDataset) -> ClipTextTeacher:
-        """Estimate the features' mean and standard deviation on the data's first samples, deterministically."""
-        if not self.standardise or self.stats:
-            return self
-        sentences: list[Tensor] = []
-        words: list[Tensor] = []
-        digest = hashlib.blake2b(digest_size=16)
-        count = min(CALIBRATION, len(samples))
-        for start in range(0, count, BATCH):
-            indices = range(start, min(start + BATCH, count))
-            rngs = [generator("calibration", samples.ids[index]) for index in indices]
-            some = samples.get(indices, rngs)
-            inputs = self.inputs([row for sample in some for row in sample.rows])
-            digest.update("".join(one.id for one in inputs).encode())
-            features = self.features(collate(inputs))
-            sentences.append(features["sentence"])
-            words.append(features["words"][features["has"]])
-        for part, values in (("sentence", sentences), ("words", words)):
-            every = torch.cat(values)
-            self.stats[part] = (every.mean(0), every.std(0).clamp(min=1e-6))
-        self.calibrated_on = digest.hexdigest()
-        return self
-
     def key(self) -> dict[str, Any]:
         """The tower's weights, its windows, and the texts of the mean and standard deviation."""
         return {
@@ -115,8 +153,8 @@ class ClipTextTeacher(Teacher):
         }
 
     @torch.no_grad()
-    def features(self, batch: Batch) -> dict[str, Tensor]:
-        """`sentence` (U, E), `words` (U, K, E), and `has` (U, K), True for words with a feature."""
+    def raw_features(self, batch: Batch) -> dict[str, Tensor]:
+        """As `features`, before they are standardised."""
         batch = batch.to(self.device)
         windows = require(batch.clip, "clip", "the teacher")
         numbers = require(batch.word_type_ids, "word_type_ids", "the teacher")
@@ -128,13 +166,11 @@ class ClipTextTeacher(Teacher):
         flat = windows.flatten_states(states)  # (U, V, E)
         last = last_token_positions(windows.word_ids, count)
         chosen = last.clamp(min=0).unsqueeze(-1).expand(-1, -1, flat.shape[-1])
-        features = {
+        return {
             "sentence": total / windows_of_row.unsqueeze(-1),
             "words": flat.gather(1, chosen),
+            "has": last >= 0,
         }
-        for part, (mean, spread) in self.stats.items():
-            features[part] = (features[part] - mean) / spread
-        return {**features, "has": last >= 0}
 
     def countable_features(self, batch: Batch, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`has` (U, K), computed from the words of the windows' tokens."""
@@ -143,19 +179,6 @@ class ClipTextTeacher(Teacher):
         windows = require(batch.clip, "clip", "the teacher")
         numbers = require(batch.word_type_ids, "word_type_ids", "the teacher")
         return {"has": last_token_positions(windows.word_ids, numbers.shape[1]) >= 0}
-
-    def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
-        """Each row's features, without padding of words."""
-        counts = (require(batch.word_type_ids, "word_type_ids", "the teacher") >= 0).sum(1).tolist()
-        arrays = {name: value.cpu().numpy() for name, value in features.items()}
-        return [
-            {
-                "sentence": arrays["sentence"][row],
-                "words": arrays["words"][row, :count],
-                "has": arrays["has"][row, :count],
-            }
-            for row, count in enumerate(counts)
-        ]
 
 
 class ClipSentenceTeacher(ClipTextTeacher):

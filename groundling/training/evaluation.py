@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from accelerate.utils import gather_object
 from scipy.special import softmax
 from torch import nn
 
-from groundling.core.batch import IGNORE, Sample, collate
+from groundling.core.batch import IGNORE, Example, Sample, collate
 from groundling.core.field_docs import with_field_docs
 from groundling.core.metrics import is_degenerate
 from groundling.data.samples import SampleDataset
@@ -148,9 +149,11 @@ class EvaluationOutput:
     """Number of truncated tokens."""
     truncated_regions: int = 0
     """Number of truncated regions."""
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Groups of examples that are not independent; see `group_examples`."""
 
     def write(self, path: Path) -> None:
-        """Write one JSON line per example: id, official id, prediction, label, outputs, most likely classes."""
+        """Write one JSON line per example: id, official id, prediction, label, outputs, most likely classes, groups."""
         with whole_file(path) as file:
             for number, name in enumerate(self.ids):
                 line: dict[str, object] = {"id": name}
@@ -163,7 +166,40 @@ class EvaluationOutput:
                 }
                 if self.top_classes and self.top_classes[number]:
                     line["likely"] = self.top_classes[number]
+                if self.groups:
+                    line["groups"] = {kind: names[number] for kind, names in self.groups.items()}
                 file.write(json_text(line) + "\n")
+
+
+def group_examples(examples: Sequence[Example]) -> dict[str, list[str]]:
+    """Each example's group by kind: `image`, the examples with its images, and `text`, those with its text and choices.
+
+    Such examples are not independent: a question has several images in balanced data, an image several questions, a
+    passage several statements. A kind is omitted if an example lacks it, or if no group has two examples.
+    """
+    return _repeated_groups([_group_keys(example) for example in examples])
+
+
+def _group_keys(example: Example | None) -> dict[str, str]:
+    """The group of one example by kind; empty for an example without text or image."""
+    if example is None:
+        return {}
+    parts = {"image": example.images, "text": (example.text, *example.choices)}
+    return {kind: _short_hash(part) for kind, part in parts.items() if any(part)}
+
+
+def _repeated_groups(keys: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """The groups by kind, of kinds that every example has and in which some examples share a group."""
+    groups = {}
+    for kind in keys[0] if keys else ():
+        names = [own[kind] for own in keys if kind in own]
+        if len(names) == len(keys) and len(set(names)) < len(names):
+            groups[kind] = names
+    return groups
+
+
+def _short_hash(parts: Sequence[str]) -> str:
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 
 def _trim_padding(outputs: np.ndarray) -> list[float]:
@@ -203,6 +239,7 @@ class _ExampleOutput(NamedTuple):
     likely: list[tuple[int, float]]
     truncated_tokens: int
     truncated_regions: int
+    group_keys: dict[str, str]
 
 
 @torch.no_grad()
@@ -231,7 +268,8 @@ def evaluate(
         answers += _predict_batch(model, objective, device, chosen, samples.get(chosen, ()))
     model.train(training)
     objective.train(training)
-    gathered = sorted(gather_object(answers) if state.num_processes > 1 else answers)
+    every = gather_object(answers) if state.num_processes > 1 else answers
+    gathered = sorted(every, key=lambda answer: answer.place)
     outputs = _pad_rows([answer.outputs for answer in gathered], -np.inf)
     predictions = np.array([answer.prediction for answer in gathered])
     labels = None
@@ -253,6 +291,7 @@ def evaluate(
         likely,
         truncated_tokens,
         truncated_regions,
+        _repeated_groups([answer.group_keys for answer in gathered]),
     )
 
 
@@ -282,10 +321,11 @@ def _predict_batch(
     officials = [sample.example.official_id if sample.example else "" for sample in samples]
     truncated_tokens = [sample.truncated_tokens for sample in samples]
     truncated_regions = [sample.truncated_regions for sample in samples]
+    keys = [_group_keys(sample.example) for sample in samples]
     columns = (indices, outputs.tolist(), predictions.tolist(), labels, officials, likely)
     return [
         _ExampleOutput(*row)
-        for row in zip(*columns, truncated_tokens, truncated_regions, strict=True)
+        for row in zip(*columns, truncated_tokens, truncated_regions, keys, strict=True)
     ]
 
 
@@ -309,6 +349,11 @@ def concatenate_outputs(parts: Sequence[EvaluationOutput], task: Task) -> Evalua
         [likely for part in parts for likely in part.top_classes],
         sum(part.truncated_tokens for part in parts),
         sum(part.truncated_regions for part in parts),
+        {
+            kind: [name for part in parts for name in part.groups[kind]]
+            for kind in parts[0].groups
+            if all(kind in part.groups for part in parts)
+        },
     )
 
 

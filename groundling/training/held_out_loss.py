@@ -116,6 +116,8 @@ def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, l
     sums: dict[str, dict[int, tuple[float, int]]] = {term: {} for term in terms}
     before = 0
     for line in read_log(log):
+        if "loss" not in line:  # an evaluation, or the terms' gradients
+            continue
         steps = line["step"] - before
         before = line["step"]
         number = ceil(round(before / epoch, 6))

@@ -42,6 +42,7 @@ from groundling.training.batch_sampler import (
     plan_batches,
 )
 from groundling.training.evaluation import Evaluator
+from groundling.training.gradient_shares import TermGradients, describe_shares
 from groundling.training.optimizers import clip_each_gradient, make_optimizer, set_learning_rates
 from groundling.training.training_steps import (
     ForwardOutput,
@@ -228,6 +229,8 @@ class _TrainingLoop:
         self.deferred_checks = _DeferredChecks()
         # Truncated tokens and regions since the last checkpoint: () at first, then (2,).
         self.truncated = torch.zeros((), dtype=torch.long)
+        # Only in the steps of --gradient-shares.
+        self.term_gradients: TermGradients | None = None
 
     def run(self) -> None:
         """Run all remaining steps."""
@@ -286,6 +289,8 @@ class _TrainingLoop:
         active = self._active(step)
         counts = self._counts(active, batches)
         set_learning_rates(self.optimizer, self.config, step, len(self.plan), self.plan.per_epoch)
+        if step + 1 in self.config.gradient_shares:
+            self.term_gradients = TermGradients(self.module.model, self.accelerator)
         for number, batch in enumerate(batches):
             terms = self._run_micro_batch(step, number, batch, active, counts)
             self.log.add(terms, {term: self.module.weight(term, step) for term in terms})
@@ -360,14 +365,16 @@ class _TrainingLoop:
 
     def _loss(self, terms: Terms, step: int, totals: Mapping[str, Tensor]) -> Tensor:
         """The loss: the weighted sum of terms, each divided by its count."""
-        parts = [
-            self.module.weight(term, step) * value / _divisor(totals, term)
+        parts = {
+            term: self.module.weight(term, step) * value / _divisor(totals, term)
             for term, value in terms.items()
-        ]
+        }
+        if self.term_gradients is not None:
+            self.term_gradients.add(parts)
         if not parts:  # no term: a loss of 0 that depends on all parameters, for DDP
             return sum((p.sum() * 0 for p in self.module.parameters()), torch.zeros(()))
         # DDP averages gradients over processes; multiplying makes it a sum.
-        loss: Tensor = torch.stack(parts).sum() * self.accelerator.num_processes
+        loss: Tensor = torch.stack([*parts.values()]).sum() * self.accelerator.num_processes
         return loss
 
     def _record(self, norm: Tensor, progress: Progress) -> None:
@@ -387,12 +394,26 @@ class _TrainingLoop:
                 done, lr=rate, norm=float(norm), seconds=seconds
             )
             progress.set_measurements(counters.train_metrics)
+        if self.term_gradients is not None:
+            self._record_shares(self.term_gradients, progress)
+            self.term_gradients = None
         if saving:
             self._check_weights()
         if evaluator is not None:
             self._evaluate(evaluator, progress)
         if saving:
             self._save()
+
+    def _record_shares(self, gradients: TermGradients, progress: Progress) -> None:
+        """Print and log each term's gradient norm in this step, and its share."""
+        shares = gradients.shares()
+        measured: dict[str, float | None] = {}
+        for term, one in shares.items():
+            measured[f"gradient_norm/{term}"] = json_safe(one.norm)
+            measured[f"gradient_share/{term}"] = json_safe(one.share)
+        step = self.counters.step
+        self.log.note(step, measured)
+        progress.write(f"step {step}: gradient norms: {describe_shares(shares)}")
 
     def _evaluate(self, evaluator: Evaluator, progress: Progress) -> None:
         """Evaluate, and keep the weights if they are the best so far."""

@@ -22,6 +22,7 @@ from groundling.core.batch import (
     to_device,
 )
 from groundling.core.errors import InputError
+from groundling.core.output_types import OutputType
 from groundling.data.samples import TextRowEncoder, Tokens, texts_of
 from groundling.data.text.words import align_words
 from groundling.models.multimodal_embeddings import (
@@ -227,10 +228,17 @@ class UniterClassificationHead(_WidePooledHead):
 
 
 class UniterBinaryChoiceHead(_WidePooledHead):
-    """VCR: with ReLU; two outputs per choice, wrong and right, with cross-entropy (release, model/vcr.py)."""
+    """VCR: with ReLU; two outputs per choice, wrong and right, with cross-entropy (release, model/vcr.py).
+
+    The loss is averaged over choices, as distillation terms are.
+    """
 
     loss = "each"
     activation = nn.ReLU
+
+    def count_loss_items(self, labels: Tensor, choices: int, output_type: OutputType) -> int:
+        """Choices."""
+        return len(labels) * choices
 
 
 class UniterRegionHead(TransformedRegionScoreHead):

@@ -104,7 +104,10 @@ def test_an_undefined_score_on_the_way_survives_a_kill(
 
 
 def test_a_log_with_undefined_numbers_is_read(tmp_path: Path) -> None:
-    rows = [{"step": 1, "gate": 0.5, "grad_norm": None}, {"step": 2, "gate": None}]
+    rows = [
+        {"step": 1, "loss": 0.1, "gate": 0.5, "grad_norm": None},
+        {"step": 2, "loss": 0.1, "gate": None},
+    ]
     path = put(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert read_log(path) == rows
     assert means_by_epoch(path, ["gate", "grad_norm"], 1) == {"gate": [0.5]}

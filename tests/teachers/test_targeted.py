@@ -482,7 +482,7 @@ def restated(step: ModelWithObjectives, batch: Batch, name: str, gate: str) -> T
         for c in range(4):
             if name == "uniter":  # wrong and right of each choice
                 pair = logits[b, 2 * c : 2 * c + 2]
-                total = total - pair.log_softmax(0)[int(c == label)] / 6
+                total = total - pair.log_softmax(0)[int(c == label)] / 24
                 scores.append(pair[1])
             else:
                 sign = 1 if c == label else -1
@@ -701,7 +701,9 @@ def test_what_stands_out_is_said() -> None:
 def test_means_of_epochs(tmp_path: Path) -> None:
     lines = [(2, 1.0), (4, 0.5), (5, 0.0), (6, 1.0), (8, 0.2), (9, 0.7)]
     log = tmp_path / "log.jsonl"
-    log.write_text("".join(json.dumps({"step": s, "open": x}) + "\n" for s, x in lines))
+    rows = [{"step": step, "loss": 0.1, "open": share} for step, share in lines]
+    rows.insert(3, {"step": 5, "gradient_norm/task": 2.0})  # not a mean over steps
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     # epochs of four steps; a line counts by its steps
     found = means_by_epoch(log, ["open", "never"], 4.0)
     assert set(found) == {"open"}

@@ -209,7 +209,7 @@ def test_without_a_divergence_adamw_ends_where_it_would(tmp_path: Path) -> None:
 class ByHand:
     """VILLA's step restated: perturbations enter by a hook on the embedding and by changed features.
 
-    zhegan27/VILLA, train_vcr_adv.py, with losses summed over rows and divided by questions, as everywhere here.
+    zhegan27/VILLA, train_vcr_adv.py, with the mean over rows, that is over choices.
     """
 
     def __init__(self, passes: int, size: float, kl: float, modality: str, norm: str, over: str):
@@ -260,7 +260,7 @@ class ByHand:
         kl = (p * (p / q).log() + q * (q / p).log()).sum()
         if self.over == "mean":
             kl = kl / 2  # the mean over rows and over both classes
-        return (loss + self.kl * kl) / len(batch)
+        return (loss + self.kl * kl) / batch.rows
 
     def climbed(self, part: Tensor) -> Tensor:
         if part.grad is None:

@@ -24,6 +24,7 @@ from transformers import BertConfig, BertModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.data import ambiguous_tags_note
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain.data import task_texts, unlabelled_texts
@@ -36,6 +37,8 @@ from groundling.data.samples import MultiVersionTextDataset, TextDataset, TextRo
 from groundling.models.heads import HEADS
 from groundling.models.task_heads import HeadContext, PairPooler
 from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.objectives.td_text import TargetedTextDistillation
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import VcrJointScoreConfig
@@ -109,6 +112,39 @@ def ready(pretraining: bool = False) -> SingleStreamModel:
 def rationale(place: Path) -> Example:
     """Item 1: "Jessie saw a car ? Casey did ." and its four reasons."""
     return RATIONALE.read(place / "vcr", "val")[1]
+
+
+def test_the_loss_is_a_mean_over_choices(place: Path) -> None:
+    """As released (model/vcr.py: cross_entropy with reduction="mean"), and as distillation terms are."""
+    model = ready()
+    examples = ANSWER.read(place / "vcr", "val")
+    batch = collate(TextDataset(examples, model.inputs(60)[0]).get(range(3), []))
+    form = MultipleChoice(("0", "1", "2", "3"))
+    head = UniterBinaryChoiceHead(HeadContext(model.sizes, form))
+    task = SupervisedObjective(model.sizes, output_type=form, head=head)
+    encoded = model(batch)
+    is_right = torch.nn.functional.one_hot(batch.labels["label"], 4).view(-1)
+    released = torch.nn.functional.cross_entropy(head(encoded, batch), is_right)
+    counts = task.count(batch)
+    found = task(encoded, batch)["task"] / counts["task"]
+    torch.testing.assert_close(found, released)
+    distilled = TargetedTextDistillation(model.sizes._replace(teacher=5))
+    assert counts["task"] == distilled.count(batch)["td_text"] == task.count_logits(batch) == 12
+
+
+def test_a_tag_that_several_objects_share_is_noted(place: Path) -> None:
+    model = ready()
+    tag = ((9, 14, 0),)
+    shared = Example("a", "where is thing ?", region_tags=tag, object_names=("thing", "thing"))
+    clear = replace(shared, object_names=("thing", "cup"))
+    person = replace(shared, object_names=("person", "person"))
+    (note,) = ambiguous_tags_note(model, {"train": [clear, person], "val": [shared, clear]})
+    assert "(1 of 2 of val)" in note
+    assert not ambiguous_tags_note(model, {"val": [clear, person]})
+    words = toys.bert_words()
+    assert not ambiguous_tags_note(
+        visualbert(toys.bert(len(words)), words, width=12), {"val": [shared]}
+    )
 
 
 # -- what the text becomes -------------------------------------------------------------------------

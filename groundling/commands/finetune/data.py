@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from groundling.core.batch import Example, OutputSizes
@@ -35,6 +36,7 @@ from groundling.tasks.splits import (
     select_partition,
 )
 from groundling.tasks.table import table_task
+from groundling.tasks.vcr import PERSON
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource
@@ -272,6 +274,31 @@ def missing_segments_note(head: TaskHead, store: CombinedStore) -> list[str]:
         "segments, which `groundling regions --boxes vcr1images` stores"
     )
     return [note]
+
+
+def ambiguous_tags_note(student: Encoder, splits: Mapping[str, Sequence[Example]]) -> list[str]:
+    """Note if the model reads an object's tag as a class name that several objects of the image share."""
+    if not isinstance(student, SingleStreamModel) or student.reads_tagged_regions:
+        return []
+    counts = {split: sum(map(_has_ambiguous_tag, some)) for split, some in splits.items()}
+    found = [
+        f"{count} of {len(splits[split])} of {split}" for split, count in counts.items() if count
+    ]
+    if not found:
+        return []
+    note = (
+        f"this model reads a tagged object as its class name, and in some examples ({', '.join(found)}) another object "
+        "of the image has the same name, so the words alone do not tell which one is meant"
+    )
+    return [note]
+
+
+def _has_ambiguous_tag(example: Example) -> bool:
+    """Whether a tag names an object, not a person, whose class name another object of the image has too."""
+    names = example.object_names
+    tags = [*example.region_tags, *chain(*example.choice_region_tags)]
+    named = {names[number] for _, _, number in tags if number < len(names)} - {PERSON}
+    return any(names.count(name) > 1 for name in named)
 
 
 def sizes_with_classes(student: Encoder, store: CombinedStore | None) -> OutputSizes:

@@ -14,6 +14,7 @@ from accelerate import PartialState
 from groundling.commands.finetune import COMMAND, FinetuneConfig
 from groundling.commands.finetune.data import (
     Splits,
+    ambiguous_tags_note,
     check_regions_read,
     dev_splits_trained_on,
     missing_segments_note,
@@ -398,7 +399,7 @@ def one_run(
     objectives = [supervised, *auxiliary]
     if store is not None and isinstance(student, EndToEndModel) and inputs.reads_images(student):
         part.note(*missing_segments_note(head, store))
-    part.note(*in_batch_negatives_note(objectives, training))
+    part.note(*ambiguous_tags_note(student, splits), *in_batch_negatives_note(objectives, training))
     files = {split: task.file(Path(config.data), split) for split in splits}
     part.note(*(note for split in splits for note in list_oddities(files[split], splits[split])))
     source = training_source(

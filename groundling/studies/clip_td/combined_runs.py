@@ -55,6 +55,7 @@ from groundling.training.evaluation import (
     MAX_OUTPUTS,
     EvaluationOutput,
     find_top_classes,
+    group_examples,
     write_predictions,
 )
 
@@ -179,6 +180,7 @@ def average_probabilities(
         metrics,
         [example.official_id for example in examples],
         [row.likely for row in rows],
+        groups=group_examples(examples),
     )
 
 

@@ -29,7 +29,7 @@ from groundling.objectives.supervised import SupervisedObjective
 from groundling.runs.folder import check_run_of, read_result
 from groundling.studies.clip_td.vcr_files import MASK, PARTS, ShiftedFile, VcrLine, VcrPart, VcrText
 from groundling.tasks import Task
-from groundling.tasks.vcr import ANSWER, CHOICES, RATIONALE, VcrToken, render_text
+from groundling.tasks.vcr import ANSWER, CHOICES, PERSON, RATIONALE, VcrToken, render_text
 from groundling.vision_language.loading import load_encoder
 
 HE = frozenset({"he", "his", "him", "He", "His", "Him"})
@@ -37,7 +37,6 @@ SHE = frozenset({"she", "her", "hers", "She", "Her", "Hers"})
 SUBJECTS = frozenset({"he", "she", "He", "She"})
 """Pronouns that become a tag in a wrong choice of a singular question; possessives stay."""
 THEY = frozenset({"they", "They"})
-PERSON = "person"
 
 ChoiceEdit = Callable[[VcrText, bool], list[VcrToken] | None]
 """From a choice and whether it is right to the edited choice, or None if the edit does not apply."""

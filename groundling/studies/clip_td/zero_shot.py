@@ -40,7 +40,12 @@ from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
 from groundling.tasks.splits import with_extra_splits
 from groundling.teachers.feature_cache import FeatureCache, cache_folder
-from groundling.training.evaluation import EvaluationOutput, find_top_classes, write_predictions
+from groundling.training.evaluation import (
+    EvaluationOutput,
+    find_top_classes,
+    group_examples,
+    write_predictions,
+)
 
 ZeroShotProtocol = Literal["iqa", "ia"]
 """Whether an image is compared with question and choice, or with the choice alone; for rationales IQR and IR."""
@@ -327,7 +332,16 @@ class _ZeroShotModel:
             metrics = self.task.score(predictions, labels)
         ids = [example.id for example in examples]
         officials = [example.official_id for example in examples]
-        return EvaluationOutput(ids, outputs, predictions, labels, metrics, officials, likely)
+        return EvaluationOutput(
+            ids,
+            outputs,
+            predictions,
+            labels,
+            metrics,
+            officials,
+            likely,
+            groups=group_examples(examples),
+        )
 
 
 def choice_queries(example: Example, protocol: ZeroShotProtocol) -> Iterator[Example]:

@@ -1,0 +1,155 @@
+"""Examples that share an image or a text are drawn together: as in a plain loop, from files, fewer false alarms."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toys
+from builders.results import both, write_runs
+
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.metrics import ACCURACY, F1, Metric
+from groundling.core.output_types import Classification
+from groundling.core.rng import generator
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.text_encoder import TextEncoder
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.stats.finished_runs import collect_runs, read_split_predictions
+from groundling.stats.verdict import MIN_GROUPS, bootstrap, judge
+from groundling.stats.verdict_report import judge_folders
+from groundling.tasks.glue import RTE
+from groundling.training.evaluation import evaluate, group_examples
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("metric", [ACCURACY, F1], ids=lambda one: one.name)
+def test_groups_are_drawn_whole_as_in_a_plain_loop(metric: Metric) -> None:
+    rng = np.random.default_rng(2)
+    groups = np.sort(rng.integers(0, 9, 40))
+    groups = np.unique(groups, return_inverse=True)[1]
+    count = groups.max() + 1
+    labels = rng.integers(0, 2, 40).astype(float)
+    control, other = (
+        np.where(rng.random((4, 40)) < share, labels, 1 - labels) for share in (0.6, 0.8)
+    )
+    found = bootstrap(control, other, labels, metric, draws=30, seed=3, groups=groups)
+    draw = generator(3, "verdict", metric.name)
+    picked, seeds = draw.integers(count, size=(30, count)), draw.integers(4, size=(30, 3))
+    for value, drawn, chosen in zip(found, picked, seeds, strict=True):
+        examples = np.concatenate([np.flatnonzero(groups == one) for one in drawn])
+        sides = [
+            np.mean([metric.compute(p[examples], labels[examples]) for p in side[chosen]])
+            for side in (control, other)
+        ]
+        assert value == pytest.approx(sides[1] - sides[0], abs=1e-9)
+
+
+def test_the_widest_interval_counts() -> None:
+    """All examples of a group are answered alike, and seeds hardly differ: the error doubles with groups of four."""
+    control, other = both(0.02, examples=400, seed_sd=0.0, shared=0.5, own=0.5)
+    alike = np.arange(400) // 4
+    for runs in (control, other):
+        runs.predictions[:] = runs.predictions[:, alike * 4]
+    single = judge(control, other, ACCURACY)
+    assert single.resampled == "example"
+    grouped = judge(replace(control, groups={"image": alike}), other, ACCURACY)
+    assert grouped.resampled == "image" and grouped.as_json()["resampled"] == "image"
+    assert grouped.error == pytest.approx(2 * single.error, rel=0.15)
+    assert grouped.difference == single.difference
+    of_both = replace(other, groups={"text": np.arange(400) // 2, "image": alike})
+    assert judge(control, of_both, ACCURACY).resampled == "image"
+
+
+def test_few_groups_and_groups_of_one_are_not_drawn() -> None:
+    control, other = both(0.02, examples=200)
+    for groups in (np.arange(200) % (MIN_GROUPS - 1), np.arange(200)):
+        verdict = judge(replace(control, groups={"image": groups}), other, ACCURACY, draws=50)
+        assert verdict.resampled == "example"
+
+
+def test_false_alarms_where_models_differ_by_group() -> None:
+    """The simulation of docs/results.md, section 4, with fewer comparisons."""
+    script = runpy.run_path(str(ROOT / "benchmarks/verdict_groups.py"))
+    namespace = script["simulate"].__globals__
+    namespace.update(TRIALS=200, EXAMPLES=400, DRAWS=200)
+    rng = generator("test groups")
+    right = script["simulate"](script["Null"](4, 0.0, 0.3), rng)
+    (by_example, _), (by_group, _) = (script["excludes_zero"](right, size, rng) for size in (1, 4))
+    assert by_group.mean() <= 0.08 < by_example.mean()
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_groups_of_examples() -> None:
+    one = Example("a", "what is it ?", choices=("x", "y"), images=("1",))
+    other = replace(one, id="b", images=("2",))
+    assert group_examples([one, other]).keys() == {"text"}
+    third = replace(one, id="c", choices=("x", "z"))
+    found = group_examples([one, other, third])
+    assert [len(set(names)) for names in (found["image"], found["text"])] == [2, 2]
+    assert found["image"][0] == found["image"][2] != found["image"][1]
+    assert group_examples([one, replace(third, images=())]) == {}
+    assert group_examples([]) == {}
+
+
+def test_an_evaluation_writes_groups_and_a_verdict_reads_them(tmp_path: Path) -> None:
+    words = toys.bert_words()
+    model = TextEncoder(toys.bert(len(words)), words)
+    task: Any = RTE
+    examples = [
+        replace(one, text="a dog .", text_pair=one.text) if number % 2 else one
+        for number, one in enumerate(toys.examples(8))
+    ]
+    objective = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
+    evaluate(model, objective, task, TextDataset(examples, TextRowEncoder(words, 40))).write(
+        tmp_path / "predictions.jsonl"
+    )
+    rows = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert all(row["groups"].keys() == {"text"} for row in rows)
+    groups = read_split_predictions(tmp_path / "predictions.jsonl").groups["text"]
+    assert len(set(groups[1::2])) == 1 and len(set(groups)) == len({e.text for e in examples})
+
+
+def grouped_runs(folder: Path, names: list[object]) -> Path:
+    """Runs whose prediction files name groups."""
+    control, _ = both(0.0, examples=len(names))
+    write_runs(folder, control)
+    for path in folder.rglob("predictions_dev.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line, name in zip(lines, names, strict=True):
+            if name is not None:
+                line["groups"] = {"image": name}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_a_report_names_what_was_drawn(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        grouped_runs(tmp_path / name, [str(number // 4) for number in range(120)])
+    (runs, _), *_ = collect_runs("a", tmp_path / "a").values()
+    assert (
+        runs.groups["image"].tolist()
+        == np.unique([str(number // 4) for number in range(120)], return_inverse=True)[1].tolist()
+    )
+    result = judge_folders(
+        {"a": tmp_path / "a", "b": tmp_path / "b"}, tmp_path / "out", log=lambda line: None
+    )
+    assert result["verdicts"][0]["resampled"] in ("example", "image")
+    page = (tmp_path / "out" / "verdict.html").read_text()
+    assert "resampled" in page and "Reported, never decisive" in page
+
+
+@pytest.mark.parametrize("names", [["a", None], ["a", 3]])
+def test_damaged_groups_are_named(names: list[object], tmp_path: Path) -> None:
+    folder = grouped_runs(tmp_path / "a", names)
+    with pytest.raises(InputError, match=r"predictions_dev.jsonl, line 2: its groups differ"):
+        collect_runs("a", folder)

@@ -1,0 +1,332 @@
+"""The oracle: its answers are the data's own labels, its noise ends at chance, and every distillation term reads it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+from builders.regions import store
+from homes import STEPS
+
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.finetune import COMMAND as finetune
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.pretrain import COMMAND as pretrain
+from groundling.commands.pretrain import PretrainConfig
+from groundling.core.batch import Example, Sample, collate
+from groundling.core.errors import InputError
+from groundling.core.registry import resolve
+from groundling.data.samples import TextDataset, TextRowEncoder, rows_of
+from groundling.models.small_encoder import new_encoder
+from groundling.settings.fields import make_settings
+from groundling.settings.objectives import ObjectiveSettings, PluginOptionSettings
+from groundling.studies.worlds.commands import WorldConfig
+from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.oracle import (
+    IMAGE_FEATURES,
+    ORACLE,
+    OracleTeacher,
+    OracleTextTeacher,
+    read_options,
+)
+from groundling.studies.worlds.oracle_facts import WorldFacts, read_world
+from groundling.studies.worlds.world import World
+from groundling.tasks import Task
+from groundling.tasks.vcr import ANSWER, RATIONALE
+from groundling.teachers import TeacherContext, compute_features
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
+
+NAME = "groundling.studies.worlds.oracle:ORACLE"
+BRIEF = replace(STEPS, steps=2, batch=4, cpu=True)
+TASKS = {"vqa": ("vqa", "val"), "snli-ve": ("snli_ve", "dev")}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data sets with the shortcut, so that wrong answers may be of another kind than the question asks for."""
+    folder = tmp_path_factory.mktemp("oracle")
+    names = ("captions", "vqa", "vcr", "snli-ve")
+    write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 64, 200, names, shortcut=0.5)
+    new_encoder(folder / "texts.txt", folder / "bert", 0, 1, 64)
+    images = [
+        image["file_name"].rpartition(".")[0]
+        for image in json.loads((folder / "instances.json").read_text())["images"]
+    ]
+    store(folder / "store", images, objects=2, width=6)
+    return folder
+
+
+def context(world: Path, features: set[str], task: Task | None = None, **options: Any) -> Any:
+    given = tuple(f"{name}={value}" for name, value in {"world": world, **options}.items())
+    settings = ObjectiveSettings(options=PluginOptionSettings(given))
+    form = None if task is None else task.form
+    return TeacherContext(NAME, frozenset(features), settings, form)
+
+
+def rows(examples: Any) -> list[Sample]:
+    return [Sample(one.id, example=row) for one in examples for row in rows_of(one)]
+
+
+def facts(world: Path, task: Any, noise: float, seed: int = 0) -> WorldFacts:
+    return WorldFacts(read_world(world), noise, seed, task.form)
+
+
+# -- what it knows -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [ANSWER, RATIONALE], ids=lambda one: one.name)
+def test_a_right_choice_is_the_labelled_one(task: Any, world: Path) -> None:
+    known = facts(world, task, 0.0)
+    for example in task.read(world / "vcr", "val"):
+        judged = [known.is_right(row) for row in rows_of(example)]
+        assert judged == [number == example.label for number in range(4)]
+        assert judged == [known.seems_right(row) for row in rows_of(example)]
+        of_rows = {known.answer(row) for row in rows_of(example)}
+        stated = example.choices[example.label].split()
+        assert set(stated) & set(known.kind_of) <= set(" ".join(of_rows).split())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_answer_of_other_tasks_is_the_label(name: str, world: Path) -> None:
+    folder, split = TASKS[name]
+    task = resolve("tasks", Task, name).with_answers_of(world / folder)
+    known = facts(world, task, 0.0)
+    form: Any = task.form
+    for example in task.read(world / folder, split):
+        label = example.label
+        right = form.best_answer(label) if name == "vqa" else form.labels[label]
+        assert known.answer(example) == right
+    with pytest.raises(InputError, match="has no label, so an oracle does not know its answer"):
+        known.answer(replace(example, label=None))
+
+
+def test_facts_of_an_image_are_those_of_its_boxes(world: Path) -> None:
+    """`instances.json` has each object's shape, the only attribute that is in a file."""
+    instances = json.loads((world / "instances.json").read_text())
+    shapes = {one["id"]: one["name"] for one in instances["categories"]}
+    in_image: dict[int, list[str]] = {}
+    for one in instances["annotations"]:
+        in_image.setdefault(one["image_id"], []).append(shapes[one["category_id"]])
+    by_file = {one["file_name"]: sorted(in_image[one["id"]]) for one in instances["images"]}
+    known = facts(world, ANSWER, 0.0)
+    for example in ANSWER.read(world / "vcr", "val")[:50]:
+        things = known.scene(example).things
+        shown = sorted(thing.attributes[1] for thing in things)
+        assert shown == by_file[f"{example.images[0]}.jpg"]
+        found = known.of_image(example)
+        first = things[0].attributes
+        assert {
+            *first,
+            f"{first[0]} {first[1]}",
+            f"{first[0]} {known.scene(example).relation}",
+        } <= {*found}
+
+
+# -- noise -------------------------------------------------------------------------------------------------------------
+
+
+def test_noise_ends_at_chance_and_is_nested(world: Path) -> None:
+    examples = ANSWER.read(world / "vcr", "val")
+    every = [row for example in examples for row in rows_of(example)]
+    true = np.array([facts(world, ANSWER, 0.0).is_right(row) for row in every])
+    changed_before = np.zeros(len(every), bool)
+    for noise in (0.25, 0.5, 1.0):
+        known = facts(world, ANSWER, noise)
+        judged = np.array([known.is_right(row) for row in every])
+        changed = judged != true
+        assert (changed_before <= changed).all()
+        changed_before = changed
+        # wrong with probability noise * (1/4 * 3/4 + 3/4 * 1/4)
+        assert changed.mean() == pytest.approx(noise * 3 / 8, abs=0.05)
+        colours = [
+            known.scene(one).things[0].attributes[0]
+            == known.world.scene(known.scene(one).image_id).things[0].attributes[0]
+            for one in examples
+        ]
+        assert np.mean(colours) == pytest.approx(1 - noise * 5 / 6, abs=0.1)
+    assert np.corrcoef(judged, true)[0, 1] == pytest.approx(0, abs=0.12)
+
+
+def test_noise_is_keyed_by_seed_and_row(world: Path) -> None:
+    every = rows(ANSWER.read(world / "vcr", "val")[:10])
+
+    def computed(seed: int, some: list[Sample]) -> np.ndarray:
+        options = {"knows": "attributes+answer", "noise": 0.5, "seed": seed}
+        teacher = ORACLE.make(context(world, {"clip_text"}, ANSWER, **options))
+        return teacher.features(collate(teacher.inputs(some)))["clip_text"].numpy()
+
+    first = computed(0, every)
+    assert np.array_equal(first, computed(0, every))
+    assert np.array_equal(first[::-1], computed(0, every[::-1]))
+    assert not np.allclose(first, computed(1, every))
+
+
+# -- features ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("knows", ["attributes", "answer", "attributes+answer"])
+def test_features_have_the_shapes_of_clips(knows: str, world: Path) -> None:
+    confidence = set() if knows == "attributes" else {"clip_confidence"}
+    names = set(IMAGE_FEATURES) - {"clip_confidence"} | confidence
+    teacher = ORACLE.make(context(world, names, ANSWER, knows=knows, width=40))
+    assert isinstance(teacher, OracleTeacher) and teacher.reads_images
+    every = rows(ANSWER.read(world / "vcr", "val")[:5])
+    found = compute_features(teacher, collate(teacher.inputs(every)))
+    assert set(found) == names
+    assert found["clip_image"].shape == found["clip_text"].shape == (20, 40)
+    assert found["clip_words"].shape == (20, 2, 40) and found["clip_word"].shape == (20, 2)
+    assert found["clip_word"].dtype == torch.int64 and found["clip_similarity"].shape == (20,)
+    for name in ("clip_image", "clip_text", "clip_words"):
+        lengths = found[name].norm(dim=-1)
+        torch.testing.assert_close(lengths, torch.ones_like(lengths))
+    right = found["clip_similarity"].view(5, 4).argmax(1).tolist()
+    assert right == [one.label for one in ANSWER.read(world / "vcr", "val")[:5]]
+    # equal inputs have equal ids, and an id is known without the features
+    assert teacher.ids(every) == [one.id for one in teacher.inputs(every)]
+    for row, numbers in zip(every, found["clip_word"].tolist(), strict=True):
+        example: Any = row.example
+        words = f"{example.text} {example.text_pair}".split()
+        assert words[numbers[0]] in teacher.facts.kind_of
+
+
+def test_every_choice_has_one_image_feature_and_its_own_text_feature(tmp_path: Path) -> None:
+    write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), tmp_path, 0, 40, ("vcr",))
+    teacher = ORACLE.make(context(tmp_path, {"clip_image", "clip_text"}, ANSWER, knows="answer"))
+    some = ANSWER.read(tmp_path / "vcr", "val")
+    found = teacher.features(collate(teacher.inputs(rows(some))))
+    images = found["clip_image"].view(len(some), 4, -1)
+    assert torch.equal(images, images[:, :1].expand_as(images))
+    texts = found["clip_text"].view(len(some), 4, -1)
+    for example, own in zip(some, texts, strict=True):
+        for number, one in enumerate(own):
+            assert torch.equal(one, own[example.label]) == (number == example.label)
+
+
+def test_features_of_texts(world: Path) -> None:
+    known = read_world(world)
+    noun = known.nouns[0]
+    text = homes.words()
+    examples = [Example("a", f"the {noun.name} is near a red thing ."), Example("b", "it rains .")]
+    data = TextDataset(examples, TextRowEncoder(text, 40))
+    teacher = ORACLE.make(context(world, {"sentence", "words", "has"}))
+    assert isinstance(teacher, OracleTextTeacher) and not teacher.reads_images
+    taught = TeacherDataset(data, teacher, FeatureCache())
+    first, second = taught.get([0, 1], [np.random.default_rng(0)] * 2)
+    assert first.features["has"].tolist() == [
+        w in (noun.name, "red") for w in examples[0].text.split()
+    ]
+    assert first.features["words"].shape == (8, 128) and second.features["sentence"].shape == (128,)
+    assert not second.features["has"].any()
+
+
+# -- every term --------------------------------------------------------------------------------------------------------
+
+
+def options(world: Path, knows: str) -> list[str]:
+    return [f"world={world}", f"knows={knows}", "noise=0.25"]
+
+
+@pytest.mark.parametrize("knows", ["attributes", "answer", "attributes+answer"])
+@pytest.mark.parametrize(
+    ("task", "folder"), [("vcr/answer", "vcr"), ("vqa", "vqa"), ("snli-ve", "snli_ve")]
+)
+def test_every_targeted_term_trains(
+    task: str, folder: str, knows: str, world: Path, tmp_path: Path
+) -> None:
+    config = make_settings(
+        FinetuneConfig,
+        model=str(world / "bert"),
+        architecture="visualbert",
+        regions=[str(world / "store")],
+        task=task,
+        data=str(world / folder),
+        objectives=["td_image", "td_text", "td_words"],
+        teacher=NAME,
+        td_gate="none" if knows == "attributes" and folder != "vcr" else "question",
+        option=options(world, knows),
+        limit_train=8,
+    )
+    finetune(config, replace(BRIEF, gradient_shares=(1,)), tmp_path / "out")
+    lines = homes.log_of(tmp_path / "out" / "seed-0")
+    assert {"gradient_norm/td_image", "gradient_norm/task"} <= set(lines[1])
+    assert all(lines[0][term] > 0 for term in ("td_image", "td_text", "td_words_used"))
+
+
+def test_an_adaptive_stage_trains(world: Path, tmp_path: Path) -> None:
+    config = make_settings(
+        PretrainConfig,
+        architecture="uniter",
+        model=str(world / "bert"),
+        regions=[str(world / "store")],
+        task="vcr/answer",
+        data=str(world / "vcr"),
+        task_answers="any",
+        objectives=["td_image", "td_text"],
+        teacher=NAME,
+        option=options(world, "attributes"),
+    )
+    pretrain(config, BRIEF, tmp_path / "out")
+
+
+@pytest.mark.parametrize("arm", ["mlm+l1", "mlm+contrastive", "mlm+mcse+simcse"])
+def test_arms_of_adapt_train(arm: str, world: Path, tmp_path: Path) -> None:
+    config = make_settings(
+        AdaptConfig,
+        student=str(world / "bert"),
+        arm=arm,
+        text=[str(world / "captions_train2014.json")],
+        teacher=NAME,
+        option=options(world, "attributes"),
+        dropout=0.1,
+    )
+    adapt(config, BRIEF, tmp_path / "out")
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "needs --option world=FOLDER"),
+        (["world=w", "nose=0"], "--option nose: an oracle has no such option.*did you mean"),
+        (["world=w", "knows=all"], "--option knows=all: 'all'; there are: attributes, answer"),
+        (["world=w", "noise=2"], "--option noise=2: expected a number from 0 to 1"),
+        (["world=w", "noise=x"], "--option noise=x: expected a number"),
+        (["world=w", "seed=1.5"], "--option seed=1.5: expected a whole number"),
+        (["world=w", "width=0"], "--option seed and width"),
+    ],
+)
+def test_options_are_checked(given: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_options(given)
+
+
+def test_what_it_cannot_know_is_refused(world: Path, tmp_path: Path) -> None:
+    for features, knows, message in (
+        ({"voken"}, "attributes", "an oracle has no feature 'voken'"),
+        ({"sentence", "clip_image"}, "attributes", "train them in two runs"),
+        ({"sentence"}, "answer", "texts alone have no answer"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ORACLE.make(context(world, features, knows=knows))
+    with pytest.raises(InputError, match="is no rendered world"):
+        ORACLE.make(context(tmp_path, {"clip_image"}))
+    example = next(rows_of(ANSWER.read(world / "vcr", "val")[0]))
+    known = facts(world, ANSWER, 0.0)
+    with pytest.raises(InputError, match="needs exactly one"):
+        known.of_image(replace(example, images=()))
+    with pytest.raises(InputError, match="is no image of a rendered world"):
+        known.of_image(replace(example, images=("photo-1",)))
+    with pytest.raises(InputError, match="have no object tags"):
+        known.is_right(replace(example, choice_region_tags=()))
+    teacher = ORACLE.make(context(world, {"clip_confidence"}, ANSWER))
+    with pytest.raises(InputError, match="this oracle does not know"):
+        teacher.inputs([Sample("a", example=example)])
