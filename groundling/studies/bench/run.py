@@ -47,12 +47,15 @@ from groundling.studies.bench.protocol import (
     Protocol,
     key_of,
 )
+from groundling.studies.bench.real.run import bench_real
 from groundling.studies.bench.report import table_rows, write_page
 from groundling.studies.bench.results import FORMAT, NAME, VERSION, Bench, add_earlier, merge
 
 
 def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     """Run everything that is missing, or merge other benches; prints the table and the verdicts."""
+    if config.real_encoder.real:
+        return bench_real(config, work)
     if config.merge:
         merged, notes = merge(config.merge)
         merged["notes"] = list(dict.fromkeys([*merged["notes"], *notes]))
