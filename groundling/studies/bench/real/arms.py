@@ -25,7 +25,7 @@ from groundling.studies.bench.arms import (
 )
 from groundling.studies.bench.cost import Cost
 from groundling.studies.bench.leaks import check_inputs, parameters_of
-from groundling.studies.bench.method import TEXT, BenchMethod, Stage
+from groundling.studies.bench.method import TEXT, BenchMethod, Stage, is_outside
 from groundling.studies.bench.protocol import ADAPTING, BenchFolder
 from groundling.studies.bench.real.handed import RealFiles
 from groundling.studies.bench.real.readings import EvaluationSet
@@ -104,6 +104,8 @@ def run_arm(folder: BenchFolder, settings: RealSettings, one: RealArm, key: str)
         own["max_length"] = stage.settings.get("max_length", settings.max_length)
         # A sentence encoder would be kept close to itself, which no method here does by itself.
         own.setdefault("retain_weight", 0.0)
+        if "teacher" in own and not is_outside(one.method):
+            own.setdefault("teacher_cache", str(files.root / "features"))
         training = stage_training(settings, stage, steps, one.seed)
         out = runs / f"stage-{number}"
         cost.add(ADAPT(make_settings(AdaptConfig, **own), training, out), training)

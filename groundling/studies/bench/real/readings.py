@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -71,7 +73,8 @@ class EvaluationSet:
         settings = dict(self.settings)
         if self.kind == "similar":
             return [_read_similar(self.source, model, cpu)]
-        found = READERS[self.kind](self, str(model), settings, out)
+        with redirect_stdout(StringIO()):  # tables of the commands, one for each arm
+            found = READERS[self.kind](self, str(model), settings, out)
         return [one | {"gain": self.kind in GAINS} for one in found]
 
 
