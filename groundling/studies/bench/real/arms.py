@@ -28,7 +28,7 @@ from groundling.studies.bench.leaks import check_inputs, parameters_of
 from groundling.studies.bench.method import TEXT, BenchMethod, Stage, is_outside
 from groundling.studies.bench.protocol import ADAPTING, BenchFolder
 from groundling.studies.bench.real.handed import RealFiles
-from groundling.studies.bench.real.readings import EvaluationSet
+from groundling.studies.bench.real.readings import SetReader
 from groundling.studies.bench.real_settings import RealSettings
 
 BEFORE = "before"
@@ -145,13 +145,13 @@ def model_of(folder: BenchFolder, settings: RealSettings, one: RealArm) -> Path:
     return folder.root / Path(read_object(folder.job(one.name))["model"]["path"])
 
 
-def reading_name(one: RealArm, read: EvaluationSet) -> str:
+def reading_name(one: RealArm, read: SetReader) -> str:
     """Name of the job of an arm's readings on a set."""
     return f"{read.name}: {one.name}"
 
 
 def run_reading(
-    folder: BenchFolder, settings: RealSettings, one: RealArm, read: EvaluationSet, key: str
+    folder: BenchFolder, settings: RealSettings, one: RealArm, read: SetReader, key: str
 ) -> dict[str, Any]:
     """The arm's readings on a set, of an earlier call or made now and written to the job's file."""
     name = reading_name(one, read)

@@ -27,7 +27,7 @@ from groundling.settings.fields import replace_settings
 from groundling.studies.bench.protocol import key_of
 from groundling.studies.bench.real_settings import RealSettings
 
-Kind = Literal["facts", "words", "similar", "pairs", "task"]
+SetKind = Literal["facts", "words", "similar", "pairs", "task"]
 GAINS = ("facts", "words")
 """Kinds of readings in which a method may gain; the others are its price."""
 SPEARMANS = "Spearman of cosine"
@@ -41,10 +41,10 @@ share items with its own; `groups`: what is resampled, and its `items`, or `cosi
 
 
 @dataclass(frozen=True)
-class EvaluationSet:
+class SetReader:
     """A file of items, or a task, on which every encoder is read."""
 
-    kind: Kind
+    kind: SetKind
     source: str
     """The file, or the task's name."""
     settings: tuple[tuple[str, Any], ...] = ()
@@ -78,7 +78,7 @@ class EvaluationSet:
         return [one | {"gain": self.kind in GAINS} for one in found]
 
 
-def evaluation_sets(settings: RealSettings) -> list[EvaluationSet]:
+def evaluation_sets(settings: RealSettings) -> list[SetReader]:
     """The sets of a bench, gains first."""
     modes = (("modes", settings.modes),)
     limit = (("limit", settings.pair_limit), ("cpu", settings.cpu))
@@ -86,16 +86,16 @@ def evaluation_sets(settings: RealSettings) -> list[EvaluationSet]:
         *(("seeds", settings.task_seeds), ("limit_train", settings.limit_train)),
         ("cpu", settings.cpu),
     )
-    sets = [EvaluationSet("facts", file, modes) for file in settings.facts]
-    sets += [EvaluationSet("words", file) for file in settings.words]
+    sets = [SetReader("facts", file, modes) for file in settings.facts]
+    sets += [SetReader("words", file) for file in settings.words]
     if settings.similar:
-        sets.append(EvaluationSet("similar", settings.similar))
-    sets += [EvaluationSet("pairs", file, limit) for file in settings.minimal_pairs]
-    sets += [EvaluationSet("task", name, tuned, settings.data) for name in settings.tasks]
+        sets.append(SetReader("similar", settings.similar))
+    sets += [SetReader("pairs", file, limit) for file in settings.minimal_pairs]
+    sets += [SetReader("task", name, tuned, settings.data) for name in settings.tasks]
     return sets
 
 
-def check_set(one: EvaluationSet) -> None:
+def check_set(one: SetReader) -> None:
     """Raises InputError for a file of facts or similarities that no reader knows; the others are read first."""
     if one.kind == "facts":
         command = COMMANDS["probe-facts"]
@@ -109,7 +109,7 @@ def check_set(one: EvaluationSet) -> None:
 
 
 def _read_facts(
-    one: EvaluationSet, model: str, settings: Mapping[str, Any], out: Path
+    one: SetReader, model: str, settings: Mapping[str, Any], out: Path
 ) -> list[Reading]:
     """A reading for each mode and relation."""
     command = COMMANDS["probe-facts"]
@@ -164,7 +164,7 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_words(
-    one: EvaluationSet, model: str, settings: Mapping[str, Any], out: Path
+    one: SetReader, model: str, settings: Mapping[str, Any], out: Path
 ) -> list[Reading]:
     """The last layer's correlation, which is not selected on the set."""
     command = COMMANDS["probe-words"]
@@ -208,7 +208,7 @@ def _read_similar(source: str, model: Path, cpu: bool) -> Reading:
 
 
 def _read_pairs(
-    one: EvaluationSet, model: str, settings: Mapping[str, Any], out: Path
+    one: SetReader, model: str, settings: Mapping[str, Any], out: Path
 ) -> list[Reading]:
     command = COMMANDS["pairs"]
     config = replace_settings(command.settings["_own"], model=model, data=one.source, **settings)
@@ -231,7 +231,7 @@ def _read_pairs(
 
 
 def _read_task(
-    one: EvaluationSet, model: str, settings: Mapping[str, Any], out: Path
+    one: SetReader, model: str, settings: Mapping[str, Any], out: Path
 ) -> list[Reading]:
     """The median over fine-tuning seeds, with the settings of `finetune`."""
     command = COMMANDS["finetune"]
@@ -256,7 +256,7 @@ def _read_task(
     ]
 
 
-Reader = Callable[[EvaluationSet, str, Mapping[str, Any], Path], list[Reading]]
+Reader = Callable[[SetReader, str, Mapping[str, Any], Path], list[Reading]]
 READERS: Mapping[str, Reader] = {
     "facts": _read_facts,
     "words": _read_words,

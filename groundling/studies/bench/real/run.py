@@ -43,7 +43,7 @@ from groundling.studies.bench.real.handed import (
 )
 from groundling.studies.bench.real.judge import GainVerdict, compare, decide, sentences_of
 from groundling.studies.bench.real.readings import (
-    EvaluationSet,
+    SetReader,
     Reading,
     check_set,
     evaluation_sets,
@@ -143,7 +143,7 @@ class RealPlan:
 
     config: BenchConfig
     methods: Sequence[BenchMethod]
-    sets: Sequence[EvaluationSet]
+    sets: Sequence[SetReader]
     folder: BenchFolder
 
     @property
@@ -176,7 +176,7 @@ class RealPlan:
             about = text_key(one.method) if one.arm == TEXT_CONTROL else one.method.description()
         return key_of(self.settings.identity(), about, one.arm, one.seed)
 
-    def _reading(self, one: RealArm, read: EvaluationSet, after: tuple[str, ...]) -> Job:
+    def _reading(self, one: RealArm, read: SetReader, after: tuple[str, ...]) -> Job:
         key = key_of(self._key(one), read.key)
         arguments = (self.folder, self.settings, one, read, key)
         return Job(reading_name(one, read), run_reading, arguments, after)
