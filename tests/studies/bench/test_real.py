@@ -13,20 +13,23 @@ from typing import Any
 import homes
 import numpy as np
 import pytest
+import torch
 import toys
+from builders import open_clip
 from homes import Here, never
 from scipy.stats import spearmanr, t
-from transformers import BertForMaskedLM
+from transformers import BertForMaskedLM, CLIPImageProcessorPil
 
 from groundling.core.errors import InputError
-from groundling.models.clip import load_clip_text_tower
+from groundling.models.clip import load_clip_image_tower, load_clip_text_tower
 from groundling.runs import jobs as running
 from groundling.runs.folder import read_json
 from groundling.settings.fields import make_settings
 from groundling.studies.bench.commands import BENCH, BenchConfig
-from groundling.studies.bench.real.handed import permute_tokens
+from groundling.studies.bench.real.handed import RealFiles, permute_teacher, permute_tokens
 from groundling.studies.bench.real.judge import Gain, GainVerdict, compare, decide, sentences_of
 from groundling.studies.bench.real.readings import shared_sets
+from groundling.studies.bench.real_settings import RealSettings
 
 NOUNS = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
 
@@ -170,6 +173,37 @@ def test_the_permuted_teacher_exchanges_the_corpus_tokens_alone(
     differs = (tables[0] != tables[1]).any(1).nonzero().flatten().tolist()
     assert set(differs) == used - set(tokenizer.all_special_ids)
     assert sorted(map(tuple, tables[0].tolist())) == sorted(map(tuple, tables[1].tolist()))
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip", "open_clip"])
+def test_any_clip_like_teacher_can_be_permuted(tmp_path: Path, family: str) -> None:
+    teacher = tmp_path / "teacher"
+    if family == "clip":
+        homes.seeing_clip(teacher)
+    elif family == "siglip":
+        tokenizer = toys.siglip_words()
+        homes.home(teacher, toys.siglip(tokenizer), tokenizer)
+        CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(teacher)
+    else:
+        open_clip.write(teacher, open_clip.model_config())
+    text = homes.text(tmp_path / "plain.txt", 20)
+    settings = RealSettings(real=True, student="-", teacher=str(teacher), text=str(text))
+    files = RealFiles(tmp_path, settings)
+    (tmp_path / "handed").mkdir()
+    permute_teacher(files)
+    permuted = files.place("teacher-redrawn")
+    own, again = (load_clip_text_tower(one)[0] for one in (teacher, permuted))
+    assert (own.token_embedding.weight != again.token_embedding.weight).any()
+    state = again.state_dict()
+    different = [name for name, one in own.state_dict().items() if not one.equal(state[name])]
+    assert len(different) == 1 and "token_embedding" in different[0]
+    images = [load_clip_image_tower(one) for one in (teacher, permuted)]
+    pixels = torch.full((1, 3, 16, 16), 100, dtype=torch.uint8)
+    features = [one.eval()(pixels) for one in images]
+    torch.testing.assert_close(*features)
+    before = homes.digests(permuted)
+    permute_teacher(files)
+    assert homes.digests(permuted) == before
 
 
 @pytest.mark.parametrize("count", [2, 8, 9, 17, 30])

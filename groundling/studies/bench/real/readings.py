@@ -78,7 +78,7 @@ class SetReader:
         return [one | {"gain": self.kind in GAINS} for one in found]
 
 
-def evaluation_sets(settings: RealSettings) -> list[SetReader]:
+def set_readers(settings: RealSettings) -> list[SetReader]:
     """The sets of a bench, gains first."""
     modes = (("modes", settings.modes),)
     limit = (("limit", settings.pair_limit), ("cpu", settings.cpu))
@@ -230,9 +230,7 @@ def _read_pairs(
     ]
 
 
-def _read_task(
-    one: SetReader, model: str, settings: Mapping[str, Any], out: Path
-) -> list[Reading]:
+def _read_task(one: SetReader, model: str, settings: Mapping[str, Any], out: Path) -> list[Reading]:
     """The median over fine-tuning seeds, with the settings of `finetune`."""
     command = COMMANDS["finetune"]
     own = {name: value for name, value in settings.items() if name != "cpu"}

@@ -43,10 +43,10 @@ from groundling.studies.bench.real.handed import (
 )
 from groundling.studies.bench.real.judge import GainVerdict, compare, decide, sentences_of
 from groundling.studies.bench.real.readings import (
-    SetReader,
     Reading,
+    SetReader,
     check_set,
-    evaluation_sets,
+    set_readers,
     shared_sets,
 )
 from groundling.studies.bench.real.report import entries_of, table_rows, write_page
@@ -67,7 +67,7 @@ def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     methods, left_out = choose_methods(config.method, settings)
     folder = BenchFolder(work.out.resolve())
     files = RealFiles(folder.root, settings)
-    sets = evaluation_sets(settings)
+    sets = set_readers(settings)
     for one in sets:
         check_set(one)
     notes = [f"{name} is left out: {reason}" for name, reason in left_out.items()]
