@@ -192,7 +192,7 @@ def bench(
     facts: Texts = (),
     modes: Texts = ("fill-mask", "linear"),
     words: Texts = (),
-    similar: Text = "",
+    retention_pairs: Text = "",
     minimal_pairs: Texts = (),
     pair_limit: int = 0,
     tasks: Texts = (),

@@ -57,7 +57,7 @@ masked-LM head."""
     words: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """--real: files of rated word pairs that `probe-words` reads: MEN, SimLex-999, WordSim-353, \
 SimVerb-3500, RG-65."""
-    similar: Annotated[str, InputKind.PATH] = ""
+    retention_pairs: Annotated[str, InputKind.PATH] = ""
     """--real, price: text pairs with similarities, as in `adapt --retention-pairs`: the folder of \
 STS-B or GLUE, or a tsv."""
     minimal_pairs: Annotated[tuple[str, ...], InputKind.PATH] = ()
@@ -94,7 +94,7 @@ masked-LM head."""
     def identity(self) -> dict[str, Any]:
         """Everything that decides how methods are trained; evaluation sets may be added later."""
         read = (
-            *("facts", "modes", "words", "similar", "minimal_pairs", "pair_limit"),
+            *("facts", "modes", "words", "retention_pairs", "minimal_pairs", "pair_limit"),
             *("tasks", "data", "task_seeds", "limit_train", "cpu"),
         )
         kept = {name: value for name, value in config_dict(self).items() if name not in read}

@@ -68,7 +68,7 @@ def settings_for(folder: Path, **changes: Any) -> BenchConfig:
         "images": folder / "images",
         "facts": (folder / "vicomte/distributions/color-dist.jsonl",),
         "words": (folder / "rated.txt",),
-        "similar": folder / "similar.tsv",
+        "retention_pairs": folder / "similar.tsv",
         **{"steps": 2, "batch": 4, "max_length": 16, "cpu": True},
         **{"method": ("contrastive", "lexi_contrastive"), "adapt_seeds": 1, "processes": 1},
     }
@@ -241,7 +241,7 @@ def test_every_price_is_read(files: Path, tmp_path: Path) -> None:
         files,
         method=("contrastive",),
         text=files / "plain.txt",
-        **{"captions": "", "images": "", "facts": (), "similar": ""},
+        **{"captions": "", "images": "", "facts": (), "retention_pairs": ""},
         minimal_pairs=(files / "pairs.csv",),
         **{"tasks": ("glue/rte",), "data": files / "glue", "task_seeds": 1, "limit_train": 32},
     )
@@ -255,7 +255,12 @@ def test_every_price_is_read(files: Path, tmp_path: Path) -> None:
 
 def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Path) -> None:
     config = settings_for(
-        files, student=files / "headless", modes=("linear",), method=("l1",), similar="", words=()
+        files,
+        student=files / "headless",
+        modes=("linear",),
+        method=("l1",),
+        retention_pairs="",
+        words=(),
     )
     said = run(config, tmp_path / "out")
     assert "has no masked-LM head; methods and controls that train masked LM start" in said
@@ -268,7 +273,7 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
     [
         ({"batch": 64}, r"captions.csv: 12 texts, fewer than a batch of 64; pass more texts"),
         ({"facts": ("captions.csv",)}, "captions.csv: columns are image, caption; expected quest"),
-        ({"similar": "pairs.csv"}, "line 1: 1 fields, expected text<TAB>text<TAB>number"),
+        ({"retention_pairs": "pairs.csv"}, "line 1: 1 fields, expected text<TAB>text<TAB>number"),
         ({"words": ("colors.jsonl",)}, "colors.jsonl"),
         ({"images": "glue"}, "6 of 6 captioned images are missing, the first is 0.png"),
         ({"images": "nowhere"}, "--images .*nowhere: no such folder"),
@@ -316,7 +321,9 @@ def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
     other = source.parent / "../distributions/color-dist.jsonl"
     with pytest.raises(InputError, match="is given twice"):
         BENCH(settings_for(files, facts=(source, other)), tmp_path / "out")
-    config = settings_for(files, facts=(source, again), words=(), similar="", method=("l1",))
+    config = settings_for(
+        files, facts=(source, again), words=(), retention_pairs="", method=("l1",)
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("groundling.commands.adapt.run.train", never)
         with pytest.raises(InputError, match="another file holds vicomte/color, fill-mask too"):

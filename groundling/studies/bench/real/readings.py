@@ -27,7 +27,7 @@ from groundling.settings.fields import replace_settings
 from groundling.studies.bench.protocol import key_of
 from groundling.studies.bench.real_settings import RealSettings
 
-SetKind = Literal["facts", "words", "similar", "pairs", "task"]
+SetKind = Literal["facts", "words", "retention", "pairs", "task"]
 GAINS = ("facts", "words")
 """Kinds of readings in which a method may gain; the others are its price."""
 SPEARMANS = "Spearman of cosine"
@@ -71,8 +71,8 @@ class SetReader:
         Raises InputError for a file that no reader knows, and as the command does.
         """
         settings = dict(self.settings)
-        if self.kind == "similar":
-            return [_read_similar(self.source, model, cpu)]
+        if self.kind == "retention":
+            return [_read_retention(self.source, model, cpu)]
         with redirect_stdout(StringIO()):  # tables of the commands, one for each arm
             found = READERS[self.kind](self, str(model), settings, out)
         return [one | {"gain": self.kind in GAINS} for one in found]
@@ -88,8 +88,8 @@ def set_readers(settings: RealSettings) -> list[SetReader]:
     )
     sets = [SetReader("facts", file, modes) for file in settings.facts]
     sets += [SetReader("words", file) for file in settings.words]
-    if settings.similar:
-        sets.append(SetReader("similar", settings.similar))
+    if settings.retention_pairs:
+        sets.append(SetReader("retention", settings.retention_pairs))
     sets += [SetReader("pairs", file, limit) for file in settings.minimal_pairs]
     sets += [SetReader("task", name, tuned, settings.data) for name in settings.tasks]
     return sets
@@ -101,7 +101,7 @@ def check_set(one: SetReader) -> None:
         command = COMMANDS["probe-facts"]
         inputs: Callable[..., object] = vars(command.output)["inputs"]
         inputs(replace_settings(command.settings["_own"], model="-", data=one.source))
-    if one.kind == "similar":
+    if one.kind == "retention":
         read_pairs(one.source)
 
 
@@ -185,7 +185,7 @@ def _read_words(
     ]
 
 
-def _read_similar(source: str, model: Path, cpu: bool) -> Reading:
+def _read_retention(source: str, model: Path, cpu: bool) -> Reading:
     """Text pairs: cosines of the encoder's own sentence vectors, or of mean states of a plain encoder."""
     pairs = read_pairs(source)
     text = load_text_encoder(str(model))
