@@ -228,7 +228,7 @@ def test_a_bench_resumes_does_only_what_is_missing_and_takes_more_sets(
         assert "21 of 21 jobs are done" in re.sub(r"\b(\d+) of \1 jobs", "21 of 21 jobs", plan)
         more = (files / "vicomte/distributions/color-dist.jsonl", files / "colors.jsonl")
         plan = run(settings_for(files, plan=True, facts=more), out)
-        assert len(re.findall(r"colors .*missing", plan)) == 7 and "0 steps of training" in plan
+        assert len(re.findall(r"3 of 4$", plan, re.MULTILINE)) == 7 and "; 0 steps" in plan
         assert "lexi_contrastive (captions with images): mlm+lexi_contrastive on captions" in plan
         said = run(settings_for(files, facts=more), out)
         assert "memory-colors, fill-mask" in said
@@ -385,8 +385,8 @@ def test_a_gain_counts_beyond_both_controls_over_seeds_and_items() -> None:
     decide(verdicts)
     assert [one.beyond for one in verdicts] == [True, False, False, False]
     assert [one.holm for one in verdicts[:3]] == pytest.approx([0.004, 0.3, 0.003])
-    (sentence,) = sentences_of(verdicts)
-    assert sentence.startswith("m: beyond both controls on both (+0.100, seeds")
+    (sentence,) = sentences_of(verdicts, {"m": "other images"})
+    assert sentence.startswith("m: beyond its text control and other images on both (+0.100, s")
     assert "one control" not in sentence and "Holm over 3 tests" in sentence
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
+from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import read_object
 from groundling.runs.hashing import data_hash
 from groundling.settings.fields import make_settings
@@ -24,7 +25,7 @@ from groundling.studies.bench.arms import (
     text_key,
 )
 from groundling.studies.bench.cost import Cost
-from groundling.studies.bench.leaks import check_inputs, parameters_of
+from groundling.studies.bench.leaks import check_inputs
 from groundling.studies.bench.method import TEXT, BenchMethod, Stage, is_outside
 from groundling.studies.bench.protocol import ADAPTING, BenchFolder
 from groundling.studies.bench.real.handed import RealFiles
@@ -113,7 +114,7 @@ def run_arm(folder: BenchFolder, settings: RealSettings, one: RealArm, key: str)
     cost.stop()
     model = runs / f"stage-{len(stages)}" / "model"
     adapted = read_object(model.parent / "result.json")
-    more = parameters_of(model) - parameters_of(files.place("encoder"))
+    more = _parameters(model) - _parameters(files.place("encoder"))
     return finish_job(
         folder,
         one.name,
@@ -125,6 +126,11 @@ def run_arm(folder: BenchFolder, settings: RealSettings, one: RealArm, key: str)
             "model": {"path": str(model.relative_to(folder.root)), "sha256": data_hash(model)},
         },
     )
+
+
+def _parameters(model: Path) -> int:
+    """Number of parameters of an encoder, wherever its folder keeps it."""
+    return sum(one.numel() for one in load_text_encoder(str(model)).encoder.parameters())
 
 
 def _allowed(files: RealFiles) -> dict[str, str]:

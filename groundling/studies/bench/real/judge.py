@@ -159,8 +159,11 @@ def words_of(gain: Gain | None) -> str:
     return text
 
 
-def sentences_of(verdicts: Sequence[GainVerdict]) -> list[str]:
-    """One sentence for each method: on which sets it gains beyond its controls."""
+def sentences_of(verdicts: Sequence[GainVerdict], shuffled: Mapping[str, str]) -> list[str]:
+    """One sentence for each method: on which sets it gains beyond its controls.
+
+    `shuffled`: by method, what its shuffled control is; empty for none.
+    """
     sentences = []
     tests = sum(isfinite(one.holm) for one in verdicts)
     for method in dict.fromkeys(one.method for one in verdicts):
@@ -172,7 +175,8 @@ def sentences_of(verdicts: Sequence[GainVerdict]) -> list[str]:
             )
             continue
         beyond = [f"{one.reading} ({words_of(one.text)})" for one in own if one.beyond]
-        controls = "both controls" if own[0].shuffled is not None else "its text control"
+        control = shuffled[method]
+        controls = f"its text control and {control}" if control else "its text control"
         about = (
             f"beyond {controls} on {'; '.join(beyond)}"
             if beyond

@@ -72,11 +72,12 @@ def _cell(entries: Sequence[Mapping[str, Any]], name: str) -> str:
     return f"{mean(values):.3f}{spread}"
 
 
-def verdict_rows(verdicts: Sequence[GainVerdict]) -> list[TableRow]:
+def verdict_rows(bench: Bench, verdicts: Sequence[GainVerdict]) -> list[TableRow]:
     """The differences behind the verdicts; of prices, those to the text control and to the unadapted encoder."""
     return [
         {
             "method": one.method,
+            "reads": bench["methods"][one.method]["data"],
             "set": one.reading,
             "measure": one.measure,
             f"beyond {TEXT_CONTROL}": words_of(one.text),
@@ -118,11 +119,11 @@ def write_page(
     prices = [one for one in verdicts if not one.gain]
     sections = [
         ReportSection("Readings", rows=table_rows(bench, True)),
-        ReportSection("Gains", rows=verdict_rows(gains), figure=_forest(gains)),
+        ReportSection("Gains", rows=verdict_rows(bench, gains), figure=_forest(gains)),
     ]
     if prices:
         sections.append(ReportSection("Price", rows=table_rows(bench, False)))
-        sections.append(ReportSection("Price, differences", rows=verdict_rows(prices)))
+        sections.append(ReportSection("Price, differences", rows=verdict_rows(bench, prices)))
     controls = [
         {"method": name, "control": control, "what it is": words}
         for name, about in bench["methods"].items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import groundling
@@ -11,10 +10,10 @@ from groundling.command_line.registered_names import parse_arm
 from groundling.commands.adapt.run import own_lm_head
 from groundling.core.errors import InputError
 from groundling.models.text_encoder import load_text_encoder
-from groundling.runs.folder import read_object, write_json
-from groundling.runs.jobs import Job, run_jobs
+from groundling.runs.folder import write_json
+from groundling.runs.jobs import run_jobs
 from groundling.runs.progress import CommandContext
-from groundling.runs.report import format_count, format_table
+from groundling.runs.report import format_table
 from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL, text_key
 from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BenchConfig
@@ -25,15 +24,10 @@ from groundling.studies.bench.method import (
     built_in_methods,
     find_methods,
 )
-from groundling.studies.bench.protocol import BenchFolder, key_of
+from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.real.arms import (
     BEFORE,
-    RealArm,
-    arms_of,
     describe_controls,
-    reading_name,
-    run_arm,
-    run_reading,
 )
 from groundling.studies.bench.real.handed import (
     RealFiles,
@@ -42,9 +36,9 @@ from groundling.studies.bench.real.handed import (
     permute_teacher,
 )
 from groundling.studies.bench.real.judge import GainVerdict, compare, decide, sentences_of
+from groundling.studies.bench.real.plan import BEFORE_ARM, RealPlan
 from groundling.studies.bench.real.readings import (
     Reading,
-    SetReader,
     check_set,
     set_readers,
     shared_sets,
@@ -55,7 +49,6 @@ from groundling.studies.bench.real_settings import RealSettings
 FORMAT = "groundling bench on a real encoder"
 VERSION = 1
 """Increases with every change of the file's layout."""
-BEFORE_ARM = RealArm(None, BEFORE)
 
 
 def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
@@ -137,124 +130,6 @@ def encoder_notes(settings: RealSettings) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class RealPlan:
-    """The jobs of a bench on a real encoder."""
-
-    config: BenchConfig
-    methods: Sequence[BenchMethod]
-    sets: Sequence[SetReader]
-    folder: BenchFolder
-
-    @property
-    def settings(self) -> RealSettings:
-        """Settings of the real encoder."""
-        return self.config.real_encoder
-
-    def arms(self) -> list[RealArm]:
-        """Every arm once: text controls of equal texts are shared."""
-        every = [one for method in self.methods for one in arms_of(method, self.config.adapt_seeds)]
-        return list({one.name: one for one in every}.values())
-
-    def jobs(self, first: bool = False) -> list[Job]:
-        """All jobs, done or not, or the `first` ones: the unadapted encoder is read before anything is trained."""
-        before = [self._reading(BEFORE_ARM, one, ()) for one in self.sets]
-        if first:
-            return before
-        arms = [Job(one.name, run_arm, self._arguments(one)) for one in self.arms()]
-        readings = [
-            self._reading(one, read, (one.name,)) for one in self.arms() for read in self.sets
-        ]
-        return [*before, *arms, *readings]
-
-    def _arguments(self, one: RealArm) -> tuple[Any, ...]:
-        return (self.folder, self.settings, one, self._key(one))
-
-    def _key(self, one: RealArm) -> str:
-        about: object = one.name
-        if one.method is not None:
-            about = text_key(one.method) if one.arm == TEXT_CONTROL else one.method.description()
-        return key_of(self.settings.identity(), about, one.arm, one.seed)
-
-    def _reading(self, one: RealArm, read: SetReader, after: tuple[str, ...]) -> Job:
-        key = key_of(self._key(one), read.key)
-        arguments = (self.folder, self.settings, one, read, key)
-        return Job(reading_name(one, read), run_reading, arguments, after)
-
-    def missing(self, first: bool = False) -> list[Job]:
-        """Jobs that are not done; raises InputError for one that another version of a method made."""
-        jobs = self.jobs(first)
-        done = {job.name for job in jobs if self._is_done(job)}
-        return [
-            Job(
-                job.name,
-                job.call,
-                job.arguments,
-                tuple(name for name in job.after if name not in done),
-            )
-            for job in jobs
-            if job.name not in done
-        ]
-
-    def _is_done(self, job: Job) -> bool:
-        path = self.folder.job(job.name)
-        if not path.exists():
-            return False
-        if read_object(path).get("key") != job.arguments[-1]:
-            raise InputError(
-                f"{path}: was made by another version of this method; use another --out, or give the method another "
-                "name"
-            )
-        return True
-
-    def entry(self, one: RealArm) -> dict[str, Any]:
-        """A finished arm with all of its readings by name; raises InputError if two files hold one set."""
-        readings: dict[str, Reading] = {}
-        for read in self.sets:
-            found = read_object(self.folder.job(reading_name(one, read)))["readings"]
-            for reading in found:
-                if reading["reading"] in readings:
-                    raise InputError(
-                        f"{read.source}: another file holds {reading['reading']} too; leave one out"
-                    )
-                readings[reading["reading"]] = reading
-        about = one.describe()
-        if one.method is not None:
-            about = read_object(self.folder.job(one.name))
-            del about["key"]
-        return about | {"readings": readings}
-
-    def print_plan(self, notes: Sequence[str]) -> None:
-        """Print the methods with their controls, the sets, and the jobs that are missing."""
-        for method in self.methods:
-            arms = " then ".join(f"{one.arm} on {' and '.join(one.texts)}" for one in method.stages)
-            print(f"{method.name} ({method.data}): {arms}")
-            for name, words in describe_controls(method).items():
-                print(f"    {name}: {words}")
-        missing = {job.name for job in self.missing()}
-        rows = [
-            {"job": job.name, "state": "missing" if job.name in missing else "done"}
-            for job in self.jobs()
-        ]
-        print(format_table(rows))
-        for note in notes:
-            print(f"note: {note}")
-        seconds = self._seconds_per_step()
-        steps = self.settings.steps * sum(one.name in missing for one in self.arms())
-        hours = f"about {seconds * steps / 3600:.1f} hours of one process" if seconds else "unknown"
-        print(
-            f"{len(rows) - len(missing)} of {format_count(len(rows), 'job')} are done; {steps:,} steps of training are "
-            f"missing, {hours}"
-        )
-
-    def _seconds_per_step(self) -> float:
-        """The mean of the folder's finished arms; 0 without one."""
-        done = [read_object(path) for path in sorted((self.folder.root / "jobs").glob("*.json"))]
-        costs = [one["cost"] for one in done if "cost" in one]
-        steps = sum(cost["steps"] for cost in costs)
-        return sum(cost["seconds"] for cost in costs) / steps if steps else 0.0
-
-
 def conclude(
     plan: RealPlan, counts: TextCounts, notes: list[str], work: CommandContext
 ) -> dict[str, Any]:
@@ -272,7 +147,10 @@ def conclude(
     readings = list(bench["runs"][0]["readings"].values())
     bench["notes"] = notes + _notes(plan, readings)
     bench["verdicts"] = [one.as_json() for one in verdicts]
-    sentences = sentences_of(verdicts)
+    controls = {
+        name: about["controls"].get(SHUFFLED, "") for name, about in bench["methods"].items()
+    }
+    sentences = sentences_of(verdicts, controls)
     for one in bench["runs"]:  # the job's files keep them
         one["readings"] = {name: _summary(found) for name, found in one["readings"].items()}
     write_json(work.out / "bench.json", bench)
