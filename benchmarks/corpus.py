@@ -126,7 +126,7 @@ def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, flo
     from groundling.data.samples import TextRowEncoder
     from groundling.models.text_encoder import TextEncoder
     from groundling.objectives.masked_lm import MaskedLM
-    from groundling.settings.training import TrainConfig
+    from groundling.settings.training import TrainingArguments
     from groundling.training.loop import train
 
     torch.set_num_threads(1)
@@ -140,7 +140,7 @@ def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, flo
     objectives = [MaskedLM(model.sizes, mask_id=int(tokenizer.mask_token_id))]
 
     def run(steps: int) -> None:
-        training = TrainConfig(steps=steps, batch=8, save_every=10**6, cpu=True)
+        training = TrainingArguments(steps=steps, batch=8, save_every=10**6, cpu=True)
         with tempfile.TemporaryDirectory() as out:
             train(model, objectives, samples, training, out)
 

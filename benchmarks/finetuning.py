@@ -32,9 +32,9 @@ def groundling(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Seconds and dev accuracy of `finetune`."""
     from groundling.commands.finetune import COMMAND as finetune
     from groundling.commands.finetune import FinetuneConfig
-    from groundling.settings.training import TrainConfig
+    from groundling.settings.training import TrainingArguments
 
-    training = TrainConfig(
+    training = TrainingArguments(
         epochs=options.epochs, batch=options.batch, lr=options.lr, warmup_ratio=0.0, seed=options.seed,
         weight_decay=0.0, cpu=options.cpu, precision=options.precision,
     )  # fmt: skip

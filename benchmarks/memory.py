@@ -24,7 +24,7 @@ from groundling.core.batch import Example
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.training.loop import train
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     text = " ".join(WORDS[: options.length - 2])
     examples = [Example(str(number), text) for number in range(options.batch)]
     samples = TextDataset(examples, TextRowEncoder(tokenizer, options.length))
-    training = TrainConfig(
+    training = TrainingArguments(
         steps=options.steps,
         batch=options.batch,
         gradient_checkpointing=options.recompute,

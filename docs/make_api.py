@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import groundling
-from groundling.api import FunctionKeyword, command_of, keywords_of
+from groundling.api import KeywordParameter, command_of, keywords_of
 from groundling.cli import COMMANDS
 from groundling.core.field_docs import field_docs, summary_of
 
@@ -39,7 +39,7 @@ command reports a mistake. `visualize` is a separate function, which returns a p
 SECTIONS: dict[str, dict[str, str]] = {
     "Batch: the input of a model": {
         "groundling.core.batch": (
-            "Batch Tokens Regions ClipWindows TeacherInput Perturbation Sample TextRow "
+            "Batch Tokens Regions ClipWindows TeacherInput AdversarialPerturbation Sample TextRow "
             "RegionRow Example GoldBoxes collate"
         ),
     },
@@ -60,7 +60,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.training.loop": "train",
         "groundling.training.evaluation": "evaluate EvaluationOutput",
         "groundling.training.batch_sampler": "DataSource",
-        "groundling.settings.training": "TrainConfig",
+        "groundling.settings.training": "TrainingArguments",
     },
     "Models and teachers": {
         "groundling.vision_language.loading": "load_encoder make_vision_language_model",
@@ -252,7 +252,7 @@ def stub() -> str:
     return "\n".join(lines)
 
 
-def _keyword(one: FunctionKeyword) -> str:
+def _keyword(one: KeywordParameter) -> str:
     """A keyword of a command's function, as the stub has it; it accepts more types than the setting stores."""
     kind = one.doc.kind.replace("'", '"')
     kind = {"str": "Text", "tuple[str, ...]": "Texts"}.get(kind, kind)

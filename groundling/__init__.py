@@ -62,7 +62,7 @@ PLACES = {
     "Sample": "groundling.core.batch",
     "Task": "groundling.tasks",
     "Teacher": "groundling.teachers",
-    "TrainConfig": "groundling.settings.training",
+    "TrainingArguments": "groundling.settings.training",
     "load": "groundling.prediction",
     "visualize": "groundling.studies.attention.page",
     "show_regions": "groundling.vision.show",

@@ -11,7 +11,7 @@ from groundling.core.errors import InputError as InputError
 from groundling.data.regions.store import RegionStore as RegionStore
 from groundling.objectives import Objective as Objective
 from groundling.prediction import load as load
-from groundling.settings.training import TrainConfig as TrainConfig
+from groundling.settings.training import TrainingArguments as TrainingArguments
 from groundling.studies.attention.page import visualize as visualize
 from groundling.tasks import Task as Task
 from groundling.teachers import Teacher as Teacher
@@ -172,6 +172,7 @@ def bench(
     *,
     method: Texts = (),
     worlds: Sequence[int] = (0, 1, 2, 3, 4),
+    families: Texts = ("objects", "pictograms"),
     adapt_seeds: int = 2,
     probe_seeds: int = 3,
     probes: Texts = ("truth", "category", "order"),

@@ -93,7 +93,7 @@ def _group(value: object, prefix: str, where: str) -> dict[str, object]:
     return {str(key): one for key, one in value.items()}
 
 
-class FunctionKeyword(NamedTuple):
+class KeywordParameter(NamedTuple):
     """A keyword of a command's function."""
 
     doc: FieldDoc
@@ -104,24 +104,24 @@ class FunctionKeyword(NamedTuple):
     """Default value."""
 
 
-def keywords_of(name: str) -> list[FunctionKeyword]:
+def keywords_of(name: str) -> list[KeywordParameter]:
     """The keywords of a command's function; `out`, if it has one, comes last."""
     command = COMMANDS[command_of(name)]
-    found: list[FunctionKeyword] = []
+    found: list[KeywordParameter] = []
     for config in _own(name).values():
         for group, one in flatten_settings(config):
             kind: Any = type(group)
             (doc,) = (field for field in field_docs(kind) if field.name == one.name)
             default = vars(group)[one.name]
-            found.append(FunctionKeyword(doc._replace(default=repr(default)), one.kind, default))
+            found.append(KeywordParameter(doc._replace(default=repr(default)), one.kind, default))
     for prefix in _groups(name):
         names = ", ".join(one.name for _, one in flatten_settings(command.settings[prefix]))
         about = f"Settings by name, like the flags `--{prefix}.NAME`: {names}."
         doc = FieldDoc(prefix, "Mapping[str, Any]", "{}", about)
-        found.append(FunctionKeyword(doc, Mapping[str, Any], {}))
+        found.append(KeywordParameter(doc, Mapping[str, Any], {}))
     if command.has_out:
         doc = FieldDoc("out", "str", repr(command.default_out), command.about_out)
-        found.append(FunctionKeyword(doc, str, command.default_out))
+        found.append(KeywordParameter(doc, str, command.default_out))
     return found
 
 

@@ -34,9 +34,9 @@ from groundling.cli import COMMANDS
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.models.text_encoder import load_text_encoder
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 
-STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
+STEPS = TrainingArguments(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
 
 
 def free_port() -> int:
@@ -277,7 +277,7 @@ def training_with(inner: Any) -> Callable[..., dict[str, object]]:
 
 
 def kill(
-    recipe: Callable[..., Any], config: Any, steps: TrainConfig, out: Path, at: int = 2
+    recipe: Callable[..., Any], config: Any, steps: TrainingArguments, out: Path, at: int = 2
 ) -> None:
     """Leaves what a run leaves that is killed after the backward pass of its `at`-th micro-batch."""
     with pytest.MonkeyPatch.context() as patch:
@@ -290,7 +290,7 @@ def kill(
 def whole_and_resumed(
     recipe: Callable[..., Any],
     config: Any,
-    steps: TrainConfig,
+    steps: TrainingArguments,
     folder: Path,
     model: str,
     at: int = 2,

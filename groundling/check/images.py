@@ -207,7 +207,7 @@ WITHOUT_ANNOTATIONS = "image_info_*.json"
 
 
 @dataclass
-class _CaptionContents:
+class _CaptionAndBoxFiles:
     """Captions and boxes in the files of a folder."""
 
     names: list[str] = field(default_factory=list)
@@ -217,9 +217,9 @@ class _CaptionContents:
     boxed: dict[Path, list[str]] = field(default_factory=dict)
     """Image files listed by each file of boxes."""
 
-    def select(self, control: bool) -> _CaptionContents:
+    def select(self, control: bool) -> _CaptionAndBoxFiles:
         """The part that belongs to a rendered world's control images, or to the others."""
-        return _CaptionContents(
+        return _CaptionAndBoxFiles(
             self.names,
             {
                 p: captions
@@ -232,7 +232,7 @@ class _CaptionContents:
 
 def captions(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Captions and boxes by image file, and their images."""
-    contents = _CaptionContents()
+    contents = _CaptionAndBoxFiles()
     for path in _candidates(place):
         try:
             _check_file(path, place, contents, report)
@@ -259,7 +259,7 @@ def _candidates(place: CheckedFolder) -> list[Path]:
 
 
 def _check_file(
-    path: Path, place: CheckedFolder, contents: _CaptionContents, report: CheckReport
+    path: Path, place: CheckedFolder, contents: _CaptionAndBoxFiles, report: CheckReport
 ) -> None:
     """Report on one file, or the folder, if it is in one of the layouts."""
     content = read_json(path) if path.suffix == ".json" else None
@@ -362,7 +362,7 @@ def _has_entries(content: Record, key: str, field_name: str) -> bool:
 
 
 def _check_all_images(
-    place: CheckedFolder, contents: _CaptionContents, report: CheckReport
+    place: CheckedFolder, contents: _CaptionAndBoxFiles, report: CheckReport
 ) -> None:
     inside_out = any(path.is_dir() or path.name in METADATA for path in contents.captioned)
     folders = [] if inside_out else place.image_folders
@@ -399,7 +399,7 @@ def _base(place: CheckedFolder, folders: Sequence[Path]) -> Path:
 
 
 def _check_captioned_images(
-    place: CheckedFolder, folders: list[Path], contents: _CaptionContents, report: CheckReport
+    place: CheckedFolder, folders: list[Path], contents: _CaptionAndBoxFiles, report: CheckReport
 ) -> None:
     """Look for the images in one folder, or in several together, such as COCO's train2014 and
     val2014.

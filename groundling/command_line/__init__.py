@@ -13,7 +13,7 @@ from groundling.core.errors import InputError
 from groundling.runs.outputs import CommandOutput, NoOutput
 from groundling.runs.progress import is_main_process
 from groundling.settings.fields import Settings, flag_name, flatten_settings, required
-from groundling.settings.training import HubSettings
+from groundling.settings.training import PushToHubSettings
 
 TITLES = ("Train", "Use", "Judge", "Data")
 """Sections of the core's commands in help, in order."""
@@ -58,14 +58,14 @@ printed."""
     """MODULE:NAME of a function that formats the result for people; empty: none."""
 
     def __call__(self, *values: Any) -> Any:
-        """Check the settings and run the command; `values` are its settings without `HubSettings`, and
+        """Check the settings and run the command; `values` are its settings without `PushToHubSettings`, and
         its `out`.
 
         Raises InputError as `check` and `call`.
         """
         remaining = iter(values)
         every = [
-            one if isinstance(one, HubSettings) else next(remaining)
+            one if isinstance(one, PushToHubSettings) else next(remaining)
             for one in self.settings.values()
         ]
         every += remaining
@@ -153,7 +153,9 @@ printed."""
     def _run_function(self, own: Sequence[Any]) -> Any:
         settings, out = (own[:-1], own[-1]) if self.has_out else (own, "")
         names = [
-            name for name, group in self.settings.items() if not isinstance(group, HubSettings)
+            name
+            for name, group in self.settings.items()
+            if not isinstance(group, PushToHubSettings)
         ]
         by_name = dict(zip(names, settings, strict=True))
         return self.output.run(self.function(), self.name, by_name, out)
@@ -239,17 +241,17 @@ def _import_function(place: str) -> Callable[..., Any]:
 
 
 def _function_values(values: Sequence[Any]) -> list[Any]:
-    """The values that the function takes: all but `HubSettings`."""
-    return [value for value in values if not isinstance(value, HubSettings)]
+    """The values that the function takes: all but `PushToHubSettings`."""
+    return [value for value in values if not isinstance(value, PushToHubSettings)]
 
 
-def _hub_settings(values: Sequence[Any]) -> list[HubSettings]:
+def _hub_settings(values: Sequence[Any]) -> list[PushToHubSettings]:
     """Where to upload the model, if asked and if this is the main process."""
-    shared = [one for one in values if isinstance(one, HubSettings) and one.push_to_hub]
+    shared = [one for one in values if isinstance(one, PushToHubSettings) and one.push_to_hub]
     return shared if is_main_process() else []
 
 
-SHARED = {"_share": HubSettings()}
+SHARED = {"_share": PushToHubSettings()}
 """Additional settings of commands that save a model."""
 SHARE = "groundling.commands.push:push_after_run"
-"""Function that uploads a saved model, given its run folder and `HubSettings`."""
+"""Function that uploads a saved model, given its run folder and `PushToHubSettings`."""

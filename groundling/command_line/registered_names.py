@@ -138,7 +138,7 @@ def objective_requirements(name: str) -> ObjectiveRequirements:
 
 
 @dataclass(frozen=True)
-class Arm:
+class ArmObjectives:
     """Objectives of an arm."""
 
     names: list[str]
@@ -153,7 +153,7 @@ class Arm:
     """Settings that name further teachers."""
 
 
-def parse_arm(text: str, masked_lm: bool = True) -> Arm:
+def parse_arm(text: str, masked_lm: bool = True) -> ArmObjectives:
     """The objectives of `--arm`, without `mlm` if `masked_lm` is off; raises InputError for an
     unknown name.
     """
@@ -190,7 +190,7 @@ def parse_arm(text: str, masked_lm: bool = True) -> Arm:
             f"--arm {text}: {' and '.join(masking)} both mask the text; train one of them (--no-masked-lm leaves "
             "mlm out)"
         )
-    return Arm(
+    return ArmObjectives(
         names,
         any(one.needs_cross_modal for one in requirements),
         any(one.needs_teacher_flag for one in requirements),

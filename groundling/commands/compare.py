@@ -20,14 +20,14 @@ from groundling.settings.fields import (
     require_settings,
 )
 from groundling.settings.input_settings import TableTaskSettings, check_one_task
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 
 if TYPE_CHECKING:
     from groundling.commands.sweep.schema import Sweep
 
 
 @dataclass(frozen=True)
-class CompareConfig(Settings):
+class TrainAndCompareConfig(Settings):
     """Arms and the control: adapted (--adapt.NAME, --train.NAME), then fine-tuned (--tune.NAME)."""
 
     arms: tuple[str, ...] = ("xdbert", "contrastive")
@@ -54,10 +54,10 @@ CONTROL = "mlm"
 
 
 def check(
-    config: CompareConfig,
+    config: TrainAndCompareConfig,
     adapting: AdaptConfig,
-    training: TrainConfig,
-    tuning: TrainConfig,
+    training: TrainingArguments,
+    tuning: TrainingArguments,
     out: str | Path,
 ) -> None:
     """Raises InputError without data, without tasks or a task table, and for run settings that are
@@ -79,10 +79,10 @@ def _with_own_flags(command: str, message: str) -> str:
 
 
 def compare(
-    config: CompareConfig,
+    config: TrainAndCompareConfig,
     adapting: AdaptConfig,
-    training: TrainConfig,
-    tuning: TrainConfig,
+    training: TrainingArguments,
+    tuning: TrainingArguments,
     work: CommandContext,
 ) -> dict[str, Any]:
     """Adapt every arm, fine-tune each on every task, and judge the arms against the first one.
@@ -97,7 +97,10 @@ def compare(
 
 
 def _as_sweep(
-    config: CompareConfig, adapting: AdaptConfig, training: TrainConfig, tuning: TrainConfig
+    config: TrainAndCompareConfig,
+    adapting: AdaptConfig,
+    training: TrainingArguments,
+    tuning: TrainingArguments,
 ) -> Sweep:
     """The comparison as a sweep: all arms with the same text, steps and seeds."""
     from groundling.commands.sweep.schema import FineTuningTask, Sweep, Variant
@@ -123,7 +126,7 @@ COMMAND = Command(
     "compare",
     "adapt and fine-tune several arms and the control, and report verdicts",
     "groundling.commands.compare:compare",
-    {"_own": CompareConfig(), "adapt": AdaptConfig(), "train": ADAPTING, "tune": TUNING},
+    {"_own": TrainAndCompareConfig(), "adapt": AdaptConfig(), "train": ADAPTING, "tune": TUNING},
     title="Judge",
     example="groundling compare --arms xdbert contrastive --tasks glue/rte glue/cola --data glue_data "
     "--adapt.student bert-base-uncased --adapt.teacher openai/clip-vit-base-patch32 "

@@ -63,7 +63,7 @@ CHECK = Command(
 
 
 @dataclass(frozen=True)
-class ShowConfig(Settings):
+class ShowRegionsConfig(Settings):
     """Image of a region store to show."""
 
     store: Annotated[str, InputKind.FOLDER, required] = ""
@@ -78,7 +78,7 @@ MARK = "groundling data show"
 """Software entry in the PNG files that this command writes."""
 
 
-def data_show(config: ShowConfig, work: CommandContext) -> dict[str, Any]:
+def data_show(config: ShowRegionsConfig, work: CommandContext) -> dict[str, Any]:
     """Write a photo with its boxes from a store as a PNG; returns the regions.
 
     Raises InputError for an input that cannot be read, and if another file exists at the output
@@ -126,7 +126,7 @@ SHOW = Command(
     "data show",
     "draw the boxes of a region store on a photo",
     "groundling.commands.data:data_show",
-    {"_own": ShowConfig()},
+    {"_own": ShowRegionsConfig()},
     title="Data",
     example="groundling data show runs/store cat --out cat.png",
     common_flags="store image images",
@@ -141,7 +141,7 @@ SHOW = Command(
 
 
 @dataclass(frozen=True)
-class PartitionConfig(Settings):
+class FewShotPartitionConfig(Settings):
     """Training examples of a few-shot partition."""
 
     task: Annotated[str, InputKind.TASK, required] = ""
@@ -159,12 +159,12 @@ whole split (total). question-type and answer are for VQA."""
     """Take all examples of a stratum that has fewer; otherwise it is an error."""
 
 
-def check_partition(config: PartitionConfig, out: str | Path) -> None:
+def check_partition(config: FewShotPartitionConfig, out: str | Path) -> None:
     """Raises InputError if the output is a folder."""
     check_file(out)
 
 
-def partition(config: PartitionConfig, work: CommandContext) -> str:
+def partition(config: FewShotPartitionConfig, work: CommandContext) -> str:
     """Write the partition's manifest to the file `work.out`; returns a line per stratum.
 
     Raises:
@@ -194,7 +194,7 @@ PARTITION = Command(
     "data partition",
     "draw a few training examples per stratum, as a reproducible list with a hash",
     "groundling.commands.data:partition",
-    {"_own": PartitionConfig()},
+    {"_own": FewShotPartitionConfig()},
     title="Data",
     example="groundling data partition --task vcr/answer --data vcr_data --per-stratum 100 --out few.json",
     common_flags="task data per-stratum stratify-by seed",

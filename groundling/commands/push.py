@@ -13,7 +13,7 @@ from groundling.runs.folder import read_json, read_result
 from groundling.runs.outputs import NoOutput
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings, at_least, required
-from groundling.settings.training import HubSettings
+from groundling.settings.training import PushToHubSettings
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def upload_run(config: PushConfig) -> dict[str, Any]:
     return {"pushed": str(model), "to": url}
 
 
-def push_after_run(out: str, sharing: HubSettings) -> None:
+def push_after_run(out: str, sharing: PushToHubSettings) -> None:
     """Upload the model of a finished run in `out`; raises InputError, which tells how to retry, if
     that fails.
     """

@@ -326,7 +326,7 @@ class ClipWindows:
 
 @with_field_docs
 @dataclass(frozen=True)
-class Perturbation:
+class AdversarialPerturbation:
     """What adversarial training adds to a model's input embeddings (VILLA, Gan
     et al. 2020, Section 3.2).
     """
@@ -339,7 +339,7 @@ class Perturbation:
     """
 
     @staticmethod
-    def zeros(batch: Batch, sizes: OutputSizes) -> Perturbation:
+    def zeros(batch: Batch, sizes: OutputSizes) -> AdversarialPerturbation:
         """A zero perturbation, in the shapes for a model of these sizes and this batch.
 
         Raises InputError if the batch has neither texts nor regions.
@@ -356,7 +356,7 @@ class Perturbation:
         if batch.regions is not None:
             rows, count, _ = batch.regions.boxes.shape
             regions = torch.zeros(rows, count, sizes.regions, device=batch.regions.boxes.device)
-        return Perturbation(text, regions)
+        return AdversarialPerturbation(text, regions)
 
 
 @with_field_docs
@@ -397,7 +397,7 @@ class Batch:
     """Features from frozen teachers, by name: (N, ...)."""
     teacher_inputs: Mapping[str, TeacherInput] = field(default_factory=dict)
     """Inputs of teachers that run during training, by teacher."""
-    perturbation: Perturbation | None = None
+    perturbation: AdversarialPerturbation | None = None
     """What an adversarial training step adds to the input embeddings."""
     truncated_tokens: int = 0
     """Number of truncated tokens in these texts, for the report."""
@@ -501,14 +501,16 @@ def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
         changed = change(value)
     elif isinstance(value, Mapping):
         changed = {key: _each_tensor(inner, change) for key, inner in value.items()}
-    elif isinstance(value, (Batch, Tokens, ClipWindows, Regions, TeacherInput, Perturbation)):
+    elif isinstance(
+        value, (Batch, Tokens, ClipWindows, Regions, TeacherInput, AdversarialPerturbation)
+    ):
         names = [one.name for one in fields(value) if one.name != "cpu_batch"]
         inner = {name: _each_tensor(value.__dict__[name], change) for name in names}
         changed = replace(value, **inner)
     return cast(T, changed)
 
 
-class SecondPass(Protocol):
+class RepeatedForwardPass(Protocol):
     """Runs a text encoder again on the same text, with gradients and with new dropout."""
 
     def __call__(self, attention_mask: Tensor | None = None, layers: int | None = None) -> Tensor:
@@ -555,7 +557,7 @@ class EncoderOutput:
     """Outputs (N, T, D) of the text encoder's embeddings and of each of its layers; see
     `Objective.reads_layers`.
     """
-    encode_again: SecondPass | None = None
+    encode_again: RepeatedForwardPass | None = None
     """Another pass of the text encoder over the same text; see `Objective.reads_layers`."""
     pool_states: Callable[[Tensor], Tensor] | None = None
     """Pools the states (N, T, D) of another pass as `sentence_embedding` (N, S); None without one."""

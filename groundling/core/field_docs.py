@@ -39,7 +39,7 @@ def with_field_docs(kind: Class) -> Class:
     A decorator, placed above `@dataclass` or above any other class with annotated fields.
     """
     # mypy expects `__doc__` to be a str; Python calls the descriptor whenever it is read.
-    type.__setattr__(kind, "__doc__", _LazyDoc(inspect.cleandoc(kind.__doc__ or "")))
+    type.__setattr__(kind, "__doc__", _ClassDocstring(inspect.cleandoc(kind.__doc__ or "")))
     return kind
 
 
@@ -67,7 +67,9 @@ def format_fields(docs: Iterable[FieldDoc]) -> list[str]:
 def summary_of(kind: type[Any]) -> str:
     """The class's docstring as written, without its fields."""
     written = vars(kind).get("__doc__")
-    return written.summary if isinstance(written, _LazyDoc) else inspect.cleandoc(written or "")
+    return (
+        written.summary if isinstance(written, _ClassDocstring) else inspect.cleandoc(written or "")
+    )
 
 
 _WRAPPER = textwrap.TextWrapper(
@@ -75,7 +77,7 @@ _WRAPPER = textwrap.TextWrapper(
 )
 
 
-class _LazyDoc:
+class _ClassDocstring:
     """A class's `__doc__`, assembled when it is read."""
 
     def __init__(self, summary: str) -> None:
@@ -128,7 +130,7 @@ def _of_group(kind: type[Any], hint: str) -> str:
     """The summary of a field's class, if that class is documented and in the module of `kind`."""
     group = vars(sys.modules[kind.__module__]).get(hint)
     written = vars(group).get("__doc__") if isinstance(group, type) else None
-    if not isinstance(written, _LazyDoc):
+    if not isinstance(written, _ClassDocstring):
         return ""
     first, *_ = written.summary.split("\n\n")
     return f"{' '.join(first.split())} See `{hint}`."

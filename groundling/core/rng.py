@@ -11,18 +11,19 @@ SEPARATOR = "\x1f"
 """Separates the parts of a key: the control character for this purpose, which occurs in no name."""
 
 
-def _digest(key: tuple[Key, ...]) -> int:
+def _digest(key: tuple[Key, ...]) -> bytes:
     """128-bit hash of a key, the same on every machine."""
     text = SEPARATOR.join(f"{type(part).__name__}:{part}" for part in key)
-    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    return int.from_bytes(digest, "little")
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def generator(*key: Key) -> np.random.Generator:
     """A generator seeded by a key, e.g. `generator(seed, epoch, sample.id, "masked_lm")`."""
-    return np.random.Generator(np.random.Philox(key=_digest(key)))
+    # numpy takes two words in a third of the time that it takes for one integer.
+    words = np.frombuffer(_digest(key), "<u8")
+    return np.random.Generator(np.random.Philox(key=words))
 
 
 def derive_seed(*key: Key) -> int:
     """A 63-bit seed for `torch.manual_seed`, derived from a key."""
-    return _digest(key) >> 65
+    return int.from_bytes(_digest(key), "little") >> 65

@@ -42,7 +42,7 @@ def _swap_sides(text: str, tags: Tags = ()) -> tuple[str, Tags]:
     return replace_words(text, changes, tags)
 
 
-class ExampleSideSwap:
+class LeftRightWordSwap:
     """Mirrors examples: swaps left and right in texts (jackroos/VL-BERT,
     vqa/data/datasets/vqa.py and refcoco.py).
     """

@@ -131,7 +131,7 @@ class LazySequence(Sequence[Item], Generic[Item]):
         return self.call(places)
 
 
-class Subset:
+class ContiguousSubset:
     """The samples of another data set from `start` up to, not including, `stop`."""
 
     def __init__(self, samples: SampleDataset, start: int, stop: int) -> None:
@@ -587,7 +587,7 @@ def size_of(sample: Sample) -> tuple[int, int, int]:
     return len(sample.rows), max(tokens), max(windows)
 
 
-class SampledTextDataset:
+class MultiVersionTextDataset:
     """Samples of texts that have several versions; each epoch draws one at random."""
 
     def __init__(

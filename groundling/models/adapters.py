@@ -28,7 +28,7 @@ from groundling.models.hub import ADAPTER, is_adapter
 from groundling.models.loading import weights_sha256
 from groundling.models.task_heads import HEAD, HeadContext, TaskHead, make_output_layer
 from groundling.runs.folder import disk_errors, json_text, read_json
-from groundling.settings.input_settings import AdapterSettings, check_adapter
+from groundling.settings.input_settings import ClipAdapterSettings, check_adapter
 
 WEIGHTS = "adapter.safetensors"
 IMAGE = "clip_image"
@@ -37,7 +37,7 @@ TEXT = "clip_text"
 
 
 @dataclass(frozen=True)
-class AdapterBackbone:
+class AdapterClipBackbone:
     """The frozen CLIP below an adapter; not a submodule of it, so it is neither trained nor saved."""
 
     source: str
@@ -52,7 +52,7 @@ class AdapterBackbone:
         return {"image": weights_sha256(self.image), "text": weights_sha256(self.text)}
 
 
-def load_adapter_backbone(source: str) -> AdapterBackbone:
+def load_adapter_backbone(source: str) -> AdapterClipBackbone:
     """Load a frozen CLIP-like model with both towers; raises InputError if a tower or projection is missing."""
     image = load_clip_image_tower(source)
     text, tokenizer = load_clip_text_tower(source)
@@ -64,10 +64,10 @@ def load_adapter_backbone(source: str) -> AdapterBackbone:
         )
     for side in (image, text):
         side.eval().requires_grad_(False)
-    return AdapterBackbone(source, image, text, tokenizer)
+    return AdapterClipBackbone(source, image, text, tokenizer)
 
 
-class ClipFusionAdapter(Encoder):
+class ClipFeatureAdapter(Encoder):
     """Layers over CLIP's embeddings (N, E) of each row's image and text; CLIP itself gets no gradient.
 
     `mlp` with `concat` reads both as one vector (2E), and its last Linear is in the head; with
@@ -77,7 +77,7 @@ class ClipFusionAdapter(Encoder):
     reads the first position. The paper gives only the names of these adapters (Table 11).
     """
 
-    def __init__(self, base: AdapterBackbone, options: AdapterSettings) -> None:
+    def __init__(self, base: AdapterClipBackbone, options: ClipAdapterSettings) -> None:
         """Raises InputError for incompatible settings; see `check_adapter`."""
         super().__init__()
         check_adapter(options)
@@ -159,7 +159,7 @@ def _layers(width: int, out: int, layers: int) -> nn.Sequential:
     return nn.Sequential(*parts)
 
 
-class AdapterHead(TaskHead):
+class ClipAdapterHead(TaskHead):
     """The last Linear of an adapter, without dropout; the identity if the cosine is the only output."""
 
     def __init__(self, context: HeadContext) -> None:
@@ -180,7 +180,7 @@ class AdapterHead(TaskHead):
         return outputs
 
 
-def load_adapter(source: str | Path) -> ClipFusionAdapter:
+def load_adapter(source: str | Path) -> ClipFeatureAdapter:
     """Load an exported adapter and its CLIP.
 
     Raises InputError if the folder is damaged, or if the CLIP is missing or its weights changed.
@@ -202,7 +202,7 @@ def load_adapter(source: str | Path) -> ClipFusionAdapter:
             f"{path}: the adapter was trained over other weights than {base.source} has now; "
             "restore that CLIP"
         )
-    model = ClipFusionAdapter(base, AdapterSettings(**settings))  # type: ignore[arg-type]
+    model = ClipFeatureAdapter(base, ClipAdapterSettings(**settings))  # type: ignore[arg-type]
     with convert_errors(f"{Path(source) / WEIGHTS}: its weights do not fit this adapter"):
         model.load_state_dict(load_file(Path(source) / WEIGHTS))
     return model

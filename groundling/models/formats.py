@@ -96,7 +96,7 @@ class ModelFormat:
 
 @with_field_docs
 @dataclass(frozen=True)
-class InspectionFormat:
+class InspectedModelFormat:
     """A format of model folders that `groundling visualize` loads differently than fine-tuning does."""
 
     name: str

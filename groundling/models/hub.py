@@ -15,7 +15,7 @@ from huggingface_hub.file_download import repo_folder_name
 
 from groundling.core.errors import InputError, convert_errors, first_line
 from groundling.settings.fields import Settings
-from groundling.settings.training import HubSettings
+from groundling.settings.training import PushToHubSettings
 
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """OWNER/NAME."""
@@ -52,7 +52,7 @@ def describe_load_error(source: str | Path, error: BaseException) -> str:
     return f"no such folder, not in the hub's cache, and {reason}"
 
 
-def check_sharing(sharing: HubSettings, settings: Sequence[object]) -> None:
+def check_sharing(sharing: PushToHubSettings, settings: Sequence[object]) -> None:
     """Raises InputError before a run if pushing its model would fail at the end."""
     check_repository(sharing.push_to_hub)
     if not all(vars(one).get("save_model", True) for one in settings if isinstance(one, Settings)):
@@ -107,7 +107,7 @@ def parse_open_clip(source: str) -> tuple[str, str]:
 
 
 def is_adapter(source: str) -> bool:
-    """Whether a folder was written by `ClipFusionAdapter.export`."""
+    """Whether a folder was written by `ClipFeatureAdapter.export`."""
     return (Path(source) / ADAPTER).exists()
 
 

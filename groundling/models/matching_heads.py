@@ -21,7 +21,7 @@ DROPOUT = 0.3
 """Dropout between them (there as well)."""
 
 
-class MatchingHeads(nn.Module):
+class TokenImageMatchingHeads(nn.Module):
     """Maps token states and image features to unit vectors, whose dot product is the relevance of image to token.
 
     Each side has Linear, ReLU, dropout and Linear. Without a text head, tokens keep their own width, and the image
@@ -76,7 +76,7 @@ def concatenated_layers(encoded: EncoderOutput, count: int, flag: str) -> Tensor
     return torch.cat([*layers[len(layers) - count : -1], final], dim=-1)
 
 
-def load_matching_heads(folder: str | Path) -> MatchingHeads:
+def load_matching_heads(folder: str | Path) -> TokenImageMatchingHeads:
     """The heads that a run of `token_image_matching` wrote beside its model, in eval mode and frozen.
 
     Raises InputError if the folder has none.
@@ -96,7 +96,7 @@ def load_matching_heads(folder: str | Path) -> MatchingHeads:
     if len(first) != 2 or len(last) != 2:
         raise InputError(f"{file}: has no heads called {MATCHING_HEADS}; {advice}")
     own = shapes.get("text.0.weight")
-    heads = MatchingHeads(
+    heads = TokenImageMatchingHeads(
         own[1] if own else last[0],
         first[1],
         hidden=first[0],

@@ -38,7 +38,7 @@ class EmbeddedSequence(NamedTuple):
 
 
 @with_field_docs
-class RegionPooling(NamedTuple):
+class RoiAlignSpec(NamedTuple):
     """How a paper's CNN computes a region's features from pixels."""
 
     bins: int
@@ -61,7 +61,7 @@ class MultimodalEmbeddings(nn.Module):
     """Whether a word that names an object of the image (VCR) also reads that object's region."""
     has_inclusive_boxes: ClassVar[bool] = False
     """Whether box coordinates include the last pixel, so that the whole image is W - 1 by H - 1 pixels."""
-    region_pooling: ClassVar[RegionPooling | None] = None
+    region_pooling: ClassVar[RoiAlignSpec | None] = None
     """How its paper computes features from pixels; None: stored features only."""
 
     def __init__(self, width: int, **options: Any) -> None:

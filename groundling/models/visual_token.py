@@ -148,7 +148,7 @@ class VisualTokenEncoder(Encoder):
             save_file(own, folder / PROJECTION)
 
 
-class TextInVisualToken(Encoder):
+class ClipBertExplicit(Encoder):
     """CLIP-BERT with CLIP's text vector of the text itself in the slot: the paper's *explicit* mode.
 
     The vector is not normalised, as in the authors' code, where CLIP reads the query with its `[MASK]`

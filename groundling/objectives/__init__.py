@@ -29,8 +29,12 @@ from groundling.models.formats import Encoder
 from groundling.models.heads import save_heads
 from groundling.models.text_encoder import TextEncoder
 from groundling.settings.fields import Settings, flag_name, flatten_settings
-from groundling.settings.objectives import CrossModalSettings, ObjectiveSettings, parse_options
-from groundling.settings.training import TrainConfig
+from groundling.settings.objectives import (
+    CrossModalEncoderSettings,
+    ObjectiveSettings,
+    parse_options,
+)
+from groundling.settings.training import TrainingArguments
 
 
 class NegativeSampler(Protocol):
@@ -186,7 +190,7 @@ class ObjectiveContext:
     vocabulary: MaskingVocabulary | None = None
     """The text encoder's token ids; None if no text is masked."""
     settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    cross_modal: CrossModalSettings = field(default_factory=CrossModalSettings)
+    cross_modal: CrossModalEncoderSettings = field(default_factory=CrossModalEncoderSettings)
     output_type: OutputType | None = None
     """The task's output type, with the loss of its head; None without a task."""
 
@@ -307,7 +311,9 @@ def required_features(names: Sequence[str], context: ObjectiveContext) -> frozen
     return frozenset(name for group, _, name in fields if group == "features")
 
 
-def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConfig) -> list[str]:
+def in_batch_negatives_note(
+    objectives: Sequence[Objective], training: TrainingArguments
+) -> list[str]:
     """A note if gradient accumulation leaves objectives fewer in-batch negatives than the batch size."""
     names = [one.name for one in objectives if one.in_batch_negatives]
     if not names or training.gradient_accumulation_steps == 1:
@@ -333,7 +339,7 @@ def unused_settings_note(
     names: Sequence[str],
     settings: ObjectiveSettings,
     training_step: str,
-    cross_modal: CrossModalSettings | None = None,
+    cross_modal: CrossModalEncoderSettings | None = None,
 ) -> list[str]:
     """A note on settings that differ from their defaults although none of the objectives `names` reads them.
 
@@ -344,7 +350,7 @@ def unused_settings_note(
     parts = [find_objective(name) for name in names]
     read = {group for part in parts for group in part.settings_groups}
     # A cross-modal model reads `max_windows` too.
-    silent = CACHE_SETTINGS | ({"max_windows"} if CrossModalSettings in read else set())
+    silent = CACHE_SETTINGS | ({"max_windows"} if CrossModalEncoderSettings in read else set())
     if any(spec.needs_teacher for spec in parts):
         # Every teacher of images reads these; a folder that none reads is refused.
         silent |= IMAGE_SETTINGS

@@ -11,10 +11,10 @@ from groundling.core.errors import InputError
 from groundling.objectives import Objective, ObjectiveSpec
 from groundling.objectives.clip_contrastive import gather_across_processes
 from groundling.objectives.sentence_pooling import PoolingMode, pool_sentences, sentence_width
-from groundling.settings.objectives import CaptionToImageSettings, DistillationSettings
+from groundling.settings.objectives import Cap2ImgSettings, DistillationSettings
 
 
-class CaptionToImage(Objective):
+class Cap2Img(Objective):
     """Predict the image of a caption, with a hinge on cosines both ways (Cap2Img: Kiela et al. 2018, 1707.06320).
 
     For a caption's projected sentence vector x and its frozen image vector v, the loss is the sum over the other
@@ -84,12 +84,12 @@ def number_images(features: Tensor) -> Tensor:
 
 CAPTION_TO_IMAGE = ObjectiveSpec(
     "caption_to_image",
-    lambda given: CaptionToImage(
+    lambda given: Cap2Img(
         given.sizes,
         margin=given.settings.caption_to_image.caption_to_image_margin,
         pool=given.settings.distillation.pooling,
         weight=given.settings.caption_to_image.caption_to_image_weight,
     ),
     needs_teacher=True,
-    settings_groups=(CaptionToImageSettings, DistillationSettings),
+    settings_groups=(Cap2ImgSettings, DistillationSettings),
 )

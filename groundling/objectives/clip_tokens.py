@@ -13,7 +13,7 @@ from torch import Tensor
 from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require, select
 from groundling.models.heads import LMHead
 from groundling.objectives import Objective, ObjectiveSpec
-from groundling.settings.objectives import CrossModalSettings
+from groundling.settings.objectives import CrossModalEncoderSettings
 
 RELEASED_SLOTS = 9 * 77
 """Nine windows of 77 tokens, to which the authors' code pads every text, and whose padding it scores."""
@@ -103,5 +103,5 @@ CLIP_TOKENS = ObjectiveSpec(
         context.sizes, targets=context.cross_modal.clip_targets
     ),
     needs_cross_modal=True,
-    settings_groups=(CrossModalSettings,),
+    settings_groups=(CrossModalEncoderSettings,),
 )

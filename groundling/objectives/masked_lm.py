@@ -23,7 +23,7 @@ from groundling.core.batch import (
 from groundling.core.errors import InputError
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
 from groundling.objectives import LossTargets, Objective, ObjectiveContext, ObjectiveSpec
-from groundling.settings.objectives import CrossModalSettings, MaskingSettings
+from groundling.settings.objectives import CrossModalEncoderSettings, MaskingSettings
 
 
 class MaskedLM(Objective):
@@ -202,5 +202,5 @@ JOINT_MLM = ObjectiveSpec(
     lambda context: masked_lm(context, joint=True),
     needs_cross_modal=True,
     masks_text=True,
-    settings_groups=(MaskingSettings, CrossModalSettings),
+    settings_groups=(MaskingSettings, CrossModalEncoderSettings),
 )

@@ -11,7 +11,7 @@ from groundling.models.task_heads import make_transform
 from groundling.objectives import LossTargets, Objective, ObjectiveContext, ObjectiveSpec
 
 
-class RegionClassification(Objective):
+class UnmaskedRegionClassification(Objective):
     """Cross-entropy with the class of each region, over all regions of all choices (VL-BERT on VCR).
 
     Head: Linear, GELU, Linear, over COCO's 80 classes and one for regions of none of them, such as the
@@ -73,8 +73,8 @@ class RegionClassification(Objective):
         return {self.name: F.cross_entropy(logits, labels, reduction="sum")}
 
 
-def _make_region_classification(context: ObjectiveContext) -> RegionClassification:
-    return RegionClassification(context.sizes)
+def _make_region_classification(context: ObjectiveContext) -> UnmaskedRegionClassification:
+    return UnmaskedRegionClassification(context.sizes)
 
 
 REGION_CLASSES = ObjectiveSpec("region_classes", _make_region_classification)

@@ -17,7 +17,7 @@ from groundling.objectives import (
     ObjectiveContext,
     ObjectiveSpec,
 )
-from groundling.settings.objectives import CrossModalSettings
+from groundling.settings.objectives import CrossModalEncoderSettings
 
 NEAREST = 8
 """Number of texts of about the same length to draw; the one nearest in its number of CLIP tokens is used."""
@@ -125,5 +125,8 @@ def _make_same_sentence(context: ObjectiveContext) -> SameSentencePrediction:
 
 
 MATCH = ObjectiveSpec(
-    "match", _make_same_sentence, needs_cross_modal=True, settings_groups=(CrossModalSettings,)
+    "match",
+    _make_same_sentence,
+    needs_cross_modal=True,
+    settings_groups=(CrossModalEncoderSettings,),
 )

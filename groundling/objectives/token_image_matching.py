@@ -10,7 +10,11 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require, select
 from groundling.core.rng import derive_seed
-from groundling.models.matching_heads import MATCHING_HEADS, MatchingHeads, concatenated_layers
+from groundling.models.matching_heads import (
+    MATCHING_HEADS,
+    TokenImageMatchingHeads,
+    concatenated_layers,
+)
 from groundling.objectives import NegativeSampler, Objective, ObjectiveContext, ObjectiveSpec
 from groundling.objectives.clip_contrastive import gather_across_processes
 from groundling.settings.objectives import (
@@ -68,7 +72,7 @@ class TokenImageMatching(Objective):
         self.margin = margin
         self.hinge = hinge
         self.frozen = frozen
-        self.heads = MatchingHeads(
+        self.heads = TokenImageMatchingHeads(
             sizes.text * layers, sizes.teacher_image, width=width, has_text_head=head == "mlp"
         )
 

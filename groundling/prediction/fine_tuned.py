@@ -32,20 +32,25 @@ from groundling.data.images import ImageInput
 from groundling.data.regions.inputs import ImageInputs, SettingNames
 from groundling.data.samples import SampleDataset
 from groundling.data.tables import check_no_label, row_texts, separator_note
-from groundling.models.adapters import ClipFusionAdapter
+from groundling.models.adapters import ClipFeatureAdapter
 from groundling.prediction.inputs import (
     ImageFiles,
     ImageLookup,
     InputColumns,
     InputRow,
-    ModelInput,
+    PredictionInput,
     PythonInput,
     example_row,
     input_example,
     python_inputs,
     read_input_rows,
 )
-from groundling.prediction.loaded_model import DETECTION_BATCH, LoadedModel, LocalModels, images_of
+from groundling.prediction.loaded_model import (
+    DETECTION_BATCH,
+    LoadedModel,
+    VisionModelPaths,
+    images_of,
+)
 from groundling.prediction.model_description import read_description
 from groundling.prediction.predictions import (
     Prediction,
@@ -376,7 +381,7 @@ class FineTunedModel(LoadedModel):
         for number, one in enumerate(inputs):
             ids = one.ids(bool(regions))
             photos |= dict(zip(ids, one.pictures, strict=True))
-            question = ModelInput(one.text, one.pair, one.choices, ids)
+            question = PredictionInput(one.text, one.pair, one.choices, ids)
             try:
                 examples[number] = input_example(
                     str(number), question, self.form, self.description.reads, self.reads_images
@@ -474,7 +479,7 @@ class FineTunedModel(LoadedModel):
             image_list = None if images is None else [images]
             vector: np.ndarray = self.encode([texts], image_list, pool, regions)[0]
             return vector
-        if images is None and isinstance(self.student, ClipFusionAdapter):
+        if images is None and isinstance(self.student, ClipFeatureAdapter):
             raise InputError(f"{self.folder}: an adapter over CLIP needs an image for each text")
         examples = []
         photos: dict[str, ImageInput] = {}
@@ -567,7 +572,7 @@ def load(
         models = choose_seed_models(Path(source), seed, seeds)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     trust = (trust,) if isinstance(trust, str) else trust
-    local_models = LocalModels(detector, backbone)
+    local_models = VisionModelPaths(detector, backbone)
     model, *others = (
         FineTunedModel(folder, read_description(folder), device, local_models, trust)
         for folder in (models.folder, *models.others)

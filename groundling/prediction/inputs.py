@@ -27,10 +27,10 @@ from groundling.data.tables import (
     read_all_columns,
     row_texts,
 )
-from groundling.models.adapters import ClipFusionAdapter
+from groundling.models.adapters import ClipFeatureAdapter
 from groundling.models.formats import Encoder
 from groundling.prediction.model_description import InputPreprocessing, ModelDescription
-from groundling.vision.extract import RegionFinder
+from groundling.vision.extract import StoreRegionExtractor
 from groundling.vision_language.end_to_end import EndToEndModel
 from groundling.vision_language.single_stream import SingleStreamModel
 
@@ -44,7 +44,7 @@ class ImageLookup:
         self,
         student: Encoder,
         description: ModelDescription,
-        find: Callable[[], RegionFinder],
+        find: Callable[[], StoreRegionExtractor],
         regions: Sequence[str] = (),
         photos: ImageCollection = "",
         *,
@@ -160,7 +160,7 @@ class ImageLookup:
 
 def reads_pixels(student: Encoder, description: ModelDescription) -> bool:
     """Whether the model reads pixels; a model trained with zeros in place of image features does not."""
-    if isinstance(student, ClipFusionAdapter):
+    if isinstance(student, ClipFeatureAdapter):
         return True
     return (
         isinstance(student, EndToEndModel)
@@ -192,7 +192,7 @@ def split_columns(columns: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class ModelInput:
+class PredictionInput:
     """One input of a model."""
 
     text: str
@@ -285,7 +285,7 @@ def _pictures(image: ImageFiles, name: str) -> tuple[ImageInput, ...]:
 
 def input_example(
     name: str,
-    prediction_input: ModelInput,
+    prediction_input: PredictionInput,
     form: OutputType,
     spec: InputPreprocessing,
     reads_images: bool,
@@ -357,7 +357,7 @@ def read_input_rows(
                 images.id_of(file) for file in row_texts(cells, split_columns(columns.image))
             ]
             choices = row_texts(cells, split_columns(columns.choices))
-            row_input = ModelInput(first, second[0] if second else None, choices, image_ids)
+            row_input = PredictionInput(first, second[0] if second else None, choices, image_ids)
             example = input_example(
                 f"{path.stem}-{number}", row_input, form, spec, images.reads_images
             )

@@ -30,7 +30,7 @@ from groundling.data.regions.inputs import (
 )
 from groundling.data.regions.samples import RegionDataset, RegionLabeler, RegionOptions
 from groundling.data.samples import SampleDataset, TextDataset
-from groundling.models.adapters import IMAGE, TEXT, ClipFusionAdapter
+from groundling.models.adapters import IMAGE, TEXT, ClipFeatureAdapter
 from groundling.models.clip import FrozenClip
 from groundling.models.formats import Encoder
 from groundling.models.heads import HEADS, load_head
@@ -50,7 +50,7 @@ from groundling.tasks.table import metrics_of
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet
 from groundling.training.evaluation import EvaluationOutput, evaluate
-from groundling.vision.extract import RegionFinder
+from groundling.vision.extract import StoreRegionExtractor
 from groundling.vision_language.end_to_end import EndToEndModel
 from groundling.vision_language.loading import find_architecture, load_encoder, make_task_head
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -60,7 +60,7 @@ DETECTION_BATCH = 256
 
 
 @dataclass(frozen=True)
-class PartialScores:
+class ValidExampleScores:
     """Scores of a part of the examples."""
 
     numbers: Sequence[int]
@@ -74,7 +74,7 @@ class PartialScores:
 
 
 @dataclass(frozen=True)
-class LocalModels:
+class VisionModelPaths:
     """Places of detector and backbone, if not where the training run had them."""
 
     detector: str = ""
@@ -94,7 +94,7 @@ class LoadedModel:
         folder: Path,
         description: ModelDescription,
         device: str,
-        local_models: LocalModels | None = None,
+        local_models: VisionModelPaths | None = None,
         trust: Sequence[str] = (),
     ) -> None:
         """`trust`: your own objects, MODULE:NAME, that the folder may import; the folder cannot add any.
@@ -104,7 +104,7 @@ class LoadedModel:
         self.folder = folder
         self.description = description
         self.device = device
-        self.local_models = local_models or LocalModels()
+        self.local_models = local_models or VisionModelPaths()
         self.trust = tuple(trust)
         self.notes: list[str] = []
         self.other_seeds: Sequence[LoadedModel] = ()
@@ -148,7 +148,7 @@ class LoadedModel:
     @property
     def reads_images(self) -> bool:
         """Whether the model reads images."""
-        return self.description.reads.regions or isinstance(self.student, ClipFusionAdapter)
+        return self.description.reads.regions or isinstance(self.student, ClipFeatureAdapter)
 
     def task(self) -> Task:
         """The task with the model's own answers; raises InputError if its module of yours is missing."""
@@ -206,7 +206,7 @@ class LoadedModel:
     # -- prediction ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def finder(self) -> RegionFinder:
+    def finder(self) -> StoreRegionExtractor:
         """Finds regions on photos with the settings of the training store; raises InputError if these are unknown."""
         settings = detection_settings(self.description.regions)
         settings = replace(
@@ -215,7 +215,7 @@ class LoadedModel:
             backbone=self.local_models.backbone or settings.backbone,
         )
         features = not isinstance(self.student, EndToEndModel)
-        return RegionFinder(settings, self.description.regions, self.device, features)
+        return StoreRegionExtractor(settings, self.description.regions, self.device, features)
 
     @property
     def inputs(self) -> ImageSampleBuilder:
@@ -252,7 +252,7 @@ class LoadedModel:
         images: ImageLookup,
         task: Task,
         mark: RegionLabeler | None = None,
-    ) -> Iterator[PartialScores]:
+    ) -> Iterator[ValidExampleScores]:
         """Predict examples part by part, in order; `mark` labels the right regions of a labelled split.
 
         An example whose image cannot be read is in `faults` instead of `numbers`.
@@ -268,13 +268,13 @@ class LoadedModel:
                         faults.setdefault(number, f"{image}: {sources.faults[image]}")
             valid = [number for number in numbers if number not in faults]
             if not valid:
-                yield PartialScores(valid, None, None, faults)
+                yield ValidExampleScores(valid, None, None, faults)
                 continue
             some = [examples[number] for number in valid]
             samples = self.samples(some, sources, mark)
             every = [one.scores(some, sources, task, mark) for one in (self, *self.other_seeds)]
             scores = combine_seeds(every, self.form, task) if self.other_seeds else every[0]
-            yield PartialScores(valid, scores, self._boxes(some, samples), faults)
+            yield ValidExampleScores(valid, scores, self._boxes(some, samples), faults)
 
     def scores(
         self,
@@ -310,7 +310,7 @@ class LoadedModel:
         """Samples of the examples with their regions, pixels or CLIP features."""
         text, clip = self.student.inputs(self.description.reads.max_length)
         samples: SampleDataset = TextDataset(examples, text, clip)
-        if isinstance(self.student, ClipFusionAdapter):
+        if isinstance(self.student, ClipFeatureAdapter):
             return _with_clip_features(samples, self.student, sources.images, self.device)
         if not isinstance(self.student, SingleStreamModel):
             return samples
@@ -360,7 +360,7 @@ class LoadedModel:
 
 def _with_clip_features(
     samples: SampleDataset,
-    student: ClipFusionAdapter,
+    student: ClipFeatureAdapter,
     photos: Mapping[str, ImageInput],
     device: str,
 ) -> SampleDataset:

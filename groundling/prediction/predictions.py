@@ -40,7 +40,7 @@ ROUNDED = 1.1e-5
 """Tolerance of outputs, which files hold with five digits."""
 
 
-class PredictionChecker:
+class PredictionFileValidator:
     """Checks the predictions of one file against its outputs, line by line and then as a whole."""
 
     def __init__(self, form: OutputType | None, classes: bool = True) -> None:
@@ -124,7 +124,7 @@ FILE = "predictions_{}.jsonl"
 
 
 @dataclass(frozen=True)
-class ExamplePrediction:
+class PredictionFileRow:
     """One run's prediction for one example."""
 
     prediction: float
@@ -135,14 +135,14 @@ class ExamplePrediction:
     """For many classes (VQA): the most likely ones with their probabilities."""
 
 
-def read_predictions(path: Path, form: OutputType) -> dict[str, ExamplePrediction]:
+def read_predictions(path: Path, form: OutputType) -> dict[str, PredictionFileRow]:
     """Read a prediction file of `finetune` by official id, or by the package's id where there is none.
 
     Raises:
         InputError: No such file, an invalid line, a repeated id, a NaN, or a prediction that contradicts its outputs.
     """
-    checker = PredictionChecker(form)
-    out: dict[str, ExamplePrediction] = {}
+    checker = PredictionFileValidator(form)
+    out: dict[str, PredictionFileRow] = {}
     repeated = []
     for where, row in read_json_lines(path, ("id",)):
         official = row.get("official")
@@ -156,7 +156,7 @@ def read_predictions(path: Path, form: OutputType) -> dict[str, ExamplePredictio
     return out
 
 
-def _parse_prediction(where: str, row: Mapping[str, Any]) -> ExamplePrediction:
+def _parse_prediction(where: str, row: Mapping[str, Any]) -> PredictionFileRow:
     try:
         prediction = float(row["prediction"])
         outputs = np.array(row["outputs"], float)
@@ -170,10 +170,10 @@ def _parse_prediction(where: str, row: Mapping[str, Any]) -> ExamplePrediction:
     shares = np.array([share for _, share in likely])
     if np.isnan(prediction) or np.isnan(outputs).any() or np.isnan(shares).any():
         raise InputError(f"{where}: a prediction or score is NaN")
-    return ExamplePrediction(prediction, outputs, likely)
+    return PredictionFileRow(prediction, outputs, likely)
 
 
-def choice_scores(prediction: ExamplePrediction, choices: int) -> np.ndarray:
+def choice_scores(prediction: PredictionFileRow, choices: int) -> np.ndarray:
     """Scores (choices,) before a softmax; with two scores per choice (UNITER: wrong and right), the second.
 
     Raises:
@@ -184,7 +184,7 @@ def choice_scores(prediction: ExamplePrediction, choices: int) -> np.ndarray:
     return prediction.outputs.reshape(choices, -1)[:, -1]
 
 
-def probabilities(prediction: ExamplePrediction, form: OutputType) -> np.ndarray:
+def probabilities(prediction: PredictionFileRow, form: OutputType) -> np.ndarray:
     """Probabilities (K,) of the classes, choices or answers; for a regression the number itself, (1,).
 
     Always a softmax, whatever the loss was (CLIP-TD leaves its sigma undefined). Answers that the file omits have
@@ -271,7 +271,7 @@ class PredictionFormatter:
         out = []
         for number, example in enumerate(examples):
             likely = tuple(scores.top_classes[number]) if scores.top_classes else ()
-            prediction = ExamplePrediction(
+            prediction = PredictionFileRow(
                 float(scores.predictions[number]), scores.outputs[number], likely
             )
             ranked = self._ranked(prediction)
@@ -283,7 +283,7 @@ class PredictionFormatter:
             out.append(Prediction(**first, best=candidates))
         return out
 
-    def _ranked(self, prediction: ExamplePrediction) -> list[tuple[float, float | None]]:
+    def _ranked(self, prediction: PredictionFileRow) -> list[tuple[float, float | None]]:
         """The most likely predictions with their probabilities, the output type's own prediction first."""
         if isinstance(self.form, RegionSelection):
             shares = np.asarray(softmax(prediction.outputs))
@@ -317,7 +317,7 @@ class PredictionFormatter:
         return Candidate(answer, share, choice, box)
 
 
-def _raw(prediction: ExamplePrediction, form: Classification | OpenAnswer) -> np.ndarray:
+def _raw(prediction: PredictionFileRow, form: Classification | OpenAnswer) -> np.ndarray:
     """Scores that rank the answers: a softmax may make close scores equal."""
     if isinstance(form, MultipleChoice):
         return prediction.outputs.reshape(len(form.labels), -1)[:, -1]
@@ -462,7 +462,7 @@ def _best(folders: Mapping[int, Path]) -> tuple[int, str]:
     return best, f"the best on {score.split} ({score.metric} {score.value:.3g})"
 
 
-class _Score(NamedTuple):
+class _SeedScore(NamedTuple):
     """A seed's main score."""
 
     split: str
@@ -472,7 +472,7 @@ class _Score(NamedTuple):
     """The value, negated if lower is better."""
 
 
-def _score(result: Mapping[str, Any]) -> _Score | None:
+def _score(result: Mapping[str, Any]) -> _SeedScore | None:
     """A seed's main metric on its first held-out split; None if its result has none."""
     trained_on = result.get("trained_on", ())
     try:
@@ -485,7 +485,7 @@ def _score(result: Mapping[str, Any]) -> _Score | None:
         return None
     lower = any(one.name == metric and not one.higher_is_better for one in METRICS)
     lower = not result.get("higher_is_better", not lower)
-    return _Score(split, metric, value, -value if lower else value)
+    return _SeedScore(split, metric, value, -value if lower else value)
 
 
 # -- votes -------------------------------------------------------------------------------------------------------------
@@ -519,29 +519,29 @@ def combine_seeds(
     )
 
 
-def _example_prediction(scores: EvaluationOutput, place: int) -> ExamplePrediction:
+def _example_prediction(scores: EvaluationOutput, place: int) -> PredictionFileRow:
     likely = tuple(scores.top_classes[place]) if scores.top_classes else ()
-    return ExamplePrediction(float(scores.predictions[place]), scores.outputs[place], likely)
+    return PredictionFileRow(float(scores.predictions[place]), scores.outputs[place], likely)
 
 
-def _vote(every: Sequence[ExamplePrediction], form: OutputType) -> ExamplePrediction:
+def _vote(every: Sequence[PredictionFileRow], form: OutputType) -> PredictionFileRow:
     """Majority vote of several seeds on one example."""
     if isinstance(form, Regression):
         mean = float(np.mean([one.prediction for one in every]))
-        return ExamplePrediction(mean, np.array([mean]))
+        return PredictionFileRow(mean, np.array([mean]))
     shares = np.mean([_shares(one, form) for one in every], axis=0)
     votes = Counter(int(one.prediction) for one in every)
     best = min(votes, key=lambda answer: (-votes[answer], -shares[answer], answer))
     with np.errstate(divide="ignore"):
         outputs = np.log(shares)  # -inf for a padded region
     if len(shares) <= MAX_OUTPUTS or isinstance(form, RegionSelection):
-        return ExamplePrediction(best, outputs)
-    return ExamplePrediction(
+        return PredictionFileRow(best, outputs)
+    return PredictionFileRow(
         best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0])
     )
 
 
-def _shares(prediction: ExamplePrediction, form: OutputType) -> np.ndarray:
+def _shares(prediction: PredictionFileRow, form: OutputType) -> np.ndarray:
     """Probabilities of one seed's answers."""
     if isinstance(form, RegionSelection):
         return np.asarray(softmax(prediction.outputs))

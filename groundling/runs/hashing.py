@@ -19,7 +19,7 @@ NOT_LOCAL = "not a local path"
 CACHE = "GROUNDLING_CACHE"
 """Environment variable: cache folder of hashes and tokenised texts; empty: no cache."""
 SMALL = 1 << 14
-"""Size in bytes below which reading a file is as fast as looking up its hash."""
+"""Size in bytes below which reading a file is as fast as looking up its hash in the cache folder."""
 MIN_AGE = 2 * 10**9
 """Nanoseconds after a change within which a second change may get the same time stamp."""
 
@@ -44,9 +44,10 @@ def data_hash(path: str | Path) -> str:
     files = [entry for entry in path.rglob("*") if entry.is_file()]
     with _HashCache() as hashes:
         for file in sorted(files, key=lambda file: file.parts):
-            size = file.stat().st_size
-            digest.update(f"{file.relative_to(path)}\t{size}\n".encode(errors="surrogateescape"))
-            digest.update(hashes.of(file).encode())
+            stat = _state_of(file)
+            name = file.relative_to(path)
+            digest.update(f"{name}\t{stat.size}\n".encode(errors="surrogateescape"))
+            digest.update(hashes.of(file, stat).encode())
     return digest.hexdigest()
 
 
@@ -113,15 +114,13 @@ class _HashCache:
                 self.base.commit()
             self.base.close()
 
-    def of(self, file: Path) -> str:
+    def of(self, file: Path, stat: _FileStat | None = None) -> str:
         """SHA-256 of a file."""
-        stat = _state_of(file)
-        if stat.size < SMALL:
-            return sha256_of(file)
+        stat = stat or _state_of(file)
         cached = _HASHES.get((os.path.abspath(file), stat.text))
         if cached is not None:
             return cached
-        if self.base is None:
+        if self.base is None or stat.size < SMALL:
             sha256 = sha256_of(file)
             self.store(file, stat, sha256)
             return sha256
@@ -140,7 +139,7 @@ class _HashCache:
         if time.time_ns() - stat.newest <= MIN_AGE:
             return
         _HASHES[os.path.abspath(file), stat.text] = sha256
-        if self.base is None:
+        if self.base is None or stat.size < SMALL:
             return
         with suppress(sqlite3.Error, UnicodeEncodeError):
             change = "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?)"

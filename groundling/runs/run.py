@@ -29,7 +29,7 @@ from groundling.runs.jobs import use_cpu
 from groundling.runs.progress import CommandContext, is_main_process, print_notes
 
 
-class RunPart(CommandContext):
+class RunFolder(CommandContext):
     """A run, or a part of one, with its own folder and result, shared by all processes.
 
     The main process writes, the others wait.
@@ -64,7 +64,7 @@ class RunPart(CommandContext):
         return result
 
 
-class Run(RunPart):
+class Run(RunFolder):
     """A command's run."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Run(RunPart):
     def part(
         self,
         name: str,
-        work: Callable[[RunPart], dict[str, Any]],
+        work: Callable[[RunFolder], dict[str, Any]],
         reads: Callable[[dict[str, Any]], object] = bool,
     ) -> dict[str, Any]:
         """The result of a part, in the subfolder `name`: of an earlier call, or made now by `work`.
@@ -134,7 +134,7 @@ class Run(RunPart):
         `reads` accesses every value that the caller needs of an earlier result. Raises InputError if
         one is missing or damaged.
         """
-        part = RunPart(self.folder / name)
+        part = RunFolder(self.folder / name)
         part.folder.mkdir(parents=True, exist_ok=True)
         done = finished_result(part.folder, reads)
         self._ran_parts.append(done is None)

@@ -23,7 +23,7 @@ from groundling.settings.fields import (
 
 
 @dataclass(frozen=True)
-class AdapterSettings(Settings):
+class ClipAdapterSettings(Settings):
     """An adapter trained over a frozen CLIP (CLIP-TD, Table 11)."""
 
     adapter: Literal["none", "mlp", "attention"] = "none"
@@ -88,7 +88,7 @@ embedding beside the features of each region; with --images also its segment."""
 
 
 @dataclass(frozen=True)
-class PixelSettings(Settings):
+class PixelInputSettings(Settings):
     """CNN and image preprocessing of models that read pixels."""
 
     backbone: str = "microsoft/resnet-101"
@@ -156,11 +156,13 @@ by image, or by text."""
                 )
 
 
-def check_pixels(pixels: PixelSettings, images: str) -> None:
+def check_pixels(pixels: PixelInputSettings, images: str) -> None:
     """Raises InputError for pixel settings without --images."""
-    if not images and pixels != PixelSettings():
+    if not images and pixels != PixelInputSettings():
         first = next(
-            name for name, value in vars(PixelSettings()).items() if vars(pixels)[name] != value
+            name
+            for name, value in vars(PixelInputSettings()).items()
+            if vars(pixels)[name] != value
         )
         flag = "no-flip" if first == "flip" else flag_name(first)
         raise InputError(
@@ -168,11 +170,11 @@ def check_pixels(pixels: PixelSettings, images: str) -> None:
         )
 
 
-def check_adapter(options: AdapterSettings) -> None:
+def check_adapter(options: ClipAdapterSettings) -> None:
     """Raises InputError for settings that the adapter does not use."""
-    if options.adapter == "none" and options != AdapterSettings():
+    if options.adapter == "none" and options != ClipAdapterSettings():
         raise InputError("--adapter-layers and --fusion need --adapter mlp")
-    if options.adapter == "attention" and options != AdapterSettings("attention"):
+    if options.adapter == "attention" and options != ClipAdapterSettings("attention"):
         raise InputError(
             "--adapter attention is one layer that reads image and text together; leave --adapter-layers and --fusion "
             "out"

@@ -27,7 +27,7 @@ without masked words (VL-BERT's code)."""
 
 
 @dataclass(frozen=True)
-class PretrainingObjectiveSettings(Settings):
+class PretrainingVariantSettings(Settings):
     """Objectives of pre-training where paper and code differ or offer ablations."""
 
     task_answers: Literal["right", "any", "judged"] = "right"
@@ -46,7 +46,7 @@ in the release)."""
 
 
 @dataclass(frozen=True)
-class CrossModalSettings(Settings):
+class CrossModalEncoderSettings(Settings):
     """XDBERT's cross-modal encoder and its objectives."""
 
     cross_layers: Annotated[int, at_least(1)] = 2
@@ -263,7 +263,7 @@ known here)."""
 
 
 @dataclass(frozen=True)
-class CaptionToImageSettings(Settings):
+class Cap2ImgSettings(Settings):
     """Cap2Img (Kiela et al. 2018, objective caption_to_image); the sentence vector follows
     `--pooling`.
     """
@@ -289,7 +289,7 @@ included, per text, as in ViComTe's code."""
 
 
 @dataclass(frozen=True)
-class OptionSettings(Settings):
+class PluginOptionSettings(Settings):
     """Options of the user's own objectives and teachers."""
 
     option: tuple[str, ...] = ()
@@ -329,11 +329,11 @@ class ObjectiveSettings(Settings):
     lexi_contrastive: LexiContrastiveSettings = field(default_factory=LexiContrastiveSettings)
     mcse: MCSESettings = field(default_factory=MCSESettings)
     grounded_space: GroundedSpaceSettings = field(default_factory=GroundedSpaceSettings)
-    caption_to_image: CaptionToImageSettings = field(default_factory=CaptionToImageSettings)
+    caption_to_image: Cap2ImgSettings = field(default_factory=Cap2ImgSettings)
     masked_lm_distillation: MaskedLMDistillationSettings = field(
         default_factory=MaskedLMDistillationSettings
     )
-    options: Annotated[OptionSettings, unnested] = field(default_factory=OptionSettings)
+    options: Annotated[PluginOptionSettings, unnested] = field(default_factory=PluginOptionSettings)
 
 
 def teacher_inputs(source: str, settings: ObjectiveSettings) -> dict[str, str | Path]:
@@ -381,7 +381,7 @@ VILLA's code does for VCR only, where this halves it."""
 
 
 @dataclass(frozen=True)
-class TrainingStepSettings(Settings):
+class TrainingStepSelection(Settings):
     """Training step on a micro-batch."""
 
     training_step: Annotated[str, InputKind.TRAINING_STEP] = ""

@@ -18,7 +18,7 @@ from groundling.settings.fields import (
 
 
 @dataclass(frozen=True)
-class TrainConfig(Settings):
+class TrainingArguments(Settings):
     """Optimisation."""
 
     steps: Annotated[int, at_least(0)] = 0
@@ -143,7 +143,7 @@ def check_has_eval_data(evaluation: EvaluationSettings, has_eval_data: bool, fla
 
 
 @dataclass(frozen=True)
-class HubSettings(Settings):
+class PushToHubSettings(Settings):
     """Upload to the Hugging Face hub."""
 
     push_to_hub: str = ""

@@ -15,7 +15,7 @@ from groundling.core.metrics import METRICS, Metric
 from groundling.core.output_types import OutputType
 from groundling.core.registry import is_import_path, resolve, resolve_builtin
 from groundling.data.tables import lines_of
-from groundling.prediction.predictions import PredictionChecker
+from groundling.prediction.predictions import PredictionFileValidator
 from groundling.runs.folder import RESULT, parsed_json, read_result
 from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
@@ -163,7 +163,7 @@ def _runs(
     for seed in order:
         path = seeds[seed].predictions
         split = read_split_predictions(
-            path, PredictionChecker(output_type, metric.is_classification)
+            path, PredictionFileValidator(output_type, metric.is_classification)
         )
         values, truth = _as_numbers(split, metric, path)
         _check_score(split, metric, seeds[seed])
@@ -259,7 +259,7 @@ def _builtin_output_type(task: str) -> OutputType | None:
 
 
 def read_split_predictions(
-    path: Path, checker: PredictionChecker | None = None
+    path: Path, checker: PredictionFileValidator | None = None
 ) -> SplitPredictions:
     """Read a `predictions_*.jsonl`; raises InputError naming the first invalid line.
 

@@ -60,8 +60,8 @@ class LinearProbe:
             rows: rows of `attribute.tsv`, one per noun.
         """
         split, labels = _splits_and_labels(rows, self.column)
-        predict = _fit_classifier(features, split, labels).predict
         scaled = _scale(features, split)
+        predict = _fit_classifier(scaled, split, labels).predict
         majority = Counter(labels[split == "test"].tolist()).most_common(1)[0][1]
         accuracy = {}
         for part in ("dev", "test"):
@@ -75,11 +75,34 @@ class LinearProbe:
         Ridge regression on indicators preserves their sum, so shares need no scaling; some are below 0.
         """
         split, labels = _splits_and_labels(rows, self.column)
-        scores = _fit_classifier(features, split, labels).decision_function(_scale(features, split))
+        scaled = _scale(features, split)
+        scores = _fit_classifier(scaled, split, labels).decision_function(scaled)
         indicators = (scores + 1) / 2  # scikit-learn regresses to -1 and 1
         if indicators.ndim == 1:  # with two values, scores are those of the second
             indicators = np.stack([1 - indicators, indicators], axis=1)
         return indicators
+
+    def cross_validate(self, features: np.ndarray, rows: AttributeRows, folds: int) -> float:
+        """Accuracy on train nouns that the probe was not fitted on, with the penalty that `score` uses.
+
+        Args:
+            features: (nouns, D).
+            rows: rows of `attribute.tsv`, one per noun.
+            folds: number of folds of the train nouns, each every `folds`-th noun.
+        """
+        from sklearn.base import clone  # scikit-learn is slow to import
+
+        split, labels = _splits_and_labels(rows, self.column)
+        scaled = _scale(features, split)
+        classifier = clone(_fit_classifier(scaled, split, labels))
+        train = np.flatnonzero(split == "train")
+        right = 0
+        for fold in range(folds):
+            held_out = train[fold::folds]
+            kept = np.setdiff1d(train, held_out)
+            classifier.fit(scaled[kept], labels[kept])
+            right += int((classifier.predict(scaled[held_out]) == labels[held_out]).sum())
+        return right / len(train)
 
 
 def _splits_and_labels(rows: AttributeRows, column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -94,11 +117,10 @@ def _scale(features: np.ndarray, split: np.ndarray) -> np.ndarray:
     return np.asarray(scaler.transform(features))
 
 
-def _fit_classifier(features: np.ndarray, split: np.ndarray, labels: np.ndarray) -> RidgeClassifier:
+def _fit_classifier(scaled: np.ndarray, split: np.ndarray, labels: np.ndarray) -> RidgeClassifier:
     """The classifier with the ridge penalty that is best on dev nouns."""
     from sklearn.linear_model import RidgeClassifier
 
-    scaled = _scale(features, split)
     classifiers = []
     for strength in STRENGTHS:
         classifier = RidgeClassifier(alpha=strength)

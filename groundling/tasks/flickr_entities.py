@@ -19,14 +19,14 @@ from groundling.data.images import is_outside_folder
 from groundling.data.regions.store import clip_boxes
 from groundling.data.tables import lines_of, read_text
 from groundling.tasks import Task
-from groundling.tasks.refcoco import IouRule, label_regions
+from groundling.tasks.refcoco import IouCriterion, label_regions
 
 SOURCE = "Plummer et al. 2015, Flickr30k Entities, github.com/BryanPlummer/flickr30k_entities"
 OPENING = "[/EN#"
 """Start of a marked phrase."""
 PHRASE = re.compile(r"\[/EN#(\d+)/(\S+) ([^\[\]\s][^\[\]]*?) ?\]")
 """Chain, types and words."""
-BAN = IouRule()
+BAN = IouCriterion()
 """IoU of at least 0.5, without an extra pixel: Kim et al. 2018 (jnhwkim/ban-vqa), and VisualBERT."""
 
 

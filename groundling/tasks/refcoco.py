@@ -36,7 +36,7 @@ SPLITS = ("train", "val", "testA", "testB", "test")
 
 
 @dataclass(frozen=True)
-class IouRule:
+class IouCriterion:
     """Criterion for two boxes to match, by intersection over union, which papers compute in different ways."""
 
     threshold: float = 0.5
@@ -70,11 +70,11 @@ class IouRule:
         return overlap > self.threshold if self.strict else overlap >= self.threshold
 
 
-VL_BERT = IouRule(inclusive=True)
+VL_BERT = IouCriterion(inclusive=True)
 """VL-BERT's evaluation criterion: jackroos/VL-BERT, refcoco/function/test.py."""
-VL_BERT_LABELS = IouRule(inclusive=True, strict=True)
+VL_BERT_LABELS = IouCriterion(inclusive=True, strict=True)
 """VL-BERT's training criterion: jackroos/VL-BERT, refcoco/modules/resnet_vlbert_for_refcoco.py."""
-UNITER = IouRule(strict=True, min_side=1)
+UNITER = IouCriterion(strict=True, min_side=1)
 """MAttNet's criterion, in both tracks."""
 
 
@@ -251,7 +251,7 @@ def read(folder: Path, split: str, by: str = "unc") -> list[Example]:
     return examples
 
 
-def label_regions(example: Example, row: RegionRow, rule: IouRule = VL_BERT) -> np.ndarray:
+def label_regions(example: Example, row: RegionRow, rule: IouCriterion = VL_BERT) -> np.ndarray:
     """Whether each region matches one of an example's gold boxes, (R,) of 1 or 0."""
     gold = require(example.gold_boxes, "gold_boxes", "a task whose answer is a region")
     boxes = row.boxes * np.array(gold.image_size * 2, np.float32)
@@ -262,7 +262,7 @@ PEOPLE_AND_THINGS = ("val", "testA", "testB")
 """Held-out splits of RefCOCO and RefCOCO+."""
 
 
-def _task(name: str, dev: tuple[str, ...], rule: IouRule, by: str = "unc") -> Task:
+def _task(name: str, dev: tuple[str, ...], rule: IouCriterion, by: str = "unc") -> Task:
     """A task with `rule` as matching criterion, for any of the three data sets.
 
     VL-BERT's release trains with IoU above .5 and evaluates with at least .5.

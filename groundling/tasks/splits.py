@@ -384,7 +384,7 @@ def missing_label(label: np.ndarray) -> np.ndarray:
     return np.full((1, *label.shape[1:]) if label.ndim else (), fill, label.dtype)
 
 
-class SampleSelection:
+class IndexedSubset:
     """Some samples of a data set, by number."""
 
     def __init__(self, samples: SampleDataset, numbers: Sequence[int]) -> None:
@@ -408,10 +408,10 @@ class SampleSelection:
         return self.samples.get([int(self.numbers[index]) for index in indices], rngs)
 
 
-class UnlabelledSamples(MappedDataset):
+class UnlabelledDataset(MappedDataset):
     """Samples without labels; other fields stay.
 
-    `DataSource(labelled, beside=UnlabelledSamples(others, like), each=3)` adds three to each labelled sample.
+    `DataSource(labelled, beside=UnlabelledDataset(others, like), each=3)` adds three to each labelled sample.
     """
 
     def __init__(self, samples: SampleDataset, like: np.ndarray) -> None:

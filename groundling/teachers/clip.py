@@ -27,8 +27,8 @@ from groundling.teachers.clip_parts import (
     ClipTeacherPart,
     ClipTextPart,
     ClipWordPart,
-    ClusterConfidence,
     CombinedClipTeacher,
+    SimilarityClusterConfidence,
     TeacherImages,
 )
 
@@ -55,7 +55,7 @@ class ClipTeacher(CombinedClipTeacher):
         *,
         scorer: FrozenClip | None = None,
         keywords: KeywordExtractor | None = None,
-        confidence: AnswerConfidence | ClusterConfidence | None = None,
+        confidence: AnswerConfidence | SimilarityClusterConfidence | None = None,
         images: Mapping[str, ImageInput] | None = None,
     ) -> None:
         """A teacher of the named `features`, some of `FEATURES`.
@@ -127,14 +127,16 @@ class ClipTeacher(CombinedClipTeacher):
 def _with_dependencies(
     requested: Collection[str],
     clips: ClipModels,
-    confidence: AnswerConfidence | ClusterConfidence | None,
+    confidence: AnswerConfidence | SimilarityClusterConfidence | None,
     options: TargetedDistillationSettings,
 ) -> set[str]:
     """The requested features, and those that they are computed from."""
     computed = set(requested)
     if "clip_confidence" in computed:
         computed.add(
-            "clip_similarity" if isinstance(confidence, ClusterConfidence) else clips.scored_image
+            "clip_similarity"
+            if isinstance(confidence, SimilarityClusterConfidence)
+            else clips.scored_image
         )
         if confidence is None:
             raise InputError("a teacher's confidence needs a task with answers to choose from")

@@ -60,7 +60,7 @@ class AnswerConfidence:
 
 
 @dataclass(frozen=True)
-class ClusterConfidence:
+class SimilarityClusterConfidence:
     """Confidence in a class: each class is a cluster of the training data's similarities (SNLI-VE).
 
     A class's logit is minus the squared distance to its centre, over twice the variance around all centres.
@@ -524,7 +524,7 @@ class ClipScorePart(ClipTeacherPart):
         self,
         clips: ClipModels,
         feature_names: Collection[str],
-        confidence: AnswerConfidence | ClusterConfidence | None = None,
+        confidence: AnswerConfidence | SimilarityClusterConfidence | None = None,
     ) -> None:
         """`feature_names`: which of the two; `confidence`: the answers that `clip_confidence` refers to."""
         self.confidence = confidence
@@ -557,7 +557,10 @@ class ClipScorePart(ClipTeacherPart):
         self, samples: SampleDataset, feature_parts: Sequence[ClipTeacherPart]
     ) -> None:
         """Compute the classes' clusters; `feature_parts`: parts whose features are not in the samples yet."""
-        if not isinstance(self.confidence, ClusterConfidence) or self.clusters is not None:
+        if (
+            not isinstance(self.confidence, SimilarityClusterConfidence)
+            or self.clusters is not None
+        ):
             return
         similarity = "clip_similarity"
         own = ClipScorePart(self.clips, (similarity,))

@@ -14,7 +14,7 @@ from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import instantiate, is_import_path, registered
 from groundling.core.rng import derive_seed
 from groundling.data.text.keywords import KeywordExtractor
-from groundling.models.adapters import IMAGE, TEXT, AdapterBackbone
+from groundling.models.adapters import IMAGE, TEXT, AdapterClipBackbone
 from groundling.models.clip import (
     FrozenClip,
     load_clip_image_tower,
@@ -33,7 +33,7 @@ from groundling.teachers.clip_parts import (
     FEATURES,
     UNNORMALIZED_IMAGE,
     AnswerConfidence,
-    ClusterConfidence,
+    SimilarityClusterConfidence,
 )
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet, cache_folder
 from groundling.teachers.text import ClipTextTeacher
@@ -77,7 +77,10 @@ def load_teacher_set(
 
 
 def load_adapter_teacher_set(
-    base: AdapterBackbone, options: TargetedDistillationSettings, device: torch.device, out: Path
+    base: AdapterClipBackbone,
+    options: TargetedDistillationSettings,
+    device: torch.device,
+    out: Path,
 ) -> TeacherSet:
     """The CLIP of an adapter as a teacher of each row's image and text, on a device; always cached.
 
@@ -185,12 +188,14 @@ def _is_extractor(value: object) -> TypeGuard[KeywordExtractor]:
     return callable(value)
 
 
-def _confidence_of_task(output_type: OutputType | None) -> AnswerConfidence | ClusterConfidence:
+def _confidence_of_task(
+    output_type: OutputType | None,
+) -> AnswerConfidence | SimilarityClusterConfidence:
     """The answers that a teacher's confidence refers to; raises InputError for a task without answers."""
     if isinstance(output_type, OpenAnswer):
         return AnswerConfidence(
             tuple(text for text in output_type.labels if text not in output_type.excluded_answers)
         )
     if isinstance(output_type, Classification):
-        return ClusterConfidence(len(output_type.labels))
+        return SimilarityClusterConfidence(len(output_type.labels))
     raise InputError("--td-gate: this task has no answers to choose from; omit it")

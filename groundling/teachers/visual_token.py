@@ -28,7 +28,7 @@ EXPECTED = (
 )
 
 
-class VisualTokenTeacher(Teacher):
+class ClipBertTeacher(Teacher):
     """Masked-LM logits of a frozen CLIP-BERT, which reads the student's masked captions and their images.
 
     A batch without images gets no logits.
@@ -45,7 +45,7 @@ class VisualTokenTeacher(Teacher):
         self.model = model.eval().requires_grad_(False)
         self.head = head.eval().requires_grad_(False)
 
-    def to(self, device: torch.device | str) -> VisualTokenTeacher:
+    def to(self, device: torch.device | str) -> ClipBertTeacher:
         """Move the model and its head to a device."""
         self.model.to(device)
         self.head.to(device)
@@ -66,7 +66,7 @@ class VisualTokenTeacher(Teacher):
 
 def load_visual_token_teacher(
     source: str | Path, tokenizer: PreTrainedTokenizerBase | None
-) -> VisualTokenTeacher:
+) -> ClipBertTeacher:
     """Load a CLIP-BERT with its masked-LM head as a teacher of a student with this `tokenizer`.
 
     Raises InputError for another folder, one without the head, or a student with other tokens.
@@ -85,10 +85,10 @@ def load_visual_token_teacher(
             f"{source}: its tokenizer has other tokens than the student's, so their predictions cannot be compared; "
             "train it from the same --student"
         )
-    return VisualTokenTeacher(model, head)
+    return ClipBertTeacher(model, head)
 
 
-def _make(context: TeacherContext) -> VisualTokenTeacher:
+def _make(context: TeacherContext) -> ClipBertTeacher:
     source = context.settings.masked_lm_distillation.mlm_teacher
     if not source:
         raise InputError(f"mlm_distillation needs --mlm-teacher FOLDER, {EXPECTED}")

@@ -21,7 +21,7 @@ from groundling.data.images import image_digest, read_image
 from groundling.models.clip import FrozenClip, load_clip_image_tower
 from groundling.models.loading import weights_sha256
 from groundling.models.matching_heads import (
-    MatchingHeads,
+    TokenImageMatchingHeads,
     concatenated_layers,
     load_matching_heads,
 )
@@ -129,7 +129,9 @@ class VokenTeacher(_TokenTeacher):
     vokenizer must have the same tokenizer; the released code maps vokens to other tokenizers ("revokenization").
     """
 
-    def __init__(self, matcher: TextEncoder, heads: MatchingHeads, images: VokenImages) -> None:
+    def __init__(
+        self, matcher: TextEncoder, heads: TokenImageMatchingHeads, images: VokenImages
+    ) -> None:
         """`matcher`: the text encoder of the vokenizer; `heads`: its heads; raises InputError if widths differ."""
         self.matcher = matcher.eval().requires_grad_(False)
         self.matcher.return_layers()

@@ -16,10 +16,10 @@ from groundling.core.errors import InputError
 from groundling.core.field_docs import with_field_docs
 from groundling.core.registry import require_instance
 from groundling.core.rng import generator
-from groundling.data.samples import SampleDataset, Subset
+from groundling.data.samples import ContiguousSubset, SampleDataset
 from groundling.objectives import Objective, order_for_corruption
 from groundling.settings.input_settings import WeightedFile
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 
 POOL = 64
 """Number of batches whose samples are sorted by length together, so that a batch needs little padding."""
@@ -71,7 +71,7 @@ def split_by_file(
     return [
         replace(
             source,
-            samples=Subset(source.samples, start, stop),
+            samples=ContiguousSubset(source.samples, start, stop),
             ratio=source.ratio * each.weight / total,
             name=f"{source.name}: {each.file}",
         )
@@ -318,7 +318,7 @@ class TokenBudgetEpochs:
 def plan_batches(
     sources: Sequence[DataSource],
     objectives: Sequence[Objective],
-    config: TrainConfig,
+    config: TrainingArguments,
     processes: int,
 ) -> BatchPlan:
     """The steps of a run on `processes` processes; raises InputError if the data is too small for one step."""
@@ -409,7 +409,7 @@ class SampleCorruptor:
     def __init__(self, seed: int) -> None:
         """`seed` of the run."""
         self.seed = seed
-        self._neighbours: dict[int, LengthNeighbours] = {}
+        self._neighbours: dict[int, LengthMatchedSampler] = {}
 
     def __call__(
         self,
@@ -446,10 +446,10 @@ class SampleCorruptor:
             out.append(sample)
         return out
 
-    def _length_neighbours(self, samples: SampleDataset) -> LengthNeighbours:
+    def _length_neighbours(self, samples: SampleDataset) -> LengthMatchedSampler:
         neighbours = self._neighbours.get(id(samples))
         if neighbours is None or neighbours.samples is not samples:
-            neighbours = self._neighbours[id(samples)] = LengthNeighbours(samples)
+            neighbours = self._neighbours[id(samples)] = LengthMatchedSampler(samples)
         return neighbours
 
 
@@ -457,7 +457,7 @@ MAX_REACH = 64
 """Maximum number of neighbours on either side, in the order of lengths."""
 
 
-class LengthNeighbours:
+class LengthMatchedSampler:
     """Draws a sample of similar length: a neighbour in the order of lengths, within 1 % of all samples.
 
     Samples of equal length are shuffled, so that neighbours are not adjacent in the corpus.

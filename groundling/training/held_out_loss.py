@@ -22,7 +22,7 @@ from groundling.core.rng import derive_seed
 from groundling.objectives import LossTargets, Objective, order_for_corruption
 from groundling.runs.folder import read_log
 from groundling.runs.progress import print_notes, track
-from groundling.settings.training import EvaluationSettings, TrainConfig
+from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.teachers import Teacher, add_features
 from groundling.training.batch_sampler import DataSource, SampleCorruptor, is_scored_by
 from groundling.training.evaluation import Evaluator
@@ -202,7 +202,7 @@ class HeldOutLoss:
     objectives: Sequence[Objective]
     teachers: Sequence[Teacher]
     """Teachers without a cache, whose inputs the samples carry."""
-    training: TrainConfig
+    training: TrainingArguments
     """Its seed determines the random choices; a batch is about as large as a micro-batch of all processes."""
 
     def __post_init__(self) -> None:

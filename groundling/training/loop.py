@@ -32,7 +32,7 @@ from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
 from groundling.runs.jobs import use_cpu
 from groundling.runs.progress import Progress
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.teachers import FiniteCheck, Teacher, add_features
 from groundling.training.batch_sampler import (
     BatchPlan,
@@ -123,7 +123,7 @@ def train(
     model: nn.Module,
     objectives: Sequence[Objective],
     data: SampleDataset | Sequence[DataSource],
-    config: TrainConfig,
+    config: TrainingArguments,
     out: str | Path,
     *,
     teachers: Sequence[Teacher] = (),
@@ -178,7 +178,7 @@ def _quiet_writer() -> Iterator[None]:
         threading.excepthook = before
 
 
-class _OptimizerStepCounts(NamedTuple):
+class _TermItemCounts(NamedTuple):
     """Counts over a whole optimizer step, over all micro-batches and processes."""
 
     terms: dict[str, Tensor]
@@ -195,7 +195,7 @@ class _TrainingLoop:
         model: nn.Module,
         objectives: Sequence[Objective],
         sources: Sequence[DataSource],
-        config: TrainConfig,
+        config: TrainingArguments,
         out: Path,
         teachers: Sequence[Teacher],
         training_step: TrainingStep,
@@ -305,9 +305,7 @@ class _TrainingLoop:
             )
         ]
 
-    def _counts(
-        self, active: Sequence[Objective], batches: Sequence[Batch]
-    ) -> _OptimizerStepCounts:
+    def _counts(self, active: Sequence[Objective], batches: Sequence[Batch]) -> _TermItemCounts:
         """Counts over all micro-batches and processes; adds truncated tokens and regions to the run's totals.
 
         Reads the batches in host memory, without synchronising with the GPU.
@@ -322,7 +320,7 @@ class _TrainingLoop:
         summed = totals[2:].unbind()
         names = [objective.name for objective in active]
         heads = dict(zip(names, summed, strict=False))
-        return _OptimizerStepCounts(dict(zip(counts, summed[len(names) :], strict=True)), heads)
+        return _TermItemCounts(dict(zip(counts, summed[len(names) :], strict=True)), heads)
 
     def _sum_over_processes(self, numbers: Sequence[int]) -> Tensor:
         """Integers (n,) summed over processes: on the device for several processes, in host memory for one."""
@@ -338,7 +336,7 @@ class _TrainingLoop:
         number: int,
         batch: Batch,
         active: Sequence[Objective],
-        counts: _OptimizerStepCounts,
+        counts: _TermItemCounts,
     ) -> Terms:
         """Run the training step of one micro-batch; returns its summed terms."""
         names = [objective.name for objective in active]
@@ -471,7 +469,7 @@ class _TrainingLoop:
         return result
 
 
-def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
+def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
     """Device, processes and precision; raises InputError if the batch cannot be split evenly."""
     AcceleratorState._reset_state()  # forget an earlier call's precision; the process group stays
     accelerator = Accelerator(
@@ -492,7 +490,7 @@ def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
 
 
 def _check_inputs(
-    sources: Sequence[DataSource], objectives: Sequence[Objective], config: TrainConfig
+    sources: Sequence[DataSource], objectives: Sequence[Objective], config: TrainingArguments
 ) -> None:
     """Raises InputError if the samples lack an objective's input; labels and features may be added later."""
     for source in sources:
@@ -509,7 +507,7 @@ def _check_inputs(
 def _batches(
     plan: BatchPlan,
     objectives: Sequence[Objective],
-    config: TrainConfig,
+    config: TrainingArguments,
     accelerator: Accelerator,
     start: int,
 ) -> Iterator[Batch]:
@@ -527,14 +525,16 @@ def _batches(
     )
 
 
-def _workers(config: TrainConfig, device: torch.device) -> int:
+def _workers(config: TrainingArguments, device: torch.device) -> int:
     """Number of data-loading processes: `config.workers`, or a default for the machine."""
     if config.workers >= 0:
         return config.workers
     return 0 if device.type == "cpu" else min(MAX_WORKERS, os.cpu_count() or 1)
 
 
-def _clip_gradients(accelerator: Accelerator, module: nn.Module, config: TrainConfig) -> Tensor:
+def _clip_gradients(
+    accelerator: Accelerator, module: nn.Module, config: TrainingArguments
+) -> Tensor:
     """Clip the step's gradient; returns its norm () before clipping."""
     max_norm = (
         config.max_grad_norm if config.max_grad_norm and not config.clip_per_tensor else math.inf

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 
 
 class BertAdam(Optimizer):
@@ -61,7 +61,7 @@ class BertAdam(Optimizer):
         torch._foreach_addcdiv_(parameters, means, divisors, value=-group["lr"])
 
 
-def make_optimizer(module: nn.Module, config: TrainConfig) -> Optimizer:
+def make_optimizer(module: nn.Module, config: TrainingArguments) -> Optimizer:
     """Make a run's optimizer of all trainable parameters of `module`."""
     groups = _groups(module, config)
     if config.optimizer == "sgd":
@@ -71,7 +71,7 @@ def make_optimizer(module: nn.Module, config: TrainConfig) -> Optimizer:
     return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.epsilon, fused=True)
 
 
-def _groups(module: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
+def _groups(module: nn.Module, config: TrainingArguments) -> list[dict[str, Any]]:
     """Parameter groups: with and without weight decay, of the model and of the objectives' heads."""
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
@@ -91,7 +91,7 @@ def _groups(module: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
 
 
 def set_learning_rates(
-    optimizer: Optimizer, config: TrainConfig, step: int, steps: int, epoch: float
+    optimizer: Optimizer, config: TrainingArguments, step: int, steps: int, epoch: float
 ) -> None:
     """Set every group's learning rate for a step of `steps`; `epoch`: number of steps per epoch."""
     for group in optimizer.param_groups:
@@ -100,7 +100,7 @@ def set_learning_rates(
 
 
 def _learning_rate_factor(
-    step: int, steps: int, config: TrainConfig, epoch: float, head: bool
+    step: int, steps: int, config: TrainingArguments, epoch: float, head: bool
 ) -> float:
     """Learning rate at a step, relative to the peak."""
     whole = config.schedule_steps or steps

@@ -55,7 +55,7 @@ class ImageBoxes:
     """
 
 
-class AnnotatedBoxes(NamedTuple):
+class ImageBoxAnnotations(NamedTuple):
     """The boxes of one image in files, before the image is opened."""
 
     size: tuple[int, int]
@@ -180,7 +180,7 @@ def grid_boxes(side: int) -> ImageBoxes:
     return ImageBoxes(boxes.astype(np.float32), np.ones(side * side, np.float32))
 
 
-def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
+def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxAnnotations], list[str]]:
     """Boxes from files, by image file: annotated ones, detected ones, or both for every image.
 
     Sources are COCO's instances json and MAttNet's detections; or one folder, VCR's `vcr1images`,
@@ -266,7 +266,7 @@ class _CocoFiles:
             self.annotations.setdefault(detection.image, []).append(box)
             self.detected.add(detection.image)
 
-    def boxes(self) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
+    def boxes(self) -> tuple[dict[str, ImageBoxAnnotations], list[str]]:
         """Every image's boxes by its file, and the names of the classes."""
         order = sorted(self.names)
         place = {category: at for at, category in enumerate(order)}
@@ -276,7 +276,9 @@ class _CocoFiles:
             boxes = replace(
                 _boxes(self.annotations[image], place), annotated_order=image not in self.detected
             )
-            boxes_of[file] = AnnotatedBoxes(size, _as_shares(boxes, size) if any(size) else boxes)
+            boxes_of[file] = ImageBoxAnnotations(
+                size, _as_shares(boxes, size) if any(size) else boxes
+            )
         return boxes_of, [self.names[category] for category in order]
 
     def _add_class(self, path: str | Path, category: int, name: str) -> None:
@@ -309,7 +311,7 @@ def _as_shares(boxes: ImageBoxes, size: tuple[int, int]) -> ImageBoxes:
     )
 
 
-def _of_vcr(folder: Path) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
+def _of_vcr(folder: Path) -> tuple[dict[str, ImageBoxAnnotations], list[str]]:
     """As `read_annotated_boxes`, for VCR's folder.
 
     Confidence is 1 for all boxes, which keeps the order of the tags' numbers.
@@ -329,5 +331,5 @@ def _of_vcr(folder: Path) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
         image_boxes = ImageBoxes(
             objects.boxes, confidence, classes, annotated_order=True, segmentation_file=path
         )
-        boxes[file] = AnnotatedBoxes(objects.size, image_boxes)
+        boxes[file] = ImageBoxAnnotations(objects.size, image_boxes)
     return boxes, names

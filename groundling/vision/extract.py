@@ -36,9 +36,9 @@ from groundling.models.loading import load_config, load_processor, load_weights,
 from groundling.runs.progress import Progress
 from groundling.settings.input_settings import DetectionSettings, ExtractionSettings
 from groundling.vision.boxes import (
-    AnnotatedBoxes,
     DetectionFilter,
     Detector,
+    ImageBoxAnnotations,
     ImageBoxes,
     grid_boxes,
     read_annotated_boxes,
@@ -226,7 +226,7 @@ class Extractor:
         self,
         extraction: ExtractionSettings,
         device: str,
-        annotations: Mapping[str, AnnotatedBoxes],
+        annotations: Mapping[str, ImageBoxAnnotations],
         names: Sequence[str],
     ) -> None:
         """`annotations`: boxes from files by image file, with classes `names`.
@@ -398,7 +398,7 @@ def _segmentation(boxes: ImageBoxes) -> np.ndarray | None:
     )
 
 
-class ExtractionResult(NamedTuple):
+class RegionStoreManifest(NamedTuple):
     """Data to complete a store of extracted regions; the same in every process."""
 
     facts: dict[str, Any]
@@ -411,12 +411,12 @@ class ExtractionResult(NamedTuple):
 
 def extract(
     extraction: ExtractionSettings, folder: str | Path, process: ProcessRank
-) -> ExtractionResult:
+) -> RegionStoreManifest:
     """Write the missing shards of a store in `folder` that belong to `process`."""
     device = "cpu"
     if torch.cuda.is_available() and not extraction.cpu:
         device = f"cuda:{process.rank % torch.cuda.device_count()}"
-    annotations: dict[str, AnnotatedBoxes] = {}
+    annotations: dict[str, ImageBoxAnnotations] = {}
     names: list[str] = []
     if extraction.boxes:
         annotations, names = read_annotated_boxes(*extraction.boxes)
@@ -432,13 +432,13 @@ def extract(
     for number, shard in shards.items():
         writer.write(number, *extractor(shard, progress))
     progress.close()
-    return ExtractionResult(extractor.facts, extractor.key, gaps)
+    return RegionStoreManifest(extractor.facts, extractor.key, gaps)
 
 
 # Regions of images that no store has: found as by `groundling regions`, on request.
 
 
-class RegionFinder:
+class StoreRegionExtractor:
     """Finds the regions of images with a store's own detector or grid, and its backbone."""
 
     def __init__(

@@ -11,7 +11,7 @@ from groundling.core.field_docs import with_field_docs
 from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective, ObjectiveContext
-from groundling.settings.objectives import PretrainingObjectiveSettings
+from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language.single_stream import SingleStreamModel
 
 
@@ -20,7 +20,7 @@ from groundling.vision_language.single_stream import SingleStreamModel
 class PretrainingPhase:
     """A pre-training phase: its objectives, and how often each is trained."""
 
-    objectives: Callable[[ObjectiveContext, PretrainingObjectiveSettings], list[Objective]]
+    objectives: Callable[[ObjectiveContext, PretrainingVariantSettings], list[Objective]]
     """Makes the objectives."""
     step_mix: Sequence[tuple[float, tuple[str, ...]]] = ()
     """(sampling ratio, objectives) of each type of step; empty: every step trains all objectives."""

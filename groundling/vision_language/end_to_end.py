@@ -19,7 +19,7 @@ from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import CNN
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.multimodal_embeddings import MultimodalEmbeddings
-from groundling.settings.input_settings import PixelSettings
+from groundling.settings.input_settings import PixelInputSettings
 from groundling.vision_language.single_stream import (
     JOIN,
     SingleStreamModel,
@@ -345,7 +345,7 @@ def make_end_to_end_model(
 
 def prepare_end_to_end_model(
     start: Encoder,
-    pixels: PixelSettings,
+    pixels: PixelInputSettings,
     architecture: str = "vlbert",
     options: Mapping[str, Any] | None = None,
 ) -> EndToEndModel:

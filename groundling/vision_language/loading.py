@@ -16,8 +16,8 @@ from groundling.core.registry import (
     resolve_builtin,
 )
 from groundling.data.regions.stores import CombinedStore
-from groundling.models.adapters import AdapterHead
-from groundling.models.formats import Encoder, InspectionFormat, ModelFormat
+from groundling.models.adapters import ClipAdapterHead
+from groundling.models.formats import Encoder, InspectedModelFormat, ModelFormat
 from groundling.models.hub import CNN
 from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import HeadContext, TaskHead, UnpooledClsHead, make_plain_head
@@ -55,9 +55,9 @@ def load_encoder(source: str | Path, model_format: str = "", architecture: str =
 
 
 def load_for_inspection(source: str | Path) -> Encoder:
-    """Load the model of a hub id or folder for inspection, in an `InspectionFormat` or as `load_encoder` does."""
+    """Load the model of a hub id or folder for inspection, in an `InspectedModelFormat` or as `load_encoder` does."""
     if not is_single_stream(source):
-        for one in registered("models", InspectionFormat).values():
+        for one in registered("models", InspectedModelFormat).values():
             if one.matches(str(source)):
                 return one.load(str(source))
     return load_encoder(source)
@@ -108,7 +108,7 @@ def make_task_head(
     or for `raw` with a model that is no text encoder.
     """
     if name == ADAPTER:
-        return AdapterHead(HeadContext(encoder.sizes, output_type))
+        return ClipAdapterHead(HeadContext(encoder.sizes, output_type))
     if name == RAW:
         if not isinstance(encoder, TextEncoder):
             raise InputError("--cls-without-pooler: this model is not a text encoder; omit it")

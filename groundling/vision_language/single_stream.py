@@ -155,7 +155,7 @@ class SingleStreamModel(RegionEncoder):
             attention(AttentionMap("self", layer, weights, places, places))
 
         # The whole model, to include the fusion layer.
-        return capture_attention(_AttentionSource(self), report)
+        return capture_attention(_AttentionCaptureWrapper(self), report)
 
     def add_images(self, images: int) -> None:
         """Prepare the model for samples of several images."""
@@ -189,7 +189,7 @@ class SingleStreamModel(RegionEncoder):
         (folder / JOIN).write_text(json_text(description, indent=1) + "\n", encoding="utf-8")
 
 
-class _AttentionSource:
+class _AttentionCaptureWrapper:
     """Wraps a single-stream model for `capture_attention`: BERT's configuration, and all modules of the model."""
 
     def __init__(self, model: SingleStreamModel) -> None:

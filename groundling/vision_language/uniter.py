@@ -42,7 +42,7 @@ from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegionModeling
-from groundling.settings.objectives import PretrainingObjectiveSettings
+from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
 from groundling.vision_language.single_stream import BERT, SingleStreamModel, WeightNames
 
@@ -244,7 +244,7 @@ class UniterRegionHead(TransformedRegionScoreHead):
         super().__init__(context, dropout)
 
 
-def objectives(context: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
+def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -> list[Objective]:
     """Masked LM, image-text matching with word-region alignment, region regression and classification (Section 3.2)."""
     sizes = context.sizes
     return [
@@ -255,15 +255,13 @@ def objectives(context: ObjectiveContext, options: PretrainingObjectiveSettings)
 
 
 def task_objectives(
-    context: ObjectiveContext, options: PretrainingObjectiveSettings
+    context: ObjectiveContext, options: PretrainingVariantSettings
 ) -> list[Objective]:
     """As `objectives`, on a task's texts, without matching (release, pretrain_vcr.py and its configurations)."""
     return [masked_lm(context), *_region_objectives(context.sizes, options)]
 
 
-def _region_objectives(
-    sizes: OutputSizes, options: PretrainingObjectiveSettings
-) -> list[Objective]:
+def _region_objectives(sizes: OutputSizes, options: PretrainingVariantSettings) -> list[Objective]:
     # The release averages over a feature's dimensions. It also averages over classes, which would scale that term
     # by 1/1601, and is not done here.
     weight = 1 / sizes.regions

@@ -18,14 +18,14 @@ from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_config, load_tokenizer
 from groundling.models.multimodal_embeddings import (
     MultimodalEmbeddings,
-    RegionPooling,
+    RoiAlignSpec,
     init_linears,
 )
 from groundling.models.task_heads import HeadContext, MaskTokenHead, make_output_layer
 from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import masked_lm
-from groundling.settings.objectives import PretrainingObjectiveSettings
+from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
 from groundling.vision_language.single_stream import (
     BERT,
@@ -79,7 +79,7 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
     """
 
     kind = "visualbert"
-    region_pooling = RegionPooling(bins=7, dilation=1)
+    region_pooling = RoiAlignSpec(bins=7, dilation=1)
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class VisualBertVqaHead(MaskTokenHead):
         return outputs
 
 
-def objectives(context: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
+def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -> list[Objective]:
     """Masked LM with the image, and sentence-image prediction, which ablation C4 omits (Appendix A)."""
     chosen: list[Objective] = [masked_lm(context)]
     if options.sentence_image:
@@ -191,7 +191,7 @@ def objectives(context: ObjectiveContext, options: PretrainingObjectiveSettings)
 
 
 def task_objectives(
-    context: ObjectiveContext, options: PretrainingObjectiveSettings
+    context: ObjectiveContext, options: PretrainingVariantSettings
 ) -> list[Objective]:
     """Masked LM alone, as in the paper's task-specific phase.
 

@@ -17,7 +17,7 @@ from groundling.core.rng import generator
 from groundling.data.text.words import replace_words
 from groundling.models.multimodal_embeddings import (
     MultimodalEmbeddings,
-    RegionPooling,
+    RoiAlignSpec,
     add_token_types,
     check_segments,
 )
@@ -34,7 +34,7 @@ from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegionModeling
-from groundling.settings.objectives import PretrainingObjectiveSettings
+from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
 from groundling.vision_language.single_stream import SingleStreamModel, WeightNames
 
@@ -67,7 +67,7 @@ class VLBertEmbeddings(MultimodalEmbeddings):
     """
 
     kind = "vlbert"
-    region_pooling = RegionPooling(bins=14, dilation=2)
+    region_pooling = RoiAlignSpec(bins=14, dilation=2)
     added_position_count = 2
     reads_whole_image = True
     has_inclusive_boxes = True
@@ -319,7 +319,7 @@ class VLBertRegionHead(TransformedRegionScoreHead):
         return int((labels >= 0).sum()) if is_per_item else len(labels)
 
 
-def objectives(context: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
+def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -> list[Objective]:
     """Whole-word masked LM and masked region classification (Section 3.3; the release trains these two).
 
     Raises InputError if the regions have no classes, unless `--region-classes none` was given.

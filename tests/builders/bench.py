@@ -21,6 +21,7 @@ from groundling.studies.bench.commands import BENCH, BenchConfig
 CONFIG = BenchConfig(
     method=("contrastive", "mine.look:METHOD"),
     worlds=(0,),
+    families=("objects",),
     adapt_seeds=1,
     probe_seeds=1,
     probes=("truth",),
@@ -62,11 +63,11 @@ def run_bench(work: Path) -> Ran:
     reads: list[Path] = []
     read = arms.read_encoder
 
-    def reads_few(model: Path, world: Path) -> object:
+    def reads_few(model: Path, world: Path, out: Path) -> object:
         reads.append(model)
         if len(reads) > STOP_AT:
             raise Killed
-        return read(model, world)
+        return read(model, world, out)
 
     before = os.getcwd()
     path = list(sys.path)

@@ -11,7 +11,7 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Example
-from groundling.data.captions.captions import CaptionSelection
+from groundling.data.captions.captions import CaptionReadOptions
 from groundling.data.corpora.files import (
     EVERYTHING,
     caption_filters,
@@ -23,7 +23,7 @@ from groundling.data.corpora.files import (
     split_long_texts,
 )
 from groundling.data.samples import backend_tokenizer, subsample
-from groundling.data.text.words import Lexicon
+from groundling.data.text.words import TokenizationCache
 
 
 def corpus(
@@ -32,7 +32,7 @@ def corpus(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     limit: int = 0,
-    wanted: CaptionSelection = EVERYTHING,
+    wanted: CaptionReadOptions = EVERYTHING,
 ) -> list[Example]:
     """Examples of one or more text files, captions with their images.
 
@@ -53,7 +53,7 @@ def corpus(
     each = caption_filters(paths, wanted)
     engine = backend_tokenizer(tokenizer)
     tokens = max_text_tokens(engine, max_length)
-    lexicon = Lexicon(engine)
+    lexicon = TokenizationCache(engine)
     examples: list[Example] = []
     for name, path, own in zip(names_of(paths), paths, each, strict=True):
         read = list(iterate_texts(path, own))

@@ -17,7 +17,7 @@ from homes import picture, put
 from groundling.check import check
 from groundling.data.regions.store import RegionWriter
 from groundling.studies.clip_td.commands import DATA_SHIFT as shift
-from groundling.studies.clip_td.commands import ShiftConfig
+from groundling.studies.clip_td.commands import VcrShiftConfig
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
@@ -250,7 +250,7 @@ def test_faults_of_lines(file: str, edit: Callable[[Any], Any], complaint: str, 
 
 
 def test_the_logs_of_a_shift_are_no_lines_of_vcr(data: Path, tmp_path: Path) -> None:
-    shift(ShiftConfig(data=str(data / "vcr"), protocol="none"), tmp_path / "shifted")
+    shift(VcrShiftConfig(data=str(data / "vcr"), protocol="none"), tmp_path / "shifted")
     put(tmp_path / "shifted/losses.jsonl", '{"annot_id": "val-0", "answer_losses": [[1.0]]}\n')
     told = check(tmp_path / "shifted")
     assert not told.problems, told.problems

@@ -21,7 +21,7 @@ from groundling.commands.push import COMMAND as push
 from groundling.commands.push import PushConfig
 from groundling.core.errors import InputError
 from groundling.runs.model_card import card, command
-from groundling.settings.training import HubSettings
+from groundling.settings.training import PushToHubSettings
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
 
@@ -194,7 +194,7 @@ def test_no_login_and_no_hub_are_told_before_the_run(
             save_model=False,
             push_to_hub="me/x",
         )
-    assert HubSettings() == HubSettings(push_to_hub="", private=False)
+    assert PushToHubSettings() == PushToHubSettings(push_to_hub="", private=False)
 
 
 def test_what_cannot_be_pushed_is_named(place: Path, tmp_path: Path, hub: hubs.Hub) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 import groundling
 from groundling.cli import main
 from groundling.commands.data import SHOW as data_show
-from groundling.commands.data import ShowConfig
+from groundling.commands.data import ShowRegionsConfig
 from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.runs.folder import clear_prepared
@@ -125,7 +125,7 @@ def test_e10_a_kill_leaves_no_half_picture_and_no_features_behind_a_finished_run
 ) -> None:
     homes.noise(tmp_path / "photos/a.png", (16, 16))
     standins.store(tmp_path / "store", ["a"])
-    config = ShowConfig(str(tmp_path / "store"), "a", str(tmp_path / "photos"))
+    config = ShowRegionsConfig(str(tmp_path / "store"), "a", str(tmp_path / "photos"))
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt

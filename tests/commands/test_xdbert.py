@@ -29,19 +29,19 @@ from groundling.core.output_types import RegionSelection
 from groundling.core.rng import generator
 from groundling.data.corpora.files import full_blocks
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, backend_tokenizer
-from groundling.data.text.words import Lexicon, length_auc
+from groundling.data.text.words import TokenizationCache, length_auc
 from groundling.models.task_heads import HeadContext, UnpooledClsHead
 from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.prediction.model_description import read_description
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.tasks.glue import RTE
-from groundling.training.batch_sampler import LengthNeighbours, SampleCorruptor
+from groundling.training.batch_sampler import LengthMatchedSampler, SampleCorruptor
 from groundling.vision_language.loading import RAW, make_task_head
 
-TWO = TrainConfig(steps=2, batch=4, cpu=True)
+TWO = TrainingArguments(steps=2, batch=4, cpu=True)
 WINDOWS = math.ceil(693 / toys.WINDOW)
 """Of the toy tower, as many places as nine windows of 77 have."""
 
@@ -54,7 +54,7 @@ def test_blocks_have_exactly_as_many_tokens(tokens: int, bert_tokenizer) -> None
     """A4: the paper's blocks are of exactly 512; words are cut for it where they must be, and nothing is lost."""
     engine = backend_tokenizer(bert_tokenizer)
     texts = [*toys.sentences()[:80], "unbelievableness " * 3]
-    units = list(full_blocks(texts, Lexicon(engine), tokens))
+    units = list(full_blocks(texts, TokenizationCache(engine), tokens))
     counts = [len(engine.encode(unit, add_special_tokens=False).ids) for unit in units]
     assert set(counts[:-1]) == {tokens} and counts[-1] <= tokens
     assert "".join(" ".join(units).split()) == "".join(" ".join(texts).split())
@@ -64,7 +64,7 @@ def test_blocks_have_exactly_as_many_tokens(tokens: int, bert_tokenizer) -> None
 def test_other_tokenizers_blocks_are_never_too_long(kind: str, request) -> None:
     engine = backend_tokenizer(request.getfixturevalue(f"{kind}_tokenizer"))
     texts = [*toys.sentences()[:40], "🎈" * 5, "naïveté"]
-    units = list(full_blocks(texts, Lexicon(engine), 12))
+    units = list(full_blocks(texts, TokenizationCache(engine), 12))
     counts = [len(engine.encode(unit, add_special_tokens=False).ids) for unit in units]
     assert max(counts) <= 12
     assert np.mean(counts[:-1]) > 11
@@ -73,7 +73,8 @@ def test_other_tokenizers_blocks_are_never_too_long(kind: str, request) -> None:
 
 def test_a_letter_of_more_tokens_than_a_block_has_does_not_stop_it(roberta_tokenizer) -> None:
     assert (
-        "".join(full_blocks(["a🎈b"], Lexicon(backend_tokenizer(roberta_tokenizer)), 1)) == "a🎈b"
+        "".join(full_blocks(["a🎈b"], TokenizationCache(backend_tokenizer(roberta_tokenizer)), 1))
+        == "a🎈b"
     )
 
 
@@ -121,7 +122,7 @@ def test_told_by_length_is_the_area_under_the_curve() -> None:
 
 
 def test_neighbours_are_of_about_the_same_length(samples) -> None:
-    near = LengthNeighbours(samples)
+    near = LengthMatchedSampler(samples)
     rng = generator(0, "near")
     ordered = np.sort(samples.lengths)
     assert np.array_equal(samples.lengths[near.order], ordered)
@@ -152,7 +153,7 @@ def test_lengths_tell_lines_but_neither_like_lines_nor_blocks(cross, uneven: lis
     near = match_by_length([SameSentencePrediction(cross.sizes, similar_length=True)], lines, 0)
     far = match_by_length([SameSentencePrediction(cross.sizes)], lines, 0)
     engine = backend_tokenizer(toys.bert_words())
-    blocks = paired(list(full_blocks(uneven, Lexicon(engine), 30)), 32)
+    blocks = paired(list(full_blocks(uneven, TokenizationCache(engine), 30)), 32)
     assert far > 0.85
     assert near < 0.6
     assert match_by_length([SameSentencePrediction(cross.sizes)], blocks, 0) < 0.65

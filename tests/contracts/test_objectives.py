@@ -58,7 +58,7 @@ OPTIONS["VokenClassification"] = {"control": "shuffled"}
 BATCHWISE = {"ClipContrastiveLoss", "FeatureDistillation", "TokenImageMatching"}
 BATCHWISE |= {"ContrastiveRepresentationDistillation", "NTXent"}
 BATCHWISE |= {"LexiContrastiveGrounding", "SimCSE", "MCSE"}
-BATCHWISE |= {"CaptionToImage", "GroundedSpace"}
+BATCHWISE |= {"Cap2Img", "GroundedSpace"}
 """Objectives that compare a batch's samples with each other, as they stand."""
 
 
@@ -749,7 +749,7 @@ def test_a_corpus_of_one_text_has_no_negatives(cross, bert_tokenizer, clip_token
 
 def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp_path):
     """Features are of the sample's own text; a teacher that would see the swapped side must be refused instead."""
-    from groundling.settings.training import TrainConfig
+    from groundling.settings.training import TrainingArguments
 
     sizes = cross.sizes._replace(teacher=24)
     seen = []
@@ -762,7 +762,7 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
     teacher = ClipTextTeacher(*tower())
     samples = TeacherDataset(samples, teacher)
     objectives = [SameSentencePrediction(sizes, negatives=1.0), FeatureDistillation(sizes)]
-    config = TrainConfig(steps=1, batch=16, cpu=True)
+    config = TrainingArguments(steps=1, batch=16, cpu=True)
     refused = ""
     try:
         train(cross, objectives, samples, config, tmp_path, teachers=[teacher], training_step=Spy())

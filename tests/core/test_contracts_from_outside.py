@@ -25,7 +25,7 @@ from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec, make_objectives
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.tasks import Task
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
@@ -33,7 +33,7 @@ from groundling.training.loop import train
 from groundling.training.training_steps import TrainingStep
 from groundling.vision_language.loading import load_encoder
 
-STEP = TrainConfig(steps=1, batch=4, lr=1e-3, cpu=True)
+STEP = TrainingArguments(steps=1, batch=4, lr=1e-3, cpu=True)
 
 
 class Length(Objective):

@@ -32,7 +32,7 @@ from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.core.batch import Batch, Perturbation, collate
+from groundling.core.batch import AdversarialPerturbation, Batch, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.core.registry import is_import_path
@@ -683,7 +683,7 @@ class Watching(TrainingStep):
 
     def __init__(self, inner: TrainingStep) -> None:
         self.inner = inner
-        self.changes: list[Perturbation | None] = []
+        self.changes: list[AdversarialPerturbation | None] = []
         self.losses: list[float] = []
         self.backwards = 0
 
@@ -748,7 +748,7 @@ def test_padding_does_not_change_what_a_row_is_perturbed_by(mine: Any, tuned: An
     gradients = []
     for places in ([0], [0, 5]):
         batch = collate(data.get(places, ()))
-        change = Perturbation.zeros(batch, model.sizes)
+        change = AdversarialPerturbation.zeros(batch, model.sizes)
         change.text.requires_grad_()
         change.regions.requires_grad_()
         changed = replace(batch, perturbation=change)

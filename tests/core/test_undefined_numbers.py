@@ -20,7 +20,7 @@ from groundling.objectives.supervised import SupervisedObjective
 from groundling.runs.folder import json_safe, json_text, read_log, write_json
 from groundling.runs.run import Run
 from groundling.settings.fields import make_settings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.studies.knowledge.commands import PROBE_FACTS as ask
 from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.tasks.glue import STSB
@@ -68,7 +68,7 @@ def test_what_ask_cannot_define_is_null(tmp_path: Path, capsys: pytest.CaptureFi
     assert ask(config, tmp_path / "new") == written == ask(config, tmp_path / "new")
 
 
-STEPS = TrainConfig(epochs=2, batch=16, lr=1e-2, log_every=1, save_every=3, cpu=True)
+STEPS = TrainingArguments(epochs=2, batch=16, lr=1e-2, log_every=1, save_every=3, cpu=True)
 
 
 def examined(student: Any, samples: Any, out: Path, scores: list[float], at: int = 0) -> Any:

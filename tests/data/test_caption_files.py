@@ -21,7 +21,7 @@ from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.captions.captions import (
     CaptionedImage,
-    CaptionSelection,
+    CaptionReadOptions,
     has_splits,
     keep_listed,
     read_captions,
@@ -103,7 +103,7 @@ def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> 
 
 
 def test_of_one_file_everything_is_wanted_without_a_look_at_it() -> None:
-    wanted = CaptionSelection(("train",))
+    wanted = CaptionReadOptions(("train",))
     assert wanted.for_files(["gone.json"]) == [wanted]
     with pytest.raises(InputError, match=r"gone.json: no such file"):
         wanted.for_files(["gone.json", "lost.json"])

@@ -13,7 +13,7 @@ from groundling.core.errors import InputError
 from groundling.data.corpora import files
 from groundling.data.corpora.files import blocks, corpus_lines, split_long_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
-from groundling.data.text.words import Lexicon
+from groundling.data.text.words import TokenizationCache
 from groundling.settings.fields import make_settings
 from groundling.settings.input_settings import parse_named_folder
 
@@ -41,7 +41,7 @@ def length(engine: Tokenizer, text: str) -> int:
 LONG = [" ".join(toys.sentences()[i : i + 7]) for i in range(0, 70, 7)] + toys.sentences()[-60:]
 
 
-def fitted(texts: list[str], lexicon: Lexicon, tokens: int) -> list[str]:
+def fitted(texts: list[str], lexicon: TokenizationCache, tokens: int) -> list[str]:
     return [unit for _, unit in split_long_texts(texts, lexicon, tokens)]
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_lost_too_long_or_cut_in_a_word(
     engine = engines[kind]
     words = " ".join(LONG).split()
     assert max(length(engine, word) for word in words) <= tokens  # so no word need be cut
-    units = list(way(LONG, Lexicon(engine), tokens))
+    units = list(way(LONG, TokenizationCache(engine), tokens))
     assert " ".join(units).split() == words
     assert [unit for unit in units if length(engine, unit) > tokens] == []
     assert all(units)
@@ -62,14 +62,14 @@ def test_nothing_is_lost_too_long_or_cut_in_a_word(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_are_full(kind: str, engines: dict) -> None:
-    units = list(blocks(LONG, Lexicon(engines[kind]), 30))
+    units = list(blocks(LONG, TokenizationCache(engines[kind]), 30))
     longest = max(length(engines[kind], " " + word) for word in " ".join(LONG).split())
     assert [unit for unit in units[:-1] if length(engines[kind], unit) <= 30 - longest - 5] == []
 
 
 def test_fitting_leaves_short_texts_alone(engines: dict) -> None:
     texts = ["a  dog", "", "two\u00a0dogs", *LONG[:1]]
-    units = list(split_long_texts(texts[:1] + texts[2:], Lexicon(engines["bert"]), 30))
+    units = list(split_long_texts(texts[:1] + texts[2:], TokenizationCache(engines["bert"]), 30))
     assert units[:2] == [(0, "a  dog"), (1, "two\u00a0dogs")]
     assert len(units) > 3
     assert {number for number, _ in units[2:]} == {2}
@@ -78,7 +78,7 @@ def test_fitting_leaves_short_texts_alone(engines: dict) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) -> None:
     texts = ["a dog", "redbluegreen" * 7, "two cats"]
-    units = list(blocks(texts, Lexicon(engines[kind]), 12))
+    units = list(blocks(texts, TokenizationCache(engines[kind]), 12))
     assert squeezed(units) == squeezed(texts)
     if kind != "siglip":  # to which the long word is one unknown token
         assert len(units) > 3
@@ -87,7 +87,7 @@ def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) ->
 def test_where_the_tokenizer_is_fed_by_the_thousand_does_not_matter(
     engines: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lexicon = Lexicon(engines["bert"])
+    lexicon = TokenizationCache(engines["bert"])
     whole = {way: list(way(LONG, lexicon, 30)) for way in (split_long_texts, blocks)}
     monkeypatch.setattr(files, "CHUNK", 3)
     assert {way: list(way(LONG, lexicon, 30)) for way in (split_long_texts, blocks)} == whole
@@ -156,11 +156,17 @@ def test_a_long_text_without_spaces_is_cut_by_its_beginning(
 ) -> None:
     text = "".join("中文字符测试"[n * n % 6] for n in range(700))
     for kind in ("bert", "roberta"):
-        whole = list(files.full_blocks(["a word", text, "more"], Lexicon(engines[kind]), 20))
+        whole = list(
+            files.full_blocks(["a word", text, "more"], TokenizationCache(engines[kind]), 20)
+        )
         with monkeypatch.context() as shorter:
             shorter.setattr(files, "LONG", 100)
             assert (
-                list(files.full_blocks(["a word", text, "more"], Lexicon(engines[kind]), 20))
+                list(
+                    files.full_blocks(
+                        ["a word", text, "more"], TokenizationCache(engines[kind]), 20
+                    )
+                )
                 == whole
             )
         assert len(whole) > 10

@@ -32,7 +32,7 @@ from groundling.data.samples import (
 )
 from groundling.data.text import words as lexicon
 from groundling.data.text.words import (
-    Lexicon,
+    TokenizationCache,
     align_words,
     fast_word_spans,
     word_spans,
@@ -80,7 +80,7 @@ def plainly(texts: list[str], engine: Tokenizer, tokens: int) -> Iterator[str]:
         first, later = count(word), count(" " + word)
         needed = later if block else first
         while word and needed > room:
-            head, word = files._cut(word, Lexicon(engine), room, " " if block else "")
+            head, word = files._cut(word, TokenizationCache(engine), room, " " if block else "")
             if not (head or block):
                 head, word = word[:1], word[1:]
             yield " ".join([*block, head] if head else block)
@@ -100,7 +100,9 @@ def test_blocks_are_cut_as_if_every_word_were_tokenised_by_itself(
     engine = backend_tokenizer(tokenizers[kind])
     monkeypatch.setattr(lexicon, "MOST_ENTRIES", 20)
     monkeypatch.setattr(files, "CHUNK", 5)
-    assert list(full_blocks(NASTY, Lexicon(engine), tokens)) == list(plainly(NASTY, engine, tokens))
+    assert list(full_blocks(NASTY, TokenizationCache(engine), tokens)) == list(
+        plainly(NASTY, engine, tokens)
+    )
 
 
 def test_raw_words_of_much_text_are_those_of_little() -> None:
@@ -241,7 +243,7 @@ def test_texts_put_together_of_words_are_those_tokenised_whole(
     if kind == "masking roberta":
         tokenizer.add_special_tokens({"mask_token": AddedToken("<mask>", lstrip=True)})
     engine = backend_tokenizer(tokenizer)
-    by_word = Lexicon(engine)
+    by_word = TokenizationCache(engine)
     assert by_word.by_word is (kind != "siglip")
     texts = [*odd_texts(400), *NASTY]
     found = by_word.read(texts)
@@ -266,12 +268,12 @@ def test_a_tokenizer_that_is_not_known_to_take_words_by_themselves_reads_whole_t
     for change in ({"rstrip": True}, {"content": "two words"}, {"lstrip": True}):
         tokenizer = copy.deepcopy(bert_tokenizer)
         tokenizer.add_tokens([AddedToken(**{"content": "[NEW]", **change})])
-        assert not Lexicon(backend_tokenizer(tokenizer)).by_word
+        assert not TokenizationCache(backend_tokenizer(tokenizer)).by_word
     clip = backend_tokenizer(clip_tokenizer).to_str()
     replaced, split = r'"Regex":"\\s+"', r'"Regex":"<\\|'
     for part, other in ((replaced, '"String":" a"'), (split, f"{split[:9]}..|{split[9:]}")):
         assert part in clip
-        assert not Lexicon(Tokenizer.from_str(clip.replace(part, other))).by_word
+        assert not TokenizationCache(Tokenizer.from_str(clip.replace(part, other))).by_word
 
 
 def test_equal_content_that_is_read_in_another_way_is_another_store(

@@ -27,7 +27,7 @@ from groundling.data import images
 from groundling.data.captions.captions import (
     CaptionCollection,
     CaptionedImage,
-    CaptionSelection,
+    CaptionReadOptions,
     caption_lines,
     find_images,
     images_in_store,
@@ -35,7 +35,7 @@ from groundling.data.captions.captions import (
 )
 from groundling.data.corpora.files import corpus_lines
 from groundling.settings.fields import make_settings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 
 CAPTIONS = {"1.jpg": ["a red dog", "a dog runs"], "2.jpg": ["two cats"]}
 ROWS = [(image, caption) for image, some in CAPTIONS.items() for caption in some]
@@ -99,7 +99,7 @@ class Fixture:
     def told(self, out: Path) -> str:
         """What the command refuses it with; empty if it reads it."""
         try:
-            train_clip(self.config(), TrainConfig(cpu=True), out)
+            train_clip(self.config(), TrainingArguments(cpu=True), out)
         except InputError as error:
             return str(error)
         return ""
@@ -220,7 +220,7 @@ def test_every_layout_is_read_by_the_command_and_found_by_the_check(
     assert len(counted) == 1
     if make is not coco_tree:
         assert "; 0 have no caption" in counted[0]
-    result = train_clip(fixture.config(), TrainConfig(cpu=True), tmp_path / "out")
+    result = train_clip(fixture.config(), TrainingArguments(cpu=True), tmp_path / "out")
     config = fixture.config()
     splits = config.caption_settings.caption_splits
     images = read_captions(fixture.captions, splits, config.caption_settings.columns).images
@@ -523,7 +523,7 @@ def test_columns_are_not_chosen_where_there_are_none(tmp_path: Path) -> None:
     ):
         read_captions(path, (), columns)
     own = put(tmp_path / "own.csv", "image,text,more\n1.jpg,a dog,a red dog\n")
-    wanted = CaptionSelection((), columns).for_files([path, own])
+    wanted = CaptionReadOptions((), columns).for_files([path, own])
     assert [one.columns.caption_column for one in wanted] == ["", "text"]
 
 
@@ -535,11 +535,11 @@ def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> N
     assert corpus_lines(alone) == caption_lines(alone) == ["a dog", "a cat"]
     assert corpus_lines(kaggle(tmp_path / "kaggle").captions) == [caption for _, caption in ROWS]
     dataset = karpathy(tmp_path / "dataset_coco.json")
-    assert corpus_lines(dataset, CaptionSelection(("test",))) == ["two cats"]
+    assert corpus_lines(dataset, CaptionReadOptions(("test",))) == ["two cats"]
     plain = put(tmp_path / "plain.txt", "a dog\na cat\n")
     assert corpus_lines(plain) == ["a dog", "a cat"]
     with pytest.raises(InputError, match="plain text has neither splits nor columns"):
-        corpus_lines(plain, CaptionSelection(("test",)))
+        corpus_lines(plain, CaptionReadOptions(("test",)))
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ import groundling
 from groundling.cli import COMMANDS, main
 from groundling.command_line.flags import parse_flags
 from groundling.commands.adapt import ADAPTING, AdaptConfig
-from groundling.commands.compare import CompareConfig
+from groundling.commands.compare import TrainAndCompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.registry import import_object
 from groundling.settings.fields import make_settings
-from groundling.settings.training import HubSettings, TrainConfig
+from groundling.settings.training import PushToHubSettings, TrainingArguments
 from groundling.studies.worlds.commands import PROBING, WorldConfig
 
 SOURCE = Path(groundling.__file__).parent
@@ -97,7 +97,7 @@ def test_every_command_leads_to_a_function_of_its_settings(command: str) -> None
     every = COMMANDS[command].settings.values()
     # What is done with a saved model is no affair of the recipe's.
     about = COMMANDS[command]
-    passed = sum(not isinstance(one, HubSettings) for one in every)
+    passed = sum(not isinstance(one, PushToHubSettings) for one in every)
     passed += about.has_out or about.output is not None  # its `out`, or the work that stands for it
     assert len(wanted) >= passed
     assert all(one.default is not one.empty for one in wanted[passed:])
@@ -286,7 +286,9 @@ def test_commands_have_their_own_defaults(called: list[tuple]) -> None:
         assert main(command.split()) == 0
     (tuned, tuning, first), (_, probing, _), (taught, teaching, last) = called
     assert tuned == FinetuneConfig()
-    assert tuning == TrainConfig(epochs=3, lr=2e-5, warmup_ratio=0.1, weight_decay=0.0) != TUNING
+    assert (
+        tuning == TrainingArguments(epochs=3, lr=2e-5, warmup_ratio=0.1, weight_decay=0.0) != TUNING
+    )
     assert probing == PROBING
     assert (taught.size, teaching.schedule, teaching.epochs) == (32, "cosine", 20)
     assert (first, last) == ("runs/finetune", "runs/train-clip")
@@ -297,7 +299,9 @@ def test_compare_tells_its_four_settings_apart(called: list[tuple]) -> None:
     command += " --train.lr 1e-3 --tune.lr 2e-3"
     assert main(command.split()) == 0
     config, adapting, training, tuning, _ = called[0]
-    assert config == CompareConfig(arms=("l1",), tasks=("glue/rte",), data="d", control=False)
+    assert config == TrainAndCompareConfig(
+        arms=("l1",), tasks=("glue/rte",), data="d", control=False
+    )
     assert adapting == make_settings(AdaptConfig, student="s")
     assert (training.lr, tuning.lr, tuning.epochs) == (1e-3, 2e-3, 3)
 

@@ -28,7 +28,7 @@ from groundling.core.errors import InputError
 from groundling.core.field_docs import field_docs, summary_of, with_field_docs
 from groundling.objectives import Objective
 from groundling.settings.fields import make_settings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 
 PACKAGE = Path(groundling.__file__).parent
 ROOT = PACKAGE.parent
@@ -44,7 +44,7 @@ import groundling
 assert groundling.__version__ and dir(groundling)
 print(sorted(name for name in set(sys.modules) - before if name.startswith("groundling")))
 groundling.adapt
-groundling.TrainConfig
+groundling.TrainingArguments
 print(sorted({"torch", "transformers", "accelerate", "numpy"} & set(sys.modules)))
 """
     done = subprocess.run(
@@ -199,7 +199,7 @@ def test_every_setting_of_a_function_is_explained(name: str) -> None:
 
 def test_a_functions_defaults_are_its_commands() -> None:
     default = inspect.signature(groundling.finetune).parameters["epochs"].default
-    assert default == TUNING.epochs != TrainConfig().epochs
+    assert default == TUNING.epochs != TrainingArguments().epochs
     assert functions.keywords_of("finetune")[-1].default == "runs/finetune"
 
 
@@ -234,7 +234,9 @@ def test_help_says_what_every_field_is(make_api: ModuleType) -> None:
     }
     settings = [importlib.import_module(place) for place in sorted(places)]
     kinds = [kind for module in [*settings, *modules] for kind in public(module)]
-    assert {Batch, Tokens, OutputSizes, AdaptConfig, TrainConfig, groundling.Task} <= set(kinds)
+    assert {Batch, Tokens, OutputSizes, AdaptConfig, TrainingArguments, groundling.Task} <= set(
+        kinds
+    )
     for kind in kinds:
         text = " ".join(inspect.getdoc(kind).split())
         named = [one.name for one in fields(kind)] if is_dataclass(kind) else kind._fields

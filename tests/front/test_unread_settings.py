@@ -24,10 +24,10 @@ from groundling.settings.fields import (
     may_repeat,
 )
 from groundling.settings.objectives import (
-    CrossModalSettings,
+    CrossModalEncoderSettings,
     ExtraObjectiveSettings,
     ObjectiveSettings,
-    OptionSettings,
+    PluginOptionSettings,
 )
 
 
@@ -132,7 +132,7 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
     }
     groups = {one.kind for one in declared_settings(ObjectiveSettings).values()}
     # Options are for objectives and teachers of the user's own.
-    assert read == {*groups, CrossModalSettings} - {OptionSettings}
+    assert read == {*groups, CrossModalEncoderSettings} - {PluginOptionSettings}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_what_nothing_reads_is_refused(
 
 
 def test_of_the_cross_modal_encoder_too() -> None:
-    usual, crossing = ObjectiveSettings(), CrossModalSettings(hard_negatives=3)
+    usual, crossing = ObjectiveSettings(), CrossModalEncoderSettings(hard_negatives=3)
     assert "--hard-negatives" in unused_settings_note(("mlm", "l1"), usual, "", crossing)[0]
     assert unused_settings_note(("joint_mlm", "match"), usual, "", crossing) == []
     windows = make_settings(ObjectiveSettings, max_windows=2)

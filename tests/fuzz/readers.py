@@ -49,7 +49,7 @@ from groundling.data.samples import TextRowEncoder
 from groundling.data.shards import Record, ShardStore, ShardWriter
 from groundling.data.tables import read_all_columns, row_texts
 from groundling.data.text.parses import read_parses
-from groundling.models.adapters import ClipFusionAdapter, load_adapter_backbone
+from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.clip import load_clip_dual_encoder, make_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.heads import LM_HEAD, LMHead, load_head, save_heads
@@ -63,7 +63,7 @@ from groundling.prediction.predictions import read_predictions
 from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import open_run, read_json, read_result
 from groundling.runs.run import finished_result
-from groundling.settings.input_settings import AdapterSettings, TableTaskSettings
+from groundling.settings.input_settings import ClipAdapterSettings, TableTaskSettings
 from groundling.stats import finished_runs
 from groundling.stats import verdict_report as judging
 from groundling.stats.linear_probes import read_nouns
@@ -833,7 +833,7 @@ def _clip_bert(place: Path) -> None:
 def _adapter(place: Path, shelf: LazyFixture) -> None:
     clip = shelf.once("clip", homes.seeing_clip)
     torch.manual_seed(0)
-    ClipFusionAdapter(load_adapter_backbone(str(clip)), AdapterSettings(adapter="mlp")).export(
+    ClipFeatureAdapter(load_adapter_backbone(str(clip)), ClipAdapterSettings(adapter="mlp")).export(
         place
     )
 

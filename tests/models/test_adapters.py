@@ -29,11 +29,11 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.data.samples import TextDataset
-from groundling.models.adapters import AdapterHead, ClipFusionAdapter, load_adapter_backbone
+from groundling.models.adapters import ClipAdapterHead, ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.clip import FrozenClip
 from groundling.models.task_heads import HeadContext
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.input_settings import AdapterSettings
+from groundling.settings.input_settings import ClipAdapterSettings
 from groundling.tasks import Task
 from groundling.teachers.loading import load_adapter_teacher_set
 from groundling.vision_language.loading import load_encoder
@@ -42,11 +42,11 @@ BRIEF = replace(STEPS, batch=4)
 WIDTH = 24
 """Of the tiny CLIP's embeddings."""
 ALL = {
-    "mlp 1": AdapterSettings("mlp"),
-    "mlp 3": AdapterSettings("mlp", 3),
-    "cosine 1": AdapterSettings("mlp", 1, "cosine"),
-    "cosine 3": AdapterSettings("mlp", 3, "cosine"),
-    "attention": AdapterSettings("attention"),
+    "mlp 1": ClipAdapterSettings("mlp"),
+    "mlp 3": ClipAdapterSettings("mlp", 3),
+    "cosine 1": ClipAdapterSettings("mlp", 1, "cosine"),
+    "cosine 3": ClipAdapterSettings("mlp", 3, "cosine"),
+    "attention": ClipAdapterSettings("attention"),
 }
 """Every row of Table 11."""
 FOUR = MultipleChoice(("0", "1", "2", "3"))
@@ -78,7 +78,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def over(place: Path, adapting: AdapterSettings = ALL["mlp 3"], **changes: Any) -> FinetuneConfig:
+def over(
+    place: Path, adapting: ClipAdapterSettings = ALL["mlp 3"], **changes: Any
+) -> FinetuneConfig:
     settings: dict[str, Any] = {
         "model": str(place / "clip"),
         "task": "vcr/answer",
@@ -103,7 +105,7 @@ def features(rows: int) -> Batch:
     )
 
 
-def restated(model: ClipFusionAdapter, head: AdapterHead, batch: Batch) -> torch.Tensor:
+def restated(model: ClipFeatureAdapter, head: ClipAdapterHead, batch: Batch) -> torch.Tensor:
     """The answers, from the weights by name."""
     own = {name: value.double() for name, value in model.state_dict().items()}
     image, text = (batch.features[name].double() for name in ("clip_image", "clip_text"))
@@ -141,8 +143,8 @@ def restated(model: ClipFusionAdapter, head: AdapterHead, batch: Batch) -> torch
 @pytest.mark.parametrize("name", ALL)
 def test_each_is_its_definition(name: str, place: Path) -> None:
     torch.manual_seed(1)
-    model = ClipFusionAdapter(load_adapter_backbone(str(place / "clip")), ALL[name]).eval()
-    head = AdapterHead(HeadContext(model.sizes, FOUR)).eval()
+    model = ClipFeatureAdapter(load_adapter_backbone(str(place / "clip")), ALL[name]).eval()
+    head = ClipAdapterHead(HeadContext(model.sizes, FOUR)).eval()
     batch = features(8)
     assert (batch.rows, batch.choices) == (8, 4)
     encoded = model(batch)
@@ -163,12 +165,12 @@ def test_each_is_its_definition(name: str, place: Path) -> None:
 
 def test_a_cosine_starts_from_clips_scale_and_tells_no_thousands_apart(place: Path) -> None:
     base = load_adapter_backbone(str(place / "clip"))
-    model = ClipFusionAdapter(base, ALL["cosine 1"])
+    model = ClipFeatureAdapter(base, ALL["cosine 1"])
     assert model.scale.item() == base.text.logit_scale.item() and model.scale.requires_grad
-    three = AdapterHead(HeadContext(model.sizes, Classification(("a", "b", "c"))))
+    three = ClipAdapterHead(HeadContext(model.sizes, Classification(("a", "b", "c"))))
     assert three(EncoderOutput(pooler_output=torch.ones(2, 1)), features(4)).shape == (2, 3)
     with pytest.raises(InputError, match="this task has 5 answers; pass --fusion concat"):
-        AdapterHead(HeadContext(model.sizes, OpenAnswer(tuple("abcde"))))
+        ClipAdapterHead(HeadContext(model.sizes, OpenAnswer(tuple("abcde"))))
 
 
 # -- whole runs ------------------------------------------------------------
@@ -184,7 +186,7 @@ def test_each_learns_vcr_and_is_saved(name: str, place: Path, tmp_path: Path) ->
     folder = tmp_path / "out/seed-0/model"
     weights = load_file(folder / "adapter.safetensors")
     again = load_encoder(folder)
-    assert isinstance(again, ClipFusionAdapter) and again.options == ALL[name]
+    assert isinstance(again, ClipFeatureAdapter) and again.options == ALL[name]
     assert weights.keys() == again.state_dict().keys()
     for key, value in again.state_dict().items():
         assert torch.equal(value, weights[key])
@@ -236,7 +238,7 @@ def test_clip_is_asked_once_and_never_trained(
 def test_what_an_adapter_reads_is_transformers_own(place: Path, tmp_path: Path) -> None:
     config = over(place)
     task = resolve("tasks", Task, "vcr/answer")
-    model = ClipFusionAdapter(load_adapter_backbone(config.model), config.adapter_settings)
+    model = ClipFeatureAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     examples = task.read(place / "vcr", "val")[:2]
     teachers = load_adapter_teacher_set(
         model.base, config.objective_settings.targeted_distillation, torch.device("cpu"), tmp_path
@@ -317,7 +319,7 @@ def test_models_that_are_no_clip(place: Path, tmp_path: Path) -> None:
 def test_a_damaged_folder_or_another_clip(place: Path, tmp_path: Path) -> None:
     finetune(over(place), BRIEF, tmp_path / "out")
     folder = tmp_path / "out/seed-0/model"
-    plain = over(place, AdapterSettings(), model=str(folder))
+    plain = over(place, ClipAdapterSettings(), model=str(folder))
     told = refusal(plain, tmp_path / "no", adapter="mlp")
     assert told == f"{folder}: already an adapter over CLIP; leave --adapter out"
     told = refusal(plain, tmp_path / "no", teacher_images="")

@@ -39,7 +39,7 @@ from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.sentence_pooling import pool_sentences
 from groundling.prediction.similarity import sentence_vectors
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.teachers.text import FrozenCopy
 from groundling.training.optimizers import make_optimizer, set_learning_rates
 
@@ -498,8 +498,8 @@ def test_other_pairs_are_refused(tmp_path: Path, content: str, complaint: str) -
 def test_a_share_of_the_steps_is_a_head_start() -> None:
     rates = []
     for config in (
-        TrainConfig(freeze_encoder_ratio=0.2, lr=1.0),
-        TrainConfig(freeze_encoder_steps=4, lr=1.0),
+        TrainingArguments(freeze_encoder_ratio=0.2, lr=1.0),
+        TrainingArguments(freeze_encoder_steps=4, lr=1.0),
     ):
         module = torch.nn.Module()
         module.model = torch.nn.Linear(2, 2)

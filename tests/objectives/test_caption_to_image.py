@@ -17,7 +17,7 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens
 from groundling.core.errors import InputError
 from groundling.models.heads import load_head
 from groundling.objectives import ObjectiveContext, caption_to_image, find_objective
-from groundling.objectives.caption_to_image import CaptionToImage, number_images
+from groundling.objectives.caption_to_image import Cap2Img, number_images
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings
 
@@ -40,9 +40,9 @@ def encoded(vectors: Tensor) -> EncoderOutput:
     return EncoderOutput(text=torch.stack([vectors, vectors.flip(-1) + 3, -vectors], 1))
 
 
-def plain(width: int, **options: float) -> CaptionToImage:
+def plain(width: int, **options: float) -> Cap2Img:
     """The objective with a projection that changes nothing."""
-    objective = CaptionToImage(OutputSizes(text=width, teacher_image=width), **options)
+    objective = Cap2Img(OutputSizes(text=width, teacher_image=width), **options)
     objective.project = nn.Identity()
     return objective
 
@@ -130,13 +130,13 @@ def test_settings_reach_the_objective() -> None:
     )
     context = ObjectiveContext(OutputSizes(text=4, teacher_image=4), settings=settings)
     made = find_objective("caption_to_image").make(context)
-    assert isinstance(made, CaptionToImage)
+    assert isinstance(made, Cap2Img)
     assert (made.margin, made.weight_at(0), made.pool) == (0.3, 4, "mean")
     made.project = nn.Identity()
     states = EncoderOutput(text=torch.randn(4, 3, 4))
     batch = batch_of(torch.randn(4, 4))
     middle = EncoderOutput(text=states.text[:, 1:2].expand(4, 3, 4))  # type: ignore[index]
-    cls = CaptionToImage(context.sizes, margin=0.3)
+    cls = Cap2Img(context.sizes, margin=0.3)
     cls.project = nn.Identity()
     assert made(states, batch) == cls(middle, batch) != cls(states, batch)
 
@@ -160,5 +160,5 @@ def test_a_run_exports_a_plain_encoder(tmp_path: Path) -> None:
     assert {k: v.shape for k, v in model.state_dict().items()} == {
         k: v.shape for k, v in student.state_dict().items()
     }
-    head = CaptionToImage(OutputSizes(text=32, teacher_image=24))
+    head = Cap2Img(OutputSizes(text=32, teacher_image=24))
     assert load_head(out / "model", head, "caption_to_image")

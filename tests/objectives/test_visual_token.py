@@ -30,7 +30,7 @@ from groundling.models.clip import load_clip_image_tower, make_clip_text_tower
 from groundling.models.text_encoder import TextEncoder
 from groundling.models.visual_token import (
     FEATURE,
-    TextInVisualToken,
+    ClipBertExplicit,
     VisualTokenEncoder,
     load_visual_token_encoder,
 )
@@ -189,7 +189,7 @@ def test_what_has_no_token_without_a_position_is_refused() -> None:
     with pytest.raises(InputError, match="trained on vectors of width 6, found 9; give the CLIP"):
         model(with_vectors(rows(words, 0), 9))
     with pytest.raises(InputError, match="text vectors have width 24, the visual token reads 6"):
-        TextInVisualToken(model, make_clip_text_tower(toys.clip(tokens)), tokens)
+        ClipBertExplicit(model, make_clip_text_tower(toys.clip(tokens)), tokens)
     with pytest.raises(InputError, match="does not return its layers"):
         model.return_layers()
 

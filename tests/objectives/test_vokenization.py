@@ -36,7 +36,11 @@ from groundling.core.rng import generator
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.clip import FrozenClip, load_clip_image_tower
 from groundling.models.heads import save_heads
-from groundling.models.matching_heads import MATCHING_HEADS, MatchingHeads, load_matching_heads
+from groundling.models.matching_heads import (
+    MATCHING_HEADS,
+    TokenImageMatchingHeads,
+    load_matching_heads,
+)
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.token_image_matching import DRAW, IMAGE, TokenImageMatching
@@ -397,7 +401,7 @@ def matcher(
     """A folder as the first stage writes it, with heads that were never trained."""
     load_text_encoder(student).export(folder)
     torch.manual_seed(2)
-    heads = MatchingHeads(32 * layers, image, width=6, has_text_head=head)
+    heads = TokenImageMatchingHeads(32 * layers, image, width=6, has_text_head=head)
     save_heads(folder, {MATCHING_HEADS: heads})
     return folder
 

@@ -21,7 +21,7 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.prediction.predictions import PredictionChecker
+from groundling.prediction.predictions import PredictionFileValidator
 from groundling.stats.finished_runs import collect_runs
 from groundling.tasks.vcr import ANSWER, RATIONALE
 
@@ -31,7 +31,7 @@ FOUR = MultipleChoice(("0", "1", "2", "3"))
 
 def told(form: OutputType | None, *rows: dict[str, Any], classes: bool = True) -> str:
     """What is wrong with the lines of a file; empty if nothing is."""
-    agreement = PredictionChecker(form, classes)
+    agreement = PredictionFileValidator(form, classes)
     try:
         for number, row in enumerate(rows, 1):
             agreement.check(f"line {number}", row, float(row["prediction"]))

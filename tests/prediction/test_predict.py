@@ -43,7 +43,7 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.core.registry import registered
-from groundling.models.adapters import ClipFusionAdapter, load_adapter_backbone
+from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.formats import Encoder
 from groundling.models.small_encoder import new_encoder
 from groundling.objectives import save_objective_heads
@@ -56,7 +56,7 @@ from groundling.prediction.model_description import (
     read_description,
 )
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.input_settings import AdapterSettings, TableTaskSettings
+from groundling.settings.input_settings import ClipAdapterSettings, TableTaskSettings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
@@ -452,7 +452,7 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
     clip = homes.teacher(tmp_path / "clip")
     CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square).save_pretrained(clip)
     torch.manual_seed(2)
-    adapter = ClipFusionAdapter(load_adapter_backbone(str(clip)), AdapterSettings("mlp", 3))
+    adapter = ClipFeatureAdapter(load_adapter_backbone(str(clip)), ClipAdapterSettings("mlp", 3))
     adapter.export(tmp_path / "mlp")
     about = ModelDescription(
         "table/own", form, head=ADAPTER, own=columns, reads=InputPreprocessing(16, 1)

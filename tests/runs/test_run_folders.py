@@ -35,7 +35,7 @@ from groundling.runs.folder import (
     write_whole,
 )
 from groundling.runs.run import finished_result
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.studies.clip_td.combined_runs import _files
 from groundling.studies.clip_td.shift import text_only_run
 from groundling.tasks import Task
@@ -82,7 +82,7 @@ def training_commands() -> list[str]:
     return [
         name
         for name, command in COMMANDS.items()
-        if any(isinstance(one, TrainConfig) for one in command.settings.values())
+        if any(isinstance(one, TrainingArguments) for one in command.settings.values())
     ]
 
 

@@ -42,11 +42,11 @@ from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import whole_folder
 from groundling.runs.progress import Progress, track
 from groundling.settings.objectives import AdversarialSettings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.training.loop import train
 from groundling.training.training_steps import load_training_step
 
-CPU = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, cpu=True)
+CPU = TrainingArguments(steps=3, batch=8, lr=1e-3, log_every=1, cpu=True)
 
 
 # -- what is printed -------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from groundling.tasks.refcoco import (
     UNITER,
     VL_BERT,
     VL_BERT_LABELS,
-    IouRule,
+    IouCriterion,
     ReferringExpression,
     read_expressions,
 )
@@ -270,7 +270,7 @@ def retold(a: list[Fraction], b: list[Fraction], rule: str) -> Fraction:
     return Fraction(wide * high) / (sum(areas) - wide * high)
 
 
-RULES = {"plain": IouRule(), "inclusive": VL_BERT, "matt": UNITER}
+RULES = {"plain": IouCriterion(), "inclusive": VL_BERT, "matt": UNITER}
 
 
 def boxes(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -297,14 +297,16 @@ def test_overlaps_are_those_of_the_scripts(rule: str) -> None:
 
 def test_borders_of_overlaps() -> None:
     gold, half, thin = [0, 0, 10, 10], [0, 0, 10, 5], [9, 0, 19, 10]
-    assert IouRule()(half, gold) and not IouRule(strict=True)(half, gold)
+    assert IouCriterion()(half, gold) and not IouCriterion(strict=True)(half, gold)
     assert VL_BERT.iou(half, gold)[0, 0] == 66 / 121 and VL_BERT(*[[[0, 0, 9, 4]], [[0, 0, 9, 9]]])
     assert not VL_BERT_LABELS([0, 0, 9, 4], [0, 0, 9, 9]) and not UNITER(half, gold)
-    assert (IouRule().iou(thin, gold)[0, 0], UNITER.iou(thin, gold)[0, 0]) == (10 / 190, 0)
+    assert (IouCriterion().iou(thin, gold)[0, 0], UNITER.iou(thin, gold)[0, 0]) == (10 / 190, 0)
     assert (
-        VL_BERT.iou([10, 0, 20, 10], gold)[0, 0] > 0 == IouRule().iou([10, 0, 20, 10], gold)[0, 0]
+        VL_BERT.iou([10, 0, 20, 10], gold)[0, 0]
+        > 0
+        == IouCriterion().iou([10, 0, 20, 10], gold)[0, 0]
     )
-    assert IouRule().iou([3, 3, 3, 3], [3, 3, 3, 3])[0, 0] == 0
+    assert IouCriterion().iou([3, 3, 3, 3], [3, 3, 3, 3])[0, 0] == 0
 
 
 def ref(n: int, split: str, *said: str) -> dict[str, Any]:

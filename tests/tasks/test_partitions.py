@@ -15,7 +15,7 @@ from homes import STEPS, put, student
 
 from groundling.cli import main
 from groundling.commands.data import PARTITION as partition
-from groundling.commands.data import PartitionConfig
+from groundling.commands.data import FewShotPartitionConfig
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
@@ -32,14 +32,14 @@ def data(tmp_path: Path) -> Path:
 
 
 def drawn(out: Path, **settings: Any) -> dict[str, Any]:
-    partition(PartitionConfig(**settings), out)
+    partition(FewShotPartitionConfig(**settings), out)
     content: dict[str, Any] = json.loads(out.read_text())
     return content
 
 
 def refusal(**settings: Any) -> str:
     with pytest.raises(InputError) as told:
-        partition(PartitionConfig(**settings), settings.pop("out", "nowhere/p.json"))
+        partition(FewShotPartitionConfig(**settings), settings.pop("out", "nowhere/p.json"))
     assert "\n" not in str(told.value)
     return str(told.value)
 
@@ -120,7 +120,7 @@ GOLDEN = ["train-15", "train-18", "train-2", "train-20", "train-3", "train-5", "
 def test_the_bytes_of_a_manifest(tmp_path: Path, data: Path) -> None:
     """Whoever changes them makes everybody's partitions other ones."""
     out = tmp_path / "shots.json"
-    partition(PartitionConfig(task="vcr/answer", data=str(data), per_stratum=1, seed=7), out)
+    partition(FewShotPartitionConfig(task="vcr/answer", data=str(data), per_stratum=1, seed=7), out)
     content = json.loads(out.read_text())
     assert content["ids"] == GOLDEN
     assert content["sha256"] == sha256("".join(f"{name}\n" for name in GOLDEN).encode()).hexdigest()

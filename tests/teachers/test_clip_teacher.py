@@ -46,7 +46,12 @@ from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import add_features, loading
 from groundling.teachers import feature_cache as cache
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import FEATURES, ClipScorePart, ClusterConfidence, text_for_clip
+from groundling.teachers.clip_parts import (
+    FEATURES,
+    ClipScorePart,
+    SimilarityClusterConfidence,
+    text_for_clip,
+)
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset, TeacherSet
 from groundling.teachers.loading import load_clip_teacher
 from groundling.vision_language.visualbert import VisualBertVqaHead
@@ -404,7 +409,9 @@ def test_confidence_of_classes_by_clusters_of_similarities(place, tmp_path):
     close(batch.features["clip_confidence"].double(), sure, 1e-4)
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
     scores = one.members[-1]
-    assert isinstance(scores, ClipScorePart) and isinstance(scores.confidence, ClusterConfidence)
+    assert isinstance(scores, ClipScorePart) and isinstance(
+        scores.confidence, SimilarityClusterConfidence
+    )
     assert scores.clusters is not None and len(scores.clusters.centres) == 3
     fresh = teacher(place, wants=wants, form=form)
     _, live = kept_and_live(fresh, examples(), tmp_path)

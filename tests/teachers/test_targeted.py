@@ -50,7 +50,7 @@ from groundling.objectives.td_text import TargetedTextDistillation
 from groundling.objectives.td_words import TargetedWordDistillation
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
-from groundling.tasks.splits import UnlabelledSamples, missing_label
+from groundling.tasks.splits import UnlabelledDataset, missing_label
 from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
 from groundling.training.held_out_loss import means_by_epoch
 from groundling.training.loop import ModelWithObjectives, train
@@ -752,7 +752,7 @@ def mixed(each: int = 2) -> DataSource:
     others = TextDataset(every[8:], TextRowEncoder(toys.bert_words(), 60))
     rest = toys.Clip(RegionDataset(others, store))
     return DataSource(
-        labelled, extra_samples=UnlabelledSamples(rest, np.array(0)), extra_per_sample=each
+        labelled, extra_samples=UnlabelledDataset(rest, np.array(0)), extra_per_sample=each
     )
 
 
@@ -836,7 +836,7 @@ def test_a_step_without_any_label_distils_all_the_same(tmp_path: Path) -> None:
             output_type=task.output_type,
         )
     )
-    samples = UnlabelledSamples(toys.Clip(shown(questions(), False)), np.array(0))
+    samples = UnlabelledDataset(toys.Clip(shown(questions(), False)), np.array(0))
     before = {name: value.clone() for name, value in task.state_dict().items()}
     train(
         model, [task, text], samples, replace(STEPS, steps=2, batch=4, weight_decay=0.0), tmp_path

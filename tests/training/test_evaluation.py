@@ -18,11 +18,11 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.training import EvaluationSettings, TrainConfig
+from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.training.evaluation import Evaluator
 from groundling.training.loop import _TrainingLoop, train
 
-STEPS = TrainConfig(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3, cpu=True)
+STEPS = TrainingArguments(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3, cpu=True)
 
 
 def scripted(scores: list[float], **options: Any) -> Evaluator:

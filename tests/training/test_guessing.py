@@ -22,7 +22,7 @@ from groundling.objectives import LossTargets, MaskingVocabulary, ObjectiveConte
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegionModeling
-from groundling.objectives.region_classes import RegionClassification
+from groundling.objectives.region_classes import UnmaskedRegionClassification
 from groundling.settings.fields import make_settings
 from groundling.training.batch_sampler import SampleCorruptor
 from groundling.training.held_out_loss import ConstantBaseline, compare_with_baseline
@@ -61,7 +61,7 @@ def test_of_many_rare_classes_a_sample_tells_too_little_and_that_is_mended() -> 
     [
         lambda sizes: MaskedLM(sizes, mask_id=4),
         ImageTextMatching,
-        RegionClassification,
+        UnmaskedRegionClassification,
         *(
             lambda sizes, kind=kind: MaskedRegionModeling(sizes, kind=kind)
             for kind in ("soft", "hard", "regress")

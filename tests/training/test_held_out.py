@@ -26,7 +26,7 @@ from groundling.objectives import order_for_corruption
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.training.batch_sampler import DataSource, SampleCorruptor
 from groundling.training.held_out_loss import HeldOutLoss
 from groundling.training.loop import _TrainingLoop
@@ -41,7 +41,9 @@ def test_it_is_the_mean_over_all_samples_and_leaves_no_trace() -> None:
         SameSentencePrediction(model.sizes, weight=0.5, warmup=9),
     ]
     samples = toys.both_sides(13)
-    config = TrainConfig(batch=8, gradient_accumulation_steps=2, seed=3)  # passes of 4, 4 and 5
+    config = TrainingArguments(
+        batch=8, gradient_accumulation_steps=2, seed=3
+    )  # passes of 4, 4 and 5
     held = HeldOutLoss("texts", [DataSource(samples)], model, objectives, (), config)
     state = torch.random.get_rng_state()
     found = held.measure()

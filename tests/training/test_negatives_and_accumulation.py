@@ -16,7 +16,7 @@ from groundling.objectives.clip_contrastive import ClipContrastiveLoss
 from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import make_settings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 
 WIDTHS = OutputSizes(text=8, teacher=8, input_embeddings=(10, 8))
 
@@ -77,6 +77,6 @@ def test_only_a_contrastive_loss_is_another_one_and_the_run_says_so(
     ],
 )
 def test_what_is_said(objectives: list, settings: dict, told: str) -> None:
-    notes = in_batch_negatives_note(objectives, TrainConfig(**settings))
+    notes = in_batch_negatives_note(objectives, TrainingArguments(**settings))
     assert len(notes) == bool(told)
     assert all(told in note for note in notes)

@@ -18,13 +18,13 @@ from groundling.core.batch import Batch, OutputSizes
 from groundling.core.errors import InputError
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.training.batch_sampler import DataSource
 from groundling.training.loop import PlainTrainingStep, train
 from groundling.training.optimizers import BertAdam
 
 SIZES = OutputSizes(text=32)
-CPU = TrainConfig(steps=6, batch=8, log_every=1, save_every=1000, cpu=True)
+CPU = TrainingArguments(steps=6, batch=8, log_every=1, save_every=1000, cpu=True)
 
 
 class Pull(Objective):
@@ -58,7 +58,7 @@ def ran(student: Any, text_only: Any, tmp_path: Path) -> Any:
     """`ran(config)`: the parameters of `Pull` (table, gain) after training, and the log."""
 
     def run(
-        config: TrainConfig, name: str = "run"
+        config: TrainingArguments, name: str = "run"
     ) -> tuple[Tensor, Tensor, list[dict[str, float]]]:
         model = student()
         model.requires_grad_(False)

@@ -16,7 +16,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.runs import checkpoints as checkpoint
 from groundling.runs.run import finished_result
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.training.loop import (
     MicroBatchContext,
     ModelWithObjectives,
@@ -61,7 +61,7 @@ def run(out: str, place: str, at: int) -> None:
         SameSentencePrediction(model.sizes),
         ClipTokenClassification(model.sizes),
     ]
-    config = TrainConfig(
+    config = TrainingArguments(
         steps=STEPS,
         batch=8,
         gradient_accumulation_steps=2,

@@ -21,12 +21,12 @@ from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import CaptionedImage
 from groundling.data.regions.samples import CaptionSampleDataset, RegionDataset, RegionOptions
-from groundling.data.samples import SampledTextDataset, TextDataset, TextRowEncoder
+from groundling.data.samples import MultiVersionTextDataset, TextDataset, TextRowEncoder
 from groundling.objectives import Objective
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.settings.training import TrainConfig
-from groundling.tasks.splits import UnlabelledSamples
+from groundling.settings.training import TrainingArguments
+from groundling.tasks.splits import UnlabelledDataset
 from groundling.training.batch_sampler import (
     DataSource,
     MicroBatchDataset,
@@ -36,7 +36,7 @@ from groundling.training.batch_sampler import (
 from groundling.training.loop import train
 
 TOKENS = 150
-CONFIG = TrainConfig(
+CONFIG = TrainingArguments(
     steps=0, epochs=2, batch_tokens=TOKENS, log_every=1, save_every=2, cpu=True, lr=1e-3
 )
 
@@ -56,7 +56,7 @@ def padded(batch: Batch) -> int:
 def feed_of(
     samples: Any,
     objectives: Sequence[Objective],
-    config: TrainConfig,
+    config: TrainingArguments,
     rank: int = 0,
     world: int = 1,
 ) -> MicroBatchDataset:
@@ -110,7 +110,9 @@ def drawn() -> RegionDataset:
         plain = [replace(example, text=made[n + k]) for k in range(1 + n % 3)]
         versions.append([replace(example, choices=options)] if n % 4 == 3 else plain)
     store = toys.RegionDict({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
-    return RegionDataset(SampledTextDataset(versions, TextRowEncoder(toys.bert_words(), 60)), store)
+    return RegionDataset(
+        MultiVersionTextDataset(versions, TextRowEncoder(toys.bert_words(), 60)), store
+    )
 
 
 DATA = {
@@ -226,7 +228,7 @@ def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
 
 
 def test_what_stands_beside_has_room(text_only: Any) -> None:
-    others = UnlabelledSamples(text_only, np.array(0))
+    others = UnlabelledDataset(text_only, np.array(0))
     source = DataSource(text_only, extra_samples=others, extra_per_sample=2)
     plan = plan_batches([source], [], CONFIG, 1)
     batches = every(MicroBatchDataset(plan, [], 1, 0, 1))
@@ -244,7 +246,7 @@ def test_no_samples_are_refused() -> None:
 
 
 def trained(
-    student: Any, data: Any, config: TrainConfig, out: Path, at: int = 0
+    student: Any, data: Any, config: TrainingArguments, out: Path, at: int = 0
 ) -> dict[str, Tensor]:
     model = student()
     torch.manual_seed(4)

@@ -21,7 +21,7 @@ from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
 from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
@@ -97,7 +97,7 @@ def assert_same_losses(a: list[dict], b: list[dict], tolerance: float = 1e-5) ->
 def test_a_learnable_task_is_learnt(student, text_only, tmp_path):
     model = student()
     task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
-    config = TrainConfig(steps=40, batch=16, lr=3e-3, schedule="constant", **CPU)
+    config = TrainingArguments(steps=40, batch=16, lr=3e-3, schedule="constant", **CPU)
     result = train(model, [task], text_only, config, tmp_path)
     lines = log_of(tmp_path)
     first, last = (sum(line["task"] for line in part) / 5 for part in (lines[:5], lines[-5:]))
@@ -115,7 +115,7 @@ def test_every_xdbert_term_falls_on_few_texts(cross, samples, tmp_path):
         samples.lengths[:8],
         {},
     )
-    config = TrainConfig(steps=60, batch=8, lr=3e-3, schedule="constant", **CPU)
+    config = TrainingArguments(steps=60, batch=8, lr=3e-3, schedule="constant", **CPU)
     train(cross, xdbert(cross.sizes), small, config, tmp_path)
     lines = log_of(tmp_path)
     for term in ("mlm", "clip_tokens"):
@@ -124,7 +124,7 @@ def test_every_xdbert_term_falls_on_few_texts(cross, samples, tmp_path):
 
 
 def test_contrast_tells_pictures_apart(towers, pictures, tmp_path):
-    config = TrainConfig(steps=30, batch=16, lr=2e-3, schedule="constant", **CPU)
+    config = TrainingArguments(steps=30, batch=16, lr=2e-3, schedule="constant", **CPU)
     train(towers, [ClipContrastiveLoss(towers.sizes)], pictures, config, tmp_path)
     lines = log_of(tmp_path)
     assert sum(line["clip"] for line in lines[-3:]) < 0.8 * sum(line["clip"] for line in lines[:3])
@@ -139,7 +139,7 @@ def test_accumulation_changes_nothing(cross, samples, tmp_path):
         model, out = quiet(cross), tmp_path / str(accumulate)
         objectives = xdbert(model.sizes)
         # Smallest steps: where Adam divides tiny gradients by their size it would show rounding, not mistakes.
-        config = TrainConfig(
+        config = TrainingArguments(
             steps=4, batch=8, gradient_accumulation_steps=accumulate, lr=1e-4, **CPU
         )
         train(model, objectives, samples, config, out)
@@ -158,7 +158,9 @@ def test_workers_change_nothing(cross, samples, tmp_path):
             model,
             objectives,
             samples,
-            TrainConfig(steps=4, batch=8, gradient_accumulation_steps=2, workers=workers, **CPU),
+            TrainingArguments(
+                steps=4, batch=8, gradient_accumulation_steps=2, workers=workers, **CPU
+            ),
             out,
         )
         found.append((terms_of(out), weights(model, objectives)))
@@ -187,7 +189,7 @@ def test_compiled_passes_change_neither_weights_nor_names(
         model = student()
         torch.manual_seed(11)
         parts = [MaskedLM(model.sizes, mask_id=4)]
-        config = TrainConfig(steps=3, batch=8, compile=name == "compiled", **CPU)
+        config = TrainingArguments(steps=3, batch=8, compile=name == "compiled", **CPU)
         train(model, parts, text_only, config, tmp_path / name)
         model.export(tmp_path / name / "model")
         trained[name] = weights(model, parts)
@@ -207,7 +209,7 @@ def test_another_seed_is_another_run(cross, samples, tmp_path):
             deepcopy(cross),
             xdbert(cross.sizes),
             samples,
-            TrainConfig(steps=1, batch=8, seed=seed, **CPU),
+            TrainingArguments(steps=1, batch=8, seed=seed, **CPU),
             tmp_path / str(seed),
         )
         logs.append(terms_of(tmp_path / str(seed)))
@@ -231,7 +233,11 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
     masked = MaskedLM(ours.sizes, mask_id=4, weight=0.5)
     task2, masked2 = deepcopy(task), deepcopy(masked)
     train(
-        ours, [task, masked], text_only, TrainConfig(steps=3, batch=8, **options, **CPU), tmp_path
+        ours,
+        [task, masked],
+        text_only,
+        TrainingArguments(steps=3, batch=8, **options, **CPU),
+        tmp_path,
     )
 
     feed = MicroBatchDataset(
@@ -276,7 +282,7 @@ def test_every_trainable_parameter_changes_and_frozen_ones_do_not(cross, samples
         cross,
         objectives,
         samples,
-        TrainConfig(steps=3, batch=32, lr=1e-3, warmup_ratio=0.0, **CPU),
+        TrainingArguments(steps=3, batch=32, lr=1e-3, warmup_ratio=0.0, **CPU),
         tmp_path,
     )
     after = weights(cross, objectives)
@@ -292,7 +298,7 @@ def test_head_start_leaves_the_encoder_alone(student, text_only, tmp_path):
         model = student()
         objectives = [MaskedLM(model.sizes, mask_id=4)]
         before = weights(model, objectives)
-        config = TrainConfig(
+        config = TrainingArguments(
             steps=steps, batch=8, freeze_encoder_steps=4, schedule_steps=20, lr=1e-3, **CPU
         )
         train(model, objectives, text_only, config, tmp_path / str(steps))
@@ -317,7 +323,7 @@ def test_head_lr_scales_the_heads_only(student, text_only, tmp_path):
             model,
             objectives,
             text_only,
-            TrainConfig(steps=1, batch=8, head_lr=scale, **CPU),
+            TrainingArguments(steps=1, batch=8, head_lr=scale, **CPU),
             tmp_path / str(scale),
         )
         after = weights(model, objectives)
@@ -338,7 +344,7 @@ def test_weight_decay_spares_vectors(student, text_only, tmp_path):
     used = {int(i) for s in text_only.get(range(64)) for i in s.text.input_ids}
     assert 1 not in used
     task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
-    config = TrainConfig(
+    config = TrainingArguments(
         steps=1, batch=8, lr=0.1, warmup_ratio=0.0, schedule="constant", weight_decay=0.5, **CPU
     )
     train(model, [task], text_only, config, tmp_path)
@@ -347,7 +353,7 @@ def test_weight_decay_spares_vectors(student, text_only, tmp_path):
 
 def test_the_learning_rate_warms_up_and_falls_to_zero(student, text_only, tmp_path):
     model = student()
-    config = TrainConfig(steps=10, batch=8, lr=1.0e-3, warmup_ratio=0.2, **CPU)
+    config = TrainingArguments(steps=10, batch=8, lr=1.0e-3, warmup_ratio=0.2, **CPU)
     train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path)
     rates = [line["lr"] / 1e-3 for line in log_of(tmp_path)]
     assert rates == pytest.approx([0.5, 1.0, *(1 - i / 8 for i in range(8))])
@@ -356,7 +362,7 @@ def test_the_learning_rate_warms_up_and_falls_to_zero(student, text_only, tmp_pa
 def test_an_objectives_weight_warms_up(student, text_only, tmp_path):
     model = student()
     objectives = [MaskedLM(model.sizes, mask_id=4, weight=2.0, warmup=4)]
-    train(model, objectives, text_only, TrainConfig(steps=6, batch=8, **CPU), tmp_path)
+    train(model, objectives, text_only, TrainingArguments(steps=6, batch=8, **CPU), tmp_path)
     for n, line in enumerate(log_of(tmp_path)):
         assert line["loss"] == pytest.approx(2.0 * min(1.0, (n + 1) / 4) * line["mlm"], rel=1e-6)
 
@@ -373,7 +379,7 @@ def test_gradients_are_clipped(student, text_only, tmp_path):
 
     model = student()
     before = weights(model, [])
-    config = TrainConfig(
+    config = TrainingArguments(
         steps=1, batch=8, lr=0.5, warmup_ratio=0.0, max_grad_norm=1e-12, weight_decay=0.0, **CPU
     )
     train(
@@ -430,7 +436,7 @@ def test_sources_by_ratio_with_their_own_objectives(student, text_only, tmp_path
     model = student()
     objectives = [First(model.sizes), Second(model.sizes)]
     data = [DataSource(text_only, 3.0, ("first",), "a"), DataSource(other, 1.0, ("second",), "b")]
-    train(model, objectives, data, TrainConfig(steps=60, batch=4, **CPU), tmp_path)
+    train(model, objectives, data, TrainingArguments(steps=60, batch=4, **CPU), tmp_path)
     assert all(not i.startswith("other") for i in objectives[0].seen)
     assert all(i.startswith("other") for i in objectives[1].seen)
     assert len(objectives[0].seen) + len(objectives[1].seen) == 60 * 4
@@ -446,7 +452,7 @@ def test_calls_of_one_process_may_differ_in_precision(student, text_only, tmp_pa
         model = student()
         torch.manual_seed(0)
         objective = MaskedLM(model.sizes, mask_id=4)
-        config = TrainConfig(steps=2, batch=4, precision=precision, **CPU)
+        config = TrainingArguments(steps=2, batch=4, precision=precision, **CPU)
         train(model, [objective], text_only, config, tmp_path / precision)
         seen[precision] = log_of(tmp_path / precision)[-1]["loss"]
     assert seen["bf16"] != seen["fp32"]
@@ -456,7 +462,7 @@ def test_calls_of_one_process_may_differ_in_precision(student, text_only, tmp_pa
 def test_an_epoch_sees_every_sample_once(student, text_only, tmp_path):
     model = student()
     objective = First(model.sizes)
-    train(model, [objective], text_only, TrainConfig(epochs=2, batch=8, **CPU), tmp_path)
+    train(model, [objective], text_only, TrainingArguments(epochs=2, batch=8, **CPU), tmp_path)
     assert len(objective.seen) == 128
     assert sorted(objective.seen[:64]) == sorted(objective.seen[64:]) == sorted(text_only.ids)
     assert objective.seen[:64] != objective.seen[64:]
@@ -485,7 +491,7 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
         model,
         [objective],
         samples,
-        TrainConfig(steps=3, batch=8, **CPU),
+        TrainingArguments(steps=3, batch=8, **CPU),
         tmp_path,
         teachers=[teacher],
         training_step=PassSpy(),
@@ -515,7 +521,7 @@ def test_taught_equals_the_online_teacher(student, tower, samples, tmp_path):
             model,
             objectives,
             data,
-            TrainConfig(steps=3, batch=8, **CPU),
+            TrainingArguments(steps=3, batch=8, **CPU),
             tmp_path / str(online),
             teachers=teachers,
         )
@@ -531,7 +537,7 @@ def test_log_has_one_line_per_log_step_with_means_between(student, text_only, tm
     for every in (1, 4):
         model = student()
         torch.manual_seed(2)
-        config = TrainConfig(steps=10, batch=8, cpu=True, log_every=every, save_every=1000)
+        config = TrainingArguments(steps=10, batch=8, cpu=True, log_every=every, save_every=1000)
         train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path / str(every))
         runs[every] = log_of(tmp_path / str(every))
     assert [line["step"] for line in runs[1]] == list(range(1, 11))
@@ -543,7 +549,7 @@ def test_log_has_one_line_per_log_step_with_means_between(student, text_only, tm
 
 
 def test_a_finished_run_is_not_run_again(student, text_only, tmp_path):
-    model, config = student(), TrainConfig(steps=4, batch=8, **CPU)
+    model, config = student(), TrainingArguments(steps=4, batch=8, **CPU)
     torch.manual_seed(2)
     objective = MaskedLM(model.sizes, mask_id=4)
     train(model, [objective], text_only, config, tmp_path)
@@ -593,7 +599,7 @@ def test_not_a_number_ends_the_run_and_leaves_a_sound_checkpoint(
     where, student, text_only, tmp_path
 ):
     model = student()
-    config = TrainConfig(steps=8, batch=8, cpu=True, log_every=1, save_every=2)
+    config = TrainingArguments(steps=8, batch=8, cpu=True, log_every=1, save_every=2)
     with pytest.raises(InputError, match=r"step [45]") as error:
         train(model, [Breaks(model.sizes, at=4, where=where)], text_only, config, tmp_path)
     assert "nan" in one_line(error)
@@ -611,7 +617,7 @@ def test_fewer_samples_than_a_batch(student, text_only, tmp_path):
             model,
             [MaskedLM(model.sizes)],
             text_only,
-            TrainConfig(steps=1, batch=65, **CPU),
+            TrainingArguments(steps=1, batch=65, **CPU),
             tmp_path,
         )
     one_line(error)
@@ -619,7 +625,7 @@ def test_fewer_samples_than_a_batch(student, text_only, tmp_path):
 
 def test_a_batch_that_does_not_split(student, text_only, tmp_path):
     model = student()
-    config = TrainConfig(steps=1, batch=10, gradient_accumulation_steps=4, **CPU)
+    config = TrainingArguments(steps=1, batch=10, gradient_accumulation_steps=4, **CPU)
     with pytest.raises(InputError, match=r"--batch 10: .* 4 micro-batches") as error:
         train(model, [MaskedLM(model.sizes)], text_only, config, tmp_path)
     one_line(error)
@@ -641,7 +647,7 @@ def test_data_that_lack_what_an_objective_needs(kind, field, workers, cross, tex
             cross.text,
             [objective],
             text_only,
-            TrainConfig(steps=1, batch=8, workers=workers, **CPU),
+            TrainingArguments(steps=1, batch=8, workers=workers, **CPU),
             tmp_path,
         )
     one_line(error)
@@ -655,7 +661,7 @@ def test_two_objectives_of_one_name_are_refused(student, text_only, tmp_path):
         for _ in range(2)
     ]
     with pytest.raises(InputError, match=f"two objectives are called '{twice[0].name}'"):
-        train(model, twice, text_only, TrainConfig(steps=1, batch=4, **CPU), tmp_path)
+        train(model, twice, text_only, TrainingArguments(steps=1, batch=4, **CPU), tmp_path)
 
 
 def test_an_uncounted_term_of_two_owners_is_refused(student, text_only, tmp_path):
@@ -670,7 +676,7 @@ def test_an_uncounted_term_of_two_owners_is_refused(student, text_only, tmp_path
 
     model = student()
     task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
-    config = TrainConfig(steps=1, batch=4, **CPU)
+    config = TrainingArguments(steps=1, batch=4, **CPU)
     with pytest.raises(InputError, match="clash: another objective also has a term 'task'"):
         train(model, [task, Clash(model.sizes)], text_only, config, tmp_path)
 
@@ -680,7 +686,7 @@ def test_an_uncounted_term_of_two_owners_is_refused(student, text_only, tmp_path
 )
 def test_amounts_that_cannot_be(name, value):
     with pytest.raises(InputError, match=f"{name.replace('_', '-')} = {value}"):
-        TrainConfig(**{"steps": 1, "batch": 4, **CPU, name: value})
+        TrainingArguments(**{"steps": 1, "batch": 4, **CPU, name: value})
 
 
 def test_a_term_of_two_owners_is_refused(student, text_only, tmp_path):
@@ -690,7 +696,7 @@ def test_a_term_of_two_owners_is_refused(student, text_only, tmp_path):
 
     model = student()
     task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
-    config = TrainConfig(steps=1, batch=4, **CPU)
+    config = TrainingArguments(steps=1, batch=4, **CPU)
     with pytest.raises(InputError, match="count the term 'task'"):
         train(model, [task], text_only, config, tmp_path, training_step=CountingStep())
 
@@ -702,7 +708,9 @@ def test_a_term_of_two_owners_is_refused(student, text_only, tmp_path):
 def test_a_model_that_lacks_what_an_objective_needs(kind, cross, samples, tmp_path):
     objective = kind(cross.sizes)
     with pytest.raises(InputError, match=objective.name) as error:
-        train(cross.text, [objective], samples, TrainConfig(steps=1, batch=8, **CPU), tmp_path)
+        train(
+            cross.text, [objective], samples, TrainingArguments(steps=1, batch=8, **CPU), tmp_path
+        )
     one_line(error)
 
 

@@ -23,7 +23,7 @@ from groundling.data.corpora import token_stores
 from groundling.data.corpora.token_stores import corpus_samples, write_shard
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.clip import ClipDualEncoder, ClipImageTower, FrozenClip, make_clip_text_tower
-from groundling.objectives.caption_to_image import CaptionToImage
+from groundling.objectives.caption_to_image import Cap2Img
 from groundling.objectives.clip_contrastive import ClipContrastiveLoss
 from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.feature_distillation import FeatureDistillation
@@ -31,7 +31,7 @@ from groundling.objectives.grounded_space import GroundedSpace
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.settings.objectives import TargetedDistillationSettings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.teachers import feature_cache as cache
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset, TeacherSet
@@ -42,7 +42,7 @@ from groundling.training.loop import ModelWithObjectives, train
 
 STEPS = 4
 KEPT = {"clip_image", "clip_text", "clip_words", "clip_word"}
-CONFIG = TrainConfig(steps=STEPS, batch=8, lr=1e-4, cpu=True, log_every=1, save_every=2)
+CONFIG = TrainingArguments(steps=STEPS, batch=8, lr=1e-4, cpu=True, log_every=1, save_every=2)
 
 
 def adapt(out: Path) -> None:
@@ -81,7 +81,7 @@ def ground(out: Path) -> None:
     model = toys.cross_modal(dropout=0.0).text
     sizes = model.sizes._replace(teacher_image=20)
     torch.manual_seed(3)
-    objectives = [GroundedSpace(sizes, width=16), CaptionToImage(sizes)]
+    objectives = [GroundedSpace(sizes, width=16), Cap2Img(sizes)]
     finish(quiet(model), objectives, toys.caption_pairs(31, 5, max_length=12), out)
 
 
@@ -129,7 +129,7 @@ def quiet(model: nn.Module) -> nn.Module:
 
 
 def finish(
-    model: nn.Module, objectives: list, data: object, out: Path, config: TrainConfig = CONFIG
+    model: nn.Module, objectives: list, data: object, out: Path, config: TrainingArguments = CONFIG
 ) -> None:
     result = train(model, objectives, data, config, out)
     if os.environ.get("RANK", "0") == "0":

@@ -17,7 +17,7 @@ from homes import Killed, log_of
 from torch import Tensor, nn
 
 from groundling.cli import main
-from groundling.core.batch import Batch, Example, Perturbation
+from groundling.core.batch import AdversarialPerturbation, Batch, Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, RegionSelection
 from groundling.core.registry import registered
@@ -31,8 +31,8 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.objectives import AdversarialSettings
-from groundling.settings.training import TrainConfig
-from groundling.tasks.splits import UnlabelledSamples
+from groundling.settings.training import TrainingArguments
+from groundling.tasks.splits import UnlabelledDataset
 from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
 from groundling.training.loop import ModelWithObjectives, train
 from groundling.training.training_steps import (
@@ -46,7 +46,7 @@ from groundling.vision_language.uniter import UniterBinaryChoiceHead, uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
 
-ADAMW = TrainConfig(steps=3, batch=6, lr=1e-3, log_every=1, save_every=1, cpu=True)
+ADAMW = TrainingArguments(steps=3, batch=6, lr=1e-3, log_every=1, save_every=1, cpu=True)
 SGD = replace(
     ADAMW,
     optimizer="sgd",
@@ -135,7 +135,7 @@ class WatchedSteps(TrainingStep):
     def __init__(self, inner: TrainingStep, dies: int = 0) -> None:
         self.inner = inner
         self.left = dies
-        self.changes: list[Perturbation | None] = []
+        self.changes: list[AdversarialPerturbation | None] = []
         self.losses: list[float] = []
         self.backwards = 0
 
@@ -501,7 +501,7 @@ def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
     found = []
     for accumulate in (1, 3):
         model, task, data = classes("uniter")
-        others = UnlabelledSamples(data, np.array(0))
+        others = UnlabelledDataset(data, np.array(0))
         source = DataSource(data, extra_samples=others, extra_per_sample=2)
         out = tmp_path / str(accumulate)
         config = replace(SGD, gradient_accumulation_steps=accumulate)

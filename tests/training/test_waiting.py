@@ -34,7 +34,7 @@ from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.objectives import AdversarialSettings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.studies.attention.models.vilt import Vilt
 from groundling.teachers.feature_cache import TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
@@ -123,7 +123,7 @@ def waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     """What a run on the played accelerator waited for."""
     usual = groundling.training.loop._accelerator
 
-    def on_meta(config: TrainConfig, out: Path) -> Any:
+    def on_meta(config: TrainingArguments, out: Path) -> Any:
         accelerator = usual(config, out)
         for state in (PartialState, AcceleratorState):
             monkeypatch.setitem(state._shared_state, "device", META)
@@ -137,7 +137,7 @@ def waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
 
     def run(steps: int, make: Callable[[], dict[str, Any]], **config: Any) -> list[str]:
         parts = make()
-        given = TrainConfig(steps=steps, **{**ON_META, **config})
+        given = TrainingArguments(steps=steps, **{**ON_META, **config})
         with Watch() as watch:
             groundling.training.loop.train(config=given, out=tmp_path / str(steps), **parts)
         return watch.waits
@@ -291,5 +291,5 @@ def test_a_step_waits_for_no_gpu(make, tmp_path, monkeypatch):
             torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(groundling.training.loop._TrainingLoop, "_optimizer_step", guarded)
-    config = TrainConfig(steps=3, batch=8, log_every=100, save_every=100)
+    config = TrainingArguments(steps=3, batch=8, log_every=100, save_every=100)
     groundling.training.loop.train(config=config, out=tmp_path, **make())

@@ -35,7 +35,7 @@ from groundling.models.attention import AttentionMap
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.input_settings import PixelSettings
+from groundling.settings.input_settings import PixelInputSettings
 from groundling.tasks.vqa import VQA
 from groundling.vision_language.end_to_end import EndToEndModel, make_end_to_end_model, mask_boxes
 from groundling.vision_language.loading import load_encoder
@@ -466,7 +466,7 @@ def test_mistakes_are_named(
 ) -> None:
     resnet(tmp_path / "deep", depths=[1, 1, 1, 1, 1], hidden_sizes=[8, 8, 16, 16, 16])
     pictures(tmp_path / "few", ["000"])
-    no_pixels = {"images": "", "backbone": PixelSettings().backbone, "shortest_edge": 0}
+    no_pixels = {"images": "", "backbone": PixelInputSettings().backbone, "shortest_edge": 0}
     for change, message in (
         (
             {"architecture": "uniter"},

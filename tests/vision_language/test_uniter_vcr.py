@@ -32,13 +32,13 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer, RegionSelection
 from groundling.core.registry import registered, resolve
 from groundling.data.regions.samples import truncate_to_budget
-from groundling.data.samples import SampledTextDataset, TextDataset, TextRowEncoder
+from groundling.data.samples import MultiVersionTextDataset, TextDataset, TextRowEncoder
 from groundling.models.heads import HEADS
 from groundling.models.task_heads import HeadContext, PairPooler
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.studies.clip_td.commands import VCR as vcr
-from groundling.studies.clip_td.commands import VcrConfig
+from groundling.studies.clip_td.commands import VcrJointScoreConfig
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, joint_id, q_to_ar, read_items, select_part
 from groundling.vision_language import Architecture
@@ -417,7 +417,7 @@ def test_every_model_learns_both_and_is_scored_in_one_run(
     assert result["headline"] == "accuracy" and scores["Q->AR"] <= min(
         scores["Q->A"], scores["QA->R"]
     )
-    runs = VcrConfig(data=str(place / "vcr"), both=str(tmp_path / "run"))
+    runs = VcrJointScoreConfig(data=str(place / "vcr"), both=str(tmp_path / "run"))
     assert vcr(runs, tmp_path / "joint")["median"] == scores
     (file,) = vcr(replace(runs, split="test"), tmp_path / "server")["files"]
     head, *lines = Path(file).read_text().splitlines()
@@ -434,9 +434,9 @@ def test_every_model_learns_both_and_is_scored_in_one_run(
 
 
 def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
-    runs = VcrConfig(data=str(place / "vcr"), both=str(tmp_path / "run"))
+    runs = VcrJointScoreConfig(data=str(place / "vcr"), both=str(tmp_path / "run"))
 
-    def refusal(config: VcrConfig) -> str:
+    def refusal(config: VcrJointScoreConfig) -> str:
         with pytest.raises(InputError) as told:
             vcr(config, tmp_path / "out")
         assert "\n" not in str(told.value)
@@ -518,7 +518,7 @@ def test_any_answer_is_drawn_evenly_and_no_label_is_told(place: Path, tmp_path: 
     versions = unlabelled_texts(BOTH, place / "vcr", tags=True)
     assert versions == unlabelled_texts(BOTH, tmp_path, tags=True)
     assert task_texts(BOTH, place / "vcr") != task_texts(BOTH, tmp_path)
-    texts = SampledTextDataset(versions, ready().inputs(60)[0])
+    texts = MultiVersionTextDataset(versions, ready().inputs(60)[0])
     assert len(texts) == len(set(texts.ids)) == 16 and texts.images[8] == ("m/0",)
     drawn = Counter()
     for seed in range(1600):

@@ -37,7 +37,7 @@ from groundling.objectives import MaskingVocabulary, ObjectiveContext
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.objectives import PretrainingObjectiveSettings
+from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
@@ -373,7 +373,7 @@ def test_pre_training_has_the_papers_sizes() -> None:
     ):
         given = ObjectiveContext(sizes._replace(input_embeddings=(cased or 30522, 768)), words)
         with torch.device("meta"):
-            objectives = DESIGNS[kind].pretraining.objectives(given, PretrainingObjectiveSettings())
+            objectives = DESIGNS[kind].pretraining.objectives(given, PretrainingVariantSettings())
             assert sum(p.numel() for o in objectives for p in o.parameters()) == total - core, kind
 
 

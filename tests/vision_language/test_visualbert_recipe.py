@@ -27,7 +27,7 @@ from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
 from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.regions.store import RegionStore
-from groundling.data.samples import SampledTextDataset, TextDataset, TextRowEncoder
+from groundling.data.samples import MultiVersionTextDataset, TextDataset, TextRowEncoder
 from groundling.models.heads import HEADS
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks.flickr_entities import FLICKR30K
@@ -206,9 +206,9 @@ def test_judged_choices_and_statements(place: Path) -> None:
     rights = 0
     for epoch in range(4):
         rngs = [np.random.default_rng([epoch, n]) for n in range(8)]
-        drawn = SampledTextDataset([(one,) for one in choices], text, labels_correctness=True).get(
-            range(8), rngs
-        )
+        drawn = MultiVersionTextDataset(
+            [(one,) for one in choices], text, labels_correctness=True
+        ).get(range(8), rngs)
         for sample, example in zip(drawn, choices, strict=True):
             assert sample.example is not None and "label" not in sample.labels
             is_right = sample.example.text_pair == example.choices[int(str(example.label))]
@@ -216,9 +216,9 @@ def test_judged_choices_and_statements(place: Path) -> None:
             rights += is_right
     assert 0 < rights < 32
     rngs = [np.random.default_rng(n) for n in range(8)]
-    drawn = SampledTextDataset([(one,) for one in statements], text, labels_correctness=True).get(
-        range(8), rngs
-    )
+    drawn = MultiVersionTextDataset(
+        [(one,) for one in statements], text, labels_correctness=True
+    ).get(range(8), rngs)
     assert [int(one.labels["sentence_image"]) for one in drawn] == [1, 0] * 4
 
 

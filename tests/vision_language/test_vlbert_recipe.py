@@ -41,7 +41,7 @@ from groundling.core.output_types import (
 )
 from groundling.core.rng import generator
 from groundling.data.image_samples import (
-    ExampleSideSwap,
+    LeftRightWordSwap,
     PixelDataset,
     RandomFlipDataset,
     mirrored_regions,
@@ -60,7 +60,7 @@ from groundling.models.heads import init_layer, save_heads
 from groundling.models.task_heads import HeadContext, make_plain_head
 from groundling.objectives import ObjectiveContext, find_objective
 from groundling.objectives.masked_regions import MaskedRegionModeling
-from groundling.objectives.region_classes import RegionClassification
+from groundling.objectives.region_classes import UnmaskedRegionClassification
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.vision_language.end_to_end import EndToEndModel, make_end_to_end_model, mask_boxes
@@ -265,7 +265,7 @@ def seen_regions() -> Regions:
 def test_every_region_has_its_class_and_the_whole_image_none() -> None:
     batch = Batch(ids=("a",), regions=seen_regions())
     sizes = OutputSizes(text=8, visual=8, classes=4, background=False)
-    objective = RegionClassification(sizes)
+    objective = UnmaskedRegionClassification(sizes)
     assert objective.classify.out_features == 5
     states = torch.randn(2, 3, 8)
     (loss,) = objective(EncoderOutput(visual=states), batch).values()
@@ -279,7 +279,7 @@ def test_every_region_has_its_class_and_the_whole_image_none() -> None:
     )
     assert objective.count(batch) == {"region_classes": 5}
     # Where the first class is none already, nothing stands before it.
-    with_none = RegionClassification(sizes._replace(background=True))
+    with_none = UnmaskedRegionClassification(sizes._replace(background=True))
     assert with_none.classify.out_features == 4
     assert with_none.labels(seen_regions()).tolist() == [[0, 2, 0], [0, 3, 0]]
 
@@ -353,7 +353,7 @@ def test_left_and_right_change_places() -> None:
         np.array([[0, 1], [1, 0.3], [2, 0.6], [-100, -100]], np.float32),
         region_tags=((12, 15, 4),),
     )
-    turned = ExampleSideSwap(("left side", "right side", "left"))(example)
+    turned = LeftRightWordSwap(("left side", "right side", "left"))(example)
     assert turned.text == "Right of the dog, left?" and turned.text_pair == "the right bright one"
     (start, stop, number) = turned.region_tags[0]
     assert (turned.text[start:stop], number) == ("dog", 4)
@@ -366,10 +366,10 @@ def test_left_and_right_change_places() -> None:
     found = form.loss(outputs, torch.from_numpy(turned.label[None]))
     wanted = form.loss(outputs, torch.tensor([[0.3, 1.0, 0.0]]))
     assert torch.equal(found, wanted)
-    assert ExampleSideSwap(("left", "right"))(replace(example, label=1)).label == 0
-    assert ExampleSideSwap(("left", "no"))(replace(example, label=0)).label == 0
-    assert ExampleSideSwap()(replace(example, label=0.5)).label == 0.5
-    choices = ExampleSideSwap()(Example("b", "x", label=1, choices=("on the left", "no")))
+    assert LeftRightWordSwap(("left", "right"))(replace(example, label=1)).label == 0
+    assert LeftRightWordSwap(("left", "no"))(replace(example, label=0)).label == 0
+    assert LeftRightWordSwap()(replace(example, label=0.5)).label == 0.5
+    choices = LeftRightWordSwap()(Example("b", "x", label=1, choices=("on the left", "no")))
     assert (choices.choices, choices.choice_region_tags, choices.label) == (
         ("on the right", "no"),
         (),

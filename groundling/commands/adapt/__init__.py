@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from groundling.command_line import SHARED, Command
 from groundling.command_line.registered_names import (
-    Arm,
+    ArmObjectives,
     check_options,
     check_training_step,
     parse_arm,
@@ -26,12 +26,12 @@ from groundling.settings.fields import (
 )
 from groundling.settings.input_settings import CaptionSettings, parse_weighted_files
 from groundling.settings.objectives import (
-    CrossModalSettings,
+    CrossModalEncoderSettings,
     ObjectiveSettings,
-    TrainingStepSettings,
+    TrainingStepSelection,
     teacher_inputs,
 )
-from groundling.settings.training import EvaluationSettings, TrainConfig, check_has_eval_data
+from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ objectives (without held-out texts: on training texts, with new masks and pairs)
     objective_settings: Annotated[ObjectiveSettings, unnested] = field(
         default_factory=ObjectiveSettings
     )
-    cross_modal: CrossModalSettings = field(default_factory=CrossModalSettings)
-    training_step: Annotated[TrainingStepSettings, unnested] = field(
-        default_factory=TrainingStepSettings
+    cross_modal: CrossModalEncoderSettings = field(default_factory=CrossModalEncoderSettings)
+    training_step: Annotated[TrainingStepSelection, unnested] = field(
+        default_factory=TrainingStepSelection
     )
     keep_projection: bool = False
     """l1 and contrastive: train against the teacher's own text embeddings and save the projection \
@@ -92,13 +92,13 @@ the original ones; 0: none. Not used by xdbert."""
 adaptation: the folder of STS-B or GLUE (dev.tsv is read), or a tsv of text, text, number."""
 
 
-ADAPTING = TrainConfig(lr=2e-5, freeze_encoder_ratio=0.2, head_lr=20.0)
+ADAPTING = TrainingArguments(lr=2e-5, freeze_encoder_ratio=0.2, head_lr=20.0)
 """Adaptation that preserves the encoder's knowledge: new heads train first and fast, the encoder \
 slowly (docs/results.md). XDBERT's paper trains everything at 1e-4 from the first step (Appendix \
 C.1)."""
 
 
-def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
+def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> ArmObjectives:
     """The objectives of the arm; raises InputError for settings that are missing or do not fit
     together.
     """
@@ -133,7 +133,7 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
     return arm
 
 
-def inputs(config: AdaptConfig, training: TrainConfig) -> Inputs:
+def inputs(config: AdaptConfig, training: TrainingArguments) -> Inputs:
     """Inputs whose hashes identify a run."""
     texts = parse_weighted_files(config.text, "--text")
     return {
@@ -145,7 +145,7 @@ def inputs(config: AdaptConfig, training: TrainConfig) -> Inputs:
     }
 
 
-def makes(config: AdaptConfig, training: TrainConfig) -> Sequence[str]:
+def makes(config: AdaptConfig, training: TrainingArguments) -> Sequence[str]:
     """Outputs of a run."""
     return ["model", "joint"] if config.cross_modal.save_joint else ["model"]
 

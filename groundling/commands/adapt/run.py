@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from groundling.command_line.registered_names import Arm, parse_arm
+from groundling.command_line.registered_names import ArmObjectives, parse_arm
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.evaluation import (
     RetentionEvaluator,
@@ -26,7 +26,7 @@ from groundling.commands.adapt.sources import restrict_to_readable, text_sources
 from groundling.core.batch import OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
-from groundling.data.captions.captions import CaptionSelection
+from groundling.data.captions.captions import CaptionReadOptions
 from groundling.data.corpora.token_stores import CorpusDataset, corpus_samples, stores_folder
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.clip import load_clip_text_tower
@@ -55,7 +55,7 @@ from groundling.runs.run import Run
 from groundling.settings.fields import replace_settings
 from groundling.settings.input_settings import WeightedFile, parse_weighted_files
 from groundling.settings.objectives import DistillationSettings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
@@ -124,7 +124,7 @@ def text_layout_of(
     return TextLayout(text_layout, min(length, student_max_length), max_windows)
 
 
-def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
     """Adapt the student and write `model`, a stock HF folder; with `save_joint` also the whole
     model, as `joint`.
     """
@@ -221,7 +221,7 @@ def _texts(
 ) -> tuple[CorpusDataset, CorpusDataset | None]:
     """Training texts, and held-out texts or None; tokenised texts are stored below `folder`."""
     tokens = TextRowEncoder(text.tokenizer, layout.max_length)
-    selection = CaptionSelection(
+    selection = CaptionReadOptions(
         config.caption_settings.caption_splits, config.caption_settings.columns
     )
 
@@ -235,7 +235,7 @@ def _texts(
 def _teacher_set(
     run: Run,
     teacher: str,
-    arm: Arm,
+    arm: ArmObjectives,
     context: ObjectiveContext,
     seed: int,
     frozen_copies: Sequence[FrozenCopy],
@@ -263,7 +263,7 @@ def _held_out(
     teacher_set: TeacherSet,
     model: Encoder,
     objectives: Sequence[Objective],
-    training: TrainConfig,
+    training: TrainingArguments,
 ) -> HeldOutLoss | None:
     """Evaluation of the loss on held-out texts, with the same teachers as in training."""
     if texts is None:
@@ -334,7 +334,7 @@ def _teacher_space_settings(
     )
 
 
-def _unused_settings_notes(config: AdaptConfig, arm: Arm) -> list[str]:
+def _unused_settings_notes(config: AdaptConfig, arm: ArmObjectives) -> list[str]:
     """Notes on settings that this arm does not use."""
     notes = []
     if config.teacher and not (arm.needs_cross_modal or arm.needs_teacher):
@@ -378,11 +378,11 @@ def _with_projection(text: TextEncoder, objectives: Sequence[Objective]) -> Sent
     return text.sentence.with_projection(projection)
 
 
-PUBLISHED = TrainConfig(lr=1e-4)
+PUBLISHED = TrainingArguments(lr=1e-4)
 """XDBERT's learning rate, from the first step for everything (Appendix C.1)."""
 
 
-def _pool_notes(config: AdaptConfig, arm: Arm, text: TextEncoder) -> list[str]:
+def _pool_notes(config: AdaptConfig, arm: ArmObjectives, text: TextEncoder) -> list[str]:
     """Notes on the sentence pooling and on the targets of --keep-projection."""
     notes = []
     pool = config.objective_settings.distillation.pooling
@@ -400,8 +400,8 @@ def _pool_notes(config: AdaptConfig, arm: Arm, text: TextEncoder) -> list[str]:
 
 def _notes(
     student: str,
-    arm: Arm,
-    training: TrainConfig,
+    arm: ArmObjectives,
+    training: TrainingArguments,
     heads: Mapping[str, str],
     text: TextEncoder,
 ) -> list[str]:
@@ -423,7 +423,7 @@ def _notes(
     return notes
 
 
-def _learning_rate_words(training: TrainConfig) -> str:
+def _learning_rate_words(training: TrainingArguments) -> str:
     """Learning rates and head-only steps in words."""
     start = f"{training.freeze_encoder_steps} steps"
     if not training.freeze_encoder_steps:
@@ -438,7 +438,7 @@ def _learning_rate_words(training: TrainConfig) -> str:
 
 
 def _model(
-    config: AdaptConfig, arm: Arm, text: TextEncoder, layout: TextLayout, seed: int
+    config: AdaptConfig, arm: ArmObjectives, text: TextEncoder, layout: TextLayout, seed: int
 ) -> tuple[Encoder, ClipRowEncoder | None]:
     """The model to train: the text encoder alone, or inside a cross-modal model, whose CLIP side
     reads windows.
@@ -521,7 +521,7 @@ def _count(module: nn.Module) -> int:
 def _card(
     config: AdaptConfig,
     files: Sequence[WeightedFile],
-    training: TrainConfig,
+    training: TrainingArguments,
     result: dict[str, Any],
     library: str,
 ) -> str:

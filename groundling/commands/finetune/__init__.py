@@ -26,8 +26,8 @@ from groundling.settings.fields import (
     unnested,
 )
 from groundling.settings.input_settings import (
-    AdapterSettings,
-    PixelSettings,
+    ClipAdapterSettings,
+    PixelInputSettings,
     RegionSettings,
     TableTaskSettings,
     VisualBertSettings,
@@ -39,10 +39,10 @@ from groundling.settings.objectives import (
     ExtraObjectiveSettings,
     ObjectiveSettings,
     TargetedDistillationSettings,
-    TrainingStepSettings,
+    TrainingStepSelection,
     teacher_inputs,
 )
-from groundling.settings.training import EvaluationSettings, TrainConfig
+from groundling.settings.training import EvaluationSettings, TrainingArguments
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ empty: the task's own name."""
     freeze_word_embeddings: bool = False
     """Freeze the word embeddings, so that words outside the training examples keep theirs."""
     regions: RegionSettings = field(default_factory=RegionSettings)
-    pixels: PixelSettings = field(default_factory=PixelSettings)
+    pixels: PixelInputSettings = field(default_factory=PixelInputSettings)
     zero_region_features: bool = False
     """Set the regions' features to zero and keep their boxes: the control for tasks that select a \
 region."""
@@ -114,7 +114,7 @@ divergence from the label distribution."""
     auxiliary_losses: bool = True
     """Also train the auxiliary losses of the model's paper: for VL-BERT on VCR, region classes."""
     own: TableTaskSettings = field(default_factory=TableTaskSettings)
-    adapter_settings: AdapterSettings = field(default_factory=AdapterSettings)
+    adapter_settings: ClipAdapterSettings = field(default_factory=ClipAdapterSettings)
     examining: EvaluationSettings = field(default_factory=EvaluationSettings)
     extra_objectives: Annotated[ExtraObjectiveSettings, unnested] = field(
         default_factory=ExtraObjectiveSettings
@@ -122,17 +122,17 @@ divergence from the label distribution."""
     objective_settings: Annotated[ObjectiveSettings, unnested] = field(
         default_factory=ObjectiveSettings
     )
-    training_step: Annotated[TrainingStepSettings, unnested] = field(
-        default_factory=TrainingStepSettings
+    training_step: Annotated[TrainingStepSelection, unnested] = field(
+        default_factory=TrainingStepSelection
     )
 
 
-TUNING = TrainConfig(epochs=3, lr=1e-4, warmup_ratio=0.1, weight_decay=0.0)
+TUNING = TrainingArguments(epochs=3, lr=1e-4, warmup_ratio=0.1, weight_decay=0.0)
 """Fine-tuning as in XDBERT, Appendix C.2 (1e-4 for RTE, MRPC and STS-B; the paper has 2e-5 for \
 other tasks)."""
 
 
-def check(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> None:
+def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) -> None:
     """Raises InputError for settings that are missing or do not fit together."""
     check_one_task("finetune", config.task, config.own, "--task")
     _check_disk(config.min_free_gb, Path(out))
@@ -194,7 +194,7 @@ def _check_unlabelled(config: FinetuneConfig) -> None:
         )
 
 
-def _check_adapter(config: FinetuneConfig, training: TrainConfig) -> None:
+def _check_adapter(config: FinetuneConfig, training: TrainingArguments) -> None:
     """Raises InputError for settings that an adapter over CLIP does not use."""
     check_adapter(config.adapter_settings)
     is_new = config.adapter_settings.adapter != "none"
@@ -242,7 +242,7 @@ def _check_region_settings(config: FinetuneConfig) -> None:
     refuse_settings(region_settings, "needs regions; pass --regions STORE or leave it out")
 
 
-def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
+def inputs(config: FinetuneConfig, training: TrainingArguments) -> Inputs:
     """Inputs whose hashes identify a run."""
     from groundling.data.regions.inputs import manifests
 
@@ -260,13 +260,15 @@ def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
     }
 
 
-def reads(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> Mapping[str, str]:
+def reads(
+    config: FinetuneConfig, training: TrainingArguments, out: str | Path
+) -> Mapping[str, str]:
     """Model that initialises the CNN of a new vision-language model."""
     is_new = config.regions.images and config.architecture
     return {"--backbone": config.pixels.backbone} if is_new else {}
 
 
-def makes(config: FinetuneConfig, training: TrainConfig) -> Sequence[str]:
+def makes(config: FinetuneConfig, training: TrainingArguments) -> Sequence[str]:
     """Outputs of a run."""
     if not config.save_model:
         return []

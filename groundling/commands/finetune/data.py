@@ -10,7 +10,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import require_instance, resolve
 from groundling.core.rng import generator
-from groundling.data.image_samples import ExampleSideSwap
+from groundling.data.image_samples import LeftRightWordSwap
 from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageSampleBuilder
 from groundling.data.regions.samples import RegionOptions, check_mentioned
 from groundling.data.regions.stores import CombinedStore
@@ -21,7 +21,7 @@ from groundling.data.samples import (
     subsample,
     without_region_tags,
 )
-from groundling.models.adapters import ClipFusionAdapter
+from groundling.models.adapters import ClipFeatureAdapter
 from groundling.models.formats import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
@@ -29,8 +29,8 @@ from groundling.settings.input_settings import RegionSettings, TableTaskSettings
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
 from groundling.tasks.splits import (
-    SampleSelection,
-    UnlabelledSamples,
+    IndexedSubset,
+    UnlabelledDataset,
     examples_outside,
     select_partition,
 )
@@ -250,7 +250,7 @@ def _with_teachers(
     samples: dict[str, SampleDataset] = {
         split: TextDataset(examples, text, clip) for split, examples in splits.items()
     }
-    taught_splits = samples if isinstance(student, ClipFusionAdapter) else [train]
+    taught_splits = samples if isinstance(student, ClipFeatureAdapter) else [train]
     wrapped = {split: teacher_set.wrap(samples[split]) for split in taught_splits}
     samples |= {split: some for split, (some, _) in wrapped.items()}
     _, teachers = wrapped[train]
@@ -259,7 +259,7 @@ def _with_teachers(
 
 def _mirror_examples(examples: Sequence[Example], form: OutputType) -> list[Example]:
     """Examples for mirrored images, with left and right swapped in texts and answers."""
-    mirror = ExampleSideSwap(form.labels if isinstance(form, OpenAnswer | Classification) else ())
+    mirror = LeftRightWordSwap(form.labels if isinstance(form, OpenAnswer | Classification) else ())
     return [mirror(example) for example in examples]
 
 
@@ -302,9 +302,9 @@ def training_source(
         )
     labelled_numbers = [number for number, one in enumerate(examples) if one.label is not None]
     unlabelled_numbers = [number for number, one in enumerate(examples) if one.label is None]
-    labelled = SampleSelection(samples, labelled_numbers)
+    labelled = IndexedSubset(samples, labelled_numbers)
     (first,) = labelled.get([0], [generator(examples[0].id)])
-    rest = UnlabelledSamples(SampleSelection(samples, unlabelled_numbers), first.labels["label"])
+    rest = UnlabelledDataset(IndexedSubset(samples, unlabelled_numbers), first.labels["label"])
     return DataSource(
         labelled, name=name, extra_samples=rest, extra_per_sample=unlabelled_per_labelled
     )

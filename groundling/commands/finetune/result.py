@@ -19,7 +19,7 @@ from groundling.core.output_types import OpenAnswer, OutputType, RegionSelection
 from groundling.data.samples import SampleDataset
 from groundling.models.formats import Encoder
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.input_settings import PixelSettings, RegionSettings
+from groundling.settings.input_settings import PixelInputSettings, RegionSettings
 from groundling.settings.objectives import ExtraObjectiveSettings, ObjectiveSettings
 from groundling.settings.training import EvaluationSettings
 from groundling.tasks import Task
@@ -212,7 +212,7 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
     if task.label_regions is not None:
         return replace(plain, zero_region_features=True)
     regions = RegionSettings(object_tags=config.regions.object_tags)
-    return replace(plain, regions=regions, pixels=PixelSettings())
+    return replace(plain, regions=regions, pixels=PixelInputSettings())
 
 
 def text_only_result(result: Mapping[str, Any]) -> dict[str, Any]:

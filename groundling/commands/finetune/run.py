@@ -45,7 +45,7 @@ from groundling.core.rng import derive_seed
 from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import SampleDataset
-from groundling.models.adapters import ClipFusionAdapter, load_adapter_backbone
+from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder
 from groundling.models.heads import init_layer
@@ -70,10 +70,10 @@ from groundling.prediction.model_description import (
 )
 from groundling.runs.hashing import hashes_of
 from groundling.runs.progress import print_notes
-from groundling.runs.run import Run, RunPart
+from groundling.runs.run import Run, RunFolder
 from groundling.settings.fields import refuse_settings
 from groundling.settings.objectives import ObjectiveSettings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.stats.finished_runs import BASELINE
 from groundling.tasks import Task, list_oddities
 from groundling.tasks.splits import with_extra_splits
@@ -122,7 +122,7 @@ def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -
     """
     if config.adapter_settings.adapter != "none":
         torch.manual_seed(derive_seed(seed, "init", "adapter"))
-        return ClipFusionAdapter(load_adapter_backbone(config.model), config.adapter_settings)
+        return ClipFeatureAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     student = load_encoder(config.model, config.model_format, config.architecture)
     if not config.architecture:
         about = (
@@ -183,7 +183,7 @@ def head_name(student: Encoder, task: Task, config: FinetuneConfig) -> str:
     """Name of the head for `groundling.vision_language.loading.make_task_head`: the paper's, or a plain
     one.
     """
-    if isinstance(student, ClipFusionAdapter):
+    if isinstance(student, ClipFeatureAdapter):
         return ADAPTER
     if config.cls_without_pooler:
         return RAW
@@ -246,7 +246,7 @@ def _modules(*names: str) -> dict[str, str]:
     return dict(zip(files, hashes_of(list(files.values())), strict=True))
 
 
-def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
     """Fine-tune once per seed in `seed-N`, evaluate, and return every seed's scores and medians.
 
     The result also has the majority baseline, and with `config.baselines` the text-only baseline.
@@ -305,7 +305,7 @@ class SeedRunner:
         self,
         task: Task,
         config: FinetuneConfig,
-        training: TrainConfig,
+        training: TrainingArguments,
         run: Run,
         inputs: ImageSampleBuilder,
     ) -> None:
@@ -331,7 +331,7 @@ class SeedRunner:
             unlabelled_per_labelled=config.unlabelled_per_labelled,
         )
 
-    def run(self, seed: int, part: RunPart) -> dict[str, Any]:
+    def run(self, seed: int, part: RunFolder) -> dict[str, Any]:
         """Fine-tune and evaluate with one seed."""
         splits = self.splits
         student = student_of(self.config, seed, self.inputs.training_stores)
@@ -345,7 +345,7 @@ class SeedRunner:
     def _teachers(self, student: Encoder) -> TeacherSet:
         """Teachers of the auxiliary objectives, or the CLIP of an adapter."""
         config, device, folder = self.config, self.parent_run.state.device, self.parent_run.folder
-        if isinstance(student, ClipFusionAdapter):
+        if isinstance(student, ClipFeatureAdapter):
             return load_adapter_teacher_set(
                 student.base, config.objective_settings.targeted_distillation, device, folder
             )
@@ -369,8 +369,8 @@ def one_run(
     student: Encoder,
     task: Task,
     splits: Splits,
-    training: TrainConfig,
-    part: RunPart,
+    training: TrainingArguments,
+    part: RunFolder,
     config: FinetuneConfig,
     teacher_set: TeacherSet | None = None,
     inputs: ImageSampleBuilder | None = None,
@@ -503,7 +503,7 @@ def _evaluate_splits(
     objective: SupervisedObjective,
     task: Task,
     samples: Mapping[str, SampleDataset],
-    part: RunPart,
+    part: RunFolder,
 ) -> dict[str, EvaluationOutput]:
     """Evaluate every split but the training split; writes predictions and notes on constant
     answers.

@@ -28,7 +28,7 @@ from groundling.settings.fields import (
 )
 from groundling.settings.input_settings import (
     CaptionSettings,
-    PixelSettings,
+    PixelInputSettings,
     RegionSettings,
     VisualBertSettings,
     check_pixels,
@@ -38,11 +38,11 @@ from groundling.settings.input_settings import (
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
     ObjectiveSettings,
-    PretrainingObjectiveSettings,
-    TrainingStepSettings,
+    PretrainingVariantSettings,
+    TrainingStepSelection,
     teacher_inputs,
 )
-from groundling.settings.training import EvaluationSettings, TrainConfig, check_has_eval_data
+from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ of your own; a vision-language model as --model needs its own."""
     model: Annotated[str, InputKind.WEIGHTS, required] = ""
     """BERT, or a single-stream model to continue from: hub id or folder."""
     regions: RegionSettings = field(default_factory=RegionSettings)
-    pixels: PixelSettings = field(default_factory=PixelSettings)
+    pixels: PixelInputSettings = field(default_factory=PixelInputSettings)
     train_texts: Annotated[TrainTexts, unnested] = field(default_factory=TrainTexts)
     eval_texts: Annotated[EvalTexts, unnested] = field(default_factory=EvalTexts)
     examining: EvaluationSettings = field(default_factory=EvaluationSettings)
-    pretraining_objectives: Annotated[PretrainingObjectiveSettings, unnested] = field(
-        default_factory=PretrainingObjectiveSettings
+    pretraining_objectives: Annotated[PretrainingVariantSettings, unnested] = field(
+        default_factory=PretrainingVariantSettings
     )
     step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
     """Relative frequency of each kind of training step, in the model's order, for models with one \
@@ -129,16 +129,16 @@ still sets the feature width)."""
     objective_settings: Annotated[ObjectiveSettings, unnested] = field(
         default_factory=ObjectiveSettings
     )
-    training_step: Annotated[TrainingStepSettings, unnested] = field(
-        default_factory=TrainingStepSettings
+    training_step: Annotated[TrainingStepSelection, unnested] = field(
+        default_factory=TrainingStepSelection
     )
 
 
-PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup_ratio=0.1, weight_decay=0.01)
+PRETRAINING = TrainingArguments(epochs=10, lr=5e-5, warmup_ratio=0.1, weight_decay=0.01)
 """Pre-training as in VisualBERT's code (10 epochs, 5e-5 to 1e-4, warm-up 10 %)."""
 
 
-def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> None:
+def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) -> None:
     """Raises InputError for settings that are missing or do not fit together."""
     train_texts, eval_texts = config.train_texts, config.eval_texts
     require_settings(config, "pretrain", "regions")
@@ -181,13 +181,15 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     check_training_step(config.training_step.training_step, config.training_step.adversarial)
 
 
-def reads(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Mapping[str, str]:
+def reads(
+    config: PretrainConfig, training: TrainingArguments, out: str | Path
+) -> Mapping[str, str]:
     """Model that initialises a new model's CNN."""
     is_new = config.regions.images and not has_cnn(config.model)
     return {"--backbone": config.pixels.backbone} if is_new else {}
 
 
-def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
+def inputs(config: PretrainConfig, training: TrainingArguments) -> Inputs:
     """Inputs whose hashes identify a run."""
     from groundling.data.regions.inputs import manifests
 

@@ -15,7 +15,7 @@ from groundling.core.errors import InputError, raise_first
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.data.captions.captions import (
     CaptionedImage,
-    CaptionSelection,
+    CaptionReadOptions,
     has_splits,
     images_in_store,
     keep_listed,
@@ -26,8 +26,8 @@ from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.samples import CaptionSampleDataset
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import (
+    MultiVersionTextDataset,
     SampleDataset,
-    SampledTextDataset,
     TextDataset,
     TextRowEncoder,
     concatenate_splits,
@@ -41,7 +41,7 @@ from groundling.settings.input_settings import (
     parse_weighted_files,
 )
 from groundling.tasks import Task
-from groundling.tasks.splits import SampleSelection, hidden_versions, select_partition
+from groundling.tasks.splits import IndexedSubset, hidden_versions, select_partition
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource, split_by_file
@@ -170,7 +170,7 @@ BASELINE_PIXEL_SAMPLES = 32
 
 
 @dataclass(frozen=True)
-class CaptionCorpus:
+class WeightedCaptionFile:
     """A caption file with its sampling weight."""
 
     name: str
@@ -181,7 +181,7 @@ class CaptionCorpus:
     """Sampling weight among all files; 0: its number of samples."""
 
 
-def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> list[CaptionCorpus]:
+def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> list[WeightedCaptionFile]:
     """The files of `--captions`, each FILE or FILE=WEIGHT; a task's own texts are one corpus
     without a file.
 
@@ -190,7 +190,7 @@ def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> list[Caption
     some files have one.
     """
     if not texts.captions:
-        return [CaptionCorpus(texts.task, "")]
+        return [WeightedCaptionFile(texts.task, "")]
     parts = parse_weighted_files(texts.captions, "--captions")
     files = [file for file, _ in parts]
     every = dict.fromkeys([*files, *_eval_files(other_captions)])
@@ -201,11 +201,12 @@ def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> list[Caption
             f"--captions {' '.join(texts.captions)}: a file is given twice; remove one"
         )
     return [
-        CaptionCorpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)
+        WeightedCaptionFile(name, file, weight)
+        for name, (file, weight) in zip(names, parts, strict=True)
     ]
 
 
-def corpus_names(corpora: Sequence[CaptionCorpus]) -> list[str]:
+def corpus_names(corpora: Sequence[WeightedCaptionFile]) -> list[str]:
     """Names of the corpora."""
     return [each.name for each in corpora]
 
@@ -219,7 +220,7 @@ def _eval_files(captions: Sequence[str]) -> list[str]:
 class PretrainingData:
     """Training or held-out data of a pre-training."""
 
-    corpora: Sequence[CaptionCorpus]
+    corpora: Sequence[WeightedCaptionFile]
     samples: list[SampleDataset]
     """By corpus."""
     stores: list[CombinedStore]
@@ -276,7 +277,7 @@ class PretrainingReader:
         self,
         train_texts: TrainTexts,
         versions: Sequence[Sequence[Example]],
-        corpora: Sequence[CaptionCorpus],
+        corpora: Sequence[WeightedCaptionFile],
         mirrored: bool,
     ) -> PretrainingData:
         """Samples with regions or pixels, and with teachers.
@@ -306,7 +307,7 @@ class PretrainingReader:
         self,
         train_texts: TrainTexts,
         versions: Sequence[Sequence[Example]],
-        corpora: Sequence[CaptionCorpus],
+        corpora: Sequence[WeightedCaptionFile],
         stores: Sequence[CombinedStore],
     ) -> tuple[list[SampleDataset], int, list[str]]:
         """The texts of every corpus, the number of captioned images that the stores lack, and
@@ -315,7 +316,7 @@ class PretrainingReader:
         if train_texts.task and self.answers != "right":
             return (
                 [
-                    SampledTextDataset(
+                    MultiVersionTextDataset(
                         versions, self.text, labels_correctness=self.answers == "judged"
                     )
                 ],
@@ -358,7 +359,7 @@ def eval_data(
     reader: PretrainingReader,
     train_texts: TrainTexts,
     eval_texts: TrainTexts | None,
-    corpora: Sequence[CaptionCorpus],
+    corpora: Sequence[WeightedCaptionFile],
     task: Task | None,
 ) -> PretrainingData | None:
     """Held-out data; None if `eval_texts` is None. Raises InputError for an unknown split, or a training split."""
@@ -379,13 +380,13 @@ def _check_eval_splits(task: Task, train_splits: Sequence[str], eval_splits: Seq
 
 
 def _read_captioned_images(
-    train_texts: TrainTexts, corpora: Sequence[CaptionCorpus], stores: Sequence[CombinedStore]
+    train_texts: TrainTexts, corpora: Sequence[WeightedCaptionFile], stores: Sequence[CombinedStore]
 ) -> Iterator[tuple[list[CaptionedImage], int, list[str]]]:
     """For each file: the captioned images in its stores, the number that the stores lack, and
     notes.
     """
     files = [each.file for each in corpora]
-    selections = CaptionSelection(
+    selections = CaptionReadOptions(
         train_texts.caption_settings.caption_splits, train_texts.caption_settings.columns
     ).for_files(files)
     for file, own, store in zip(files, selections, stores, strict=True):
@@ -400,7 +401,7 @@ def _read_captioned_images(
 
 
 def _shared_images(
-    corpora: Sequence[CaptionCorpus],
+    corpora: Sequence[WeightedCaptionFile],
     texts: Sequence[SampleDataset],
     stores: Sequence[CombinedStore],
 ) -> list[str]:
@@ -474,9 +475,7 @@ def sample_sources(sources: Sequence[DataSource], pixels: bool) -> list[DataSour
     limit = BASELINE_PIXEL_SAMPLES if pixels else BASELINE_SAMPLES
     world = PartialState().num_processes  # each process gets a share
     return [
-        replace(
-            one, samples=SampleSelection(one.samples, subsample(range(len(one.samples)), limit))
-        )
+        replace(one, samples=IndexedSubset(one.samples, subsample(range(len(one.samples)), limit)))
         for one in sources
         if len(one.samples) >= world
     ]

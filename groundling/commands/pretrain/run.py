@@ -14,9 +14,9 @@ import torch
 
 from groundling.commands.pretrain import PretrainConfig, TrainTexts
 from groundling.commands.pretrain.data import (
-    CaptionCorpus,
     PretrainingReader,
     TaskAnswers,
+    WeightedCaptionFile,
     corpora_of,
     corpus_names,
     eval_data,
@@ -51,8 +51,8 @@ from groundling.objectives import (
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
 from groundling.settings.input_settings import RegionSettings, parse_weighted_files
-from groundling.settings.objectives import ObjectiveSettings, PretrainingObjectiveSettings
-from groundling.settings.training import TrainConfig
+from groundling.settings.objectives import ObjectiveSettings, PretrainingVariantSettings
+from groundling.settings.training import TrainingArguments
 from groundling.tasks import Task
 from groundling.teachers.loading import load_teacher_set
 from groundling.training.held_out_loss import (
@@ -79,7 +79,7 @@ GUESSING_ADVICE = "train longer (--epochs, --steps); fine-tuning would start fro
 """Advice for a model with an objective that is no better than guessing."""
 
 
-def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
     """Pre-train and write `model`, from which `finetune` and further pre-training start; returns
     the result.
     """
@@ -199,8 +199,8 @@ def _objective_context(
 def _regions(
     settings: RegionSettings,
     flip: bool,
-    train_corpora: Sequence[CaptionCorpus],
-    eval_corpora: Sequence[CaptionCorpus],
+    train_corpora: Sequence[WeightedCaptionFile],
+    eval_corpora: Sequence[WeightedCaptionFile],
 ) -> ImageSampleBuilder:
     """Region stores and photos of all captions; raises InputError if they do not fit together."""
     names = corpus_names(train_corpora)
@@ -283,7 +283,7 @@ def _phase(
 def _own_objectives(
     phase: PretrainingPhase,
     context: ObjectiveContext,
-    options: PretrainingObjectiveSettings,
+    options: PretrainingVariantSettings,
     name: str,
     seed: int,
 ) -> list[Objective]:

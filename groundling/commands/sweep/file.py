@@ -69,7 +69,7 @@ WEIGHTS_KEYS = {**INPUT_KEYS, "size": str, "trained_on_labels": str}
 
 
 @dataclass(frozen=True)
-class _TableSettings:
+class _TomlTable:
     """Settings of one table of the file."""
 
     where: str
@@ -83,7 +83,7 @@ class _SweepFile:
     def __init__(self, path: str | Path) -> None:
         self.path = path
         self.content = _content(path)
-        self.shared: dict[str, _TableSettings] = {}
+        self.shared: dict[str, _TomlTable] = {}
         """Settings shared by several tables, by the name after `with.`."""
         self.used: set[str] = set()
         for name, table in self.content.get("with", {}).items():
@@ -92,15 +92,15 @@ class _SweepFile:
     def where(self, heading: str) -> str:
         return f"{self.path}, {heading}"
 
-    def _layer(self, table: object, heading: str) -> _TableSettings:
+    def _layer(self, table: object, heading: str) -> _TomlTable:
         where = self.where(heading)
         rest = require_table(table, where)
         notes = read_notes(rest.pop("paper", {}), where)
         if notes and "paper" not in self.content:
             raise InputError(f"{self.path}: has `paper` notes but no [paper] table with the title")
-        return _TableSettings(where, rest, notes)
+        return _TomlTable(where, rest, notes)
 
-    def layers(self, table: object, heading: str) -> list[_TableSettings]:
+    def layers(self, table: object, heading: str) -> list[_TomlTable]:
         """A table's settings, preceded by the shared settings that its `with` names."""
         own = self._layer(table, heading)
         values = dict(own.values)
@@ -273,7 +273,7 @@ def read_sweep(path: str | Path) -> Sweep:
 
 
 def _fill_from_layers(
-    layers: Sequence[_TableSettings], defaults: CommandSettings, notes: Notes
+    layers: Sequence[_TomlTable], defaults: CommandSettings, notes: Notes
 ) -> tuple[CommandSettings, dict[str, PaperSetting]]:
     """Settings and notes with those of several tables; later tables override earlier ones."""
     settings = defaults
@@ -333,7 +333,7 @@ def _check_no_model(table: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _check_no_seeds(layer: _TableSettings) -> None:
+def _check_no_seeds(layer: _TomlTable) -> None:
     if "seeds" in layer.values:
         raise InputError(
             f"{layer.where}: seeds = {layer.values['seeds']}; all variants have the same seeds; "

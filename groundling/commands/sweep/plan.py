@@ -22,7 +22,7 @@ from groundling.commands.sweep.schema import (
 )
 from groundling.commands.sweep.steps import SweepStep, exposure_notes
 from groundling.settings.fields import setting_values
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 
 ALWAYS_SHOWN = (
     "lr",
@@ -293,7 +293,7 @@ def _common(tables: Sequence[dict[str, dict[str, str]]]) -> dict[str, dict[str, 
     return {name: row for name, row in first.items() if all(one.get(name) == row for one in others)}
 
 
-def _optimizer_steps(training: TrainConfig, examples: int | None) -> int | None:
+def _optimizer_steps(training: TrainingArguments, examples: int | None) -> int | None:
     if training.steps:
         return training.steps
     if examples is None or vars(training).get("batch_tokens"):

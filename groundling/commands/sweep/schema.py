@@ -16,7 +16,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError, prefix_errors, require_known
 from groundling.settings.fields import fill_settings as fill
 from groundling.settings.fields import replace_settings, setting_values
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 
 CommandSettings = tuple[Any, Any]
 """A command's settings and its training settings; the second is None for a command that trains \
@@ -231,7 +231,7 @@ class Variant:
     """Name in reports."""
     adapt: AdaptConfig
     """Adaptation settings."""
-    train: TrainConfig
+    train: TrainingArguments
     """Training settings of the adaptation."""
     model: str = ""
     """Model to fine-tune without adaptation: a hub id, a folder, `pretrain of NAME`, or `joint of \
@@ -264,7 +264,7 @@ class FineTuningTask:
 
     finetune: FinetuneConfig
     """The task, its data and its settings."""
-    train: TrainConfig
+    train: TrainingArguments
     """Training settings."""
     seeds: int = 0
     """Runs of this task (XDBERT has 9 of RTE, 5 of the rest); 0: the sweep's number."""
@@ -276,7 +276,7 @@ class FineTuningTask:
         """Name in folders and reports."""
         return self.finetune.display_name or self.finetune.task
 
-    def settings_for(self, variant: Variant) -> tuple[FinetuneConfig, TrainConfig]:
+    def settings_for(self, variant: Variant) -> tuple[FinetuneConfig, TrainingArguments]:
         """The settings for a variant, including the variant's own."""
         where = f'[variants."{variant.name}".tune]'
         return fill_command_settings(

@@ -158,7 +158,7 @@ def _pretrained_model(name: str, out: Path) -> str:
 
 
 @dataclass(frozen=True)
-class _AdaptationRound:
+class _VariantAdaptation:
     """One adaptation of a variant and its fine-tunings."""
 
     variant: Variant
@@ -167,17 +167,19 @@ class _AdaptationRound:
     """Seed of the adaptation, and of the fine-tuning if every seed adapts anew."""
 
 
-def _rounds(sweep: Sweep, variant: Variant, out: Path) -> list[_AdaptationRound]:
+def _rounds(sweep: Sweep, variant: Variant, out: Path) -> list[_VariantAdaptation]:
     """One adaptation with all fine-tuning seeds, or one adaptation per seed."""
     folder = out / slug(variant.name)
     first = variant.train.seed
     if not sweep.adapt_every_seed:
-        return [_AdaptationRound(variant, folder, first)]
+        return [_VariantAdaptation(variant, folder, first)]
     seeds = max(sweep.seeds_of(task) for task in sweep.tasks)
-    return [_AdaptationRound(variant, folder / f"seed-{s}", s) for s in range(first, first + seeds)]
+    return [
+        _VariantAdaptation(variant, folder / f"seed-{s}", s) for s in range(first, first + seeds)
+    ]
 
 
-def _adaptation(one: _AdaptationRound, out: Path) -> SweepStep:
+def _adaptation(one: _VariantAdaptation, out: Path) -> SweepStep:
     settings = (one.variant.adapt, replace(one.variant.train, seed=one.seed))
     name = _adaptation_name(one.folder, out)
     folder = one.folder / "adapt"
@@ -185,14 +187,16 @@ def _adaptation(one: _AdaptationRound, out: Path) -> SweepStep:
     return SweepStep(name, "adapt", settings, folder, notes=notes, variant=one.variant.name)
 
 
-def _is_needed(sweep: Sweep, task: FineTuningTask, one: _AdaptationRound) -> bool:
+def _is_needed(sweep: Sweep, task: FineTuningTask, one: _VariantAdaptation) -> bool:
     """Whether a table contains this round; with several adaptations, as many as the task has seeds."""
     if not sweep.has_cell(one.variant, task):
         return False
     return not sweep.adapt_every_seed or one.seed - one.variant.train.seed < sweep.seeds_of(task)
 
 
-def _fine_tuning(sweep: Sweep, task: FineTuningTask, one: _AdaptationRound, out: Path) -> SweepStep:
+def _fine_tuning(
+    sweep: Sweep, task: FineTuningTask, one: _VariantAdaptation, out: Path
+) -> SweepStep:
     config, training = task.settings_for(one.variant)
     if sweep.adapt_every_seed:
         config = replace(config, seeds=1)
@@ -212,7 +216,7 @@ def _fine_tuning(sweep: Sweep, task: FineTuningTask, one: _AdaptationRound, out:
     )
 
 
-def _model_of(one: _AdaptationRound, out: Path) -> tuple[str, tuple[str, ...]]:
+def _model_of(one: _VariantAdaptation, out: Path) -> tuple[str, tuple[str, ...]]:
     """The model to fine-tune, and the step that makes it."""
     variant = one.variant
     if variant.joint_of:
@@ -252,7 +256,7 @@ OWN_SPLIT = ("train",)
 
 
 @dataclass(frozen=True)
-class PriorExposure:
+class ContaminationSource:
     """Answers that a model has read in earlier training: data, splits and examples."""
 
     model: str
@@ -281,7 +285,7 @@ def exposure_notes(steps: Sequence[SweepStep], sources: Mapping[str, SweepInput]
     ]
 
 
-def _hidden_data(exposure: PriorExposure, step: SweepStep) -> list[str]:
+def _hidden_data(exposure: ContaminationSource, step: SweepStep) -> list[str]:
     """The data of an exposure that a fine-tuning is not trained on; empty if the data sets differ."""
     values = step.values
     data = references(values["data"])
@@ -301,14 +305,15 @@ def _hidden_data(exposure: PriorExposure, step: SweepStep) -> list[str]:
 
 def _start_exposures(
     step: SweepStep, steps: Sequence[SweepStep], sources: Mapping[str, SweepInput]
-) -> list[PriorExposure]:
+) -> list[ContaminationSource]:
     """Every exposure to answers of a step's starting model, and of the models before it."""
     start = str(step.values["student" if step.command == "adapt" else "model"])
     found = []
     for name in references(start):
         source = sources[name]
         found += [
-            PriorExposure(source.title, (data,)) for data in references(source.trained_on_labels)
+            ContaminationSource(source.title, (data,))
+            for data in references(source.trained_on_labels)
         ]
         if source.command == "finetune":
             made = SweepStep(name, source.command, source.settings, Path(source.path))
@@ -327,7 +332,7 @@ def _reads_answers(step: SweepStep) -> bool:
     return answers == "judged" or (answers == "right" and step.values["task"] in TASKS_WITH_ANSWERS)
 
 
-def _exposure(step: SweepStep) -> PriorExposure:
+def _exposure(step: SweepStep) -> ContaminationSource:
     values = step.values
     data = tuple(references(values["data"]))
-    return PriorExposure(step.name, data, tuple(values["train_splits"]), values["partition"])
+    return ContaminationSource(step.name, data, tuple(values["train_splits"]), values["partition"])

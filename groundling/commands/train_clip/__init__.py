@@ -18,7 +18,7 @@ from groundling.settings.fields import (
     unnested,
 )
 from groundling.settings.input_settings import CaptionSettings
-from groundling.settings.training import EvaluationSettings, TrainConfig, check_has_eval_data
+from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ error."""
     """Save the CLIP without training: a control teacher."""
 
 
-CLIP_TRAINING = TrainConfig(epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_decay=0.1)
+CLIP_TRAINING = TrainingArguments(
+    epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_decay=0.1
+)
 """A small CLIP from scratch."""
 
 
@@ -92,7 +94,7 @@ NEW = (
 """Settings of a new CLIP only."""
 
 
-def check(config: TrainClipConfig, training: TrainConfig, out: str | Path) -> None:
+def check(config: TrainClipConfig, training: TrainingArguments, out: str | Path) -> None:
     """Raises InputError for settings of a new CLIP with --model, and for evaluation during training
     without data or training.
     """
@@ -114,7 +116,7 @@ def check(config: TrainClipConfig, training: TrainConfig, out: str | Path) -> No
         )
 
 
-def inputs(config: TrainClipConfig, training: TrainConfig) -> Inputs:
+def inputs(config: TrainClipConfig, training: TrainingArguments) -> Inputs:
     """Inputs whose hashes identify a run."""
     return {
         "captions": config.captions,

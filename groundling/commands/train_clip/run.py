@@ -35,7 +35,7 @@ from groundling.objectives import in_batch_negatives_note
 from groundling.objectives.clip_contrastive import ClipContrastiveLoss
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
-from groundling.settings.training import EvaluationSettings, TrainConfig
+from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.stats.retrieval import MEAN, retrieval
 from groundling.training.evaluation import Evaluator
 from groundling.training.held_out_loss import (
@@ -145,7 +145,7 @@ COUNTS = ("images", "captions")
 """Counts among the scores of `retrieval`."""
 
 
-def train_clip(config: TrainClipConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
     """Train the CLIP and write `model`, a stock HF CLIP folder; returns the result.
 
     Raises InputError if captions or images are missing or malformed.
@@ -210,7 +210,7 @@ def _make_retrieval_evaluator(
     return make_evaluator(examining, "held-out images", MEAN, measure)
 
 
-def _learning_rate_note(model: str, training: TrainConfig) -> list[str]:
+def _learning_rate_note(model: str, training: TrainingArguments) -> list[str]:
     """Note if the learning rate is too high for an existing CLIP."""
     if not model or training.lr < CLIP_TRAINING.lr:
         return []
@@ -221,7 +221,7 @@ def _learning_rate_note(model: str, training: TrainConfig) -> list[str]:
 
 
 def _model(
-    run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig, training: TrainConfig
+    run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig, training: TrainingArguments
 ) -> tuple[ClipDualEncoder, PixelMaker | None]:
     """The existing CLIP and its image preprocessing, or a new one, with a tokenizer trained on the
     captions.

@@ -126,13 +126,13 @@ class CaptionCollection:
 
 
 @dataclass(frozen=True)
-class CaptionSelection:
+class CaptionReadOptions:
     """Selects captions: by split in Karpathy's json, by column in tables."""
 
     splits: tuple[str, ...] = ()
     columns: CaptionColumns = DETECTED_COLUMNS
 
-    def for_files(self, files: Sequence[str | Path]) -> list[CaptionSelection]:
+    def for_files(self, files: Sequence[str | Path]) -> list[CaptionReadOptions]:
         """The selection for each of several files.
 
         A selection that fits no file is kept for all, so that reading one reports it.
@@ -143,7 +143,7 @@ class CaptionSelection:
         split = [file for file in files if self.splits and has_splits(file)]
         tables = [file for file in files if has_columns and is_table(file)]
         return [
-            CaptionSelection(
+            CaptionReadOptions(
                 self.splits if file in split or not split else (),
                 self.columns if file in tables or not tables else DETECTED_COLUMNS,
             )

@@ -24,9 +24,9 @@ from groundling.core.errors import (
     first_line,
     require_known,
 )
-from groundling.data.captions.captions import CaptionSelection, captions_of_images, is_captions
+from groundling.data.captions.captions import CaptionReadOptions, captions_of_images, is_captions
 from groundling.data.tables import DATA_FILES, describe_bad_utf8
-from groundling.data.text.words import Lexicon
+from groundling.data.text.words import TokenizationCache
 
 Item = TypeVar("Item")
 
@@ -36,7 +36,7 @@ LONG = 1 << 13
 """Length in characters from which a word, such as a text without spaces, is cut
 from its beginning alone.
 """
-EVERYTHING = CaptionSelection()
+EVERYTHING = CaptionReadOptions()
 """All captions of files without splits; columns are detected."""
 
 
@@ -51,7 +51,7 @@ class CorpusText(NamedTuple):
     """
 
 
-def corpus_lines(path: str | Path, selection: CaptionSelection = EVERYTHING) -> list[str]:
+def corpus_lines(path: str | Path, selection: CaptionReadOptions = EVERYTHING) -> list[str]:
     """Non-empty lines of a text file, or the selected captions of a file or folder (`selection`).
 
     Captions are `.json`, `.jsonl`, `.csv`, `.tsv`, `*token.txt`, and folders.
@@ -64,7 +64,7 @@ def corpus_lines(path: str | Path, selection: CaptionSelection = EVERYTHING) -> 
 
 
 def iterate_texts(
-    path: str | Path, selection: CaptionSelection = EVERYTHING
+    path: str | Path, selection: CaptionReadOptions = EVERYTHING
 ) -> Iterator[CorpusText]:
     """The same with the captions' images, as an iterator; plain text is held in memory only in part."""
     path = Path(path)
@@ -82,7 +82,7 @@ def iterate_texts(
     yield from map(CorpusText, plain_lines(path))
 
 
-def blocks(texts: Iterable[str], lexicon: Lexicon, tokens: int) -> Iterator[str]:
+def blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -> Iterator[str]:
     """Texts joined in order and cut between words into strings of at most `tokens` tokens each.
 
     Only space is lost.
@@ -111,7 +111,7 @@ def blocks(texts: Iterable[str], lexicon: Lexicon, tokens: int) -> Iterator[str]
         yield " ".join(block)
 
 
-def full_blocks(texts: Iterable[str], lexicon: Lexicon, tokens: int) -> Iterator[str]:
+def full_blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -> Iterator[str]:
     """Texts joined in order and cut into strings of exactly `tokens` tokens,
     inside a word if necessary.
 
@@ -141,7 +141,7 @@ def full_blocks(texts: Iterable[str], lexicon: Lexicon, tokens: int) -> Iterator
         yield " ".join(block)
 
 
-def _counted_words(texts: Iterable[str], lexicon: Lexicon) -> Iterator[tuple[str, int]]:
+def _counted_words(texts: Iterable[str], lexicon: TokenizationCache) -> Iterator[tuple[str, int]]:
     """Every word of some texts with its number of tokens after another word."""
     for some in batched(texts, CHUNK):
         words = [word for text in some for word in text.split()]
@@ -151,7 +151,7 @@ def _counted_words(texts: Iterable[str], lexicon: Lexicon) -> Iterator[tuple[str
         yield from zip(words, counts.tolist(), strict=True)
 
 
-def _cut(word: str, lexicon: Lexicon, room: int, before: str) -> tuple[str, str]:
+def _cut(word: str, lexicon: TokenizationCache, room: int, before: str) -> tuple[str, str]:
     """The longest beginning of a word with at most `room` tokens after the text `before`, which
     may be empty; and the rest.
     """
@@ -167,7 +167,7 @@ def _cut(word: str, lexicon: Lexicon, room: int, before: str) -> tuple[str, str]
     return word[: max(0, end)], word[max(0, end) :]
 
 
-def _count(word: str, lexicon: Lexicon, limit: int) -> int:
+def _count(word: str, lexicon: TokenizationCache, limit: int) -> int:
     """The number of tokens of a word.
 
     For a long word with more than `limit` tokens, some number above `limit`.
@@ -180,7 +180,7 @@ def _count(word: str, lexicon: Lexicon, limit: int) -> int:
     return lexicon.count(word)
 
 
-def _halves(word: str, lexicon: Lexicon, tokens: int) -> list[str]:
+def _halves(word: str, lexicon: TokenizationCache, tokens: int) -> list[str]:
     """A word longer than a block, halved until every part fits (a single letter is always a part)."""
     if len(word) < 2 or lexicon.count(word) <= tokens:
         return [word]
@@ -189,7 +189,7 @@ def _halves(word: str, lexicon: Lexicon, tokens: int) -> list[str]:
 
 
 def split_long_texts(
-    texts: Iterable[str], lexicon: Lexicon, tokens: int
+    texts: Iterable[str], lexicon: TokenizationCache, tokens: int
 ) -> Iterator[tuple[int, str]]:
     """Each text by itself; a long one becomes several parts of at most `tokens`
     tokens, so nothing is lost.
@@ -230,8 +230,8 @@ def max_text_tokens(engine: Tokenizer, max_length: int) -> int:
 
 
 def caption_filters(
-    paths: Sequence[str | Path], selection: CaptionSelection
-) -> list[CaptionSelection]:
+    paths: Sequence[str | Path], selection: CaptionReadOptions
+) -> list[CaptionReadOptions]:
     """The selection for each file; raises InputError if there are no files."""
     if not paths:
         raise InputError("no text to adapt on; pass --text FILE [FILE ...]")

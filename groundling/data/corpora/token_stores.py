@@ -33,7 +33,7 @@ from tokenizers import Tokenizer
 
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import CaptionSelection
+from groundling.data.captions.captions import CaptionReadOptions
 from groundling.data.corpora.files import (
     CHUNK,
     EVERYTHING,
@@ -67,7 +67,7 @@ from groundling.data.shards import (
     read_index,
     shard_file,
 )
-from groundling.data.text.words import Lexicon
+from groundling.data.text.words import TokenizationCache
 from groundling.runs.folder import PREPARED, json_text, read_object
 from groundling.runs.hashing import CACHE, cache_folder, data_hash, hashes_of, remember_hashes
 from groundling.runs.jobs import cores, run_parallel
@@ -115,7 +115,7 @@ class TokenizationSpec:
         return {**asdict(short), "tokenizers": tokenizers.__version__, "format": FORMAT}
 
 
-class TextShard(NamedTuple):
+class RawTextShard(NamedTuple):
     """The texts of one shard; can be sent to another process."""
 
     first: int
@@ -134,7 +134,7 @@ def stores_folder(run: Path) -> Path:
 
 
 def prepare_store(
-    path: str | Path, selection: CaptionSelection, spec: TokenizationSpec, place: Path
+    path: str | Path, selection: CaptionReadOptions, spec: TokenizationSpec, place: Path
 ) -> ShardStore:
     """The store of a file's texts below the folder `place`; it is made, or completed, if necessary.
 
@@ -277,7 +277,7 @@ def _fault(path: Path, key: Facts, recorded: Facts) -> str:
 
 def _make(
     path: Path,
-    selection: CaptionSelection,
+    selection: CaptionReadOptions,
     spec: TokenizationSpec,
     folder: Path,
     key: Facts,
@@ -290,7 +290,7 @@ def _make(
     progress = Progress(f"tokenising {path.name}", max(1, size // shard_size), "shard")
     shards = 0
 
-    def calls() -> Iterator[tuple[Path, Facts, int, TextShard, TokenizationSpec]]:
+    def calls() -> Iterator[tuple[Path, Facts, int, RawTextShard, TokenizationSpec]]:
         nonlocal shards
         for shard in _grouped(_units(path, selection, spec), shard_size):
             if shards % process.world == process.rank and not writer.is_complete(shards):
@@ -332,7 +332,9 @@ def _summary(indices: Sequence[ShardIndex]) -> Facts:
     return {"texts": sum(sum(index.lengths["characters"]) for index in indices)}
 
 
-def _units(path: Path, selection: CaptionSelection, spec: TokenizationSpec) -> Iterator[CorpusText]:
+def _units(
+    path: Path, selection: CaptionReadOptions, spec: TokenizationSpec
+) -> Iterator[CorpusText]:
     """Units that can be tokenised independently: lines, or blocks, each of which begins
     where the previous one ends.
     """
@@ -344,7 +346,7 @@ def _units(path: Path, selection: CaptionSelection, spec: TokenizationSpec) -> I
         yield from map(CorpusText, full_blocks(texts, _lexicon(*spec.engines()), spec.max_tokens))
 
 
-def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[TextShard]:
+def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[RawTextShard]:
     """Groups of texts with about `size` characters in total."""
     lines_here: list[CorpusText] = []
     first = 0
@@ -361,29 +363,29 @@ def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[TextShard]:
         yield _text_shard(first, lines_here)
 
 
-def _text_shard(first: int, lines: Sequence[CorpusText]) -> TextShard:
+def _text_shard(first: int, lines: Sequence[CorpusText]) -> RawTextShard:
     images = [line.image for line in lines]
-    return TextShard(first, [line.text for line in lines], images)
+    return RawTextShard(first, [line.text for line in lines], images)
 
 
 # -- tokenising --------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(1)
-def _lexicon(*engines: str) -> Lexicon:
+def _lexicon(*engines: str) -> TokenizationCache:
     """Shared between texts: words found for one shard are reused for the next."""
-    return Lexicon(*map(Tokenizer.from_str, engines))
+    return TokenizationCache(*map(Tokenizer.from_str, engines))
 
 
 def write_shard(
-    folder: Path, key: Facts, number: int, shard: TextShard, spec: TokenizationSpec
+    folder: Path, key: Facts, number: int, shard: RawTextShard, spec: TokenizationSpec
 ) -> None:
     """Tokenise some texts and write them as one shard."""
     arrays = tokenise(shard, spec)
     ShardWriter(folder, key).write(number, [Record(f"{number:05}", arrays)])
 
 
-def tokenise(shard: TextShard, spec: TokenizationSpec) -> dict[str, np.ndarray]:
+def tokenise(shard: RawTextShard, spec: TokenizationSpec) -> dict[str, np.ndarray]:
     """The arrays of a shard."""
     lexicon = _lexicon(*spec.engines())
     own: Iterable[tuple[int, str]] = enumerate(shard.texts)
@@ -404,7 +406,7 @@ def tokenise(shard: TextShard, spec: TokenizationSpec) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _tokenised(texts: Sequence[str], lexicon: Lexicon) -> dict[str, np.ndarray]:
+def _tokenised(texts: Sequence[str], lexicon: TokenizationCache) -> dict[str, np.ndarray]:
     """The arrays of some texts, with every text's lengths in place of `ends`."""
     raw = [text.encode() for text in texts]
     tokenized = lexicon.read(texts)
@@ -569,7 +571,7 @@ def corpus_samples(
     place: Path,
     clip: ClipRowEncoder | None = None,
     limit: int = 0,
-    selection: CaptionSelection = EVERYTHING,
+    selection: CaptionReadOptions = EVERYTHING,
 ) -> CorpusDataset:
     """Samples of text files, which are tokenised first if no earlier run has done so.
 

@@ -183,7 +183,7 @@ LITERALS = r"(?:[^\s\\.^$*+?{}\[\]()]|\\[^\w\s])*"
 """Alternatives that match only themselves, such as a tokenizer's special tokens."""
 
 
-class TokenizedColumn(NamedTuple):
+class TokenizerOutput(NamedTuple):
     """The tokens of several texts, concatenated."""
 
     ids: np.ndarray
@@ -201,11 +201,11 @@ class TokenizedTexts(NamedTuple):
     """(W,) uint32: the number of each raw word, see `words.word_type_ids`."""
     word_counts: np.ndarray
     """(texts,) int64: number of raw words of each text."""
-    tokens: tuple[TokenizedColumn, ...]
+    tokens: tuple[TokenizerOutput, ...]
     """The tokens, one entry per tokenizer."""
 
 
-class Lexicon:
+class TokenizationCache:
     """Caches the tokens and raw words of every word, for one tokenizer or several."""
 
     def __init__(self, *engines: Tokenizer) -> None:
@@ -252,7 +252,7 @@ class Lexicon:
         for table in self._tokens:
             (ids, word), counts = table.gather(rows)
             word = np.where(word < 0, -1, word + np.repeat(before, counts)).astype(np.int32)
-            tokens.append(TokenizedColumn(ids, word, _sums(counts, of_text)))
+            tokens.append(TokenizerOutput(ids, word, _sums(counts, of_text)))
         return TokenizedTexts(words, _sums(word_counts, of_text), tuple(tokens))
 
     def _entries(self, texts: Sequence[str]) -> tuple[list[str], np.ndarray]:

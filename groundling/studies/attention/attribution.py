@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from groundling.core.batch import Batch, Example, Perturbation, Sample, TextRow, require
+from groundling.core.batch import AdversarialPerturbation, Batch, Example, Sample, TextRow, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType, RegionSelection
 from groundling.core.rng import generator
@@ -432,7 +432,7 @@ def _attribute_batch(
 
     def answer(point: Sequence[Tensor]) -> Tensor:
         return outcome.attribution_target(
-            model(replace(blank, perturbation=Perturbation(*point))), batch
+            model(replace(blank, perturbation=AdversarialPerturbation(*point))), batch
         )
 
     with torch.no_grad():

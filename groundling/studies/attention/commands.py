@@ -437,7 +437,7 @@ SYNTAX = Command(
 
 
 @dataclass(frozen=True)
-class ParserCaptionsConfig(Settings):
+class ParserInputConfig(Settings):
     """Split whose captions are written for a parser."""
 
     data: Annotated[str, InputKind.FOLDER, required] = ""
@@ -452,7 +452,7 @@ CAPTIONS = Command(
     "data captions",
     "write the captions that `syntax` reads, one per line, for a parser of your own",
     "groundling.studies.attention.syntax:write_captions",
-    {"_own": ParserCaptionsConfig()},
+    {"_own": ParserInputConfig()},
     title=TITLE,
     example="groundling data captions flickr30k --split val --out captions.txt",
     common_flags="data split include-unrelated-captions",

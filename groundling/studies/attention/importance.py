@@ -81,7 +81,7 @@ def covers_regions(attention_map: AttentionMap) -> bool:
     )
 
 
-class LayerNumbers:
+class LayerIndexMap:
     """Numbers of the layers that a consumer has received, in their order."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class ModalityImportance:
     def __init__(self, query: AttentionQuery = "cls") -> None:
         """`query`: whose attention is measured."""
         self.query = query
-        self.layers = LayerNumbers()
+        self.layers = LayerIndexMap()
         self.heads: list[ExactSums] = []
         """For each layer, the sums (heads, 3) over samples."""
         self.rows = SampleArrays()
@@ -205,7 +205,7 @@ class ClsAttention:
     """
 
     def __init__(self) -> None:
-        self.layers = LayerNumbers()
+        self.layers = LayerIndexMap()
         self.by_sample = RaggedSampleArrays()
 
     def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:

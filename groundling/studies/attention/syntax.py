@@ -41,7 +41,7 @@ from groundling.runs.run import Run
 from groundling.studies.attention.commands import (
     GOLD_PARSES,
     AnalysedModelSettings,
-    ParserCaptionsConfig,
+    ParserInputConfig,
     SyntaxConfig,
     parses_of,
 )
@@ -201,7 +201,7 @@ def _arcs_at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, ArcEnd, i
     return arcs
 
 
-class ArcQuestions(NamedTuple):
+class ArcGroundingData(NamedTuple):
     """The arcs of a split's captions that heads are scored on."""
 
     examples: list[Example]
@@ -222,7 +222,7 @@ class ArcQuestions(NamedTuple):
 
 def make_arc_questions(
     parsed: Sequence[ParsedCaption], include_other_phrases: bool = False
-) -> ArcQuestions:
+) -> ArcGroundingData:
     """The arcs of all captions, see `arcs_of`."""
     skip_counts: Counter[str] = Counter()
     of_captions: list[tuple[ParsedCaption, list[Arc]]] = []
@@ -240,7 +240,7 @@ def make_arc_questions(
         examples.append(Example(caption.id, caption.text, images=(caption.image,)))
         phrases.append([_arc_phrase(one, arc) for arc in arcs])
         relations.append([number[arc.relation, arc.phrase_end] for arc in arcs])
-    return ArcQuestions(examples, phrases, relations, names, skip_counts)
+    return ArcGroundingData(examples, phrases, relations, names, skip_counts)
 
 
 def _arc_phrase(parsed: ParsedCaption, arc: Arc) -> PhraseSpan:
@@ -264,7 +264,7 @@ class ArcGrounding(HeadGrounding):
         half: Sequence[int],
         relations: Sequence[Sequence[int]],
     ) -> None:
-        """`phrases` and their `relations` as in `ArcQuestions`; `half` of each sample."""
+        """`phrases` and their `relations` as in `ArcGroundingData`; `half` of each sample."""
         super().__init__(phrases, mark, half, "mean")
         self.relations = relations
         self.count = 1 + max(number for own in relations for number in own)
@@ -386,7 +386,7 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
 # -- captions and parses -----------------------------------------------------------------------------------------------
 
 
-def write_captions(config: ParserCaptionsConfig, work: CommandContext) -> str:
+def write_captions(config: ParserInputConfig, work: CommandContext) -> str:
     """Write the captions to the file `work.out`, one per line; returns a line with their number.
 
     Raises InputError if the data is missing or malformed, or the file cannot be written.
@@ -443,7 +443,7 @@ def _check_parsed(matched: MatchedParses, parses: str, count: int, other_images:
 
 def syntax_passes(
     attending: AnalysedModelSettings,
-    questions: ArcQuestions,
+    questions: ArcGroundingData,
     other_images: bool,
     device: torch.device,
 ) -> list[AttentionPass]:
@@ -472,7 +472,7 @@ def _too_rare(min_arcs: int, rare: Mapping[str, int], matched: MatchedParses) ->
 
 
 def _relations(
-    questions: ArcQuestions,
+    questions: ArcGroundingData,
     groundings: Sequence[ArcGrounding],
     active: float,
     seed: int,
@@ -522,7 +522,7 @@ def _without(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _counts(
-    captions: int, matched: MatchedParses, questions: ArcQuestions, grounding: ArcGrounding
+    captions: int, matched: MatchedParses, questions: ArcGroundingData, grounding: ArcGrounding
 ) -> dict[str, int]:
     facts = grounding.result().baselines
     states = Counter(facts.status.tolist())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from groundling.command_line import Command
+from groundling.command_line.registered_names import check_name
 from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
 from groundling.runs.folder import open_run
@@ -18,9 +19,13 @@ from groundling.studies.bench.real_settings import RealSettings, check_real
 
 QUESTIONS = ("truth", "category", "order", "odd")
 """Questions that can be fine-tuned on."""
-WORLDS_ONLY = ("worlds", "probe_seeds", "probes", "scale", "merge")
+WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "scale", "merge")
 """Settings that a bench on a real encoder does not have."""
-PROTOCOL_VERSION = 1
+FAMILIES = ("objects", "pictograms")
+"""Families of rendered worlds; no setting was tuned on the second."""
+TUNING_SEED = 100
+"""Seed of the world of the first family in which weights are chosen."""
+PROTOCOL_VERSION = 2
 """Increases with every change after which results of two benches are not comparable."""
 
 
@@ -32,7 +37,10 @@ class BenchConfig(Settings):
     """Methods: names of the package's, or MODULE:NAME of your own `BenchMethod` or objective; empty: \
 all of the package."""
     worlds: Annotated[tuple[int, ...], at_least(0)] = (0, 1, 2, 3, 4)
-    """Seeds of the rendered worlds; a verdict needs at least three."""
+    """Seeds of the rendered worlds of each family; a verdict needs at least three."""
+    families: tuple[str, ...] = FAMILIES
+    """Families of rendered worlds, as in `data make-world --family`; each has its own verdict. \
+Weights are chosen in a world of objects."""
     adapt_seeds: Annotated[int, at_least(1)] = 2
     """Adaptation seeds per world and arm."""
     probe_seeds: Annotated[int, at_least(1)] = 3
@@ -58,8 +66,15 @@ def check(config: BenchConfig, out: str | Path) -> None:
     for name in config.probes:
         if name not in QUESTIONS:
             raise InputError(f"--probes {name}: expected some of {', '.join(QUESTIONS)}")
-    if not config.worlds:
-        raise InputError("--worlds: expected at least one seed")
+    if not (config.worlds and config.families):
+        flag = "--families" if config.worlds else "--worlds"
+        raise InputError(f"{flag}: expected at least one")
+    for name in config.families:
+        check_name("families", "WorldFamily", name)
+    if FAMILIES[0] in config.families and TUNING_SEED in config.worlds:
+        raise InputError(
+            f"--worlds {TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"
+        )
     if config.merge:
         if config.plan or config.method:
             flag = "--plan" if config.plan else "--method"
@@ -77,7 +92,7 @@ def check(config: BenchConfig, out: str | Path) -> None:
 
 
 @dataclass(frozen=True)
-class SharedFolder(CommandOutput):
+class BenchOutput(CommandOutput):
     """A folder that several processes and machines fill together; more methods and worlds may be added."""
 
     def run(
@@ -110,12 +125,12 @@ BENCH = Command(
     {"_own": BenchConfig()},
     title="Bench: which method gives a text encoder visual knowledge?",
     example="groundling bench --method contrastive --worlds 0 1 2 --out runs/bench",
-    common_flags="method worlds plan merge processes",
+    common_flags="method worlds families plan merge processes",
     validate=check,
     prints_output=True,
     out_help="Bench folder; running the same command again resumes, other methods and worlds are added, and several "
     "processes or machines may work on one folder.",
-    output=SharedFolder(),
+    output=BenchOutput(),
 )
 
 

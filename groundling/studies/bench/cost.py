@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 
 
 class Cost:
@@ -24,7 +24,7 @@ class Cost:
         self.core_seconds = 0.0
         _reset_peak()
 
-    def add(self, result: Mapping[str, Any], training: TrainConfig) -> None:
+    def add(self, result: Mapping[str, Any], training: TrainingArguments) -> None:
         """Add a stage's result."""
         self.seconds += result["seconds"]
         self.steps.append(result["steps"])

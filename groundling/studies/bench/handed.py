@@ -31,22 +31,27 @@ from groundling.studies.bench.protocol import (
     REDRAWN_TEACHING,
     TEACHER,
     TEACHING,
+    BenchWorld,
     Protocol,
     WorldFolder,
 )
+from groundling.studies.bench.readings import write_grammar_pairs
 
 WORLD_MARK = "data.json"
 """File of a world's folder that is written when its texts and images are complete."""
 
 
-def make_data(protocol: Protocol, folder: WorldFolder, seed: int) -> dict[str, Any]:
+def make_data(protocol: Protocol, folder: WorldFolder, world: BenchWorld) -> dict[str, Any]:
     """Render a world, hand over its texts and images, and make the controls' captions and images."""
     mark = folder.root / WORLD_MARK
     if mark.exists():
         return read_object(mark)
     render = COMMANDS["data make-world"]
+    seed = world.seed
     if not folder.handed.exists():
-        settings = replace_settings(render.settings["_own"], seed=seed, **protocol.world())
+        settings = replace_settings(
+            render.settings["_own"], family=world.family, seed=seed, **protocol.world()
+        )
         render(settings, folder.private)
         folder.handed.mkdir(parents=True)
     private_images = folder.private / "images"
@@ -59,6 +64,7 @@ def make_data(protocol: Protocol, folder: WorldFolder, seed: int) -> dict[str, A
     shuffled = json_text(shuffle_images(content, seed))
     write_whole(folder.place("shuffled captions"), shuffled + "\n")
     _write_noise(content, folder.place("noise images"), seed)
+    write_grammar_pairs(folder.private)
     result = {"world": _world_hash(folder)}
     write_json(mark, result)
     return result
@@ -136,10 +142,14 @@ def make_encoder(protocol: Protocol, folder: WorldFolder, seed: int) -> dict[str
 
 
 def record_handed(folder: WorldFolder) -> dict[str, Any]:
-    """Hashes of everything handed over, written to the world's folder."""
+    """Hashes of everything handed over, written to the world's folder.
+
+    The tuning world has no teachers for controls.
+    """
     if folder.record.exists():
         return read_object(folder.record)
-    hashes = {name: data_hash(folder.place(name)) for name in HANDED}
+    places = {name: folder.place(name) for name in HANDED}
+    hashes = {name: data_hash(place) for name, place in places.items() if place.exists()}
     result = {"world": read_object(folder.root / WORLD_MARK)["world"], "handed": hashes}
     write_json(folder.record, result)
     return result
@@ -148,8 +158,8 @@ def record_handed(folder: WorldFolder) -> dict[str, Any]:
 def check_handed(folder: WorldFolder, while_running: str) -> dict[str, str]:
     """The recorded hashes; raises InputError if a handed-over file has changed since."""
     hashes: dict[str, str] = read_object(folder.record)["handed"]
-    for name in HANDED:
-        if data_hash(folder.place(name)) != hashes[name]:
+    for name, expected in hashes.items():
+        if data_hash(folder.place(name)) != expected:
             raise InputError(
                 f"{folder.place(name)}: changed since it was handed over, {while_running}; results with it would not "
                 f"be comparable; delete {folder.root} and all runs on it, or use another --out"

@@ -13,11 +13,14 @@ from scipy import stats
 
 from groundling.stats.verdict import ALPHA, holm
 from groundling.studies.bench.arms import METHOD, RANDOM, SHUFFLED, TEXT_CONTROL
-from groundling.studies.bench.readings import MASKED_LM, VISUAL
+from groundling.studies.bench.protocol import TUNING_WORLD
+from groundling.studies.bench.readings import MASKED_LM, PAIRS, VISUAL
 
+TUNED = TUNING_WORLD.family
+"""The family in which weights are chosen."""
 MIN_WORLDS = 3
 """Minimum number of worlds for a verdict."""
-PRICES = (MASKED_LM, "category", "order", "linear/category")
+PRICES = (MASKED_LM, PAIRS, "category", "order", "linear/category")
 """Readings that text alone teaches: what a method may cost."""
 LOWER_IS_BETTER = (MASKED_LM,)
 
@@ -48,6 +51,8 @@ class MethodVerdict:
     """What the bench finds of a method."""
 
     method: str
+    family: str
+    """Family of worlds."""
     data: str
     visual: Difference
     """Against the text control."""
@@ -137,10 +142,26 @@ def difference(
     return Difference(worlds, by_world, mean, error, (mean - margin, mean + margin), p)
 
 
+def families_of(entries: Sequence[Entry]) -> list[str]:
+    """The families of worlds that have been run, the one in which weights are chosen first."""
+    return sorted({one["family"] for one in entries}, key=lambda name: (name != TUNED, name))
+
+
 def judge_methods(
     entries: Sequence[Entry], methods: Mapping[str, Mapping[str, Any]]
 ) -> list[MethodVerdict]:
-    """The verdict of every method that has been run, p corrected over them."""
+    """The verdict of every method in every family of worlds."""
+    verdicts = []
+    for family in families_of(entries):
+        own = [one for one in entries if one["family"] == family]
+        verdicts += _judge_family(family, own, methods)
+    return verdicts
+
+
+def _judge_family(
+    family: str, entries: Sequence[Entry], methods: Mapping[str, Mapping[str, Any]]
+) -> list[MethodVerdict]:
+    """The verdict of every method that has been run in a family, p corrected over them."""
     noise = noise_of(entries, VISUAL)
     verdicts = []
     for name, about in methods.items():
@@ -151,6 +172,7 @@ def judge_methods(
         shuffled = entries_of(entries, name, SHUFFLED)
         verdict = MethodVerdict(
             name,
+            family,
             about["data"],
             difference(own, text, VISUAL, noise),
             difference(own, shuffled, VISUAL, noise) if about["data"] != "text" else None,
@@ -190,6 +212,11 @@ def control_word(data: str) -> str:
 
 
 def _sentence(one: MethodVerdict, methods: int) -> str:
+    place = "" if one.family == TUNED else f"In {one.family}, where no setting was tuned: "
+    return place + _finding(one, methods)
+
+
+def _finding(one: MethodVerdict, methods: int) -> str:
     control = control_word(one.data)
     beyond_text = f"text control ({words_of(one.visual)})"
     beyond_images = "" if one.shuffled is None else f"{control} ({words_of(one.shuffled)})"

@@ -33,7 +33,8 @@ VOKENIZATION = BenchMethod(
     paper="Vokenization (Tan and Bansal 2020)",
     data=IMAGES,
     stages=(
-        Stage("token_image_matching", (CAPTIONS,)),
+        # The paper's matcher reads the last four layers; the bench's encoder has two.
+        Stage("token_image_matching", (CAPTIONS,), settings={"vokenizer_layers": 2}),
         Stage(
             "mlm+voken_classification",
             (CORPUS,),

@@ -10,8 +10,8 @@ from typing import Any
 
 from groundling.commands.train_clip import TrainClipConfig
 from groundling.runs.folder import json_text
-from groundling.settings.training import TrainConfig
-from groundling.studies.bench.commands import PROTOCOL_VERSION
+from groundling.settings.training import TrainingArguments
+from groundling.studies.bench.commands import FAMILIES, PROTOCOL_VERSION, TUNING_SEED
 
 # The sizes and steps of the quickstart, which were chosen on the dev nouns of world 100.
 TEACHER = TrainClipConfig(
@@ -25,7 +25,7 @@ TEACHER = TrainClipConfig(
     flip=False,
     max_shift=0.03,
 )
-TEACHING = TrainConfig(
+TEACHING = TrainingArguments(
     steps=900,
     batch=128,
     lr=1e-3,
@@ -36,7 +36,7 @@ TEACHING = TrainConfig(
     cpu=True,
 )
 REDRAWN_TEACHING = replace(TEACHING, steps=250)
-PRETRAINING = TrainConfig(
+PRETRAINING = TrainingArguments(
     steps=1500,
     batch=64,
     lr=2e-3,
@@ -47,12 +47,12 @@ PRETRAINING = TrainConfig(
     cpu=True,
 )
 PRETRAINING_MASK_RATE = 0.25
-ADAPTING = TrainConfig(
-    steps=500, batch=64, lr=2e-3, warmup_ratio=0.05, log_every=50, save_every=500, cpu=True
+ADAPTING = TrainingArguments(
+    steps=300, batch=64, lr=2e-3, warmup_ratio=0.05, log_every=50, save_every=300, cpu=True
 )
 MAX_LENGTH = 32
 """Maximum tokens of a text for the student."""
-PROBING = TrainConfig(
+PROBING = TrainingArguments(
     steps=250, lr=5e-4, warmup_ratio=0.1, weight_decay=0.0, log_every=50, cpu=True
 )
 PROBE_STEPS = {"truth": 250, "category": 250, "order": 250, "odd": 1000}
@@ -64,9 +64,26 @@ LINE_MASK_RATE = 0.15
 
 NOUNS = {"nouns": 162, "dev_nouns": 18, "test_nouns": 36}
 WORLD = {"scenes": 16000, "sentences": 24000, "dev_scenes": 500, "dev_sentences": 1000}
-SMALL_NOUNS = {"nouns": 24, "dev_nouns": 6, "test_nouns": 8}
+SMALL_NOUNS = {"nouns": 36, "dev_nouns": 9, "test_nouns": 9}
 SMALLEST = {"scenes": 130, "sentences": 150, "dev_scenes": 10, "dev_sentences": 40}
 """A batch of the teacher's training is 128 images."""
+
+
+@dataclass(frozen=True, order=True)
+class BenchWorld:
+    """A rendered world of the bench."""
+
+    family: str
+    """Family of worlds, as in `data make-world --family`."""
+    seed: int
+    """Seed of everything in it."""
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.seed}"
+
+
+TUNING_WORLD = BenchWorld(FAMILIES[0], TUNING_SEED)
+"""The world in which weights are chosen; its results are not reported."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +100,12 @@ class Protocol:
         sizes = {name: max(SMALLEST[name], round(n * self.scale)) for name, n in WORLD.items()}
         return {**nouns, **sizes}
 
-    def scaled(self, training: TrainConfig, seed: int) -> TrainConfig:
+    def scaled(self, training: TrainingArguments, seed: int) -> TrainingArguments:
         """Training settings with scaled steps and a seed."""
         steps = max(2, round(training.steps * self.scale))
         return replace(training, steps=steps, seed=seed)
 
-    def probe_training(self, question: str) -> TrainConfig:
+    def probe_training(self, question: str) -> TrainingArguments:
         """Settings of fine-tuning on a question."""
         return self.scaled(replace(PROBING, steps=PROBE_STEPS[question]), 0)
 
@@ -166,9 +183,9 @@ class BenchFolder:
 
     root: Path
 
-    def world(self, seed: int) -> WorldFolder:
+    def world(self, world: BenchWorld) -> WorldFolder:
         """The shared files of a world."""
-        return WorldFolder(self.root / "shared" / f"world-{seed}")
+        return WorldFolder(self.root / "shared" / slug(str(world)))
 
     def job(self, name: str) -> Path:
         """The result file of a job."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -18,11 +20,11 @@ from groundling.core.rng import generator
 from groundling.data.tables import lines_of
 from groundling.models.clip import load_frozen_clip
 from groundling.models.text_encoder import load_text_encoder
+from groundling.runs.folder import write_whole
 from groundling.settings.fields import replace_settings
 from groundling.stats.linear_probes import (
     TEXTUAL,
     AttributeRows,
-    LinearProbe,
     attributes_of,
     noun_states,
     read_nouns,
@@ -33,6 +35,8 @@ from groundling.tasks import Task
 
 VISUAL = "visual"
 """The mean of the linear readings of the visual attributes."""
+CHOICE = "choice"
+"""Accuracy over dev nouns and cross-validated train nouns, by which weights are chosen."""
 READOUT = "readout odd"
 """Odd-one-out questions, answered from the linear probes of the visual attributes."""
 MASKED_LM = "masked LM"
@@ -41,6 +45,11 @@ FOLDS = 5
 """Folds of the train nouns' cross-validation."""
 LINES = 64
 """Lines per forward pass."""
+
+PAIRS = "minimal pairs"
+"""Share of held-out sentences that the masked LM prefers to themselves with two words swapped."""
+PAIRS_FILE = "pairs.tsv"
+"""File of a world's minimal pairs."""
 
 Reading = dict[str, Any]
 """Accuracies `train`, `dev` and `test`, and the majority class's `chance`; losses have `test` alone."""
@@ -54,16 +63,17 @@ def linear_readings(states: np.ndarray, rows: AttributeRows, world: Path) -> dic
     readings: dict[str, Reading] = {}
     visual = []
     for probe in attributes_of(rows):
-        readings[probe.name] = {
-            "train": cross_validated(probe, states, rows),
-            **probe.score(states, rows),
-        }
+        train = probe.cross_validate(states, rows, FOLDS)
+        readings[probe.name] = {"train": train, **probe.score(states, rows)}
         if probe.column != TEXTUAL:
             visual.append(probe)
     readings[VISUAL] = {
         part: mean(readings[probe.name][part] for probe in visual)
         for part in ("train", "dev", "test", "chance")
     }
+    counts = {part: sum(row["split"] == part for row in rows) for part in ("train", "dev")}
+    right = sum(readings[VISUAL][part] * count for part, count in counts.items())
+    readings[VISUAL][CHOICE] = right / sum(counts.values())
     odd = resolve_builtin("tasks", Task, "world/odd")
     shares = [probe.shares(states, rows) for probe in visual]
     names = [row["noun"] for row in rows]
@@ -75,30 +85,45 @@ def linear_readings(states: np.ndarray, rows: AttributeRows, world: Path) -> dic
     return readings
 
 
-def cross_validated(probe: LinearProbe, states: np.ndarray, rows: AttributeRows) -> float:
-    """Accuracy on train nouns that the probe is not fitted on, from `FOLDS` folds; ridge penalty from dev nouns."""
-    train = [number for number, row in enumerate(rows) if row["split"] == "train"]
-    dev = [number for number, row in enumerate(rows) if row["split"] == "dev"]
-    right = 0.0
-    for fold in range(FOLDS):
-        held = train[fold::FOLDS]
-        kept = [number for number in train if number not in held]
-        chosen = [*kept, *dev, *held]
-        splits = ["train"] * len(kept) + ["dev"] * len(dev) + ["test"] * len(held)
-        parts = [
-            {**rows[number], "split": split} for number, split in zip(chosen, splits, strict=True)
-        ]
-        right += probe.score(states[chosen], parts)["test"] * len(held)
-    return right / len(train)
+def read_encoder(model: Path, world: Path, out: Path) -> dict[str, Reading]:
+    """Linear readings of an encoder's states; its held-out masked-LM loss and minimal pairs, None without a head.
 
-
-def read_encoder(model: Path, world: Path) -> dict[str, Reading]:
-    """Linear readings of an encoder's states, and its held-out masked-LM loss, which is None without a head."""
+    `out`: folder of the run that scores the pairs.
+    """
     rows = read_nouns(world)
     encoder = load_text_encoder(str(model))
     readings = linear_readings(noun_states(encoder, rows, MAX_LENGTH), rows, world)
-    readings[MASKED_LM] = {"test": masked_lm_loss(model, world / "corpus" / "dev.txt")}
+    loss = masked_lm_loss(model, world / "corpus" / "dev.txt")
+    readings[MASKED_LM] = {"test": loss}
+    right = None if loss is None else minimal_pair_accuracy(model, world / PAIRS_FILE, out)
+    readings[PAIRS] = {"test": right, "chance": 0.5}
     return readings
+
+
+def write_grammar_pairs(world: Path) -> None:
+    """Write a world's minimal pairs: the test sentences of the question "order", each with two words swapped."""
+    order = resolve_builtin("tasks", Task, "world/order")
+    found: dict[tuple[str, ...], list[tuple[bool, str]]] = {}
+    for example in order.read(world, "test"):
+        words = tuple(sorted(example.text.split()))
+        found.setdefault(words, []).append((not example.label, example.text))
+    lines = ["good\tbad"]
+    for texts in found.values():
+        # More than two sentences of the same words would not say which belong together.
+        if [is_bad for is_bad, _ in sorted(texts)] == [False, True]:
+            lines.append("\t".join(text for _, text in sorted(texts)))
+    write_whole(world / PAIRS_FILE, "\n".join(lines) + "\n")
+
+
+def minimal_pair_accuracy(model: Path, pairs: Path, out: Path) -> float:
+    """Share of a file's pairs of which the masked LM prefers the good sentence, by pseudo-log-likelihood."""
+    command = COMMANDS["pairs"]
+    settings = replace_settings(
+        command.settings["_own"], model=str(model), data=str(pairs), max_length=MAX_LENGTH, cpu=True
+    )
+    with redirect_stdout(io.StringIO()):
+        result = command(settings, out)
+    return float(result["scores"]["overall"]["all items"]["accuracy"])
 
 
 def read_text_tower(teacher: Path, world: Path) -> dict[str, Reading]:

@@ -23,6 +23,7 @@ from groundling.runs.report import (
     new_figure,
     write_report,
 )
+from groundling.stats.linear_probes import TEXTUAL
 from groundling.studies.bench.arms import (
     METHOD,
     RANDOM,
@@ -36,35 +37,36 @@ from groundling.studies.bench.judge import (
     MethodVerdict,
     control_word,
     entries_of,
+    families_of,
     noise_of,
     value_of,
     words_of,
 )
 from groundling.studies.bench.method import CLASSES
-from groundling.studies.bench.readings import MASKED_LM, READOUT, VISUAL
+from groundling.studies.bench.readings import MASKED_LM, PAIRS, READOUT, VISUAL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 READINGS = {
-    VISUAL: "visual",
-    "linear/colour": "colour",
-    "linear/shape": "shape",
-    "linear/size": "size",
-    "linear/texture": "texture",
     READOUT: "odd one out, read out",
     "truth": "true/false",
     "odd": "odd one out",
     "category": "category",
     "order": "word order",
+    PAIRS: "minimal pairs",
     MASKED_LM: "masked LM loss",
 }
-"""Readings in tables, with their headings."""
+"""Readings in tables after the linear ones, with their headings."""
+LINEAR = "linear/"
+"""Prefix of the linear readings of attributes."""
+Methods = Mapping[str, Mapping[str, Any]]
+"""Descriptions of methods by name."""
 NO_PROBE = "did not train"
 """Shown for a fine-tuned probe that never left the loss of guessing."""
 TERMS = {
-    "visual": "Mean of the linear readings of colour, shape, size and texture: a linear map predicts each from the "
-    "encoder's state at a noun that it was not fitted on.",
+    "visual": "Mean of the linear readings of the visual attributes: a linear map predicts each from the encoder's "
+    "state at a noun that it was not fitted on.",
     TEXT_CONTROL: "Masked LM on exactly the texts that the method reads, for as many steps.",
     SHUFFLED: "The method on captions with each other's images, or with a teacher for which nouns look different in "
     "every image.",
@@ -72,6 +74,7 @@ TERMS = {
     TOWER: "The same readings of the teacher's own text embeddings: a ceiling for what its text side can teach.",
     "noise": "Standard deviation of a reading between adaptation seeds of one arm in one world, over all arms.",
     "masked LM loss": "Mean loss of masked tokens of held-out text, in nats; lower is better.",
+    "minimal pairs": "Share of test sentences that the masked LM prefers to themselves with two words swapped.",
     "train nouns": "By cross-validation over the nouns on which the final readings are fitted.",
     "extra parameters": "Parameters trained beside the encoder's, and those that its exported model has beyond the "
     "handed-over encoder.",
@@ -95,24 +98,36 @@ def cell(entries: Sequence[Entry], reading: str, split: str = "test") -> str:
     return f"{mean(means):.2f}{spread}"
 
 
-def table_rows(bench: Mapping[str, Any], data: str = "") -> list[TableRow]:
-    """One row per method and control of a data class (default: all), then the ceiling, guessing and the noise."""
-    entries = bench["runs"]
-    shown = [name for name in READINGS if any(name in one["readings"] for one in entries)]
+def headings_of(entries: Sequence[Entry]) -> dict[str, str]:
+    """The readings that entries have, with their headings: the visual mean, its attributes, then the others."""
+    linear = [name for one in entries for name in one["readings"] if name.startswith(LINEAR)]
+    headings = {VISUAL: "visual"}
+    headings |= {name: name.removeprefix(LINEAR) for name in linear if name != LINEAR + TEXTUAL}
+    headings |= READINGS
+    known = {name for one in entries for name in one["readings"]}
+    return {name: heading for name, heading in headings.items() if name in known}
+
+
+def table_rows(entries: Sequence[Entry], methods: Methods, data: str = "") -> list[TableRow]:
+    """One row per method and control of a data class (default: all), then the ceiling, guessing and the noise.
+
+    `entries`: those of one family of worlds.
+    """
+    shown = headings_of(entries)
     rows: list[TableRow] = []
-    for name, about in bench["methods"].items():
+    for name, about in methods.items():
         if data and about["data"] != data:
             continue
         for arm in (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM):
             found = entries_of(entries, name, arm)
             if found:
                 label = name if arm == METHOD else f"  {name}: {_arm_word(arm, about['data'])}"
-                rows.append({"arm": label, **{READINGS[r]: cell(found, r) for r in shown}})
+                rows.append({"arm": label, **{shown[r]: cell(found, r) for r in shown}})
     tower = [one for one in entries if one["arm"] == TOWER]
     if tower:
-        rows.append({"arm": TOWER, **{READINGS[r]: cell(tower, r) for r in shown}})
-    guessing = {READINGS[r]: _chance(entries, r) for r in shown}
-    noise = {READINGS[r]: _number(noise_of(entries, r), ".3f") for r in shown}
+        rows.append({"arm": TOWER, **{shown[r]: cell(tower, r) for r in shown}})
+    guessing = {shown[r]: _chance(entries, r) for r in shown}
+    noise = {shown[r]: _number(noise_of(entries, r), ".3f") for r in shown}
     return [*rows, {"arm": "guessing", **guessing}, {"arm": "noise", **noise}]
 
 
@@ -135,18 +150,18 @@ def _number(value: float, form: str) -> str:
     return f"{value:{form}}" if isfinite(value) else "-"
 
 
-def train_rows(bench: Mapping[str, Any], data: str) -> list[TableRow]:
+def train_rows(entries: Sequence[Entry], methods: Methods, data: str) -> list[TableRow]:
     """Linear readings on train, dev and test nouns of each method and its text control."""
     rows: list[TableRow] = []
-    for name, about in bench["methods"].items():
+    for name, about in methods.items():
         if about["data"] != data:
             continue
         for arm in (METHOD, TEXT_CONTROL):
-            found = entries_of(bench["runs"], name, arm)
-            for reading in (VISUAL, "linear/category"):
+            found = entries_of(entries, name, arm)
+            for reading in (VISUAL, LINEAR + TEXTUAL):
                 if found:
                     row = {"arm": name if arm == METHOD else f"  {name}: {arm}"}
-                    row["reading"] = READINGS.get(reading, reading.removeprefix("linear/"))
+                    row["reading"] = reading.removeprefix(LINEAR)
                     for split in ("train", "dev", "test"):
                         row[f"{split} nouns"] = cell(found, reading, split)
                     rows.append(row)
@@ -197,45 +212,27 @@ def cost_rows(bench: Mapping[str, Any]) -> list[TableRow]:
 
 
 def weight_rows(bench: Mapping[str, Any]) -> list[TableRow]:
-    """The tuned setting of each method in each world."""
-    rows: list[TableRow] = []
-    for name, worlds in bench["weights"].items():
-        for world, about in worlds.items():
-            scores = ", ".join(f"{value}: {score:.2f}" for value, score in about["dev"])
-            rows.append(
-                {
-                    "method": name,
-                    "world": world,
-                    "setting": bench["methods"][name]["weight"],
-                    "visual on dev nouns": scores,
-                    "chosen": str(about["chosen"]),
-                }
-            )
-    return rows
+    """The tuned setting of each method."""
+    return [
+        {
+            "method": name,
+            "setting": bench["methods"][name]["weight"],
+            "visual, without test nouns": ", ".join(
+                f"{value}: {score:.2f}" for value, score in about["scores"]
+            ),
+            "chosen": str(about["chosen"]),
+        }
+        for name, about in bench["weights"].items()
+    ]
 
 
 def write_page(path: Path, bench: Mapping[str, Any], verdicts: Sequence[MethodVerdict]) -> None:
     """Write the page; raises InputError if it cannot be written."""
     sections: list[ReportSection] = []
-    for data in CLASSES:
-        own = [one for one in verdicts if one.data == data]
-        if not own:
-            continue
-        sections.append(ReportSection(f"Methods that read {data}", rows=table_rows(bench, data)))
-        sections.append(ReportSection("Differences", rows=verdict_rows(own), figure=_forest(own)))
-        rows = train_rows(bench, data)
-        sections.append(ReportSection("Train, dev and test nouns", rows=rows))
-    if any(_point(one) for one in verdicts):
-        sections.append(
-            ReportSection(
-                "Price against gain",
-                (
-                    "Right: more visual attributes than the text control. Up: a higher loss of masked LM on held-out "
-                    "text.",
-                ),
-                figure=_price(verdicts),
-            )
-        )
+    for family in families_of(bench["runs"]):
+        in_family = [one for one in verdicts if one.family == family]
+        entries = [one for one in bench["runs"] if one["family"] == family]
+        sections += _family_sections(family, entries, bench["methods"], in_family)
     sections.append(ReportSection("Cost of a run", rows=cost_rows(bench)))
     sections.append(ReportSection("Chosen settings", rows=weight_rows(bench)))
     sections.append(ReportSection("Worlds", rows=_world_rows(bench)))
@@ -250,14 +247,41 @@ def write_page(path: Path, bench: Mapping[str, Any], verdicts: Sequence[MethodVe
     write_report(path, title, sections, sentences, notes=notes, terms=TERMS)
 
 
+def _family_sections(
+    family: str, entries: Sequence[Entry], methods: Methods, verdicts: Sequence[MethodVerdict]
+) -> list[ReportSection]:
+    """Tables and figures of one family of worlds."""
+    sections: list[ReportSection] = []
+    for data in CLASSES:
+        own = [one for one in verdicts if one.data == data]
+        if own:
+            title = f"{family.capitalize()}: methods that read {data}"
+            figure = _forest(own)
+            nouns = f"{family.capitalize()}: train, dev and test nouns"
+            sections += [
+                ReportSection(title, rows=table_rows(entries, methods, data)),
+                ReportSection(
+                    f"{family.capitalize()}: differences", rows=verdict_rows(own), figure=figure
+                ),
+                ReportSection(nouns, rows=train_rows(entries, methods, data)),
+            ]
+    if any(_point(one) for one in verdicts):
+        words = (
+            "Right: more visual attributes than the text control. Up: a higher loss of masked LM on held-out text.",
+        )
+        title = f"{family.capitalize()}: price against gain"
+        sections.append(ReportSection(title, words, figure=_price(verdicts)))
+    return sections
+
+
 def _world_rows(bench: Mapping[str, Any]) -> list[TableRow]:
     return [
         {
-            "world": seed,
+            "world": name,
             "hash of texts, nouns and pixels": about["world"][:16],
             "teacher, text to image recall@1": _recall(about),
         }
-        for seed, about in bench["worlds"].items()
+        for name, about in bench["worlds"].items()
     ]
 
 

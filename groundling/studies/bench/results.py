@@ -11,7 +11,7 @@ from groundling.runs.folder import difference, read_object
 from groundling.studies.bench.arms import METHOD
 
 FORMAT = "groundling bench"
-VERSION = 1
+VERSION = 2
 """Increases with every change of the file's layout."""
 NAME = "bench.json"
 
@@ -44,6 +44,7 @@ def _check(bench: Mapping[str, Any]) -> None:
     _ = bench["protocol"]["settings"]
     for one in bench["runs"]:
         _ = (one["method"] + "", one["arm"] + "", int(one["world"]), int(one["seed"]))
+        _ = one["family"] + ""
         _ = (one["handed"] + "", one["readings"].items())
     _ = (bench["weights"].items(), list(bench["notes"]))
 
@@ -68,11 +69,11 @@ def _add(merged: Bench, other: Bench, source: str | Path) -> list[str]:
     differing = difference(merged["protocol"], other["protocol"], "protocol")
     if differing:
         raise InputError(f"{source}: another protocol ({differing}), so nothing is comparable")
-    for seed, about in other["worlds"].items():
-        known = merged["worlds"].setdefault(seed, about)
+    for name, about in other["worlds"].items():
+        known = merged["worlds"].setdefault(name, about)
         if known["world"] != about["world"]:
             raise InputError(
-                f"{source}: world {seed} has other texts, nouns or images (hash {about['world'][:12]}, expected "
+                f"{source}: world {name} has other texts, nouns or images (hash {about['world'][:12]}, expected "
                 f"{known['world'][:12]}), so nothing is comparable"
             )
     for name, about in other["methods"].items():
@@ -82,9 +83,8 @@ def _add(merged: Bench, other: Bench, source: str | Path) -> list[str]:
             raise InputError(
                 f"{source}: another method is called {name} ({differing}); rename one and run it again"
             )
-    for name, worlds in other["weights"].items():
-        for seed, about in worlds.items():
-            merged["weights"].setdefault(name, {}).setdefault(seed, about)
+    for name, about in other["weights"].items():
+        merged["weights"].setdefault(name, about)
     merged["notes"] += [note for note in other["notes"] if note not in merged["notes"]]
     return _add_runs(merged, other["runs"], source)
 
@@ -96,8 +96,6 @@ def add_earlier(found: Bench, path: Path) -> Bench:
     earlier = read_bench(path)
     for part in ("methods", "worlds", "weights"):
         found[part] = {**earlier[part], **found[part]}
-    for name, worlds in earlier["weights"].items():
-        found["weights"][name] = {**worlds, **found["weights"][name]}
     measured = {_place(one) for one in found["runs"]}
     found["runs"] += [one for one in earlier["runs"] if _place(one) not in measured]
     found["notes"] = list(dict.fromkeys([*found["notes"], *earlier["notes"]]))
@@ -106,31 +104,38 @@ def add_earlier(found: Bench, path: Path) -> Bench:
 
 def _place(one: Mapping[str, Any]) -> tuple[object, ...]:
     """What identifies an entry in one folder."""
-    return (one["method"], one["arm"], one["world"], one["seed"], one.get("texts"))
+    place = (one["family"], one["world"], one["seed"])
+    return (one["method"], one["arm"], *place, one.get("texts"))
 
 
 def _add_runs(merged: Bench, runs: Sequence[dict[str, Any]], source: str | Path) -> list[str]:
     """Add runs; of a method that both ran in one world, the runs of the bench with more seeds are kept."""
     notes = []
-    for name in {one["method"] for one in runs}:
-        for world in sorted({one["world"] for one in runs if one["method"] == name}):
-            new = [one for one in runs if (one["method"], one["world"]) == (name, world)]
-            old = [one for one in merged["runs"] if (one["method"], one["world"]) == (name, world)]
-            if not name or not old or new == old:
-                merged["runs"] += [one for one in new if one not in merged["runs"]]
-                continue
-            if _seeds(new) > _seeds(old):
-                merged["runs"] = [one for one in merged["runs"] if one not in old] + new
-            kept = source if _seeds(new) > _seeds(old) else "the earlier bench"
-            notes.append(f"{name} was run in world {world} by two benches; those of {kept} count")
+    for name, family, world in sorted({_of_world(one) for one in runs}):
+        own = (name, family, world)
+        new = [one for one in runs if _of_world(one) == own]
+        old = [one for one in merged["runs"] if _of_world(one) == own]
+        if not name or not old or new == old:
+            merged["runs"] += [one for one in new if one not in merged["runs"]]
+            continue
+        if _seeds(new) > _seeds(old):
+            merged["runs"] = [one for one in merged["runs"] if one not in old] + new
+        kept = source if _seeds(new) > _seeds(old) else "the earlier bench"
+        notes.append(
+            f"{name} was run in world {family} {world} by two benches; those of {kept} count"
+        )
     encoders = {one["handed"] for one in merged["runs"]}
-    worlds = {one["world"] for one in merged["runs"]}
+    worlds = {_of_world(one)[1:] for one in merged["runs"]}
     if len(encoders) > len(worlds):
         notes.append(
             f"{source}: its encoder or teachers differ, although its worlds are the same, as on another processor; "
             "each method is compared with the controls of its own bench"
         )
     return notes
+
+
+def _of_world(one: Mapping[str, Any]) -> tuple[str, str, int]:
+    return (one["method"], one["family"], one["world"])
 
 
 def _seeds(runs: Sequence[Mapping[str, Any]]) -> int:

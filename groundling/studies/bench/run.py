@@ -37,13 +37,15 @@ from groundling.studies.bench.arms import (
 from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BenchConfig
 from groundling.studies.bench.handed import make_data, make_encoder, make_teacher, record_handed
-from groundling.studies.bench.judge import judge_methods
+from groundling.studies.bench.judge import families_of, judge_methods
 from groundling.studies.bench.method import BenchMethod, built_in_methods, find_methods
 from groundling.studies.bench.protocol import (
     MODELS,
     ONE_SEED,
     PROBE_STEPS,
+    TUNING_WORLD,
     BenchFolder,
+    BenchWorld,
     Protocol,
     key_of,
 )
@@ -80,7 +82,9 @@ def _conclude(found: Bench, out: Path) -> dict[str, Any]:
     write_json(out / NAME, found)
     page = out / "report.html"
     write_page(page, found, verdicts)
-    print(f"\n{format_table(table_rows(found))}\n")
+    for family in families_of(found["runs"]):
+        entries = [one for one in found["runs"] if one["family"] == family]
+        print(f"\n{family}\n{format_table(table_rows(entries, found['methods']))}\n")
     for one in verdicts:
         print(one.sentence)
     for note in found["notes"]:
@@ -143,11 +147,21 @@ class BenchPlan:
     def jobs(self) -> list[Job]:
         """All jobs, done or not, in starting order."""
         jobs: dict[str, Job] = {}
-        for world in self.config.worlds:
-            jobs |= {job.name: job for job in self._shared(world)}
-        for world in self.config.worlds:
-            jobs |= {job.name: job for job in self._world_arms(world)}
+        grids = [one for method in self.methods for one in grid_runs(method)]
+        if grids:
+            jobs |= {job.name: job for job in self._shared(TUNING_WORLD)}
+            ready = (f"{TUNING_WORLD}: hash",)
+            jobs |= {one.name: self._arm_job(one, ready) for one in grids}
+        for world in self.worlds:
+            jobs |= {job.name: job for job in (*self._shared(world), *self._world_arms(world))}
         return list(jobs.values())
+
+    @property
+    def worlds(self) -> list[BenchWorld]:
+        """The worlds whose results are reported, family by family."""
+        return [
+            BenchWorld(name, seed) for name in self.config.families for seed in self.config.worlds
+        ]
 
     def missing(self) -> list[Job]:
         """Jobs that are not done; what they wait for is left out if it is done."""
@@ -176,26 +190,25 @@ class BenchPlan:
         key: str = job.arguments[-1]
         return key
 
-    def _shared(self, world: int) -> list[Job]:
-        """Jobs that every method of a world shares."""
-        key = key_of(self.protocol.as_json(), world)
+    def _shared(self, world: BenchWorld) -> list[Job]:
+        """Jobs that every method of a world shares; in the tuning world, those that the grids need."""
+        key = key_of(self.protocol.as_json(), str(world))
 
-        def job(name: str, kind: str, *after: str) -> Job:
-            waits = tuple(f"world {world}: {one}" for one in after)
-            full = f"world {world}: {name}"
-            arguments = (self.folder, self.protocol, world, kind, full, key)
-            return Job(full, make_shared, arguments, waits)
+        def job(kind: str, *after: str) -> Job:
+            waits = tuple(f"{world}: {one}" for one in after)
+            name = f"{world}: {kind}"
+            arguments = (self.folder, self.protocol, world, kind, name, key)
+            return Job(name, make_shared, arguments, waits)
 
-        jobs = [job("render", "render"), job("encoder", "encoder", "render")]
-        teachers = [name for name in MODELS if name != "encoder"]
-        jobs += [job(name, name, "render") for name in teachers]
-        jobs.append(job("hash", "hash", "render", *MODELS))
-        tower = Job(
-            tower_name(world), run_tower, (self.folder, world, key), (f"world {world}: hash",)
-        )
-        return [*jobs, tower]
+        models = ("encoder", "teacher") if world == TUNING_WORLD else MODELS
+        jobs = [job("render"), *(job(name, "render") for name in models)]
+        jobs.append(job("hash", "render", *models))
+        if world != TUNING_WORLD:
+            arguments = (self.folder, world, key)
+            jobs.append(Job(tower_name(world), run_tower, arguments, (f"{world}: hash",)))
+        return jobs
 
-    def arms(self, world: int) -> list[ArmRun]:
+    def arms(self, world: BenchWorld) -> list[ArmRun]:
         """All arms of a world whose results are reported; text controls may repeat."""
         return [
             ArmRun(method, arm, world, seed)
@@ -205,14 +218,13 @@ class BenchPlan:
             for seed in range(1 if arm == RANDOM else self.config.adapt_seeds)
         ]
 
-    def _world_arms(self, world: int) -> list[Job]:
-        """Jobs of a world's arms: first all grids, then what needs their choice, then the probes."""
-        ready = f"world {world}: hash"
-        grids = {method.name: grid_runs(method, world) for method in self.methods}
-        jobs = [self._arm_job(one, (ready,)) for runs in grids.values() for one in runs]
+    def _world_arms(self, world: BenchWorld) -> list[Job]:
+        """Jobs of a world's arms, then the probes."""
+        ready = f"{world}: hash"
+        jobs = []
         probes = []
         for one in self.arms(world):
-            after = tuple(run.name for run in grids[one.method.name])
+            after = tuple(run.name for run in grid_runs(one.method))
             if one.arm == TEXT_CONTROL:
                 after = ()
             jobs.append(self._arm_job(one, (ready, *after)))
@@ -228,7 +240,7 @@ class BenchPlan:
 
     def _key(self, one: ArmRun) -> str:
         about = text_key(one.method) if one.arm == TEXT_CONTROL else self.describe(one.method)
-        return key_of(self.protocol.as_json(), about, one.arm, one.world, one.seed)
+        return key_of(self.protocol.as_json(), about, one.arm, str(one.world), one.seed)
 
     def _arm_job(self, one: ArmRun, after: tuple[str, ...]) -> Job:
         return Job(one.name, run_arm, (self.folder, self.protocol, one, self._key(one)), after)
@@ -255,9 +267,7 @@ class BenchPlan:
             steps = sum(PROBE_STEPS[name] * seeds[name] for name in job.arguments[3])
             return steps * scale * SECONDS["probe step"]
         one: ArmRun = job.arguments[2]
-        if one.arm == METHOD and one.seed == 0 and one.chosen and one.method.grid:
-            return 0.0  # a run of the grid
-        steps = sum(one.method.stage_steps(round(500 * scale)))
+        steps = sum(one.method.stage_steps(self.protocol.as_json()["steps"]))
         return SECONDS["arm"] + steps * self.seconds_per_step(one)
 
     def seconds_per_step(self, one: ArmRun) -> float:
@@ -317,32 +327,34 @@ class BenchPlan:
             "groundling": groundling.__version__,
             "protocol": self.protocol.as_json(),
             "methods": {one.name: self.describe(one) for one in self.methods},
-            "worlds": {str(world): self._world(world) for world in self.config.worlds},
+            "worlds": {str(world): self._world(world) for world in self.worlds},
             "weights": self._weights(),
             "runs": [],
             "notes": self._notes(),
         }
-        for world in self.config.worlds:
+        for world in self.worlds:
             found["runs"] += self._entries(world)
         return found
 
-    def _world(self, world: int) -> dict[str, Any]:
+    def _world(self, world: BenchWorld) -> dict[str, Any]:
         about = read_object(self.folder.world(world).record)
-        teacher = read_object(self.folder.job(f"world {world}: teacher"))
+        teacher = read_object(self.folder.job(f"{world}: teacher"))
         return about | {"retrieval": teacher.get("retrieval")}
 
     def _weights(self) -> dict[str, Any]:
-        """By method and world: the grid's scores on dev nouns and the chosen value."""
+        """By method: the grid's scores in the tuning world and the chosen value."""
         weights: dict[str, Any] = {}
         for method in self.methods:
-            for world in self.config.worlds if method.grid else ():
-                scores = weight_scores(self.folder, method, world)
-                chosen = chosen_weight(self.folder, method, world)
-                about = {"dev": [list(pair) for pair in scores.items()], "chosen": chosen}
-                weights.setdefault(method.name, {})[str(world)] = about
+            if method.grid:
+                scores = weight_scores(self.folder, method)
+                pairs = [list(pair) for pair in scores.items()]
+                weights[method.name] = {
+                    "scores": pairs,
+                    "chosen": chosen_weight(self.folder, method),
+                }
         return weights
 
-    def _entries(self, world: int) -> list[dict[str, Any]]:
+    def _entries(self, world: BenchWorld) -> list[dict[str, Any]]:
         """The entries of a world's arms, each once, with their fine-tuned readings."""
         entries: dict[str, dict[str, Any]] = {}
         for one in self.arms(world):
@@ -372,7 +384,7 @@ class BenchPlan:
 
 
 def make_shared(
-    folder: BenchFolder, protocol: Protocol, world: int, kind: str, name: str, key: str
+    folder: BenchFolder, protocol: Protocol, world: BenchWorld, kind: str, name: str, key: str
 ) -> dict[str, Any]:
     """One of the things that every method of a world shares, made unless it exists."""
     path = folder.job(name)
@@ -383,11 +395,11 @@ def make_shared(
     if kind == "render":
         made = make_data(protocol, place, world)
     elif kind == "encoder":
-        made = make_encoder(protocol, place, world)
+        made = make_encoder(protocol, place, world.seed)
     elif kind == "hash":
         made = record_handed(place)
     else:
-        made = make_teacher(protocol, place, world, kind)
+        made = make_teacher(protocol, place, world.seed, kind)
     result = {"key": key, **made, "seconds": round(time.perf_counter() - began, 1)}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, result)

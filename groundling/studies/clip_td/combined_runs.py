@@ -23,8 +23,8 @@ from groundling.core.registry import resolve
 from groundling.data.tables import read_json_lines
 from groundling.prediction.predictions import (
     FILE,
-    ExamplePrediction,
-    PredictionChecker,
+    PredictionFileRow,
+    PredictionFileValidator,
     probabilities,
     read_predictions,
 )
@@ -37,7 +37,7 @@ from groundling.runs.folder import (
     write_whole,
 )
 from groundling.runs.run import Run
-from groundling.studies.clip_td.commands import EnsembleConfig, VcrConfig
+from groundling.studies.clip_td.commands import EnsembleConfig, VcrJointScoreConfig
 from groundling.tasks import Task
 from groundling.tasks.splits import name_of
 from groundling.tasks.vcr import (
@@ -183,8 +183,8 @@ def average_probabilities(
 
 
 def _mean_of(
-    members: Mapping[Path, Mapping[str, ExamplePrediction]], name: str, form: OutputType
-) -> ExamplePrediction:
+    members: Mapping[Path, Mapping[str, PredictionFileRow]], name: str, form: OutputType
+) -> PredictionFileRow:
     """The members' averaged prediction for one example."""
     of_members = []
     for path, predictions in members.items():
@@ -192,19 +192,19 @@ def _mean_of(
             of_members.append(probabilities(predictions[name], form))
     mean = np.mean(of_members, axis=0)
     if isinstance(form, Regression):
-        return ExamplePrediction(float(mean[0]), mean)
+        return PredictionFileRow(float(mean[0]), mean)
     # UNITER's two scores per choice are one probability here, which `form.predict` does not expect.
     best = int(mean.argmax() if isinstance(form, MultipleChoice) else form.predict(mean[None])[0])
     outputs = np.log(np.maximum(mean, LEAST))
     if len(mean) <= MAX_OUTPUTS:
-        return ExamplePrediction(best, outputs)
-    return ExamplePrediction(
+        return PredictionFileRow(best, outputs)
+    return PredictionFileRow(
         best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0])
     )
 
 
 def _same_ids(
-    path: Path, names: Sequence[str], predictions: Mapping[str, ExamplePrediction]
+    path: Path, names: Sequence[str], predictions: Mapping[str, PredictionFileRow]
 ) -> None:
     """Raises InputError naming the first missing or unknown example of a file."""
     absent = [name for name in names if name not in predictions]
@@ -221,7 +221,7 @@ def _same_ids(
 # VCR's joint score, or the file for its server, from runs on its two tasks.
 
 
-def vcr(config: VcrConfig, run: Run) -> dict[str, Any]:
+def vcr(config: VcrJointScoreConfig, run: Run) -> dict[str, Any]:
     """Q->A, QA->R and Q->AR, 0..1, of each common seed, and medians, written to `result.json`.
 
     For a split without labels, writes the server's csv instead, `SPLIT-seed-N.csv`.
@@ -317,7 +317,9 @@ def _write_leaderboard(
     write_whole(path, leaderboard(answer_scores, rationale_scores))
 
 
-def _files_of_both(config: VcrConfig, split: str) -> tuple[dict[int, Path], dict[int, Path]]:
+def _files_of_both(
+    config: VcrJointScoreConfig, split: str
+) -> tuple[dict[int, Path], dict[int, Path]]:
     """Prediction files of answers and of rationales by seed; the same files for a run on both tasks.
 
     Raises InputError if no seed has both.
@@ -365,7 +367,7 @@ def _predictions(path: Path, examples: list[Example]) -> ChoicePredictions:
     # Files of earlier versions have no field `official`, only the example's id.
     official_of = {example.id: example.official_id for example in examples}
     predictions: ChoicePredictions = {}
-    agreement = PredictionChecker(ANSWER.form)
+    agreement = PredictionFileValidator(ANSWER.form)
     for where, row in read_json_lines(path, ("id",)):
         official = row.get("official")
         if not isinstance(official, str):

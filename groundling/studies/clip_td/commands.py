@@ -24,7 +24,7 @@ from groundling.settings.input_settings import ImageSettings
 
 
 @dataclass(frozen=True)
-class ShiftConfig(Settings):
+class VcrShiftConfig(Settings):
     """Editing or selection of VCR examples that removes text shortcuts."""
 
     data: Annotated[str, InputKind.FOLDER, required] = ""
@@ -77,7 +77,7 @@ READ_BY = {
 """Settings that only some protocols use."""
 
 
-def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
+def check_data_shift(config: VcrShiftConfig, out: str | Path) -> None:
     """Raises InputError for a setting that the protocol does not use, or lacks."""
     for name, readers in READ_BY.items():
         if config.protocol not in readers:
@@ -100,7 +100,7 @@ def reads_wordnet(protocol: str, wordnet: str) -> bool:
     return protocol == "em" or bool(wordnet)
 
 
-def shift_inputs(config: ShiftConfig) -> Inputs:
+def shift_inputs(config: VcrShiftConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
     from groundling.studies.clip_td.explicit_mitigation import wordnet_folder
     from groundling.tasks.vcr import ANSWER
@@ -120,7 +120,7 @@ DATA_SHIFT = Command(
     "data shift",
     "make VCR files without text shortcuts (SM, EM, IM), with overlap statistics",
     "groundling.studies.clip_td.shift:shift",
-    {"_own": ShiftConfig()},
+    {"_own": VcrShiftConfig()},
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
     example="groundling data shift --data vcr_data --protocol sm --out runs/sm",
     common_flags="data protocol split attack losses predictions",
@@ -174,7 +174,7 @@ ENSEMBLE = Command(
 
 
 @dataclass(frozen=True)
-class VcrConfig(Settings):
+class VcrJointScoreConfig(Settings):
     """Runs on VCR's two tasks that are scored together."""
 
     answers: Annotated[str, InputKind.FOLDER] = ""
@@ -192,7 +192,7 @@ class VcrConfig(Settings):
 does both."""
 
 
-def check_vcr(config: VcrConfig, out: str | Path) -> None:
+def check_vcr(config: VcrJointScoreConfig, out: str | Path) -> None:
     """Raises InputError without runs on both tasks."""
     if not config.both:
         require_settings(config, "vcr", "answers", "rationales")
@@ -203,7 +203,7 @@ def check_vcr(config: VcrConfig, out: str | Path) -> None:
         )
 
 
-def vcr_inputs(config: VcrConfig) -> Inputs:
+def vcr_inputs(config: VcrJointScoreConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
     from groundling.tasks.vcr import ANSWER
 
@@ -217,7 +217,7 @@ VCR = Command(
     "vcr",
     "VCR's joint Q->AR score and server file, from runs on answers and on rationales",
     "groundling.studies.clip_td.combined_runs:vcr",
-    {"_own": VcrConfig()},
+    {"_own": VcrJointScoreConfig()},
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
     example="groundling vcr --answers runs/answer --rationales runs/rationale --data vcr_data --out "
     "runs/vcr",

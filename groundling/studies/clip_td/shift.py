@@ -16,7 +16,7 @@ from groundling.prediction.predictions import choice_scores, read_predictions
 from groundling.runs.folder import check_run_of, read_json, read_result
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
-from groundling.studies.clip_td.commands import ShiftConfig, reads_wordnet
+from groundling.studies.clip_td.commands import VcrShiftConfig, reads_wordnet
 from groundling.studies.clip_td.explicit_mitigation import SynonymEditor, WordNet, wordnet_folder
 from groundling.studies.clip_td.shortcut_mitigation import (
     AttackModel,
@@ -137,7 +137,7 @@ UNEDITED = "unedited"
 """Folder of the same items before the edits, for comparison with scores on edited items."""
 
 
-def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
+def shift(config: VcrShiftConfig, run: Run) -> dict[str, Any]:
     """Write a shifted split in the official format, and a log of its edits, to the run's folder.
 
     Writes `SPLIT.jsonl` beside links to training data and images, `edits.jsonl`, `unedited/SPLIT.jsonl` if items were
@@ -185,7 +185,7 @@ def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
 
 
 def _edit(
-    config: ShiftConfig, lines: list[VcrLine], run: Run, wordnet: WordNet | None
+    config: VcrShiftConfig, lines: list[VcrLine], run: Run, wordnet: WordNet | None
 ) -> ShiftedFile:
     """The lines edited by a protocol other than IM."""
     if config.protocol == "none":
@@ -233,7 +233,7 @@ def _attack_losses(
 
 
 def _mitigate_implicitly(
-    config: ShiftConfig, lines: list[VcrLine], folder: Path, lemma: Lemmatizer
+    config: VcrShiftConfig, lines: list[VcrLine], folder: Path, lemma: Lemmatizer
 ) -> tuple[ShiftedFile, dict[str, Any]]:
     """The IM evaluation set; writes the two biased groups to their own folders and returns their overlaps."""
     path = Path(config.predictions)

@@ -31,7 +31,11 @@ from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.stats.resampling import bootstrap_sums, interval
 from groundling.studies.knowledge.commands import PairsConfig
-from groundling.studies.knowledge.minimal_pairs import MinimalPair, ScoredText, read_minimal_pairs
+from groundling.studies.knowledge.minimal_pairs import (
+    MinimalPair,
+    ScoredContinuation,
+    read_minimal_pairs,
+)
 from groundling.training.evaluation import EvaluationOutput
 
 # Pseudo-log-likelihood of texts under a masked language model, and log-likelihood under a causal
@@ -102,7 +106,9 @@ class LanguageModel:
         self.window = min(max_length, limit) if max_length else limit
 
     @torch.no_grad()
-    def score(self, texts: Sequence[ScoredText], masking: Masking = "within-word") -> Likelihoods:
+    def score(
+        self, texts: Sequence[ScoredContinuation], masking: Masking = "within-word"
+    ) -> Likelihoods:
         """The (pseudo-)log-likelihood of every text's scored words, given the context before them.
 
         For a masked model, the sum over tokens of the log-probability of the masked token (Salazar
@@ -135,7 +141,7 @@ class LanguageModel:
         sums[tokens == 0] = np.nan
         return Likelihoods(sums[same], tokens[same])
 
-    def _rows(self, texts: Sequence[ScoredText]) -> list[tuple[TextRow, np.ndarray]]:
+    def _rows(self, texts: Sequence[ScoredContinuation]) -> list[tuple[TextRow, np.ndarray]]:
         """Each text's tokens, and which are scored (T,) bool; none of a text that is too long."""
         text_input, _ = self.text.inputs(self.window)
         examples = [Example(str(number), text.text) for number, text in enumerate(texts)]

@@ -60,7 +60,7 @@ FactScores = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class NounAnswers:
+class HumanAnswerDistributions:
     """The nouns of one relation, with people's answers."""
 
     names: tuple[str, ...]
@@ -86,7 +86,7 @@ class RidgePredictions(NamedTuple):
     """(N,) correlation of deviations; NaN for a noun whose answers are the mean of the others'."""
 
 
-def collect_nouns(facts: Sequence[VisualFact]) -> NounAnswers:
+def collect_nouns(facts: Sequence[VisualFact]) -> HumanAnswerDistributions:
     """The distinct nouns of one relation's facts, ignoring case."""
     number: dict[str, int] = {}
     options: dict[str, int] = {}
@@ -105,10 +105,10 @@ def collect_nouns(facts: Sequence[VisualFact]) -> NounAnswers:
         shares[noun, place] += fact.target
     shares /= shares.sum(1, keepdims=True)
     same = len({fact.options for fact in facts}) == 1
-    return NounAnswers(tuple(names), tuple(options), shares, of_fact, places, same)
+    return HumanAnswerDistributions(tuple(names), tuple(options), shares, of_fact, places, same)
 
 
-def assign_folds(nouns: NounAnswers, folds: int, seed: int) -> np.ndarray:
+def assign_folds(nouns: HumanAnswerDistributions, folds: int, seed: int) -> np.ndarray:
     """The fold of each noun, (N,) int64, drawn by the seed; sizes differ by at most one noun.
 
     With fewer nouns than `folds`, each noun is a fold. Raises InputError for fewer than three
@@ -159,7 +159,10 @@ def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
 
 
 def score_ridge(
-    nouns: NounAnswers, facts: Sequence[VisualFact], predictions: RidgePredictions, seed: int
+    nouns: HumanAnswerDistributions,
+    facts: Sequence[VisualFact],
+    predictions: RidgePredictions,
+    seed: int,
 ) -> dict[str, Any]:
     """Scores with intervals over nouns: `deviations`, `spearman`, `accuracy`.
 
@@ -173,7 +176,7 @@ def score_ridge(
 
 
 def score_nouns(
-    nouns: NounAnswers, facts: Sequence[VisualFact], predictions: RidgePredictions
+    nouns: HumanAnswerDistributions, facts: Sequence[VisualFact], predictions: RidgePredictions
 ) -> dict[str, np.ndarray]:
     """The scores of `score_ridge` of each noun, (N,); NaN where undefined."""
     right = np.zeros(len(nouns.names))
@@ -199,7 +202,7 @@ def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
     return {"mean": float(defined.mean()), "interval": ends, "nouns": count}
 
 
-def random_states(nouns: NounAnswers, width: int, seed: int) -> np.ndarray:
+def random_states(nouns: HumanAnswerDistributions, width: int, seed: int) -> np.ndarray:
     """A control (N, D) of the same width: normal random numbers, drawn for each noun."""
     rows = [generator(seed, "linear", name).standard_normal(width) for name in nouns.names]
     return np.stack(rows)

@@ -26,7 +26,7 @@ from groundling.models.heads import LMHead, init_lm_head
 from groundling.models.loading import load_config
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.models.visual_token import (
-    TextInVisualToken,
+    ClipBertExplicit,
     is_visual_token_encoder,
     load_visual_token_encoder,
 )
@@ -133,7 +133,7 @@ def make_embedder(
 # -- by masked LM ------------------------------------------------------------------------------------------------------
 
 
-class _FilledPrompt(NamedTuple):
+class _OptionPrompt(NamedTuple):
     """A prompt with an option in place of the mask."""
 
     fact: int
@@ -217,7 +217,7 @@ def _load_with_head(
     model: Encoder
     if is_visual_token_encoder(source):
         visual = load_visual_token_encoder(source)
-        model = TextInVisualToken(visual, *load_clip_text_tower(clip)) if clip else visual
+        model = ClipBertExplicit(visual, *load_clip_text_tower(clip)) if clip else visual
         text = visual.text
     else:
         model = text = _text_encoder(source, clip)
@@ -245,18 +245,18 @@ def _text_encoder(source: str | Path, clip: str | Path) -> TextEncoder:
     return load_text_encoder(source)
 
 
-def _questions(facts: Sequence[VisualFact]) -> list[_FilledPrompt]:
+def _questions(facts: Sequence[VisualFact]) -> list[_OptionPrompt]:
     questions = []
     for number, fact in enumerate(facts):
         for template, prompt in fact.prompts.items():
             for place, option in enumerate(fact.options):
                 span = fill_slot(prompt, MASK, option)
-                questions.append(_FilledPrompt(number, template, place, span))
+                questions.append(_OptionPrompt(number, template, place, span))
     return questions
 
 
 def _mask(
-    questions: Sequence[_FilledPrompt], text: TextEncoder, max_length: int
+    questions: Sequence[_OptionPrompt], text: TextEncoder, max_length: int
 ) -> list[_EncodedPrompt]:
     spans = [question.filled for question in questions]
     text_input, _ = text.inputs(max_length)
@@ -314,7 +314,7 @@ def _sharing(masked: Sequence[_EncodedPrompt]) -> list[list[int]]:
 
 
 def _note_tokens(
-    questions: Sequence[_FilledPrompt],
+    questions: Sequence[_OptionPrompt],
     masked: Sequence[_EncodedPrompt],
     text: TextEncoder,
     several: set[str],
@@ -399,7 +399,7 @@ class NounVectors(NamedTuple):
     """Nouns with unknown tokens."""
 
 
-class WordStateFunctions(NamedTuple):
+class WordStateExtractor(NamedTuple):
     """A model's functions to compute the states of words in sentences."""
 
     samples: Callable[[Sequence[CharSpan]], list[Sample]]
@@ -454,7 +454,7 @@ def noun_states(
 
 
 def _add_word_embeddings(
-    reader: WordStateFunctions, nouns: Sequence[str], frame: str, result: NounVectors
+    reader: WordStateExtractor, nouns: Sequence[str], frame: str, result: NounVectors
 ) -> None:
     """Add the nouns' word embeddings, of their tokens inside a sentence (with leading space)."""
     spans = [fill_slot(frame, SLOT, noun) for noun in nouns]
@@ -468,8 +468,8 @@ def _add_word_embeddings(
 
 def load_word_state_encoder(
     source: str | Path, layer: int = LAST_LAYER, max_length: int = 64
-) -> WordStateFunctions:
-    """The `WordStateFunctions` of a text encoder's `layer` or of a CLIP-like tower, a hub id or folder.
+) -> WordStateExtractor:
+    """The `WordStateExtractor` of a text encoder's `layer` or of a CLIP-like tower, a hub id or folder.
 
     A text encoder gives the mean state of a span's tokens without special ones; a CLIP-like tower,
     the text feature of the whole text (its end token). Raises InputError for a layer that does not
@@ -483,7 +483,7 @@ def load_word_state_encoder(
     return _tower(source, layer) if is_tower else _encoder(source, layer, max_length)
 
 
-def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateFunctions:
+def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateExtractor:
     device = PartialState().device
     model = load_text_encoder(source).to(device).eval()
     text_input, _ = model.inputs(max_length)
@@ -509,7 +509,7 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateFuncti
             means.append(padded[: len(tokens.input_ids)][inside].mean(0))
         return means
 
-    return WordStateFunctions(
+    return WordStateExtractor(
         samples=lambda spans: tokenize_spans(spans, text_input),
         row=row,
         states=states,
@@ -518,7 +518,7 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateFuncti
     )
 
 
-def _tower(source: str | Path, layer: int) -> WordStateFunctions:
+def _tower(source: str | Path, layer: int) -> WordStateExtractor:
     if layer != LAST_LAYER:
         raise InputError(
             f"--layer {layer}: {source} is a CLIP-like tower, whose output is always used; leave --layer out"
@@ -533,7 +533,7 @@ def _tower(source: str | Path, layer: int) -> WordStateFunctions:
         _, features = tower(require(batch.clip, "clip", "a state"))
         return list(features.float().cpu())
 
-    return WordStateFunctions(
+    return WordStateExtractor(
         samples=lambda spans: tokenize_spans(spans, None, windows),
         row=lambda sample: require(sample.clip, "clip", "a state"),
         states=states,

@@ -11,7 +11,7 @@ from groundling.settings.fields import Settings, required
 
 
 @dataclass(frozen=True)
-class InfoConfig(Settings):
+class ModelInfoConfig(Settings):
     """Model to describe."""
 
     name: Annotated[str, required] = ""
@@ -24,7 +24,7 @@ INFO = Command(
     "info",
     "parameter counts of a preset or a model folder",
     "groundling.studies.papers.info:info",
-    {"_own": InfoConfig()},
+    {"_own": ModelInfoConfig()},
     title="Papers: their models",
     example="groundling info xdbert-bert-base",
     common_flags="name json",

@@ -28,7 +28,7 @@ from groundling.models.heads import LMHead
 from groundling.models.loading import load_config
 from groundling.runs.folder import json_text
 from groundling.runs.progress import CommandContext
-from groundling.studies.papers.commands import InfoConfig
+from groundling.studies.papers.commands import ModelInfoConfig
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import JOIN
 from groundling.vision_language.uniter import UniterEmbeddings
@@ -120,7 +120,7 @@ def _components(name: str) -> dict[str, nn.Module]:
         return PRESETS[name]()
 
 
-def info(config: InfoConfig, work: CommandContext) -> dict[str, Any]:
+def info(config: ModelInfoConfig, work: CommandContext) -> dict[str, Any]:
     """Print the parameter count of each component, or one JSON object; returns the counts."""
     described = count_parameters(config.name)
     if config.json:

@@ -21,7 +21,7 @@ from groundling.settings.fields import (
     between,
     required,
 )
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 
 DEV_IMAGES = 10**9
 """Offset of the ids of development images, larger than any number of training scenes."""
@@ -154,12 +154,12 @@ order."""
     """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
 
 
-PROBING = TrainConfig(steps=1000, lr=5e-4, warmup_ratio=0.1, weight_decay=0.0, log_every=50)
+PROBING = TrainingArguments(steps=1000, lr=5e-4, warmup_ratio=0.1, weight_decay=0.0, log_every=50)
 """Fine-tuning on a world's questions; at 250 steps accuracy on the odd one out was still rising \
 and varied by .18 between seeds."""
 
 
-def probe_inputs(config: ProbeConfig, training: TrainConfig) -> Inputs:
+def probe_inputs(config: ProbeConfig, training: TrainingArguments) -> Inputs:
     """Inputs whose hashes identify a run."""
     return {"model": config.model, "data": Path(config.data) / "probes"}
 

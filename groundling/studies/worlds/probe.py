@@ -18,8 +18,8 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.run import one_run
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.runs.run import Run, RunPart
-from groundling.settings.training import TrainConfig
+from groundling.runs.run import Run, RunFolder
+from groundling.settings.training import TrainingArguments
 from groundling.stats.linear_probes import (
     SPLITS,
     TEXTUAL,
@@ -42,7 +42,7 @@ ExamplesBySplit = Mapping[str, Sequence[Example]]
 """A question's examples by split."""
 
 
-def probe(config: ProbeConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+def probe(config: ProbeConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
     """Accuracy by probe on dev and test nouns, written to `result.json`; the encoder's folder does not change.
 
     Linear probes and the readout are deterministic. Each question is fine-tuned with `config.seeds` seeds: accuracies
@@ -99,7 +99,7 @@ def _run_linear_probes(
 
 
 def _run_fine_tuned_probes(
-    task: Task, splits: ExamplesBySplit, config: ProbeConfig, training: TrainConfig, run: Run
+    task: Task, splits: ExamplesBySplit, config: ProbeConfig, training: TrainingArguments, run: Run
 ) -> dict[str, Any]:
     """Accuracy of a question's fine-tuned probes for every seed, and the mean of the seeds whose probe trained."""
     # Word embeddings are frozen, since training would update only those of train nouns.
@@ -116,7 +116,7 @@ def _run_fine_tuned_probes(
     for seed in seeds:
         place = f"{task.name.removeprefix('world/')}/seed-{seed}"
 
-        def one_seed(part: RunPart, seed: int = seed) -> dict[str, Any]:
+        def one_seed(part: RunFolder, seed: int = seed) -> dict[str, Any]:
             student = load_encoder(config.model, config.model_format)
             return one_run(student, task, splits, replace(training, seed=seed), part, tuning)
 

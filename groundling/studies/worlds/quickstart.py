@@ -29,7 +29,7 @@ from groundling.runs.report import (
 )
 from groundling.runs.run import Run
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.studies.worlds.commands import (
     PROBE,
     PROBING,
@@ -351,7 +351,7 @@ TEACHER = TrainClipConfig(
     flip=False,
     max_shift=0.03,
 )
-TEACHING = TrainConfig(
+TEACHING = TrainingArguments(
     steps=900,
     batch=128,
     lr=1e-3,
@@ -362,7 +362,7 @@ TEACHING = TrainConfig(
     cpu=True,
 )
 REDRAWN_TEACHING = replace(TEACHING, steps=250)  # without attributes to learn, only caption wording
-PRETRAINING = TrainConfig(
+PRETRAINING = TrainingArguments(
     steps=1500,
     batch=64,
     lr=2e-3,
@@ -372,7 +372,7 @@ PRETRAINING = TrainConfig(
     save_every=500,
     cpu=True,
 )
-ADAPTING = TrainConfig(
+ADAPTING = TrainingArguments(
     steps=500, batch=64, lr=2e-3, warmup_ratio=0.05, log_every=50, save_every=500, cpu=True
 )
 ADAPTING_ON_BLOCKS = replace(
@@ -382,7 +382,7 @@ ADAPTER = AdaptConfig(max_length=32)
 
 
 @dataclass(frozen=True)
-class ProbePlan:
+class ProbeFineTuningSpec:
     """Settings of some fine-tuned questions, the same for every arm."""
 
     questions: tuple[str, ...]
@@ -398,9 +398,9 @@ SHORT_TEACHING = replace(TEACHING, steps=600)
 PROBES = {
     # After 500 steps the training loss of arms with transfer is below .2; at 250 steps it just left its plateau. The
     # default of `groundling probe`, 1,000 steps, gives .02 to .03 more, but exceeds five minutes on two cores.
-    "odd": ProbePlan(("odd",), seeds=3, steps=500),
-    "truth": ProbePlan(("truth",), seeds=3, steps=250),  # no better at 500 or 1,000
-    "text": ProbePlan(("category", "order"), seeds=1, steps=250),
+    "odd": ProbeFineTuningSpec(("odd",), seeds=3, steps=500),
+    "truth": ProbeFineTuningSpec(("truth",), seeds=3, steps=250),  # no better at 500 or 1,000
+    "text": ProbeFineTuningSpec(("category", "order"), seeds=1, steps=250),
 }
 """Probes of every arm, by folder name."""
 SHORT_PROBES = {
@@ -493,7 +493,7 @@ class _QuickstartPlan:
         return list(ARMS) if self.config.full else SHORT_ARMS
 
     @property
-    def probes(self) -> Mapping[str, ProbePlan]:
+    def probes(self) -> Mapping[str, ProbeFineTuningSpec]:
         """Probes of each arm, by folder name."""
         return PROBES if self.config.full else SHORT_PROBES
 
@@ -526,14 +526,14 @@ class _QuickstartPlan:
         return jobs
 
     @property
-    def _teacher_training(self) -> TrainConfig:
+    def _teacher_training(self) -> TrainingArguments:
         return TEACHING if self.config.full else SHORT_TEACHING
 
-    def _scaled(self, training: TrainConfig) -> TrainConfig:
+    def _scaled(self, training: TrainingArguments) -> TrainingArguments:
         steps = max(2, round(training.steps * self.config.scale))
         return replace(training, seed=self.config.seed, steps=steps)
 
-    def _teacher(self, name: str, suffix: str, training: TrainConfig, after: str) -> Job:
+    def _teacher(self, name: str, suffix: str, training: TrainingArguments, after: str) -> Job:
         settings = replace(
             TEACHER,
             captions=str(self.world / f"captions{suffix}_train.json"),

@@ -69,7 +69,7 @@ ATTENTION = Command(
 
 
 @dataclass(frozen=True)
-class CountsConfig(Settings):
+class CaptionTokenCountsConfig(Settings):
     """Captions whose words are counted."""
 
     captions: Annotated[tuple[str, ...], InputKind.PATH, required] = ()
@@ -83,7 +83,7 @@ DATA_COUNTS = Command(
     "data counts",
     "count the words of captions, for `grounded`",
     "groundling.studies.xdbert.grounded:count_captions",
-    {"_own": CountsConfig()},
+    {"_own": CaptionTokenCountsConfig()},
     title="XDBERT: words, and the diversity of attention",
     example="groundling data counts --captions captions_train2014.json --tokenizer bert-base-uncased "
     "--out counts.json",

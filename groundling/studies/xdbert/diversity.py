@@ -310,7 +310,7 @@ def diversity(
 
 
 @dataclass(frozen=True)
-class _TokenRows:
+class _TextRows:
     """Tokens of both encoders for one example."""
 
     number: int
@@ -337,7 +337,7 @@ class _TokenRows:
 
 def _batches(
     model: CrossModalEncoder, examples: Sequence[Example], max_length: int, size: int
-) -> Iterator[tuple[Batch, list[_TokenRows]]]:
+) -> Iterator[tuple[Batch, list[_TextRows]]]:
     """Batches of `size` examples on the model's device, sorted by length for little padding."""
     for example in examples:
         if example.choices:
@@ -354,7 +354,7 @@ def _batches(
         for number, row in zip(numbers, rows, strict=True):
             text = require(row.text, "text", "a cross-modal model")
             clip = require(row.clip, "clip", "a cross-modal model")
-            sides.append(_TokenRows(number, text, clip))
+            sides.append(_TextRows(number, text, clip))
         yield collate(rows).to(device), sides
 
 
@@ -370,7 +370,7 @@ def _all_layers(
 def _measure_layers(
     model: CrossModalEncoder,
     inputs: Batch,
-    sides: Sequence[_TokenRows],
+    sides: Sequence[_TextRows],
     stops: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
     """MEASURES of each example's maps (L, H, 6); only one layer's maps are in memory at a time."""

@@ -26,7 +26,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError, require_known
 from groundling.core.registry import resolve
 from groundling.core.rng import generator
-from groundling.data.captions.captions import CaptionSelection, caption_lines
+from groundling.data.captions.captions import CaptionReadOptions, caption_lines
 from groundling.data.corpora.files import CHUNK
 from groundling.data.samples import backend_tokenizer
 from groundling.data.text.words import stop_words, word_spans
@@ -39,7 +39,7 @@ from groundling.runs.run import Run
 from groundling.stats.finished_runs import collect_runs
 from groundling.stats.resampling import DRAWS, draw_resample, interval
 from groundling.stats.verdict import SeedRuns
-from groundling.studies.xdbert.commands import CountsConfig, GroundedConfig
+from groundling.studies.xdbert.commands import CaptionTokenCountsConfig, GroundedConfig
 from groundling.tasks import Task
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ NO_WORD = -1
 """Word number of a punctuation token."""
 
 
-def count_captions(config: CountsConfig, work: CommandContext) -> str:
+def count_captions(config: CaptionTokenCountsConfig, work: CommandContext) -> str:
     """Count tokens and words of caption files into the JSON table of `GroundedTokens.read`; returns a summary.
 
     The table records its sources: a hash of every caption file and of the tokenizer's vocabulary. Raises InputError if
@@ -70,7 +70,7 @@ def count_captions(config: CountsConfig, work: CommandContext) -> str:
     """
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
-    selections = CaptionSelection(
+    selections = CaptionReadOptions(
         config.caption_settings.caption_splits, config.caption_settings.columns
     ).for_files(config.captions)
     for file, selection in zip(config.captions, selections, strict=True):
@@ -93,7 +93,7 @@ def count_captions(config: CountsConfig, work: CommandContext) -> str:
     return f"{out}: {len(tokens):,} tokens and {len(words):,} words of {len(captions):,} captions"
 
 
-class TextToken(NamedTuple):
+class CountTableToken(NamedTuple):
     """A token of a text."""
 
     text: str
@@ -233,7 +233,7 @@ def _words(text: str) -> list[str]:
     return [text[start:stop].lower() for start, stop in word_spans(text)]
 
 
-def _tokens(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[TextToken]]:
+def _tokens(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[CountTableToken]]:
     """Tokens of each text, in the same spelling for every tokenizer: "dog", and "##s" inside a word.
 
     The tokenizer's own spelling is ambiguous: byte-level BPE marks neither tokens in a word nor the first word.
@@ -243,18 +243,18 @@ def _tokens(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[TextToken]
         yield _tokens_of(text, encoding)
 
 
-def _tokens_of(text: str, encoding: Encoding) -> list[TextToken]:
+def _tokens_of(text: str, encoding: Encoding) -> list[CountTableToken]:
     word_starts = word_spans(text)[:, 0].tolist()
     tokens = []
     for start, stop in encoding.offsets:
         written = text[start:stop].strip()
         core = _CORE.search(text, start, stop)
         if core is None:
-            tokens.append(TextToken(written, "", NO_WORD))
+            tokens.append(CountTableToken(written, "", NO_WORD))
             continue
         word = bisect_right(word_starts, core.start()) - 1
         mark = "" if word_starts[word] == core.start() else "##"
-        tokens.append(TextToken(mark + written, mark + _fold(core.group()), word))
+        tokens.append(CountTableToken(mark + written, mark + _fold(core.group()), word))
     return tokens
 
 

@@ -48,7 +48,7 @@ class MicroBatchContext:
     backward: BackwardFunction
     """Accumulates the gradient of a loss; weights do not change between calls."""
     sizes: OutputSizes
-    """Widths of the model, for `Perturbation.zeros`."""
+    """Widths of the model, for `AdversarialPerturbation.zeros`."""
     logit_counts: Mapping[str, Tensor]
     """Number of items () of each objective's head in the whole optimizer step; see `Objective.count_logits`."""
 

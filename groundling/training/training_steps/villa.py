@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from accelerate import PartialState
 from torch import Tensor
 
-from groundling.core.batch import Perturbation
+from groundling.core.batch import AdversarialPerturbation
 from groundling.core.errors import InputError
 from groundling.settings.objectives import AdversarialSettings
 from groundling.training.training_steps import (
@@ -42,7 +42,7 @@ class VillaStep(TrainingStep):
     of softmaxes, also for heads trained with sigmoids, keeps the perturbed logits close to the clean ones,
     with gradient through both. The perturbation starts at zero, so the first perturbed pass differs from
     the clean one only in its dropout mask: every pass has its own. It is added to word embeddings and region
-    features (`Perturbation`), padding and special tokens included. The ascent step is normalised per row,
+    features (`AdversarialPerturbation`), padding and special tokens included. The ascent step is normalised per row,
     whatever its length; the choices of a multiple choice, and the two images of NLVR2, are separate rows.
     Source: zhegan27/VILLA, train_vcr_adv.py, train_vqa_adv.py.
 
@@ -67,7 +67,7 @@ class VillaStep(TrainingStep):
         if self.weight:
             clean = micro.forward(micro.batch).logits
             self._note_no_logits(clean)
-        perturbation = Perturbation.zeros(micro.batch, micro.sizes)
+        perturbation = AdversarialPerturbation.zeros(micro.batch, micro.sizes)
         parts = self._parts(perturbation)
         number_of_passes = self.passes * len(parts)
         logged: dict[str, Tensor] = {}
@@ -87,12 +87,12 @@ class VillaStep(TrainingStep):
             for term, value in terms.items():
                 logged[term] = logged.get(term, torch.zeros_like(value)) + value.detach()
             if turn + 1 == len(parts) and not is_last:
-                perturbation = Perturbation(
+                perturbation = AdversarialPerturbation(
                     self._ascend(perturbation.text), self._ascend(perturbation.regions)
                 )
         return logged
 
-    def _parts(self, perturbation: Perturbation) -> list[tuple[str, ...]]:
+    def _parts(self, perturbation: AdversarialPerturbation) -> list[tuple[str, ...]]:
         """The perturbed modalities of each pass; raises InputError if the batch has none of them."""
         available = [name for name, part in vars(perturbation).items() if part is not None]
         parts = []
@@ -142,7 +142,7 @@ class VillaStep(TrainingStep):
             )
 
 
-def _require_grad(perturbation: Perturbation) -> Perturbation:
+def _require_grad(perturbation: AdversarialPerturbation) -> AdversarialPerturbation:
     """The same perturbation, with `requires_grad`."""
     for part in (perturbation.text, perturbation.regions):
         if part is not None:
@@ -150,9 +150,11 @@ def _require_grad(perturbation: Perturbation) -> Perturbation:
     return perturbation
 
 
-def _select_parts(perturbation: Perturbation, parts: tuple[str, ...]) -> Perturbation:
+def _select_parts(
+    perturbation: AdversarialPerturbation, parts: tuple[str, ...]
+) -> AdversarialPerturbation:
     """The perturbation of the modalities `parts` only."""
-    return Perturbation(
+    return AdversarialPerturbation(
         perturbation.text if "text" in parts else None,
         perturbation.regions if "regions" in parts else None,
     )

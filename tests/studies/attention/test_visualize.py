@@ -29,7 +29,7 @@ from groundling.studies.attention.page.attention_views import (
     LayerView,
     ModelAttentionView,
     RankedHeads,
-    RegionView,
+    RegionBoxesView,
     WordView,
     pack_attention,
 )
@@ -132,7 +132,7 @@ def test_packed_weights_are_off_by_half_a_step_of_their_row() -> None:
 
 def test_heads_are_ranked_by_what_words_give_to_boxes() -> None:
     words = [WordView("[CLS]"), WordView("dog", 0), WordView("runs", 1)]
-    boxes = RegionView(np.array([[0, 0, 1, 1], [0, 0, 0.5, 1]]), np.array([True, False]))
+    boxes = RegionBoxesView(np.array([[0, 0, 1, 1], [0, 0, 0.5, 1]]), np.array([True, False]))
     block = np.array([[[0.9, 0.9], [0.5, 0.1], [0.3, 0.3]], [[0, 0], [0, 0.4], [0, 0.6]]])
     layer = LayerView("self", 3, 2, {("words", "boxes"): block})
     mass = ModelAttentionView(words, boxes, [layer]).box_attention()
@@ -270,7 +270,7 @@ def test_a_text_cannot_leave_the_page_s_data() -> None:
     made = AttentionPage("<b>title</b>", [(NASTY, [NASTY])])
     made.add(
         ImageTextPair(Example("own", NASTY)),
-        [ModelAttentionView([WordView(NASTY, 0)], RegionView.empty(), [])],
+        [ModelAttentionView([WordView(NASTY, 0)], RegionBoxesView.empty(), [])],
     )
     page = made.html()
     assert content_of(page)["pairs"][0]["text"] == NASTY
@@ -381,7 +381,7 @@ def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
     made = AttentionPage("title", [("m", [])])
     made.add(
         ImageTextPair(Example("own", "a dog")),
-        [ModelAttentionView([WordView("a", 0)], RegionView.empty(), [])],
+        [ModelAttentionView([WordView("a", 0)], RegionBoxesView.empty(), [])],
     )
     with pytest.raises(
         InputError,

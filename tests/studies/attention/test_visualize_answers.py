@@ -19,7 +19,7 @@ from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.models.heads import load_head, save_heads
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.settings.fields import make_settings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.studies.attention.page.inspected_model import InspectedModel
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -58,7 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_length=16,
         seeds=1,
     )
-    brief = TrainConfig(steps=2, batch=4, cpu=True)
+    brief = TrainingArguments(steps=2, batch=4, cpu=True)
     finetune(config, brief, folder / "run")
     return folder
 

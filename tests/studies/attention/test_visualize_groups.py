@@ -18,7 +18,7 @@ from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.studies.attention.page.attention_views import (
     RankedHeads,
-    RegionView,
+    RegionBoxesView,
     group_regions,
     sum_groups,
 )
@@ -154,7 +154,7 @@ def test_a_region_goes_to_the_nearest_box_and_is_starred_from_a_tenth() -> None:
     places = np.array(
         [[0, 0, 0.5, 1], [0.2, 0, 0.7, 1], [0.5, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1]]
     )
-    boxes = RegionView(places, np.array([False] * 4 + [True]), ["", "", "", "sky", ""])
+    boxes = RegionBoxesView(places, np.array([False] * 4 + [True]), ["", "", "", "sky", ""])
     entities = [
         PhraseEntity("left", np.array([[0, 0, 0.5, 1]])),
         PhraseEntity("right", np.array([[0.5, 0, 1, 1], [0.3, 0, 0.8, 1]])),
@@ -173,7 +173,7 @@ def test_a_region_goes_to_the_nearest_box_and_is_starred_from_a_tenth() -> None:
 def test_a_patch_goes_to_the_smallest_box_around_its_centre() -> None:
     corners = np.stack(np.meshgrid(np.arange(4), np.arange(4)), -1).reshape(-1, 2) / 4
     patches = np.concatenate([[[0, 0, 1, 1]], np.concatenate([corners, corners + 0.25], 1)])
-    boxes = RegionView(patches, np.arange(17) == 0, are_patches=True)
+    boxes = RegionBoxesView(patches, np.arange(17) == 0, are_patches=True)
     entities = [
         PhraseEntity("street", np.array([[0, 0, 1, 0.6]])),
         PhraseEntity("man", np.array([[0.3, 0.2, 0.7, 0.9]])),

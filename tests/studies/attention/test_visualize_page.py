@@ -22,10 +22,10 @@ from groundling.studies.attention.page.attention_views import (
     ModelAnswer,
     ModelAttentionView,
     RankedHeads,
-    RegionView,
+    RegionBoxesView,
     WordView,
 )
-from groundling.studies.attention.page.image_text_pairs import ImageTextPair, RunAnswerChange
+from groundling.studies.attention.page.image_text_pairs import AnswerComparison, ImageTextPair
 
 NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"
 LONG = "w" * 300
@@ -64,7 +64,7 @@ def view(words: list[WordView], layers: int = 2) -> ModelAttentionView:
         even = {"words": np.full(count, EVEN), "boxes": np.full(3, EVEN)}
         made.append(LayerView("self", layer, 2, blocks, even))
     whole = np.array([True, False, False])
-    return ModelAttentionView(words, RegionView(BOXES, whole, ("", "dog", "ball")), made)
+    return ModelAttentionView(words, RegionBoxesView(BOXES, whole, ("", "dog", "ball")), made)
 
 
 def even_view() -> ModelAttentionView:
@@ -77,7 +77,9 @@ def even_view() -> ModelAttentionView:
     boxes = np.array([[x, y, x + 1 / 3, y + 1 / 3] for y in thirds for x in thirds])
     layer = LayerView("self", 0, 1, blocks, {"words": np.full(5, even)})
     answer = ModelAnswer("Answer", [("<b>no</b>", 0.73), ("yes", 0.27)])
-    return ModelAttentionView(WORDS, RegionView(boxes, np.zeros(9, bool)), [layer], answer=answer)
+    return ModelAttentionView(
+        WORDS, RegionBoxesView(boxes, np.zeros(9, bool)), [layer], answer=answer
+    )
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     counts = {"became right": 1, "became wrong": 1}
     both = AttentionPage("Two", [("a", []), ("b", [])], ranks=[ranks, None], counts=counts)
     for kind in counts:
-        change = RunAnswerChange(kind, "no", "<i>yes</i>", "yes")
+        change = AnswerComparison(kind, "no", "<i>yes</i>", "yes")
         both.add(ImageTextPair(example, photo, change=change), [view(WORDS), view(TOKENS, 3)])
     both.save(folder / "both.html")
     made = groundling.visualize(

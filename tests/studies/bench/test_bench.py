@@ -16,10 +16,12 @@ from groundling.core.errors import InputError
 from groundling.runs import jobs as running
 from groundling.runs.folder import read_json
 from groundling.runs.jobs import Job, run_jobs
+from groundling.studies.bench.arms import METHOD, ArmRun, run_arm
 from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.handed import shuffle_images
-from groundling.studies.bench.protocol import BenchFolder
+from groundling.studies.bench.method import built_in_methods
+from groundling.studies.bench.protocol import BenchFolder, BenchWorld, Protocol
 
 
 @pytest.fixture
@@ -47,8 +49,8 @@ def test_every_arm_is_in_the_json_the_table_and_the_page(ran: Ran) -> None:
     texts = [one["texts"] for one in runs(ran) if one["arm"] == "text control"]
     assert len(set(texts)) == len(texts) == 2  # the corpus, and the captions
     page = (ran.out / "report.html").read_text()
-    for heading in ("Methods that read text and teacher", "Methods that read captions with images"):
-        assert heading in page
+    for data in ("text and teacher", "captions with images"):
+        assert f"Objects: methods that read {data}" in page
     for name in ("contrastive", "look", "guessing", "noise", "teacher&#39;s text tower"):
         assert name in page
     assert re.search(r"^contrastive  +[01]\.\d\d", ran.said, re.MULTILINE)
@@ -56,10 +58,10 @@ def test_every_arm_is_in_the_json_the_table_and_the_page(ran: Ran) -> None:
 
 
 def test_controls_read_what_the_method_reads_with_one_thing_replaced(ran: Ran) -> None:
-    world = ran.out / "shared" / "world-0"
+    world = ran.out / "shared" / "objects-0"
     config = {}
-    for path in (ran.out / "runs").rglob("stage-1/config.json"):
-        name = path.parent.relative_to(ran.out / "runs" / "world-0").parts[:2]
+    for path in (ran.out / "runs" / "objects-0").rglob("stage-1/config.json"):
+        name = path.parent.relative_to(ran.out / "runs" / "objects-0").parts[:2]
         config[name[0] if name[0] == "text-control" else name] = read_json(path)["config"]
         assert "private" not in path.read_text()
     method, shuffled, random = (
@@ -85,16 +87,35 @@ def test_controls_read_what_the_method_reads_with_one_thing_replaced(ran: Ran) -
     assert teachers == ["teacher", "teacher-redrawn", "teacher-untrained"]
 
 
-def test_the_weight_is_the_one_that_is_best_on_dev_nouns(ran: Ran) -> None:
+def test_the_weight_is_the_one_that_is_best_in_the_tuning_world_without_its_test_nouns(
+    ran: Ran,
+) -> None:
     about = read_json(ran.out / "bench.json")["weights"]
     for name, grid in (("contrastive", [0.3, 1.0, 3.0]), ("look", [0.3, 1.0, 3.0])):
-        scores = about[name]["0"]["dev"]
+        scores = about[name]["scores"]
         assert [value for value, _ in scores] == grid
+        for value, score in scores:
+            (path,) = (ran.out / "jobs").glob(f"objects-100-{name}-method-*-{value}-seed-0.json")
+            visual = read_json(path)["readings"]["visual"]
+            # 18 train nouns, cross-validated, and 9 dev nouns.
+            assert score == pytest.approx((18 * visual["train"] + 9 * visual["dev"]) / 27)
         best = max(score for _, score in scores)
         chosen = next(value for value, score in scores if score == best)
-        assert about[name]["0"]["chosen"] == chosen
-        (own,) = [one for one in runs(ran) if (one["method"], one["arm"]) == (name, "method")]
-        assert own["weight"] == chosen and own["readings"]["visual"]["dev"] == best
+        assert about[name]["chosen"] == chosen
+        own = [one for one in runs(ran) if one["method"] == name]
+        assert {one["weight"] for one in own} == {chosen}
+        assert {(one["family"], one["world"]) for one in own} == {("objects", 0)}
+
+
+def test_minimal_pairs_are_test_sentences_with_two_words_swapped(ran: Ran) -> None:
+    lines = (ran.out / "shared/objects-0/private/pairs.tsv").read_text().splitlines()
+    assert lines[0] == "good\tbad" and len(lines) > 50
+    for line in lines[1:]:
+        good, bad = (text.split() for text in line.split("\t"))
+        assert sorted(good) == sorted(bad)
+        assert sum(one != other for one, other in zip(good, bad, strict=True)) == 2
+    readings = [one["readings"] for one in runs(ran) if one["arm"] != "teacher's text tower"]
+    assert all(0 <= one["minimal pairs"]["test"] <= 1 for one in readings)
 
 
 def test_arms_have_equal_budgets_and_their_costs_are_known(ran: Ran) -> None:
@@ -111,7 +132,7 @@ def test_a_killed_bench_resumes_and_a_finished_one_does_nothing(
 ) -> None:
     now = digests(inside.out / "jobs")
     before = {name: digest for name, digest in inside.when_killed.items() if "lock" not in name}
-    assert len(before) >= 7 + STOP_AT
+    assert len(before) >= 4 + STOP_AT
     assert {name: now[name] for name in before} == before
     BENCH(CONFIG, inside.out)
     assert digests(inside.out / "jobs") == now
@@ -123,7 +144,7 @@ def test_a_killed_bench_resumes_and_a_finished_one_does_nothing(
     assert "mlm+mine.look:LOOK on captions; option:look_weight of 0.3, 1.0, 3.0" in plan
     BENCH(replace(CONFIG, plan=True, worlds=(0, 1)), inside.out)
     plan = capsys.readouterr().out
-    assert re.search(r"world 1: encoder +missing +\d", plan) and "idle core (estimated)" in plan
+    assert re.search(r"objects 1: encoder +missing +\d", plan) and "idle core (estimated)" in plan
 
 
 def test_another_scale_or_source_is_another_bench(inside: Ran) -> None:
@@ -179,12 +200,12 @@ def test_merging_a_laboratorys_method(
             BENCH(merging, tmp_path / "both")
         assert "\n" not in str(caught.value)
 
-    refused({**theirs, "version": 2}, "version 2; expected 'groundling bench', version 1")
+    refused({**theirs, "version": 1}, "version 1; expected 'groundling bench', version 2")
     refused({**theirs, "runs": [{}]}, "damaged")
     protocol = {**theirs["protocol"], "steps": 7}
     refused({**theirs, "protocol": protocol}, "another protocol .protocol.steps: 2 there, 7 now")
-    worlds = {"0": {**theirs["worlds"]["0"], "world": "f" * 64}}
-    refused({**theirs, "worlds": worlds}, "world 0 has other texts, nouns or images")
+    worlds = {"objects 0": {**theirs["worlds"]["objects 0"], "world": "f" * 64}}
+    refused({**theirs, "worlds": worlds}, "world objects 0 has other texts, nouns or images")
     forged = {**theirs["methods"]["theirs"], "name": "look", "source": {"mine.look": "0" * 64}}
     refused({**theirs, "methods": {"look": forged}}, "another method is called look")
     with pytest.raises(InputError, match="at least two"):
@@ -207,13 +228,26 @@ def test_shuffled_captions_keep_their_texts_and_no_image_keeps_its_own() -> None
 
 
 def test_handed_over_captions_are_the_worlds_own(ran: Ran) -> None:
-    world = ran.out / "shared" / "world-0"
+    world = ran.out / "shared" / "objects-0"
     original = read_json(world / "private" / "captions_train.json")
     assert read_json(world / "handed" / "captions.json") == original
     names = {path.name for path in (world / "handed").iterdir()}
     assert names == {"captions.json", "captions_shuffled.json", "corpus.txt", "images", "noise"}
     noise = {path.name for path in (world / "handed" / "noise").iterdir()}
     assert noise == {one["file_name"] for one in original["images"]}
+
+
+@pytest.mark.parametrize("name", [name for name in built_in_methods() if name != "contrastive"])
+def test_every_method_of_the_package_runs(ran: Ran, tmp_path: Path, name: str) -> None:
+    """One arm of each, in the world of the finished bench; contrastive ran there."""
+    method = built_in_methods()[name]
+    (tmp_path / "shared").symlink_to(ran.out / "shared")
+    weight = method.grid[-1] if method.grid else None
+    one = ArmRun(method, METHOD, BenchWorld("objects", 0), 0, weight)
+    result = run_arm(BenchFolder(tmp_path), Protocol(CONFIG.scale), one, "key")
+    assert result["remarks"] == [] and result["weight"] == weight
+    assert result["cost"]["steps"] == 2 and result["cost"]["parameters_after"] == 0
+    assert 0 <= result["readings"]["visual"]["test"] <= 1
 
 
 # -- several processes -----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ def entry(method: str, arm: str, world: int, seed: int, visual: float | None, **
     readings = {"visual": {"dev": 0.0, "test": visual, "chance": 0.26}}
     readings |= {name: {"test": value} for name, value in more.pop("readings", {}).items()}
     about = {"method": method, "arm": arm, "world": world, "seed": seed, "readings": readings}
+    about["family"] = "objects"
     return about | {"texts": TEXTS, "handed": f"w{world}", "weight": 1.0, "remarks": []} | more
 
 
@@ -132,7 +133,7 @@ def test_prices_and_table_by_hand() -> None:
     # Means of the worlds .52, .61, .42; their mean .51667 and standard deviation .09504.
     assert cell(method, "visual") == "0.52 ± 0.10"
     assert value_of(method[0], "truth") is None and cell(method[:1], "truth") == "did not train"
-    rows = table_rows({"runs": entries, "methods": {"a": ABOUT}})
+    rows = table_rows(entries, {"a": ABOUT})
     assert [row["arm"] for row in rows] == [
         *("a", "  a: text control", "  a: shuffled images"),
         *("guessing", "noise"),

@@ -22,7 +22,9 @@ from groundling.studies.bench.method import (
     find_methods,
     outside_method,
 )
-from groundling.studies.bench.protocol import BenchFolder, Protocol
+from groundling.studies.bench.protocol import BenchFolder, BenchWorld, Protocol
+
+WORLD = BenchWorld("objects", 0)
 
 OWN = """
 from pathlib import Path
@@ -83,7 +85,7 @@ def own(ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BenchFolde
 
 def cheat(folder: BenchFolder, name: str, monkeypatch: pytest.MonkeyPatch) -> dict:
     """Run a method of one objective, which finds the world by an option."""
-    world = str(folder.world(0).root)
+    world = str(folder.world(WORLD).root)
     method = outside_method("cheats:Quiet")
     stage = Stage(f"mlm+cheats:{name}")
     method = replace(method, name=name, stages=(stage,))
@@ -92,7 +94,7 @@ def cheat(folder: BenchFolder, name: str, monkeypatch: pytest.MonkeyPatch) -> di
     monkeypatch.setattr(
         "groundling.studies.bench.arms.resolve_stage_paths", lambda _, runs: settings
     )
-    return run_arm(folder, Protocol(0.004), ArmRun(method, METHOD, 0, 0), "key")
+    return run_arm(folder, Protocol(0.004), ArmRun(method, METHOD, WORLD, 0), "key")
 
 
 def test_reading_the_answers_is_reported(own: BenchFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +106,7 @@ def test_reading_the_answers_is_reported(own: BenchFolder, monkeypatch: pytest.M
 def test_changing_a_handed_over_file_is_refused(
     own: BenchFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_handed(own.world(0), "before")
+    check_handed(own.world(WORLD), "before")
     with pytest.raises(InputError, match=r"corpus\.txt: changed since it was handed over, while"):
         cheat(own, "SPOIL", monkeypatch)
     assert not list((own.root / "jobs").glob("*.json"))
@@ -123,7 +125,7 @@ def test_only_opened_files_below_the_folder_are_seen(tmp_path: Path) -> None:
 
 
 def test_models_that_are_not_plain(ran: Ran, tmp_path: Path) -> None:
-    encoder = ran.out / "shared" / "world-0" / "making" / "encoder" / "model"
+    encoder = ran.out / "shared" / "objects-0" / "making" / "encoder" / "model"
     assert plain_faults(encoder, encoder) == []
     model = AutoModel.from_pretrained(encoder)
     model.resize_token_embeddings(model.config.vocab_size + 2)

@@ -22,7 +22,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.studies.clip_td.commands import ENSEMBLE as ensemble
 from groundling.studies.clip_td.commands import VCR as vcr
-from groundling.studies.clip_td.commands import EnsembleConfig, VcrConfig
+from groundling.studies.clip_td.commands import EnsembleConfig, VcrJointScoreConfig
 
 
 def member(
@@ -99,7 +99,7 @@ def test_an_ensemble_is_a_run_of_one_seed(data: Path, tmp_path: Path) -> None:
         runs = (str(tmp_path / f"{task}-a"), str(tmp_path / f"{task}-b"))
         ensemble(EnsembleConfig(runs, f"vcr/{task}", str(data)), tmp_path / task)
     joint = vcr(
-        VcrConfig(str(tmp_path / "answer"), str(tmp_path / "rationale"), str(data)),
+        VcrJointScoreConfig(str(tmp_path / "answer"), str(tmp_path / "rationale"), str(data)),
         tmp_path / "joint",
     )
     told = json.loads((tmp_path / "answer/result.json").read_text())["scores"]["val"]["accuracy"]

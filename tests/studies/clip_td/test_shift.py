@@ -22,7 +22,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.settings.fields import replace_settings
 from groundling.studies.clip_td.commands import DATA_SHIFT as shift
-from groundling.studies.clip_td.commands import ShiftConfig
+from groundling.studies.clip_td.commands import VcrShiftConfig
 from groundling.studies.clip_td.explicit_mitigation import (
     SynonymEditor,
     WordNet,
@@ -68,7 +68,7 @@ def wordnet(tmp_path_factory: pytest.TempPathFactory) -> WordNet:
     return WordNet(wordnets.write(tmp_path_factory.mktemp("wordnet")))
 
 
-def refusal(config: ShiftConfig, out: Path, **changes: Any) -> str:
+def refusal(config: VcrShiftConfig, out: Path, **changes: Any) -> str:
     with pytest.raises(InputError) as told:
         shift(replace_settings(config, **changes), out)
     assert "\n" not in str(told.value)
@@ -209,7 +209,7 @@ def test_masks_from_a_file_of_losses(data: Path, tmp_path: Path) -> None:
     rows = losses_of(data)
     del rows[0]["rationale_losses"]  # as where there is no model for them
     path = vcr_files.write(tmp_path / "losses.jsonl", rows)
-    config = ShiftConfig(data=str(data), protocol="advtop", losses=str(path))
+    config = VcrShiftConfig(data=str(data), protocol="advtop", losses=str(path))
     result = shift(config, tmp_path / "top")
     assert result["edited choices"]["answer"] == {"right": 14, "wrong": 42}
     assert result["edited choices"]["rationale"] == {"right": 13, "wrong": 39}
@@ -228,7 +228,7 @@ def test_masks_from_a_file_of_losses(data: Path, tmp_path: Path) -> None:
 
 def test_damaged_losses(data: Path, tmp_path: Path) -> None:
     rows = losses_of(data)
-    config = ShiftConfig(data=str(data), protocol="advtop")
+    config = VcrShiftConfig(data=str(data), protocol="advtop")
 
     def told(rows: Sequence[dict[str, Any]]) -> str:
         path = vcr_files.write(tmp_path / "losses.jsonl", rows)
@@ -265,7 +265,7 @@ def text_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_attack_models_losses(text_run: Path, tmp_path: Path) -> None:
     """Against one text at a time through the same model, and a plain restatement of the loss."""
     data = vcr_files.folder(tmp_path / "vcr", val=3)
-    config = ShiftConfig(
+    config = VcrShiftConfig(
         data=str(data), protocol="advtop", attack=str(text_run / "seed-0/model"), cpu=True
     )
     shift(config, tmp_path / "out")
@@ -288,7 +288,7 @@ def test_an_attack_models_losses(text_run: Path, tmp_path: Path) -> None:
     chance = 1 / (1 + np.exp(-logits[0]))
     assert written[0]["answer_losses"][1][0] == pytest.approx(-np.log(1 - chance), abs=1e-5)
     # the file that it wrote makes the same masks
-    again = ShiftConfig(
+    again = VcrShiftConfig(
         data=str(data), protocol="advtop", losses=str(tmp_path / "out/losses.jsonl")
     )
     shift(again, tmp_path / "again")
@@ -296,7 +296,7 @@ def test_an_attack_models_losses(text_run: Path, tmp_path: Path) -> None:
 
 
 def test_an_attack_model_that_is_none(text_run: Path, data: Path, tmp_path: Path) -> None:
-    config = ShiftConfig(data=str(data), protocol="advtop", cpu=True)
+    config = VcrShiftConfig(data=str(data), protocol="advtop", cpu=True)
     bare = str(student(tmp_path / "bare"))
     assert "no default head for vcr/answer" in refusal(config, tmp_path / "a", attack=bare)
     told = refusal(config, tmp_path / "b", attack_rationale=str(text_run / "seed-0/model"))
@@ -496,7 +496,7 @@ def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
     ]  # items 0, 4 and 8: answer 0
     wrong = [0.0, 0.0, 0.0, 50.0]
     path = predictions(tmp_path / "p.jsonl", data, {0: unsure, 4: enough, 8: wrong})
-    config = ShiftConfig(data=str(data), protocol="im", predictions=str(path))
+    config = VcrShiftConfig(data=str(data), protocol="im", predictions=str(path))
     result = shift(config, tmp_path / "im")
     assert result["groups"] == {"language_biased": 12, "image_biased": 1, "unsure": 1, "kept": 2}
     assert [one.id for one in read_items(tmp_path / "im", "val")] == ["val-0", "val-8"]
@@ -509,7 +509,7 @@ def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
 
 
 def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path) -> None:
-    config = ShiftConfig(data=str(data), protocol="im")
+    config = VcrShiftConfig(data=str(data), protocol="im")
     path = predictions(tmp_path / "p.jsonl", data, {})
     kept = path.read_text().splitlines(keepends=True)
 
@@ -541,11 +541,11 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
 # -- all kinds -------------------------------------------------------------------------------------------------------
 
 
-def every_kind(data: Path, tmp_path: Path) -> dict[str, ShiftConfig]:
+def every_kind(data: Path, tmp_path: Path) -> dict[str, VcrShiftConfig]:
     losses = str(vcr_files.write(tmp_path / "losses.jsonl", losses_of(data)))
     said = str(predictions(tmp_path / "p.jsonl", data, {3: [0, 0, 0, 0.1], 5: [5, 0, 0, 0]}))
     words = str(wordnets.write(tmp_path / "wordnet"))
-    plain = ShiftConfig(data=str(data))
+    plain = VcrShiftConfig(data=str(data))
     return {
         "none": plain,
         "sm": replace_settings(plain, protocol="sm"),
@@ -604,7 +604,7 @@ def test_a_shifted_folder_is_a_whole_one(data: Path, tmp_path: Path) -> None:
     assert unedited == [one.id for one in read_items(tmp_path / "sm", "val")]
     result = json.loads((tmp_path / "sm/result.json").read_text())
     assert result["links"] == ["train.jsonl", "vcr1images"]
-    own = shift(ShiftConfig(data=str(data), protocol="sm", split="train"), tmp_path / "train")
+    own = shift(VcrShiftConfig(data=str(data), protocol="sm", split="train"), tmp_path / "train")
     assert own["links"] == ["vcr1images"]
     assert not (tmp_path / "train/train.jsonl").is_symlink()
     assert result["items"] == {"read": 14, "written": len(unedited)}
@@ -612,7 +612,7 @@ def test_a_shifted_folder_is_a_whole_one(data: Path, tmp_path: Path) -> None:
 
 
 def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_path: Path) -> None:
-    shift(ShiftConfig(data=str(data), protocol="sm"), tmp_path / "sm")
+    shift(VcrShiftConfig(data=str(data), protocol="sm"), tmp_path / "sm")
     model = str(student(tmp_path / "student"))
     config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32)
     plain = finetune(config, STEPS, tmp_path / "plain")
@@ -634,7 +634,7 @@ def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_pa
 
 
 def test_refusals(data: Path, tmp_path: Path) -> None:
-    config = ShiftConfig(data=str(data), protocol="sm")
+    config = VcrShiftConfig(data=str(data), protocol="sm")
     assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
     assert refusal(config, tmp_path / "a", data="") == "data shift needs --data"
     told = refusal(config, tmp_path / "a", predictions="x")
@@ -675,7 +675,7 @@ def test_overlaps_by_hand(tmp_path: Path) -> None:
         [row(0, "Why is [0] happy about the dog ?", answers, right=(3, 0))],
     )
     words = str(wordnets.write(tmp_path / "wordnet"))
-    config = ShiftConfig(data=str(tmp_path / "vcr"))
+    config = VcrShiftConfig(data=str(tmp_path / "vcr"))
     bare = shift(config, tmp_path / "bare")
     assert bare["lemmas"] == "none, forms in lower case"
     assert bare["after"]["answer"]["question"]["incorrect"] == pytest.approx((1 + 0 + 1) / 3)

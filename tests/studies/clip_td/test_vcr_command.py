@@ -16,7 +16,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.settings.fields import replace_settings
 from groundling.studies.clip_td.commands import VCR as vcr
-from groundling.studies.clip_td.commands import VcrConfig
+from groundling.studies.clip_td.commands import VcrJointScoreConfig
 from groundling.tasks.vcr import ANSWER
 
 GOLD = ((0, 1), (1, 2), (2, 3), (3, 0))
@@ -51,7 +51,7 @@ def sure(choice: int) -> list[float]:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> VcrConfig:
+def config(tmp_path: Path) -> VcrJointScoreConfig:
     """Of four items, seed 0 answers three right and reasons two right, one of them in common; seed 1 all."""
     put(tmp_path / "vcr/val.jsonl", "".join(line(n, True) + "\n" for n in range(4)))
     put(tmp_path / "vcr/test.jsonl", "".join(line(n, False) + "\n" for n in range(2)))
@@ -61,10 +61,12 @@ def config(tmp_path: Path) -> VcrConfig:
             scores = {f"vcr-{task}-val-{n}": sure(choice) for n, choice in enumerate(said)}
             predicted(tmp_path / task, seed, f"vcr/{task}", "val", scores)
     predicted(tmp_path / "answer", 7, "vcr/answer", "val", {})
-    return VcrConfig(str(tmp_path / "answer"), str(tmp_path / "rationale"), str(tmp_path / "vcr"))
+    return VcrJointScoreConfig(
+        str(tmp_path / "answer"), str(tmp_path / "rationale"), str(tmp_path / "vcr")
+    )
 
 
-def refusal(config: VcrConfig, out: Path, **changes: str) -> str:
+def refusal(config: VcrJointScoreConfig, out: Path, **changes: str) -> str:
     with pytest.raises(InputError) as told:
         vcr(replace_settings(config, **changes), out)
     assert "\n" not in str(told.value)
@@ -72,7 +74,7 @@ def refusal(config: VcrConfig, out: Path, **changes: str) -> str:
 
 
 def test_joint_accuracy_by_seed(
-    config: VcrConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: VcrJointScoreConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--answers", config.answers, "--rationales", config.rationales, "--data", config.data]
     assert main(["vcr", *flags, "--out", str(tmp_path / "out")]) == 0
@@ -83,7 +85,9 @@ def test_joint_accuracy_by_seed(
     assert (printed["seeds"], printed["left_out_seeds"], printed["items"]) == ([0, 1], [7], 4)
 
 
-def test_the_servers_file_of_a_split_without_labels(config: VcrConfig, tmp_path: Path) -> None:
+def test_the_servers_file_of_a_split_without_labels(
+    config: VcrJointScoreConfig, tmp_path: Path
+) -> None:
     assert "answer/seed-0/predictions_test.jsonl: no such file; `finetune --submit`" in refusal(
         config, tmp_path / "a", split="test"
     )
@@ -122,7 +126,7 @@ def test_the_servers_file_of_a_split_without_labels(config: VcrConfig, tmp_path:
 
 
 def test_predictions_are_matched_by_what_the_data_set_calls_an_example(
-    config: VcrConfig, tmp_path: Path
+    config: VcrJointScoreConfig, tmp_path: Path
 ) -> None:
     """C4: by the field `official`, whatever our ids look like; older files without it are matched by id, as above."""
     older = vcr(config, tmp_path / "older")
@@ -137,7 +141,7 @@ def test_predictions_are_matched_by_what_the_data_set_calls_an_example(
     assert newer == older and newer["median"]["Q->AR"] == 0.625
 
 
-def test_from_finetune_to_the_servers_file(config: VcrConfig, tmp_path: Path) -> None:
+def test_from_finetune_to_the_servers_file(config: VcrJointScoreConfig, tmp_path: Path) -> None:
     folder, model = Path(config.data), str(student(tmp_path / "student"))
     put(folder / "train.jsonl", (folder / "val.jsonl").read_text())
     for task in ("answer", "rationale"):
@@ -163,7 +167,7 @@ def test_from_finetune_to_the_servers_file(config: VcrConfig, tmp_path: Path) ->
     assert len(Path(file).read_text().splitlines()) == 3
 
 
-def test_faults_are_one_line(config: VcrConfig, tmp_path: Path) -> None:
+def test_faults_are_one_line(config: VcrJointScoreConfig, tmp_path: Path) -> None:
     path = tmp_path / "rationale/seed-0/predictions_val.jsonl"
     kept = path.read_text().splitlines(keepends=True)
     put(path, "".join(kept[:2]))

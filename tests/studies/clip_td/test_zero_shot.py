@@ -40,7 +40,7 @@ from groundling.prediction.similarity import equalise_identical_texts
 from groundling.settings.fields import make_settings
 from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import ZERO_SHOT as zero_shot
-from groundling.studies.clip_td.commands import VcrConfig, ZeroShotConfig
+from groundling.studies.clip_td.commands import VcrJointScoreConfig, ZeroShotConfig
 from groundling.studies.clip_td.zero_shot import choice_queries, classify
 from groundling.studies.knowledge.commands import WINOGROUND as winoground
 from groundling.studies.knowledge.commands import WinogroundConfig
@@ -208,11 +208,12 @@ def test_answers_and_rationales_are_runs_that_others_read(place: Path, tmp_path:
     both = zero_shot(settings(place, "vcr"), tmp_path / "both")
     data = str(place / "vcr")
     joint = vcr(
-        VcrConfig(str(tmp_path / "answer"), str(tmp_path / "rationale"), data), tmp_path / "j"
+        VcrJointScoreConfig(str(tmp_path / "answer"), str(tmp_path / "rationale"), data),
+        tmp_path / "j",
     )
     assert joint["median"].items() <= both["scores"]["val"].items()
     assert (
-        vcr(VcrConfig(data=data, both=str(tmp_path / "both")), tmp_path / "k")["scores"]
+        vcr(VcrJointScoreConfig(data=data, both=str(tmp_path / "both")), tmp_path / "k")["scores"]
         == joint["scores"]
     )
     runs = [f"a={tmp_path / 'answer'}", f"b={tmp_path / 'answer'}"]

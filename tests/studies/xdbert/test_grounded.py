@@ -18,7 +18,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.text.words import stop_words
 from groundling.studies.xdbert.commands import DATA_COUNTS as count
-from groundling.studies.xdbert.commands import CountsConfig
+from groundling.studies.xdbert.commands import CaptionTokenCountsConfig
 from groundling.studies.xdbert.grounded import (
     GroundedTokens,
     ImprovementGroups,
@@ -136,7 +136,7 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
         [(1, "A dog."), (2, "Dogs: a cat"), (1, " ")],
     )
     tokenizer = str(home(tmp_path / "tokenizer", None, tokens()))
-    config = CountsConfig((str(file),), tokenizer=tokenizer)
+    config = CaptionTokenCountsConfig((str(file),), tokenizer=tokenizer)
     assert "4 tokens and 6 words of 2 captions" in count(config, tmp_path / "counts.json")
     table = json.loads((tmp_path / "counts.json").read_text())
     assert table["tokens"] == {"a": 2, "dog": 2, "##s": 1, "cat": 1}

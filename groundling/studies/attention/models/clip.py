@@ -30,7 +30,7 @@ from groundling.models.attention import (
     patch_positions,
     text_positions,
 )
-from groundling.models.formats import InspectionFormat
+from groundling.models.formats import InspectedModelFormat
 from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
 from groundling.studies.attention.models import PatchReader, cut_patches, preprocess_photo
 
@@ -220,4 +220,4 @@ def _is_clip(source: str) -> bool:
     return model_type(source) in MODEL_CLASSES
 
 
-CLIP = InspectionFormat("CLIP's towers", _is_clip, load_clip_towers)
+CLIP = InspectedModelFormat("CLIP's towers", _is_clip, load_clip_towers)

@@ -31,8 +31,8 @@ from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
 from groundling.studies.attention.page.attention_views import (
     MAX_PAGE_CHARACTERS,
-    HeadMeanBoxAttention,
     ModelAttentionView,
+    PerHeadBoxAttention,
     RankedHeads,
     draw_heads,
 )
@@ -257,7 +257,7 @@ def make_page(config: VisualizeConfig, selection: PairSelection) -> AttentionPag
     for model, ranked in zip(models, rankings, strict=False):  # fewer results than models
         if not config.other_heads:
             ranked.check_model(model.name, model.folder)
-    attention_means = [HeadMeanBoxAttention() for _ in models]
+    attention_means = [PerHeadBoxAttention() for _ in models]
     page = AttentionPage(TITLE, per_page=config.per_page, counts=selection.counts)
     for pair in selection.pairs:
         page.add(pair, _views(pair, models, attention_means, config.layers))
@@ -271,7 +271,7 @@ def make_page(config: VisualizeConfig, selection: PairSelection) -> AttentionPag
 def _views(
     pair: ImageTextPair,
     models: Sequence[InspectedModel],
-    attention_means: Sequence[HeadMeanBoxAttention],
+    attention_means: Sequence[PerHeadBoxAttention],
     layers: Sequence[int],
 ) -> Iterator[ModelAttentionView]:
     """Each model's view of a pair; computed after its photo was read."""

@@ -59,7 +59,7 @@ class WordView:
 
 
 @dataclass(frozen=True)
-class RegionView:
+class RegionBoxesView:
     """The boxes that a model reads from an image: a detector's regions, or patches."""
 
     boxes: np.ndarray
@@ -72,9 +72,9 @@ class RegionView:
     """Whether they are patches, whose attention to each other is shown, too."""
 
     @staticmethod
-    def empty() -> RegionView:
+    def empty() -> RegionBoxesView:
         """No boxes, for a model that reads text only."""
-        return RegionView(np.zeros((0, 4), np.float32), np.zeros(0, bool))
+        return RegionBoxesView(np.zeros((0, 4), np.float32), np.zeros(0, bool))
 
     def title(self, number: int) -> str:
         """A region's label: its number, with the whole image not counted, and its name."""
@@ -127,7 +127,7 @@ class ModelAttentionView:
     """One model's words, boxes and attention for an image and a text."""
 
     words: list[WordView]
-    boxes: RegionView
+    boxes: RegionBoxesView
     layers: list[LayerView]
     notes: list[str] = field(default_factory=list)
     """Notes for the reader, one line each."""
@@ -200,7 +200,7 @@ def pack_attention(block: np.ndarray) -> str:
 
 
 def collect_view(
-    student: Encoder, sample: Sample, boxes: RegionView, layers: Collection[int], device: str
+    student: Encoder, sample: Sample, boxes: RegionBoxesView, layers: Collection[int], device: str
 ) -> ModelAttentionView:
     """Run a model on a sample of one row and collect the attention of `layers` (empty: all).
 
@@ -222,7 +222,7 @@ class _WordBoxMapCollector:
     """Collects the attention maps of one row, reduced to words and boxes."""
 
     def __init__(
-        self, sample: Sample, student: Encoder, boxes: RegionView, layers: Collection[int]
+        self, sample: Sample, student: Encoder, boxes: RegionBoxesView, layers: Collection[int]
     ) -> None:
         self.words: list[WordView] = []
         self.word_of: list[int] = []
@@ -395,7 +395,7 @@ def _grouped(
     return draw_heat_maps(sums, labels, [group.title for group in groups], "regions by entity")
 
 
-class HeatmapColumn(NamedTuple):
+class HeatmapRegionGroup(NamedTuple):
     """A column of a heat map: the regions of an entity, or one other region."""
 
     title: str
@@ -404,8 +404,8 @@ class HeatmapColumn(NamedTuple):
 
 
 def group_regions(
-    boxes: RegionView, entities: Sequence[PhraseEntity], shares: np.ndarray
-) -> list[HeatmapColumn]:
+    boxes: RegionBoxesView, entities: Sequence[PhraseEntity], shares: np.ndarray
+) -> list[HeatmapRegionGroup]:
     """The regions of each entity, then single other regions that a word attends to, starred.
 
     A region belongs to the entity of the gold box with the largest intersection over union, if this
@@ -426,10 +426,10 @@ def group_regions(
     for number, entity in enumerate(entities):
         regions = np.flatnonzero(is_theirs & (nearest == number))
         title = entity.phrase if len(regions) else f"{entity.phrase} (no region)"
-        groups.append(HeatmapColumn(title, regions))
+        groups.append(HeatmapRegionGroup(title, regions))
     is_attended = shares.max((0, 1)) >= MIN_ATTENDED_SHARE
     for region in np.flatnonzero(is_attended & ~is_theirs):
-        groups.append(HeatmapColumn(f"{boxes.title(int(region))} *", np.array([region])))
+        groups.append(HeatmapRegionGroup(f"{boxes.title(int(region))} *", np.array([region])))
     return groups
 
 
@@ -441,7 +441,7 @@ def _inside_boxes(patches: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     return np.asarray(is_inside / areas)
 
 
-def sum_groups(shares: np.ndarray, groups: Sequence[HeatmapColumn]) -> np.ndarray:
+def sum_groups(shares: np.ndarray, groups: Sequence[HeatmapRegionGroup]) -> np.ndarray:
     """Attention (W, G) from words to groups, the sum of `shares` (W, R) over each group's regions.
 
     NaN for an entity without a matching region.
@@ -589,7 +589,7 @@ class RankedHeads:
         return [f"{layer}-{best[layer]}" for layer in sorted(list(best)[:MAX_PANELS])]
 
 
-class HeadMeanBoxAttention:
+class PerHeadBoxAttention:
     """Mean attention from words to boxes for each head, over the views of one model."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ CHANGES = (BECAME_RIGHT, BECAME_WRONG, STAYED_RIGHT, STAYED_WRONG)
 
 
 @dataclass(frozen=True)
-class RunAnswerChange:
+class AnswerComparison:
     """The answers of two runs to one question."""
 
     kind: str
@@ -61,7 +61,7 @@ class ImageTextPair:
     """(G, 4) gold boxes as shares of width and height; None if unknown."""
     phrase: str = ""
     """The phrase that these boxes belong to; empty: the whole text."""
-    change: RunAnswerChange | None = None
+    change: AnswerComparison | None = None
     entities: Sequence[PhraseEntity] = ()
     """The entities of the text that have boxes."""
     full_example: Example | None = None
@@ -282,7 +282,7 @@ def _changed_pairs(
         answers = (_answer(old, where), _answer(new, str(other)))
         was, is_now = (answer == gold for answer in answers)
         kind = CHANGES[0 if is_now and not was else 1 if was and not is_now else 2 if was else 3]
-        found[kind].append(replace(pair, change=RunAnswerChange(kind, *answers, gold)))
+        found[kind].append(replace(pair, change=AnswerComparison(kind, *answers, gold)))
     counts = {kind: len(pairs) for kind, pairs in found.items()}
     if not found[BECAME_RIGHT] and not found[BECAME_WRONG]:
         raise InputError(

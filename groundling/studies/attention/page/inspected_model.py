@@ -23,7 +23,7 @@ from groundling.data.regions.samples import RegionSource
 from groundling.data.regions.store import InMemoryRegions
 from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import SampleDataset, TextDataset
-from groundling.models.adapters import ClipFusionAdapter
+from groundling.models.adapters import ClipFeatureAdapter
 from groundling.models.clip import ClipTextEncoder
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder, RegionEncoder
@@ -37,10 +37,10 @@ from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.page.attention_views import (
     ModelAnswer,
     ModelAttentionView,
-    RegionView,
+    RegionBoxesView,
     collect_view,
 )
-from groundling.vision.extract import RegionFinder
+from groundling.vision.extract import StoreRegionExtractor
 from groundling.vision_language.end_to_end import EndToEndModel
 from groundling.vision_language.loading import load_for_inspection
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -124,7 +124,7 @@ class InspectedModel:
     # -- regions -------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def region_finder(self) -> RegionFinder:
+    def region_finder(self) -> StoreRegionExtractor:
         """Finds regions of photos that are in no store; raises InputError if it cannot."""
         if self.grid and self.detector:
             raise InputError("--grid and --detector: both give boxes; pass one of them")
@@ -136,7 +136,7 @@ class InspectedModel:
             start = self._as_learned()
         if self.allow_region_mismatch:
             facts = {}
-        return RegionFinder(start, facts, self.device, self._features)
+        return StoreRegionExtractor(start, facts, self.device, self._features)
 
     @property
     def _region_manifest(self) -> Mapping[str, Any] | None:
@@ -192,8 +192,8 @@ class InspectedModel:
             raise InputError(f"{photo}: {fault}{where}")
         return sources
 
-    def _boxes(self, image: str, store: RegionSource, row: RegionRow) -> RegionView:
-        return RegionView(
+    def _boxes(self, image: str, store: RegionSource, row: RegionRow) -> RegionBoxesView:
+        return RegionBoxesView(
             row.boxes, row.is_whole_image, self._names(image, store, row), self._reads_patches
         )
 
@@ -248,7 +248,7 @@ class InspectedModel:
             notes.append(
                 f"{sample.truncated_tokens} tokens of the text did not fit and were truncated."
             )
-        boxes = RegionView.empty()
+        boxes = RegionBoxesView.empty()
         if sources.store is not None and sample.regions is not None:
             boxes = self._boxes(example.images[0], sources.store, sample.regions)
         view = collect_view(self.student, sample, boxes, layers, self.device)
@@ -265,7 +265,7 @@ class InspectedModel:
         return view
 
     def _answer(
-        self, example: Example, sources: ImageInputs, sample: Sample, boxes: RegionView
+        self, example: Example, sources: ImageInputs, sample: Sample, boxes: RegionBoxesView
     ) -> ModelAnswer | None:
         """The answer of its head; None for text encoders and models of transformers."""
         if self.fine_tuned is not None:
@@ -290,7 +290,7 @@ class InspectedModel:
 
 def _check_supported(student: Encoder, source: str) -> None:
     """Raises InputError for a model of a kind that the page does not support."""
-    if isinstance(student, ClipFusionAdapter | ClipTextEncoder | CrossModalEncoder):
+    if isinstance(student, ClipFeatureAdapter | ClipTextEncoder | CrossModalEncoder):
         raise InputError(
             f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
             "or a text encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
@@ -311,7 +311,7 @@ MATCH = "Image and text match"
 
 
 def fine_tuned_answer(
-    fitted: FineTunedModel, example: Example, sources: ImageInputs, boxes: RegionView
+    fitted: FineTunedModel, example: Example, sources: ImageInputs, boxes: RegionBoxesView
 ) -> ModelAnswer:
     """A fine-tuned model's answer, as from `groundling predict`; the example has all choices.
 

@@ -13,7 +13,7 @@ from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import read_object
 from groundling.runs.hashing import data_hash
 from groundling.settings.fields import make_settings
-from groundling.settings.training import TrainConfig
+from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.arms import (
     METHOD,
     SHUFFLED,
@@ -26,7 +26,7 @@ from groundling.studies.bench.arms import (
 )
 from groundling.studies.bench.cost import Cost
 from groundling.studies.bench.leaks import check_inputs
-from groundling.studies.bench.method import TEXT, BenchMethod, Stage, is_outside
+from groundling.studies.bench.method import TEXT, BenchMethod, Stage
 from groundling.studies.bench.protocol import ADAPTING, BenchFolder
 from groundling.studies.bench.real.handed import RealFiles
 from groundling.studies.bench.real.readings import SetReader
@@ -79,12 +79,14 @@ def describe_controls(method: BenchMethod) -> dict[str, str]:
     return words | ({SHUFFLED: " and ".join(shuffled)} if shuffled else {})
 
 
-def stage_training(settings: RealSettings, stage: Stage, steps: int, seed: int) -> TrainConfig:
+def stage_training(
+    settings: RealSettings, stage: Stage, steps: int, seed: int
+) -> TrainingArguments:
     """Optimisation of a stage; its own batch is relative to that of the bench in rendered worlds."""
     batch = settings.batch
     if stage.batch:
         batch = max(2, round(stage.batch * batch / ADAPTING.batch))
-    return TrainConfig(
+    return TrainingArguments(
         steps=steps, batch=batch, lr=settings.lr, seed=seed, log_every=50, cpu=settings.cpu
     )
 
@@ -105,8 +107,6 @@ def run_arm(folder: BenchFolder, settings: RealSettings, one: RealArm, key: str)
         own["max_length"] = stage.settings.get("max_length", settings.max_length)
         # A sentence encoder would be kept close to itself, which no method here does by itself.
         own.setdefault("retain_weight", 0.0)
-        if "teacher" in own and not is_outside(one.method):
-            own.setdefault("teacher_cache", str(files.root / "features"))
         training = stage_training(settings, stage, steps, one.seed)
         out = runs / f"stage-{number}"
         cost.add(ADAPT(make_settings(AdaptConfig, **own), training, out), training)

@@ -6,7 +6,7 @@ from numpy.random import Generator
 
 from groundling.studies.worlds.data_sets.writer import (
     BalancedText,
-    BalancedTextScenes,
+    ComplementaryScenes,
     DataSetWriter,
     JsonObject,
     describe_object,
@@ -45,7 +45,7 @@ def write_nlvr2(files: DataSetWriter) -> None:
 
 
 def _rows(
-    files: DataSetWriter, split: str, each: BalancedTextScenes[BalancedText[int]]
+    files: DataSetWriter, split: str, each: ComplementaryScenes[BalancedText[int]]
 ) -> list[JsonObject]:
     rows = []
     for pair, place in enumerate(each.rng.permutation(4).tolist()):

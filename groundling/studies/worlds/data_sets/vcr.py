@@ -11,7 +11,7 @@ from groundling.studies.worlds.data_sets.writer import (
     KINDS,
     TAGS_AS_WORDS,
     BalancedText,
-    BalancedTextScenes,
+    ComplementaryScenes,
     DataSetWriter,
     JsonObject,
     describe_object,
@@ -77,7 +77,10 @@ def write_vcr(files: DataSetWriter) -> None:
 
 
 def _rows(
-    files: DataSetWriter, split: str, each: BalancedTextScenes[BalancedVcrQuestion], first_line: int
+    files: DataSetWriter,
+    split: str,
+    each: ComplementaryScenes[BalancedVcrQuestion],
+    first_line: int,
 ) -> list[JsonObject]:
     """The four lines of a round, numbered from `first_line`; writes the metadata of their images."""
     order = each.rng.permutation(4).tolist()  # order of the rationales, the same for all four lines

@@ -181,7 +181,7 @@ AnyBalancedText = TypeVar("AnyBalancedText", bound=BalancedText[Any])
 
 
 @dataclass(frozen=True)
-class BalancedTextScenes(Generic[AnyBalancedText]):
+class ComplementaryScenes(Generic[AnyBalancedText]):
     """A claim with a scene for each of its answers."""
 
     number: int
@@ -246,7 +246,7 @@ class DataSetWriter:
         split: str,
         draw: Callable[[Generator], AnyBalancedText],
         scenes_each: int = 1,
-    ) -> Iterator[BalancedTextScenes[AnyBalancedText]]:
+    ) -> Iterator[ComplementaryScenes[AnyBalancedText]]:
         """Claims with a scene for each answer, `scenes_each` per example; no text is used twice for a scene."""
         used: set[tuple[str, int]] = set()
         remaining = scenes_each * self.max_examples(split)
@@ -263,7 +263,7 @@ class DataSetWriter:
             if scenes is None:
                 continue
             used.update((claim.text, scene.image_id) for scene in scenes)
-            yield BalancedTextScenes(number, rng, claim, scenes)
+            yield ComplementaryScenes(number, rng, claim, scenes)
             self.texts.add(claim.text.translate(TAGS_AS_WORDS))
             remaining -= len(scenes)
             number += 1
