@@ -178,6 +178,7 @@ def bench(
     probes: Texts = ("truth", "category", "order"),
     processes: int = 2,
     plan: bool = False,
+    report: bool = False,
     merge: Texts = (),
     scale: float = 1.0,
     real: bool = False,

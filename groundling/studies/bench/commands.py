@@ -19,7 +19,7 @@ from groundling.studies.bench.real_settings import RealSettings, check_real
 
 QUESTIONS = ("truth", "category", "order", "odd")
 """Questions that can be fine-tuned on."""
-WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "scale", "merge")
+WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "scale", "report", "merge")
 """Settings that a bench on a real encoder does not have."""
 FAMILIES = ("objects", "pictograms")
 """Families of rendered worlds; no setting was tuned on the second."""
@@ -51,6 +51,8 @@ Weights are chosen in a world of objects."""
     """Parallel runs, one thread each."""
     plan: bool = False
     """Print what will run, what is done and how long it takes, and stop."""
+    report: bool = False
+    """Instead of running: write the table, the page and bench.json of what is finished."""
     merge: Annotated[tuple[str, ...], InputKind.PATH, may_repeat] = ()
     """Instead of running: join these benches, each a folder or a bench.json, into --out."""
     scale: Annotated[float, above(0)] = 1.0
@@ -76,10 +78,13 @@ def check(config: BenchConfig, out: str | Path) -> None:
             f"--worlds {TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"
         )
     if config.merge:
-        if config.plan or config.method:
-            flag = "--plan" if config.plan else "--method"
-            raise InputError(f"--merge runs nothing; leave {flag} out")
+        flags = {"--plan": config.plan, "--report": config.report, "--method": config.method}
+        for flag, given in flags.items():
+            if given:
+                raise InputError(f"--merge runs nothing; leave {flag} out")
         return
+    if config.plan and config.report:
+        raise InputError("--plan and --report: expected one of them")
     if any(not is_import_path(name) for name in config.method):
         from groundling.studies.bench.method import built_in_methods
 

@@ -107,13 +107,21 @@ def test_the_weight_is_the_one_that_is_best_in_the_tuning_world_without_its_test
         assert {(one["family"], one["world"]) for one in own} == {("objects", 0)}
 
 
-def test_minimal_pairs_are_test_sentences_with_two_words_swapped(ran: Ran) -> None:
-    lines = (ran.out / "shared/objects-0/private/pairs.tsv").read_text().splitlines()
-    assert lines[0] == "good\tbad" and len(lines) > 50
+def test_minimal_pairs_differ_in_two_words_or_in_the_category_of_their_noun(ran: Ran) -> None:
+    world = ran.out / "shared/objects-0/private"
+    lines = (world / "pairs.tsv").read_text().splitlines()
+    assert lines[0] == "good\tbad\tgroup"
+    groups = [line.split("\t")[2] for line in lines[1:]]
+    assert min(groups.count("order"), groups.count("category")) > 50
+    rows = (world / "probes" / "attribute.tsv").read_text().splitlines()[1:]
+    nouns = {row.split("\t")[0] for row in rows}
     for line in lines[1:]:
-        good, bad = (text.split() for text in line.split("\t"))
-        assert sorted(good) == sorted(bad)
-        assert sum(one != other for one, other in zip(good, bad, strict=True)) == 2
+        good, bad = (text.split() for text in line.split("\t")[:2])
+        if line.endswith("\torder"):
+            assert sorted(good) == sorted(bad)
+            assert sum(one != other for one, other in zip(good, bad, strict=True)) == 2
+        else:
+            assert nouns.intersection(good) == nouns.intersection(bad) and good != bad
     readings = [one["readings"] for one in runs(ran) if one["arm"] != "teacher's text tower"]
     assert all(0 <= one["minimal pairs"]["test"] <= 1 for one in readings)
 
@@ -145,6 +153,23 @@ def test_a_killed_bench_resumes_and_a_finished_one_does_nothing(
     BENCH(replace(CONFIG, plan=True, worlds=(0, 1)), inside.out)
     plan = capsys.readouterr().out
     assert re.search(r"objects 1: encoder +missing +\d", plan) and "idle core (estimated)" in plan
+
+
+def test_a_report_shows_what_is_finished_and_says_what_is_missing(
+    inside: Ran, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = read_json(inside.out / "bench.json")
+    BENCH(replace(CONFIG, report=True, worlds=(0, 1)), inside.out)
+    shown = capsys.readouterr().out
+    assert re.search(r"^contrastive  +[01]\.\d\d", shown, re.MULTILINE)
+    missing = re.search(r"note: (\d+) jobs of this bench are not done yet", shown)
+    assert missing and int(missing[1]) > 10
+    assert read_json(inside.out / "bench.json")["runs"] == before["runs"]
+    with pytest.raises(InputError, match="nothing is finished yet"):
+        BENCH(replace(CONFIG, report=True, worlds=(7,)), inside.out)
+    with pytest.raises(InputError, match="--plan and --report"):
+        BENCH(replace(CONFIG, report=True, plan=True), inside.out)
+    BENCH(CONFIG, inside.out)
 
 
 def test_another_scale_or_source_is_another_bench(inside: Ran) -> None:
