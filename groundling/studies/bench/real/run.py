@@ -25,10 +25,7 @@ from groundling.studies.bench.method import (
     find_methods,
 )
 from groundling.studies.bench.protocol import BenchFolder
-from groundling.studies.bench.real.arms import (
-    BEFORE,
-    describe_controls,
-)
+from groundling.studies.bench.real.arms import BEFORE, describe_controls
 from groundling.studies.bench.real.handed import (
     RealFiles,
     TextCounts,
@@ -66,6 +63,8 @@ def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     notes = [f"{name} is left out: {reason}" for name, reason in left_out.items()]
     notes += encoder_notes(settings)
     counts = hand_over_texts(files, writes=not config.plan)
+    if counts.missing:
+        notes.append(f"{counts.missing:,} captioned images are missing and were skipped")
     plan = RealPlan(config, methods, sets, folder)
     if config.plan:
         plan.print_plan(notes)
