@@ -68,6 +68,9 @@ def smaller(command: TypedCommand) -> list[str]:
     flags += next((["--rows", *rows] for file, rows in ROWS.items() if file in command.line), [])
     if "token_image_matching" in command.line and "--vokenizer-layers" not in command.line:
         flags += ["--vokenizer-layers", "2"]  # the stand-in has no more
+    if "bench --real" in command.line:
+        flags += [*FEW, "--processes", "1", "--adapt-seeds", "1", "--task-seeds", "1"]
+        flags += ["--modes", "linear"]  # the stand-in has no masked-LM head
     if command.name == "sweep":
         flags += ["--seeds", str(SEEDS if "real.toml" in command.line else 1)]
     return documents.words(documents.changed(command.line, flags))

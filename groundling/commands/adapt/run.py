@@ -501,13 +501,13 @@ def _save_lm_head(
     heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
     if not heads:
         origin = "the student's"
-        heads = _own_head(student, text)
+        heads = own_lm_head(student, text)
     written = [save_with_lm_head(folder, text.encoder, head) for head in heads]
     return origin if any(written) else "none"
 
 
-def _own_head(student: str, text: TextEncoder) -> list[LMHead]:
-    """The student's masked-LM head, if it has one."""
+def own_lm_head(student: str, text: TextEncoder) -> list[LMHead]:
+    """The masked-LM head of a student, a hub id or folder, or nothing if it has none."""
     sizes = text.sizes
     head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
     origin = init_lm_head(head, student, text.encoder.config.model_type)

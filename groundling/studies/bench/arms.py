@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Mapping
-from contextlib import suppress
+import typing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from groundling.runs.folder import read_json, read_object, write_json
 from groundling.runs.hashing import data_hash
 from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
+from groundling.studies.bench.cost import Cost
 from groundling.studies.bench.handed import check_handed
 from groundling.studies.bench.leaks import (
     answers_opened,
@@ -42,7 +41,6 @@ from groundling.studies.bench.protocol import (
     BenchFolder,
     BenchWorld,
     Protocol,
-    WorldFolder,
     key_of,
 )
 from groundling.studies.bench.readings import (
@@ -131,11 +129,11 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
     stages = control_stages(one.method) if one.arm == TEXT_CONTROL else one.method.stages
     steps = one.method.stage_steps(protocol.scaled(ADAPTING, 0).steps)
     allowed = {os.path.abspath(place.place(name)): value for name, value in hashes.items()}
-    cost = _Cost()
+    cost = Cost()
     with watch_files(place.private) as opened:
         for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
             stage_folder = runs / f"stage-{number}"
-            settings = stage_settings(one, stage, place, runs, weight)
+            settings = stage_settings(one.method, one.arm, stage, place, runs)
             if number == len(stages):
                 settings = _with_weight(settings, one, weight)
             training = stage_training(stage, count, one.seed)
@@ -182,12 +180,24 @@ def stage_training(stage: Stage, steps: int, seed: int) -> TrainingArguments:
     return replace(ADAPTING, steps=steps, batch=stage.batch or ADAPTING.batch, seed=seed)
 
 
+class HandedFiles(typing.Protocol):
+    """Where what is handed over lies."""
+
+    @property
+    def root(self) -> Path:
+        """Folder in which features of teachers are cached."""
+        ...
+
+    def place(self, name: str) -> Path:
+        """The path of one of `HANDED`; a hub id stays as it is."""
+        ...
+
+
 def stage_settings(
-    one: ArmRun, stage: Stage, place: WorldFolder, runs: Path, weight: Weight
+    method: BenchMethod, arm: str, stage: Stage, place: HandedFiles, runs: Path
 ) -> dict[str, Any]:
     """Settings of `adapt` for a stage of an arm; the tuned setting is not among them."""
-    method = one.method
-    swaps = _swaps(method, one.arm)
+    swaps = _swaps(method, arm)
     settings: dict[str, Any] = {"max_length": MAX_LENGTH}
     settings |= resolve_stage_paths(stage.settings, runs)
     texts = []
@@ -196,14 +206,14 @@ def stage_settings(
         texts.append(f"{place.place(swaps.get(name, name))}{equals}{share}")
     student = str(runs / stage.student) if stage.student else str(place.place("encoder"))
     settings |= {"arm": stage.arm, "text": tuple(texts), "student": student}
-    arm = parse_arm(stage.arm)
-    if arm.needs_teacher or arm.needs_cross_modal:
+    parsed = parse_arm(stage.arm)
+    if parsed.needs_teacher or parsed.needs_cross_modal:
         settings["teacher"] = str(place.place(swaps.get("teacher", "teacher")))
         reads_captions = any(text.partition("=")[0] == CAPTIONS for text in stage.texts)
         images = reads_captions and method.data == "captions with images"
         if images if stage.images is None else stage.images:
             settings["teacher_images"] = str(place.place(swaps.get("images", "images")))
-        if arm.needs_teacher and not is_outside(method):
+        if parsed.needs_teacher and not is_outside(method):
             settings["teacher_cache"] = str(place.root / "features")
     return settings
 
@@ -350,59 +360,3 @@ def finish_job(folder: BenchFolder, name: str, result: dict[str, Any]) -> dict[s
     write_json(path, result)
     stored: dict[str, Any] = read_json(path)
     return stored
-
-
-class _Cost:
-    """What the stages of an arm cost."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.steps: list[int] = []
-        self.samples = 0
-        self.epochs: list[float] = []
-        self.extra_parameters = 0
-        self.began = time.process_time()
-        self.core_seconds = 0.0
-        _reset_peak()
-
-    def add(self, result: Mapping[str, Any], training: TrainingArguments) -> None:
-        """Add a stage's result."""
-        self.seconds += result["seconds"]
-        self.steps.append(result["steps"])
-        self.samples += result["steps"] * training.batch
-        self.epochs.append(result["epochs"])
-        extra = result["training_parameters"] - result["parameters"]
-        self.extra_parameters = max(self.extra_parameters, extra)
-
-    def stop(self) -> None:
-        """Measure the time of the processor now."""
-        self.core_seconds = round(time.process_time() - self.began, 1)
-        self.memory = _peak()
-
-    def as_json(self) -> dict[str, Any]:
-        """Costs by name; `core_seconds` does not count what an interrupted bench did before."""
-        return {
-            "steps": sum(self.steps),
-            "stage_steps": self.steps,
-            "samples": self.samples,
-            "epochs": self.epochs,
-            "seconds": round(self.seconds, 1),
-            "core_seconds": self.core_seconds,
-            "memory_mb": self.memory,
-            "extra_parameters": self.extra_parameters,
-        }
-
-
-def _reset_peak() -> None:
-    """Start a new measurement of this process's peak memory, where Linux allows it."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak() -> int | None:
-    """Peak resident memory of this process in MB; None where the system does not tell."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) // 1024
-    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +12,15 @@ from groundling.command_line.registered_names import check_name
 from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
 from groundling.runs.folder import open_run
-from groundling.runs.outputs import ByPrefix, CommandOutput
+from groundling.runs.outputs import ByPrefix, CommandOutput, Inputs
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import InputKind, Settings, above, at_least, may_repeat
+from groundling.settings.fields import InputKind, Settings, above, at_least, flag_name, may_repeat
+from groundling.studies.bench.real_settings import RealSettings, check_real
 
 QUESTIONS = ("truth", "category", "order", "odd")
 """Questions that can be fine-tuned on."""
+WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "scale", "report", "merge")
+"""Settings that a bench on a real encoder does not have."""
 FAMILIES = ("objects", "pictograms")
 """Families of rendered worlds; no setting was tuned on the second."""
 TUNING_SEED = 100
@@ -55,10 +58,13 @@ Weights are chosen in a world of objects."""
     scale: Annotated[float, above(0)] = 1.0
     """Factor on all steps and, below 1, on the world's size: with less than 1 the models learn \
 nothing, but the bench is tested."""
+    real_encoder: RealSettings = field(default_factory=RealSettings)
 
 
 def check(config: BenchConfig, out: str | Path) -> None:
     """Raises InputError for unknown methods or questions, and for --merge beside settings of a run."""
+    of_worlds = [name for name in WORLDS_ONLY if vars(config)[name] != vars(BenchConfig())[name]]
+    check_real(config.real_encoder, [flag_name(name) for name in of_worlds])
     for name in config.probes:
         if name not in QUESTIONS:
             raise InputError(f"--probes {name}: expected some of {', '.join(QUESTIONS)}")
@@ -108,8 +114,11 @@ class BenchOutput(CommandOutput):
                 raise InputError(f"{out}: is not empty; --merge writes into a new folder")
             folder.mkdir(parents=True, exist_ok=True)
         else:
-            identity = {"scale": config.scale, "protocol": PROTOCOL_VERSION}
-            folder = open_run(out, name, identity, {})
+            identity: dict[str, Any] = {"scale": config.scale, "protocol": PROTOCOL_VERSION}
+            inputs: Inputs = {}
+            if config.real_encoder.real:
+                identity, inputs = config.real_encoder.identity(), config.real_encoder.inputs()
+            folder = open_run(out, name, identity, inputs)
         work = CommandContext(folder)
         return work.with_notes(function(config, work))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +34,7 @@ from groundling.studies.bench.arms import (
     tower_name,
     weight_scores,
 )
+from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BenchConfig
 from groundling.studies.bench.handed import make_data, make_encoder, make_teacher, record_handed
 from groundling.studies.bench.judge import families_of, judge_methods
@@ -50,12 +49,15 @@ from groundling.studies.bench.protocol import (
     Protocol,
     key_of,
 )
+from groundling.studies.bench.real.run import bench_real
 from groundling.studies.bench.report import table_rows, write_page
 from groundling.studies.bench.results import FORMAT, NAME, VERSION, Bench, add_earlier, merge
 
 
 def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     """Run everything that is missing, or merge other benches; prints the table and the verdicts."""
+    if config.real_encoder.real:
+        return bench_real(config, work)
     if config.merge:
         merged, notes = merge(config.merge)
         merged["notes"] = list(dict.fromkeys([*merged["notes"], *notes]))
@@ -89,41 +91,6 @@ def _conclude(found: Bench, out: Path) -> dict[str, Any]:
         print(f"note: {note}")
     print(f"\n{out / NAME}\n{page}")
     return found
-
-
-class FileClaims:
-    """Claims of jobs by locked files, which a killed process releases; as a context, releases all at its end."""
-
-    def __init__(self, folder: BenchFolder) -> None:
-        self.folder = folder
-        self.held: dict[str, int] = {}
-
-    def __enter__(self) -> FileClaims:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for handle in self.held.values():
-            os.close(handle)
-        self.held.clear()
-
-    def take(self, job: Job) -> bool:
-        """Lock a job's file; False if another process has locked it. On disks without locks every job can be taken."""
-        path = self.folder.job(job.name).with_suffix(".lock")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            return False
-        except OSError:
-            pass
-        self.held[job.name] = handle
-        return True
-
-    def release(self, job: Job) -> None:
-        """Unlock a job's file."""
-        os.close(self.held.pop(job.name))
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------

@@ -212,21 +212,34 @@ def mean_average_precision(
     """
     result = {}
     for least in LEAST:
-        precisions = []
-        shares = []
-        for fact, score in zip(facts, scores, strict=True):
-            if fact.frequencies is None:
-                raise InputError(
-                    f"{fact.id}: has no production frequencies; expected feature norms"
-                )
-            right = fact.frequencies >= least
-            if right.any():
-                precisions.append(average_precision_score(right, score))
-                shares.append(right.mean())
-        if precisions:
+        precisions = average_precisions(facts, scores, least)
+        defined = np.isfinite(precisions)
+        shares = [
+            (fact.frequencies >= least).mean()
+            for fact, counts in zip(facts, defined, strict=True)
+            if counts and fact.frequencies is not None
+        ]
+        if shares:
             result[str(least)] = {
-                "map": float(np.mean(precisions)),
-                "queries": len(precisions),
+                "map": float(precisions[defined].mean()),
+                "queries": len(shares),
                 "chance": float(np.mean(shares)),
             }
     return result
+
+
+def average_precisions(
+    facts: Sequence[VisualFact], scores: Sequence[np.ndarray], least: int
+) -> np.ndarray:
+    """The average precision of each fact's labels, (F,), for a minimal production frequency; NaN if none has it.
+
+    Raises InputError for facts without production frequencies.
+    """
+    precisions = np.full(len(facts), np.nan)
+    for number, (fact, score) in enumerate(zip(facts, scores, strict=True)):
+        if fact.frequencies is None:
+            raise InputError(f"{fact.id}: has no production frequencies; expected feature norms")
+        right = fact.frequencies >= least
+        if right.any():
+            precisions[number] = average_precision_score(right, score)
+    return precisions

@@ -18,11 +18,16 @@ from sklearn.preprocessing import StandardScaler
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
 from groundling.core.rng import generator
+from groundling.runs.folder import json_text, whole_file
 from groundling.runs.run import Run
 from groundling.stats.resampling import bootstrap_sums, interval
 from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.studies.knowledge.fact_files import describe_set, open_facts
-from groundling.studies.knowledge.feature_norms import mean_average_precision
+from groundling.studies.knowledge.feature_norms import (
+    LEAST,
+    average_precisions,
+    mean_average_precision,
+)
 from groundling.studies.knowledge.probing_modes import (
     OptionScores,
     ProbeNotes,
@@ -48,6 +53,10 @@ DRAWS = 1000
 
 MIN_NORM = 1e-9
 """Vectors shorter than this count as zero vectors."""
+
+
+FactScores = dict[str, np.ndarray]
+"""Scores of F facts by measure, (F,); NaN where undefined."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +171,14 @@ def score_ridge(
     for size and co-occurrence. `accuracy` is the accuracy of each fact among its own options. A
     score is None if it is undefined for all nouns.
     """
+    values = score_nouns(nouns, facts, predictions)
+    return {name: _with_interval(scores, seed) for name, scores in values.items()}
+
+
+def score_nouns(
+    nouns: HumanAnswerDistributions, facts: Sequence[VisualFact], predictions: RidgePredictions
+) -> dict[str, np.ndarray]:
+    """The scores of `score_ridge` of each noun, (N,); NaN where undefined."""
     right = np.zeros(len(nouns.names))
     counts = np.bincount(nouns.of_fact, minlength=len(right))
     for fact, noun, place in zip(facts, nouns.of_fact, nouns.places, strict=True):
@@ -171,8 +188,7 @@ def score_ridge(
     if nouns.same_options:
         ranks = rankdata(predictions.roots, axis=1), rankdata(nouns.shares, axis=1)
         values["spearman"] = _correlations(*ranks)
-    values["accuracy"] = right / counts
-    return {name: _with_interval(scores, seed) for name, scores in values.items()}
+    return values | {"accuracy": right / counts}
 
 
 def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
@@ -197,8 +213,8 @@ def compare_states(
     states: Mapping[str, Mapping[str, np.ndarray]],
     folds: int,
     seed: int,
-) -> tuple[dict[str, Any], dict[str, list[np.ndarray]]]:
-    """Scores of one relation's facts for several kinds of `states`, and predictions by kind.
+) -> tuple[dict[str, Any], dict[str, list[np.ndarray]], dict[str, FactScores]]:
+    """Scores of one relation's facts for several kinds of `states`, and by kind: predictions, and each fact's scores.
 
     `states` holds the state (D,) of every noun by kind. The kind `random`, with the first one's
     width, is added.
@@ -212,6 +228,7 @@ def compare_states(
     kinds["random"] = random_states(nouns, width, seed)
     rows = {}
     outputs = {}
+    of_facts = {}
     for kind, kind_states in kinds.items():
         predictions = predict_by_ridge(kind_states, nouns.shares, fold)
         rows[kind] = {"width": kind_states.shape[1], **score_ridge(nouns, facts, predictions, seed)}
@@ -219,8 +236,10 @@ def compare_states(
             predictions.roots[noun, place]
             for noun, place in zip(nouns.of_fact, nouns.places, strict=True)
         ]
+        values = score_nouns(nouns, facts, predictions)
+        of_facts[kind] = {name: scores[nouns.of_fact] for name, scores in values.items()}
     summary = {"facts": len(facts), "nouns": len(nouns.names), "options": len(nouns.options)}
-    return {**summary, "folds": int(fold.max()) + 1, "from": rows}, outputs
+    return {**summary, "folds": int(fold.max()) + 1, "from": rows}, outputs, of_facts
 
 
 ALL = "all"
@@ -240,14 +259,16 @@ class ProbeScores(NamedTuple):
     """For `result.json`: notes, and scores by relation and group."""
     outputs: list[np.ndarray]
     """By fact, a score for each of its options (options,)."""
+    of_facts: FactScores
+    """Scores of each fact; in the mode linear those of its noun."""
 
 
 def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
-    """Probe an encoder; writes `result.json` (returned) and `predictions_MODE.jsonl`.
+    """Probe an encoder; writes `result.json` (returned), `predictions_MODE.jsonl` and `scores_MODE.jsonl`.
 
-    There, `prediction` and `label` are indices of the fact's options; the label is the first of the
-    most frequent answers. Raises InputError for a missing setting, an unknown mode or one that the
-    model does not support, and malformed data.
+    In the predictions, `prediction` and `label` are indices of the fact's options; the label is the first of
+    the most frequent answers. The scores are those of each fact. Raises InputError for a missing setting, an
+    unknown mode or one that the model does not support, and malformed data.
     """
     if not config.modes or not set(config.modes) <= MODES.keys():
         raise InputError(
@@ -262,6 +283,7 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
     for mode in config.modes:
         scores = MODES[mode](config, facts)
         _predictions(facts, scores.outputs).write(run.folder / f"predictions_{mode}.jsonl")
+        _write_scores(run.folder / f"scores_{mode}.jsonl", facts, scores.of_facts)
         result[mode] = scores.result
     return result
 
@@ -271,9 +293,12 @@ def _untrained(
 ) -> ProbeScores:
     """Run a mode without fitting; averages over templates; `logs`: for log-probabilities."""
     answers, notes = answer(config.model, facts, config.max_length)
-    return ProbeScores(
-        {**notes, "relations": _summaries(facts, answers, logs)}, average_templates(answers)
-    )
+    averaged = average_templates(answers)
+    of_facts = score_facts(facts, averaged, logs)
+    if all(fact.frequencies is not None for fact in facts):
+        of_facts["map"] = average_precisions(facts, averaged, LEAST[0])
+    result = {**notes, "relations": _summaries(facts, answers, logs)}
+    return ProbeScores(result, averaged, of_facts)
 
 
 def _fill_mask(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScores:
@@ -289,14 +314,17 @@ def _linear(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScore
     kinds = {STATE: noun.states, "words": noun.word_embeddings}
     relations: dict[str, dict[str, Any]] = {}
     outputs: dict[int, np.ndarray] = {}
+    of_facts: FactScores = {}
     for relation in dict.fromkeys(fact.relation for fact in facts):
         numbers = [number for number, fact in enumerate(facts) if fact.relation == relation]
         own = [facts[number] for number in numbers]
-        scores, kind_outputs = compare_states(own, kinds, FOLDS, config.seed)
+        scores, kind_outputs, kind_scores = compare_states(own, kinds, FOLDS, config.seed)
         relations[relation] = {ALL: scores}
         outputs |= dict(zip(numbers, kind_outputs[STATE], strict=True))
+        for name, values in kind_scores[STATE].items():
+            of_facts.setdefault(name, np.full(len(facts), NAN))[numbers] = values
     result = {"unknown_tokens": noun.unknown, "relations": relations}
-    return ProbeScores(result, [outputs[number] for number in range(len(facts))])
+    return ProbeScores(result, [outputs[number] for number in range(len(facts))], of_facts)
 
 
 MODES: dict[str, Callable[[ProbeFactsConfig, Sequence[VisualFact]], ProbeScores]] = {
@@ -340,6 +368,16 @@ def _predictions(facts: Sequence[VisualFact], outputs: Sequence[np.ndarray]) -> 
     )
 
 
+def _write_scores(path: Path, facts: Sequence[VisualFact], of_facts: FactScores) -> None:
+    """One JSON line per fact: id, subject, relation, and its score by measure, null where undefined."""
+    with whole_file(path) as file:
+        for number, fact in enumerate(facts):
+            line: dict[str, Any] = {"id": fact.id, "subject": fact.subject}
+            line["relation"] = fact.relation
+            line |= {name: float(values[number]) for name, values in of_facts.items()}
+            file.write(json_text(line) + "\n")
+
+
 def score_answers(
     facts: Sequence[VisualFact], scores: Sequence[np.ndarray], logs: bool = False
 ) -> dict[str, float]:
@@ -355,23 +393,24 @@ def score_answers(
         scores: The model's score of each option (options,), by fact.
         logs: Whether these are log-probabilities; otherwise `js` is NaN.
     """
-    right = []
-    spearman = []
-    kendall = []
-    divergence = []
-    for fact, score in zip(facts, scores, strict=True):
-        right.append(_best(fact)[score.argmax()])
+    of_facts = score_facts(facts, scores, logs)
+    return {name: _mean_of_defined(values) for name, values in of_facts.items()}
+
+
+def score_facts(
+    facts: Sequence[VisualFact], scores: Sequence[np.ndarray], logs: bool = False
+) -> FactScores:
+    """The measures of `score_answers` of each fact."""
+    names = ("accuracy", "spearman", "kendall", "js")
+    of_facts = {name: np.full(len(facts), NAN) for name in names}
+    for number, (fact, score) in enumerate(zip(facts, scores, strict=True)):
+        of_facts["accuracy"][number] = _best(fact)[score.argmax()]
         if (fact.target > 0).sum() > 1:
-            spearman.append(SPEARMAN.compute(score, fact.target))
-            kendall.append(float(kendalltau(score, fact.target).statistic))
+            of_facts["spearman"][number] = SPEARMAN.compute(score, fact.target)
+            of_facts["kendall"][number] = kendalltau(score, fact.target).statistic
         if logs:
-            divergence.append(float(jensenshannon(softmax(score), fact.target, base=2) ** 2))
-    return {
-        "accuracy": float(np.mean(right)),
-        "spearman": _mean_of_defined(spearman),
-        "kendall": _mean_of_defined(kendall),
-        "js": _mean_of_defined(divergence),
-    }
+            of_facts["js"][number] = jensenshannon(softmax(score), fact.target, base=2) ** 2
+    return of_facts
 
 
 def summarize_relation(
@@ -430,7 +469,7 @@ def _majority(facts: Sequence[VisualFact]) -> float:
     return float(np.mean([_best(fact) for fact in facts], axis=0).max())
 
 
-def _mean_of_defined(values: Sequence[float]) -> float:
+def _mean_of_defined(values: np.ndarray) -> float:
     if not np.isfinite(values).any():
         return NAN
     return float(np.nanmean(values))

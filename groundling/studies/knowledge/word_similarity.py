@@ -24,6 +24,7 @@ from groundling.data.tables import lines_of
 from groundling.models.clip import CLIP_LIKE
 from groundling.models.loading import load_config
 from groundling.models.text_encoder import load_text_encoder
+from groundling.runs.folder import json_text, whole_file
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.studies.knowledge.commands import ProbeWordsConfig
@@ -50,6 +51,8 @@ PARTS_OF_SPEECH = ("-n", "-v", "-j")
 """Endings of MEN's words in lemma form."""
 LEAST_LENGTH = 1e-12
 """A shorter vector counts as this long."""
+PAIRS = "pairs.jsonl"
+"""File of each pair's cosine."""
 OUTPUT = "output"
 """The name of a CLIP-like tower's only layer."""
 
@@ -222,17 +225,25 @@ def _tower_states(
 
 def correlate_by_layer(pairs: WordPairs, states: LayerStates) -> dict[str, float]:
     """Spearman's correlation of the cosine of each pair's states with people's ratings, by layer."""
-    one, other = (np.stack([states.states[pair[side]] for pair in pairs.pairs]) for side in (0, 1))
-    lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
-    cosines = (one * other).sum(-1) / np.maximum(lengths, LEAST_LENGTH)
+    cosines = cosines_by_layer(pairs, states)
     return {
         layer: float(SPEARMAN.compute(cosines[:, place], pairs.ratings))
         for place, layer in enumerate(states.layers)
     }
 
 
+def cosines_by_layer(pairs: WordPairs, states: LayerStates) -> np.ndarray:
+    """The cosine of each pair's states at each layer, (pairs, L)."""
+    one, other = (np.stack([states.states[pair[side]] for pair in pairs.pairs]) for side in (0, 1))
+    lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
+    cosines: np.ndarray = (one * other).sum(-1) / np.maximum(lengths, LEAST_LENGTH)
+    return cosines
+
+
 def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
-    """Correlate a model's cosines with ratings of word pairs; returns `result.json`.
+    """Correlate a model's cosines with ratings of word pairs; writes `result.json` (returned) and `pairs.jsonl`.
+
+    The latter has each pair with its rating and its cosine in the last layer.
 
     `best` is the best layer on the set itself, so it is too good; `last` is not selected. The mean over sets is
     of the last layer, and left out with its reason if sets share pairs.
@@ -259,6 +270,14 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
             "last": {"layer": states.layers[-1], "spearman": scores[states.layers[-1]]},
             "layers": scores,
         }
+    with whole_file(run.folder / PAIRS) as file:
+        for pairs in read.values():
+            last_layer = cosines_by_layer(pairs, states)[:, -1]
+            rated = zip(pairs.pairs, pairs.ratings, last_layer, strict=True)
+            for words_of_pair, rating, cosine in rated:
+                line: dict[str, Any] = {"set": pairs.name, "words": words_of_pair}
+                line |= {"rating": float(rating), "cosine": round(float(cosine), 6)}
+                file.write(json_text(line) + "\n")
     result: dict[str, Any] = {"sets": sets}
     if len(sets) > 1:
         items = {pairs.name: pairs.items for pairs in read.values()}

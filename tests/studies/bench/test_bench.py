@@ -17,11 +17,11 @@ from groundling.runs import jobs as running
 from groundling.runs.folder import read_json
 from groundling.runs.jobs import Job, run_jobs
 from groundling.studies.bench.arms import METHOD, ArmRun, run_arm
+from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.handed import shuffle_images
 from groundling.studies.bench.method import built_in_methods
 from groundling.studies.bench.protocol import BenchFolder, BenchWorld, Protocol
-from groundling.studies.bench.run import FileClaims
 
 
 @pytest.fixture

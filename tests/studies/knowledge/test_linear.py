@@ -64,7 +64,7 @@ def planted(count: int) -> tuple[list[VisualFact], dict[str, np.ndarray]]:
 
 def test_what_is_planted_is_found_and_random_features_find_nothing() -> None:
     facts, states = planted(80)
-    scores, outputs = compare_states(facts, {"state": states}, folds=4, seed=0)
+    scores, outputs, of_facts = compare_states(facts, {"state": states}, folds=4, seed=0)
     rows = scores["from"]
     assert (scores["nouns"], scores["options"], rows["random"]["width"]) == (80, 4, 8)
     assert rows["state"]["deviations"]["mean"] > 0.8
@@ -75,7 +75,10 @@ def test_what_is_planted_is_found_and_random_features_find_nothing() -> None:
     low, high = rows["state"]["accuracy"]["interval"]
     assert low < rows["state"]["accuracy"]["mean"] < high
     assert len(outputs["state"]) == 80 and outputs["state"][0].shape == (4,)
-    again, _ = compare_states(facts, {"state": states}, folds=4, seed=0)
+    for name in ("deviations", "spearman", "accuracy"):
+        values = of_facts["state"][name]
+        assert values.shape == (80,) and values.mean() == pytest.approx(rows["state"][name]["mean"])
+    again, *_ = compare_states(facts, {"state": states}, folds=4, seed=0)
     assert again == scores
 
 
@@ -127,7 +130,7 @@ def test_facts_with_options_of_their_own_are_scored_among_these() -> None:
         options = (things[number % 5], "bus") if number % 5 != 1 else ("bus", "cat")
         facts.append(VisualFact(f"{number}", noun, "size", options, np.array([1.0, 0.0])))
     states = {noun: np.eye(6)[number] for number, noun in enumerate(things)}
-    scores, outputs = compare_states(facts, {"state": states}, folds=3, seed=0)
+    scores, outputs, _ = compare_states(facts, {"state": states}, folds=3, seed=0)
     assert scores["nouns"] == 6 and set(scores["from"]["state"]) == {
         "width",
         "deviations",
@@ -139,7 +142,7 @@ def test_facts_with_options_of_their_own_are_scored_among_these() -> None:
 def test_people_who_all_say_the_same_leave_nothing_to_find() -> None:
     facts = facts_of(np.tile([0.5, 0.5, 0, 0], (6, 1)))
     states = {fact.subject: np.ones(2) for fact in facts}
-    scores, _ = compare_states(facts, {"state": states}, folds=3, seed=0)
+    scores, *_ = compare_states(facts, {"state": states}, folds=3, seed=0)
     assert scores["from"]["state"]["deviations"] is None
 
 

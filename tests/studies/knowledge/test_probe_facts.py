@@ -433,6 +433,13 @@ def test_a_run_writes_answers_and_goes_on(
             np.mean([row["prediction"] == row["label"] for row in colours])
         )
         assert set(result[mode]["relations"]["size"]) == {"all", "train", "dev", "test"}
+        of_facts = [
+            json.loads(line)
+            for line in (tmp_path / "run" / f"scores_{mode}.jsonl").read_text().splitlines()
+        ]
+        assert [row["id"] for row in of_facts] == [row["id"] for row in rows]
+        own = [row["accuracy"] for row in of_facts if row["relation"] == "colour"]
+        assert np.mean(own) == pytest.approx(scores["accuracy"]) and "subject" in of_facts[0]
     monkeypatch.setattr(
         "groundling.studies.knowledge.probe_facts.MODES", dict.fromkeys(settings.modes, homes.never)
     )

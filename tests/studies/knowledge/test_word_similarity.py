@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import homes
@@ -115,6 +116,10 @@ def test_the_command_reports_layers_and_refuses_a_mean_of_shared_pairs(
     assert list(layers) == ["0", "1", "2"]
     assert result["sets"]["one"]["best"]["spearman"] == max(layers.values())
     assert result["sets"]["one"]["last"] == {"layer": "2", "spearman": layers["2"]}
+    rows = [json.loads(line) for line in (tmp_path / "run/pairs.jsonl").read_text().splitlines()]
+    own = [(row["cosine"], row["rating"]) for row in rows if row["set"] == "one"]
+    assert len(rows) == 6 and rows[0]["words"] == ["dog", "cat"]
+    assert spearmanr(own).statistic == pytest.approx(layers["2"])
     assert result["no_mean"] == "one and other share 1 items" and "mean_of_last" not in result
     assert "no mean over sets: one and other share 1 items" in format_words(result)
     settings = ProbeWordsConfig(model=str(bert), data=(str(one), str(apart)))

@@ -1,0 +1,173 @@
+"""What a bench on a real encoder hands over: the user's captions and text in one form, and what the controls get."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from groundling.core.errors import InputError
+from groundling.core.rng import generator
+from groundling.data.captions.captions import CaptionedImage, images_in_folder, read_captions
+from groundling.data.corpora.files import plain_lines
+from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, make_clip_text_tower
+from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
+from groundling.runs.folder import json_text, whole_folder, write_whole
+from groundling.studies.bench.handed import shuffle_images
+from groundling.studies.bench.real_settings import RealSettings
+
+BAND = 8
+"""Number of tokens of similar frequency among which the permuted teacher exchanges embeddings."""
+LINES = 20_000
+"""Lines in which tokens are counted."""
+SEED = 0
+"""Seed of the controls' captions and teacher; the same for all methods and adaptation seeds."""
+
+
+@dataclass(frozen=True)
+class RealFiles:
+    """Where the files of a bench on a real encoder are."""
+
+    root: Path
+    """The bench's folder."""
+    settings: RealSettings
+
+    def place(self, name: str) -> Path:
+        """The path of one of the bench's `HANDED`; a hub id stays as it is."""
+        folder = self.root / "handed"
+        places = {
+            "encoder": Path(self.settings.student),
+            "teacher": Path(self.settings.teacher),
+            "teacher-redrawn": folder / "teacher-permuted",
+            "images": Path(self.settings.images),
+            "captions": folder / "captions.json",
+            "shuffled captions": folder / "captions_shuffled.json",
+            "corpus": Path(self.settings.text) if self.settings.text else folder / "corpus.txt",
+        }
+        return places[name]
+
+
+@dataclass(frozen=True)
+class TextCounts:
+    """Numbers of texts and images that are handed over."""
+
+    captions: int
+    images: int
+    missing: int
+    """Captioned images that are missing and were skipped."""
+
+
+def hand_over_texts(files: RealFiles, writes: bool) -> TextCounts:
+    """Write the captions, with their own and with each other's images, and the corpus; returns what there is.
+
+    `writes`: whether anything is written. Raises InputError for damaged captions, missing images, and fewer
+    texts than a batch.
+    """
+    settings = files.settings
+    images: list[CaptionedImage] = []
+    missing = 0
+    if settings.captions:
+        selected = settings.caption_settings
+        captions = read_captions(
+            settings.captions, selected.caption_splits, selected.columns
+        ).images
+        images, missing = images_in_folder(
+            captions, settings.images, settings.skip_missing, settings.captions
+        )
+    texts = [" ".join(caption.split()) for image in images for caption in image.captions]
+    if settings.captions:
+        _check_batch(settings.captions, texts, settings.batch)
+        if len(images) < 2:
+            raise InputError(f"{settings.captions}: one image; a control exchanges images")
+    if settings.text:
+        _check_batch(settings.text, plain_lines(settings.text), settings.batch)
+    if writes:
+        files.place("captions").parent.mkdir(exist_ok=True)
+    if writes and images:
+        content = _coco(images)
+        write_whole(files.place("captions"), json_text(content) + "\n")
+        shuffled = json_text(shuffle_images(content, SEED))
+        write_whole(files.place("shuffled captions"), shuffled + "\n")
+    if writes and not settings.text:
+        write_whole(files.place("corpus"), "\n".join(texts) + "\n")
+    return TextCounts(len(texts), len(images), missing)
+
+
+def _check_batch(source: str, texts: Iterable[str], batch: int) -> None:
+    """Raises InputError for fewer texts than a batch."""
+    count = sum(1 for _ in islice(texts, batch))
+    if count < batch:
+        raise InputError(
+            f"{source}: {count} texts, fewer than a batch of {batch}; pass more texts, or a smaller --batch"
+        )
+
+
+def _coco(images: Sequence[CaptionedImage]) -> dict[str, list[dict[str, object]]]:
+    """Captioned images as COCO's captions."""
+    notes = [
+        {"image_id": number, "caption": caption}
+        for number, image in enumerate(images)
+        for caption in image.captions
+    ]
+    return {
+        "images": [{"id": number, "file_name": image.file} for number, image in enumerate(images)],
+        "annotations": [{"id": number, **note} for number, note in enumerate(notes)],
+    }
+
+
+# -- the permuted teacher ----------------------------------------------------------------------------------------------
+
+
+def permute_teacher(files: RealFiles) -> None:
+    """Write the teacher with the embeddings of its text tower's tokens permuted, if it is not there yet.
+
+    Its text tower reads each word of the corpus as another word of similar frequency, the same one everywhere;
+    its image tower is unchanged. Raises InputError for a teacher that is no CLIP-like model.
+    """
+    folder = files.place("teacher-redrawn")
+    if folder.exists() and any(folder.glob("*.safetensors")):
+        return
+    source = files.settings.teacher
+    config = load_config(source)
+    if config.model_type not in CLIP_LIKE:
+        raise InputError(f"--teacher {source}: expected one of {', '.join(sorted(CLIP_LIKE))}")
+    model = load_weights(CLIP_LIKE[config.model_type], source)
+    tokenizer = load_tokenizer(source)
+    lines = list(islice(plain_lines(files.place("corpus")), LINES))
+    encoded = tokenizer(lines, add_special_tokens=False, truncation=False)["input_ids"]
+    counts = Counter(token for row in encoded for token in row)
+    for token in tokenizer.all_special_ids:
+        del counts[token]
+    moved = permute_tokens(counts)
+    table = make_clip_text_tower(model).token_embedding.weight
+    with torch.no_grad():
+        table[list(moved)] = table[list(moved.values())].clone()
+    with whole_folder(folder) as partial:
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        if config.model_type in IMAGE_TOWERS:
+            load_processor(source).save_pretrained(partial)
+
+
+def permute_tokens(counts: Counter[int]) -> dict[int, int]:
+    """By token: another one of similar frequency, whose embedding it gets; no token keeps its own.
+
+    Bands of `BAND` tokens by frequency, each a cycle in random order; a last one of one token joins the band
+    before it.
+    """
+    ranked = sorted(counts, key=lambda token: (-counts[token], token))
+    starts = list(range(0, len(ranked), BAND))
+    if len(starts) > 1 and len(ranked) - starts[-1] == 1:
+        starts.pop()
+    moved: dict[int, int] = {}
+    for start, stop in zip(starts, [*starts[1:], len(ranked)], strict=True):
+        band = ranked[start:stop]
+        order = generator(SEED, "bench", "permuted teacher", start).permutation(len(band)).tolist()
+        moved |= {
+            band[one]: band[other] for one, other in zip(order, [*order[1:], order[0]], strict=True)
+        }
+    return moved

@@ -1,0 +1,188 @@
+"""Does a method gain on a set beyond its controls? Intervals over adaptation seeds, and over the set's items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf, isfinite, nan, sqrt
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from groundling.core.metrics import SPEARMAN
+from groundling.core.rng import generator
+from groundling.stats.resampling import bootstrap_sums, draw_resample, interval
+from groundling.stats.verdict import ALPHA, holm
+from groundling.studies.bench.real.readings import Reading
+
+MIN_SEEDS = 3
+"""Minimum number of adaptation seeds for a verdict."""
+DRAWS = 1000
+"""Bootstrap resamples of items."""
+
+BySeed = Mapping[int, Reading]
+"""One arm's readings on a set by adaptation seed."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A method minus a control, or minus the unadapted encoder, on one set."""
+
+    seeds: tuple[int, ...]
+    """Adaptation seeds that both have."""
+    by_seed: tuple[float, ...]
+    """Difference of each seed."""
+    mean: float
+    over_seeds: tuple[float, float]
+    """95 % interval over seeds (Student's t, paired); NaN for one seed."""
+    over_items: tuple[float, float]
+    """95 % interval over items (bootstrap) of the mean over seeds; NaN for a task."""
+    p: float
+    """One-sided p that the mean over seeds is not above 0; NaN for fewer than `MIN_SEEDS` seeds."""
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether the interval over items, if there is one, is above 0."""
+        return not isfinite(self.over_items[0]) or self.over_items[0] > 0
+
+
+@dataclass
+class GainVerdict:
+    """What the bench finds of a method on one set."""
+
+    method: str
+    reading: str
+    gain: bool
+    """Whether the set is one on which methods may gain; else it is the price."""
+    measure: str
+    before: Gain
+    """Against the unadapted encoder."""
+    text: Gain
+    """Against the text control."""
+    shuffled: Gain | None
+    """Against the shuffled control; None without one."""
+    holm: float = nan
+    """The larger p of both controls after Holm's correction, over all methods and gains."""
+    beyond: bool = False
+    """Whether the gain is beyond both controls, over seeds and over items."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `bench.json`."""
+        return asdict(self)
+
+
+def compare(method: BySeed, control: BySeed) -> Gain:
+    """A method minus a control on one set, paired by adaptation seed and by item."""
+    seeds = tuple(seed for seed in method if seed in control)
+    by_seed = tuple(float(method[seed]["value"] - control[seed]["value"]) for seed in seeds)
+    mean = float(np.mean(by_seed))
+    over_seeds, p = (nan, nan), nan
+    if len(seeds) > 1:
+        error = float(np.std(by_seed, ddof=1)) / sqrt(len(seeds))
+        margin = float(stats.t.ppf(0.975, len(seeds) - 1)) * error
+        over_seeds = (mean - margin, mean + margin)
+        ratio = mean / error if error else (inf if mean > 0 else -inf)
+        p = float(stats.t.sf(ratio, len(seeds) - 1)) if len(seeds) >= MIN_SEEDS else nan
+    pairs = [(method[seed], control[seed]) for seed in seeds]
+    return Gain(seeds, by_seed, mean, over_seeds, over_items(pairs), p)
+
+
+def over_items(pairs: Sequence[tuple[Reading, Reading]]) -> tuple[float, float]:
+    """The interval over items of a mean difference of paired readings; NaN if they have no items."""
+    first = pairs[0][0]
+    rng = generator(0, "bench", "items", first["reading"])
+    if "cosines" in first:
+        found = _resampled_correlations(pairs, rng)
+    elif "items" in first:
+        found = _resampled_means(pairs, rng)
+    else:
+        return nan, nan
+    low, high = interval(found).tolist()
+    return low, high
+
+
+def _resampled_means(
+    pairs: Sequence[tuple[Reading, Reading]], rng: np.random.Generator
+) -> np.ndarray:
+    """Resampled mean differences (DRAWS,); items of one group, such as a noun, are drawn together."""
+    first = pairs[0][0]
+    differences = np.mean(
+        [np.array(one["items"], float) - np.array(other["items"], float) for one, other in pairs], 0
+    )
+    _, place = np.unique(first["groups"], return_inverse=True)
+    sums = np.stack([np.bincount(place, differences), np.bincount(place)], 1)
+    drawn = bootstrap_sums(sums, rng, DRAWS)
+    return np.asarray(drawn[:, 0] / drawn[:, 1])
+
+
+def _resampled_correlations(
+    pairs: Sequence[tuple[Reading, Reading]], rng: np.random.Generator
+) -> np.ndarray:
+    """Resampled differences of rank correlations (DRAWS,), the mean over seeds; pairs of words or texts are drawn."""
+    ratings = np.array(pairs[0][0]["ratings"])
+    sides = [(np.array(one["cosines"]), np.array(other["cosines"])) for one, other in pairs]
+    found = np.empty(DRAWS)
+    for draw in range(DRAWS):
+        rows = draw_resample(np.arange(len(ratings)), rng)
+        found[draw] = np.mean(
+            [
+                SPEARMAN.compute(one[rows], ratings[rows])
+                - SPEARMAN.compute(other[rows], ratings[rows])
+                for one, other in sides
+            ]
+        )
+    return found
+
+
+def decide(verdicts: Sequence[GainVerdict]) -> None:
+    """Correct p over all methods and gains, and set `beyond`; the price is reported without a test."""
+    gains = [one for one in verdicts if one.gain]
+    larger = [float(np.max([each.p for each in _controls(one)])) for one in gains]
+    for one, p in zip(gains, holm(larger), strict=True):
+        one.holm = p
+        one.beyond = bool(p <= ALPHA) and all(each.is_positive for each in _controls(one))
+
+
+def _controls(one: GainVerdict) -> list[Gain]:
+    return [one.text, *([one.shuffled] if one.shuffled is not None else [])]
+
+
+def words_of(gain: Gain | None) -> str:
+    """A difference with its interval over seeds, then over items."""
+    if gain is None:
+        return "-"
+    text = f"{gain.mean:+.3f}"
+    for name, (low, high) in (("seeds", gain.over_seeds), ("items", gain.over_items)):
+        if isfinite(low):
+            text += f", {name} {low:+.3f} to {high:+.3f}"
+    return text
+
+
+def sentences_of(verdicts: Sequence[GainVerdict], shuffled: Mapping[str, str]) -> list[str]:
+    """One sentence for each method: on which sets it gains beyond its controls.
+
+    `shuffled`: by method, what its shuffled control is; empty for none.
+    """
+    sentences = []
+    tests = sum(isfinite(one.holm) for one in verdicts)
+    for method in dict.fromkeys(one.method for one in verdicts):
+        own = [one for one in verdicts if one.method == method and one.gain]
+        seeds = min(len(one.text.seeds) for one in own)
+        if seeds < MIN_SEEDS:
+            sentences.append(
+                f"{method}: no verdict with {seeds} adaptation seeds, it takes {MIN_SEEDS}"
+            )
+            continue
+        beyond = [f"{one.reading} ({words_of(one.text)})" for one in own if one.beyond]
+        control = shuffled[method]
+        controls = f"its text control and {control}" if control else "its text control"
+        about = (
+            f"beyond {controls} on {'; '.join(beyond)}"
+            if beyond
+            else f"no gain beyond {controls} on any set"
+        )
+        sentences.append(
+            f"{method}: {about} (Holm over {tests} tests, and the interval over items)"
+        )
+    return sentences

@@ -1,0 +1,157 @@
+"""The jobs of a bench on a real encoder: what is done, what is missing, and the readings of finished arms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from groundling.core.errors import InputError
+from groundling.runs.folder import read_object
+from groundling.runs.jobs import Job
+from groundling.runs.report import format_count, format_table
+from groundling.studies.bench.arms import TEXT_CONTROL, text_key
+from groundling.studies.bench.commands import BenchConfig
+from groundling.studies.bench.method import BenchMethod
+from groundling.studies.bench.protocol import BenchFolder, key_of
+from groundling.studies.bench.real.arms import (
+    BEFORE,
+    RealArm,
+    arms_of,
+    describe_controls,
+    reading_name,
+    run_arm,
+    run_reading,
+)
+from groundling.studies.bench.real.readings import Reading, SetReader
+from groundling.studies.bench.real_settings import RealSettings
+
+BEFORE_ARM = RealArm(None, BEFORE)
+"""The unadapted encoder."""
+
+
+@dataclass(frozen=True)
+class RealPlan:
+    """The jobs of a bench on a real encoder."""
+
+    config: BenchConfig
+    methods: Sequence[BenchMethod]
+    sets: Sequence[SetReader]
+    folder: BenchFolder
+
+    @property
+    def settings(self) -> RealSettings:
+        """Settings of the real encoder."""
+        return self.config.real_encoder
+
+    def arms(self) -> list[RealArm]:
+        """Every arm once: text controls of equal texts are shared."""
+        every = [one for method in self.methods for one in arms_of(method, self.config.adapt_seeds)]
+        return list({one.name: one for one in every}.values())
+
+    def jobs(self, first: bool = False) -> list[Job]:
+        """All jobs, done or not, or the `first` ones: the unadapted encoder is read before anything is trained."""
+        before = [self._reading(BEFORE_ARM, one, ()) for one in self.sets]
+        if first:
+            return before
+        arms = [Job(one.name, run_arm, self._arguments(one)) for one in self.arms()]
+        readings = [
+            self._reading(one, read, (one.name,)) for one in self.arms() for read in self.sets
+        ]
+        return [*before, *arms, *readings]
+
+    def _arguments(self, one: RealArm) -> tuple[Any, ...]:
+        return (self.folder, self.settings, one, self._key(one))
+
+    def _key(self, one: RealArm) -> str:
+        about: object = one.name
+        if one.method is not None:
+            about = text_key(one.method) if one.arm == TEXT_CONTROL else one.method.description()
+        return key_of(self.settings.identity(), about, one.arm, one.seed)
+
+    def _reading(self, one: RealArm, read: SetReader, after: tuple[str, ...]) -> Job:
+        key = key_of(self._key(one), read.key)
+        arguments = (self.folder, self.settings, one, read, key)
+        return Job(reading_name(one, read), run_reading, arguments, after)
+
+    def missing(self, first: bool = False) -> list[Job]:
+        """Jobs that are not done; raises InputError for one that another version of a method made."""
+        jobs = self.jobs(first)
+        done = {job.name for job in jobs if self._is_done(job)}
+        return [
+            Job(
+                job.name,
+                job.call,
+                job.arguments,
+                tuple(name for name in job.after if name not in done),
+            )
+            for job in jobs
+            if job.name not in done
+        ]
+
+    def _is_done(self, job: Job) -> bool:
+        path = self.folder.job(job.name)
+        if not path.exists():
+            return False
+        if read_object(path).get("key") != job.arguments[-1]:
+            raise InputError(
+                f"{path}: was made by another version of this method; use another --out, or give the method another "
+                "name"
+            )
+        return True
+
+    def entry(self, one: RealArm) -> dict[str, Any]:
+        """A finished arm with all of its readings by name; raises InputError if two files hold one set."""
+        readings: dict[str, Reading] = {}
+        for read in self.sets:
+            found = read_object(self.folder.job(reading_name(one, read)))["readings"]
+            for reading in found:
+                if reading["reading"] in readings:
+                    raise InputError(
+                        f"{read.source}: another file holds {reading['reading']} too; leave one out"
+                    )
+                readings[reading["reading"]] = reading
+        about = one.describe()
+        if one.method is not None:
+            about = read_object(self.folder.job(one.name))
+            del about["key"]
+        return about | {"readings": readings}
+
+    def print_plan(self, notes: Sequence[str]) -> None:
+        """Print the methods with their controls, the sets, and the jobs that are missing."""
+        for method in self.methods:
+            arms = " then ".join(f"{one.arm} on {' and '.join(one.texts)}" for one in method.stages)
+            print(f"{method.name} ({method.data}): {arms}")
+            for name, words in describe_controls(method).items():
+                print(f"    {name}: {words}")
+        missing = {job.name for job in self.missing()}
+        rows = []
+        for one in (BEFORE_ARM, *self.arms()):
+            read = sum(reading_name(one, each) not in missing for each in self.sets)
+            trained = "missing" if one.name in missing else "done"
+            rows.append(
+                {
+                    "arm": one.name,
+                    "trained": "-" if one.method is None else trained,
+                    "sets read": f"{read} of {len(self.sets)}",
+                }
+            )
+        print(format_table(rows))
+        for note in notes:
+            print(f"note: {note}")
+        count = len(self.jobs())
+        steps = self.settings.steps * sum(one.name in missing for one in self.arms())
+        seconds = self._seconds_per_step() * steps
+        took = f", about {timedelta(seconds=round(seconds))} of one process" if seconds else ""
+        print(
+            f"{count - len(missing)} of {format_count(count, 'job')} are done; {steps:,} steps of training are "
+            f"missing{took}"
+        )
+
+    def _seconds_per_step(self) -> float:
+        """The mean of the folder's finished arms; 0 without one."""
+        done = [read_object(path) for path in sorted((self.folder.root / "jobs").glob("*.json"))]
+        costs = [one["cost"] for one in done if "cost" in one]
+        steps = sum(cost["steps"] for cost in costs)
+        return sum(cost["seconds"] for cost in costs) / steps if steps else 0.0

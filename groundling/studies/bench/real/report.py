@@ -1,0 +1,157 @@
+"""Table and page of a bench on a real encoder: readings, gains beyond controls, the price and the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from groundling.runs.report import (
+    ForestRow,
+    ReportSection,
+    TableRow,
+    forest_plot,
+    in_two_widths,
+    write_report,
+)
+from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL
+from groundling.studies.bench.real.arms import BEFORE
+from groundling.studies.bench.real.judge import GainVerdict, words_of
+
+Bench = Mapping[str, Any]
+"""Content of a `bench.json` of a real encoder."""
+
+TERMS = {
+    BEFORE: "The encoder as it was given, before any method.",
+    TEXT_CONTROL: "Masked LM on exactly the texts that the method reads, for as many steps: the caption control.",
+    SHUFFLED: "The method on captions with each other's images; for a method that reads the teacher's text tower, "
+    "with a teacher whose token embeddings are permuted among tokens of similar frequency.",
+    "seeds": "95 % interval over adaptation seeds: Student's t, paired by seed.",
+    "items": "95 % interval over the set's items, such as nouns or pairs of words: bootstrap, paired by item.",
+}
+"""Glossary of the page."""
+
+
+def entries_of(bench: Bench, method: str, arm: str) -> list[Mapping[str, Any]]:
+    """A method's entries of one arm; the text control of its texts."""
+    if arm == TEXT_CONTROL:
+        texts = bench["methods"][method]["texts"]
+        return [one for one in bench["runs"] if (one["arm"], one["texts"]) == (arm, texts)]
+    return [one for one in bench["runs"] if (one["arm"], one["method"]) == (arm, method)]
+
+
+def table_rows(bench: Bench, gain: bool) -> list[TableRow]:
+    """The unadapted encoder, each method and its controls: mean ± standard deviation of each reading over seeds."""
+    before = [one for one in bench["runs"] if one["arm"] == BEFORE]
+    names = [name for name, one in before[0]["readings"].items() if one["gain"] == gain]
+    if not names:
+        return []
+    rows = [_row(BEFORE, before, names)]
+    for method in bench["methods"]:
+        for arm in (METHOD, TEXT_CONTROL, SHUFFLED):
+            entries = entries_of(bench, method, arm)
+            if entries:
+                label = method if arm == METHOD else f"  {method}: {arm}"
+                rows.append(_row(label, entries, names))
+    return rows
+
+
+def _row(label: str, entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> TableRow:
+    return {"arm": label, **{name: _cell(entries, name) for name in names}}
+
+
+def _cell(entries: Sequence[Mapping[str, Any]], name: str) -> str:
+    values = [one["readings"][name]["value"] for one in entries if name in one["readings"]]
+    if not values:
+        return "-"
+    spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{mean(values):.3f}{spread}"
+
+
+def verdict_rows(bench: Bench, verdicts: Sequence[GainVerdict]) -> list[TableRow]:
+    """The differences behind the verdicts; of prices, those to the text control and to the unadapted encoder."""
+    return [
+        {
+            "method": one.method,
+            "reads": bench["methods"][one.method]["data"],
+            "set": one.reading,
+            "measure": one.measure,
+            f"beyond {TEXT_CONTROL}": words_of(one.text),
+            f"beyond {SHUFFLED}": words_of(one.shuffled),
+            f"since {BEFORE}": f"{one.before.mean:+.3f}",
+            "p after Holm": f"{one.holm:.2g}" if isfinite(one.holm) else "-",
+            "beyond controls": ("yes" if one.beyond else "no") if isfinite(one.holm) else "-",
+        }
+        for one in verdicts
+    ]
+
+
+def cost_rows(bench: Bench) -> list[TableRow]:
+    """What each method cost per run, beside its text control."""
+    rows: list[TableRow] = []
+    for method in bench["methods"]:
+        for arm in (METHOD, TEXT_CONTROL):
+            costs = [one["cost"] for one in entries_of(bench, method, arm)]
+            if costs:
+                rows.append(
+                    {
+                        "arm": method if arm == METHOD else f"  {method}: {arm}",
+                        "steps": f"{costs[0]['steps']:,}",
+                        "samples": f"{costs[0]['samples']:,}",
+                        "epochs": f"{mean(sum(cost['epochs']) for cost in costs):.2f}",
+                        "seconds of training": f"{mean(cost['seconds'] for cost in costs):.0f}",
+                        "extra parameters in training": f"{costs[0]['extra_parameters']:,}",
+                        "and after it": f"{costs[0]['parameters_after']:,}",
+                    }
+                )
+    return rows
+
+
+def write_page(
+    path: Path, bench: Bench, verdicts: Sequence[GainVerdict], sentences: Sequence[str]
+) -> None:
+    """Write the page; raises InputError if it cannot be written."""
+    gains = [one for one in verdicts if one.gain]
+    prices = [one for one in verdicts if not one.gain]
+    sections = [
+        ReportSection("Readings", rows=table_rows(bench, True)),
+        ReportSection("Gains", rows=verdict_rows(bench, gains), figure=_forest(gains)),
+    ]
+    if prices:
+        sections.append(ReportSection("Price", rows=table_rows(bench, False)))
+        sections.append(ReportSection("Price, differences", rows=verdict_rows(bench, prices)))
+    controls = [
+        {"method": name, "control": control, "what it is": words}
+        for name, about in bench["methods"].items()
+        for control, words in about["controls"].items()
+    ]
+    sections.append(ReportSection("Controls", rows=controls))
+    sections.append(ReportSection("Cost of a run", rows=cost_rows(bench)))
+    today = datetime.now(UTC).date().isoformat()
+    notes = [*bench["notes"], f"Page written on {today}."]
+    title = "Which method gives this encoder visual knowledge?"
+    write_report(path, title, sections, sentences, notes=notes, terms=TERMS)
+
+
+def _forest(verdicts: Sequence[GainVerdict]) -> str:
+    """Both differences of each method and set, with their intervals over seeds."""
+    rows = []
+    for one in verdicts:
+        for control, found in ((TEXT_CONTROL, one.text), (SHUFFLED, one.shuffled)):
+            if found is not None and isfinite(found.over_seeds[0]):
+                label = f"{one.method}, {one.reading}, beyond {control}"
+                counts = f"{len(found.seeds)} adaptation seeds, each a dot"
+                rows.append(
+                    ForestRow(
+                        label, counts, found.mean, found.over_seeds, found.by_seed, one.beyond
+                    )
+                )
+    if not rows:
+        return ""
+    label = "; ".join(f"{row.label}: {row.mean:+.3f}" for row in rows)
+    unit = "difference in the set's measure; right of 0 is better than the control"
+    return in_two_widths(partial(forest_plot, rows, unit), f"Differences. {label}")

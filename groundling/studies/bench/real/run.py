@@ -1,0 +1,222 @@
+"""`groundling bench --real`: plans, runs what is missing, judges, and writes `bench.json`, the table and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import groundling
+from groundling.command_line.registered_names import parse_arm
+from groundling.commands.adapt.run import own_lm_head
+from groundling.core.errors import InputError
+from groundling.models.text_encoder import load_text_encoder
+from groundling.runs.folder import write_json
+from groundling.runs.jobs import run_jobs
+from groundling.runs.progress import CommandContext
+from groundling.runs.report import format_table
+from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL, text_key
+from groundling.studies.bench.claims import FileClaims
+from groundling.studies.bench.commands import BenchConfig
+from groundling.studies.bench.method import (
+    CAPTIONS,
+    IMAGES,
+    BenchMethod,
+    built_in_methods,
+    find_methods,
+)
+from groundling.studies.bench.protocol import BenchFolder
+from groundling.studies.bench.real.arms import BEFORE, describe_controls
+from groundling.studies.bench.real.handed import (
+    RealFiles,
+    TextCounts,
+    hand_over_texts,
+    permute_teacher,
+)
+from groundling.studies.bench.real.judge import GainVerdict, compare, decide, sentences_of
+from groundling.studies.bench.real.plan import BEFORE_ARM, RealPlan
+from groundling.studies.bench.real.readings import (
+    Reading,
+    check_set,
+    set_readers,
+    shared_sets,
+)
+from groundling.studies.bench.real.report import entries_of, table_rows, write_page
+from groundling.studies.bench.real_settings import RealSettings
+
+FORMAT = "groundling bench on a real encoder"
+VERSION = 1
+"""Increases with every change of the file's layout."""
+
+
+def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
+    """Run everything that is missing; prints the table and a sentence for each method.
+
+    Raises InputError before anything is trained for texts, images, models or sets that cannot be used.
+    """
+    settings = config.real_encoder
+    methods, left_out = choose_methods(config.method, settings)
+    folder = BenchFolder(work.out.resolve())
+    files = RealFiles(folder.root, settings)
+    sets = set_readers(settings)
+    for one in sets:
+        check_set(one)
+    notes = [f"{name} is left out: {reason}" for name, reason in left_out.items()]
+    notes += encoder_notes(settings)
+    counts = hand_over_texts(files, writes=not config.plan)
+    if counts.missing:
+        notes.append(f"{counts.missing:,} captioned images are missing and were skipped")
+    plan = RealPlan(config, methods, sets, folder)
+    if config.plan:
+        plan.print_plan(notes)
+        return {"jobs": len(plan.jobs()), "missing": len(plan.missing())}
+    if any(one.replaces_teacher for one in methods):
+        permute_teacher(files)
+    with FileClaims(folder) as claims:
+        run_jobs(plan.missing(first=True), config.processes, print, claims)
+        plan.entry(BEFORE_ARM)  # a set that is given twice ends the bench here
+        run_jobs(plan.missing(), config.processes, print, claims)
+    return conclude(plan, counts, notes, work)
+
+
+def choose_methods(
+    names: Sequence[str], settings: RealSettings
+) -> tuple[list[BenchMethod], dict[str, str]]:
+    """The methods to compare, and those of the package that are left out, with the reason.
+
+    Raises InputError for a method that lacks its captions or its teacher, if the user named it.
+    """
+    methods = find_methods(names)
+    reasons = {one.name: _lacks(one, settings) for one in methods}
+    lacking = {name: reason for name, reason in reasons.items() if reason}
+    if names and lacking:
+        name, reason = next(iter(lacking.items()))
+        raise InputError(f"--method {name}: {reason}")
+    if not names:
+        offered = built_in_methods().items()
+        lacking |= {name: reason for name, one in offered if (reason := one.why_not())}
+    kept = [one for one in methods if not reasons[one.name]]
+    if not kept:
+        raise InputError(f"no method can run: {next(iter(lacking.values()))}")
+    return kept, lacking
+
+
+def _lacks(method: BenchMethod, settings: RealSettings) -> str:
+    """What a method reads that the user does not hand over; empty if nothing."""
+    texts = [text.partition("=")[0] for stage in method.stages for text in stage.texts]
+    if (CAPTIONS in texts or method.data == IMAGES) and not settings.captions:
+        return "reads captions with images; pass --captions and --images"
+    arms = [parse_arm(stage.arm) for stage in method.stages]
+    if any(one.needs_teacher or one.needs_cross_modal for one in arms) and not settings.teacher:
+        return "learns from a CLIP-like teacher; pass --teacher"
+    return ""
+
+
+def encoder_notes(settings: RealSettings) -> list[str]:
+    """A note on an encoder without a masked-LM head.
+
+    Raises InputError if a reading needs one.
+    """
+    if own_lm_head(settings.student, load_text_encoder(settings.student)):
+        return []
+    if settings.needs_lm_head:
+        raise InputError(
+            f"--student {settings.student}: has no masked-LM head, which {settings.needs_lm_head} needs; leave that "
+            "out, e.g. --modes linear embedding, or use another encoder"
+        )
+    return [
+        f"{settings.student} has no masked-LM head; methods and controls that train masked LM start from a new one, "
+        "and the encoder forgets while it learns"
+    ]
+
+
+def conclude(
+    plan: RealPlan, counts: TextCounts, notes: list[str], work: CommandContext
+) -> dict[str, Any]:
+    """Judge, write bench.json and the page, print the table and the sentences."""
+    bench: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "groundling": groundling.__version__,
+        "settings": plan.settings.identity(),
+        "texts": vars(counts),
+        "methods": {one.name: _about(one) for one in plan.methods},
+        "runs": [plan.entry(one) for one in (BEFORE_ARM, *plan.arms())],
+    }
+    verdicts = judge(bench)
+    readings = list(bench["runs"][0]["readings"].values())
+    bench["notes"] = notes + _notes(plan, readings)
+    bench["verdicts"] = [one.as_json() for one in verdicts]
+    controls = {
+        name: about["controls"].get(SHUFFLED, "") for name, about in bench["methods"].items()
+    }
+    sentences = sentences_of(verdicts, controls)
+    for one in bench["runs"]:  # the job's files keep them
+        one["readings"] = {name: _summary(found) for name, found in one["readings"].items()}
+    write_json(work.out / "bench.json", bench)
+    write_page(work.out / "report.html", bench, verdicts, sentences)
+    for gain, heading in ((True, "gains"), (False, "price")):
+        rows = table_rows(bench, gain)
+        if rows:
+            print(f"\n{heading}:\n{format_table(rows)}")
+    print()
+    for sentence in sentences:
+        print(sentence)
+    for note in bench["notes"]:
+        print(f"note: {note}")
+    print(f"\n{work.out / 'bench.json'}\n{work.out / 'report.html'}")
+    return bench
+
+
+def _about(method: BenchMethod) -> dict[str, Any]:
+    controls = describe_controls(method)
+    return method.description() | {"texts": text_key(method), "controls": controls}
+
+
+def _summary(reading: Reading) -> dict[str, Any]:
+    """A reading without its items."""
+    items = ("groups", "items", "cosines", "ratings")
+    return {name: value for name, value in reading.items() if name not in items}
+
+
+def judge(bench: dict[str, Any]) -> list[GainVerdict]:
+    """Every method on every set, gains first tested together."""
+    (before,) = (one for one in bench["runs"] if one["arm"] == BEFORE)
+    verdicts = []
+    for method in bench["methods"]:
+        arms = {arm: entries_of(bench, method, arm) for arm in (METHOD, TEXT_CONTROL, SHUFFLED)}
+        for name, first in before["readings"].items():
+            by_seed = {
+                arm: {one["seed"]: one["readings"][name] for one in entries}
+                for arm, entries in arms.items()
+            }
+            own = by_seed[METHOD]
+            shuffled = by_seed[SHUFFLED]
+            verdicts.append(
+                GainVerdict(
+                    method,
+                    name,
+                    first["gain"],
+                    first["measure"],
+                    before=compare(own, dict.fromkeys(own, first)),
+                    text=compare(own, by_seed[TEXT_CONTROL]),
+                    shuffled=compare(own, shuffled) if shuffled else None,
+                )
+            )
+    decide(verdicts)
+    return verdicts
+
+
+def _notes(plan: RealPlan, readings: Sequence[Reading]) -> list[str]:
+    notes = [
+        f"{one} and {other} share items: their results are one finding, and no mean is taken over sets"
+        for one, other in shared_sets(readings)
+    ]
+    notes.append(
+        "no setting is tuned: each method has the weights of its paper, or of its released code"
+    )
+    notes += [
+        f"{one.name} asks for {one.steps} steps; its controls got as many, other methods did not"
+        for one in plan.methods
+        if one.steps
+    ]
+    return notes

@@ -1,0 +1,152 @@
+"""Settings of `bench --real`: an encoder, captions and images of one's own, and published evaluation sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from groundling.core.errors import InputError
+from groundling.core.registry import is_import_path
+from groundling.runs.outputs import Inputs
+from groundling.settings.fields import (
+    InputKind,
+    Settings,
+    above,
+    at_least,
+    config_dict,
+    flag_name,
+    flatten_settings,
+)
+from groundling.settings.input_settings import CaptionSettings
+
+REAL_VERSION = 1
+"""Increases with every change after which results of two benches on real encoders are not comparable."""
+FILL_MASK = "fill-mask"
+"""The mode of `probe-facts` that needs a masked-LM head."""
+
+
+@dataclass(frozen=True)
+class RealSettings(Settings):
+    """With --real: your encoder, teacher, captions and images, and the sets on which it is read."""
+
+    real: bool = False
+    """Compare the methods on --student, with your own captions and images, instead of in rendered worlds."""
+    student: Annotated[str, InputKind.WEIGHTS] = ""
+    """--real: text encoder from which every method starts, hub id or folder."""
+    teacher: Annotated[str, InputKind.WEIGHTS] = ""
+    """--real: CLIP-like teacher, hub id or folder, or open_clip:NAME/TAG."""
+    captions: Annotated[str, InputKind.PATH] = ""
+    """--real: captions, in any file or folder that `train-clip` reads."""
+    caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
+    images: Annotated[str, InputKind.FOLDER] = ""
+    """--real: folder of the captions' images, searched recursively."""
+    skip_missing: bool = False
+    """--real: skip captions whose image is missing, and count them; otherwise a missing image is an \
+error."""
+    text: Annotated[str, InputKind.FILE] = ""
+    """--real: plain text that methods read beside captions, one text per line; empty: the captions \
+without their images."""
+    facts: Annotated[tuple[str, ...], InputKind.PATH] = ()
+    """--real: files of visual facts that `probe-facts` reads: Memory Colors, CoDa, ViComTe, \
+ImageNetVC, VEC, spatial commonsense, feature norms."""
+    modes: tuple[str, ...] = (FILL_MASK, "linear")
+    """--real: how facts are read, as in `probe-facts --modes`; fill-mask needs an encoder with a \
+masked-LM head."""
+    words: Annotated[tuple[str, ...], InputKind.PATH] = ()
+    """--real: files of rated word pairs that `probe-words` reads: MEN, SimLex-999, WordSim-353, \
+SimVerb-3500, RG-65."""
+    retention_pairs: Annotated[str, InputKind.PATH] = ""
+    """--real, price: text pairs with similarities, as in `adapt --retention-pairs`: the folder of \
+STS-B or GLUE, or a tsv."""
+    minimal_pairs: Annotated[tuple[str, ...], InputKind.PATH] = ()
+    """--real, price: minimal pairs that `pairs` reads, such as BLiMP; needs an encoder with a \
+masked-LM head."""
+    pair_limit: Annotated[int, at_least(0)] = 0
+    """--real: maximum number of minimal pairs per paradigm, evenly spaced; 0: all."""
+    tasks: Annotated[tuple[str, ...], InputKind.TASK] = ()
+    """--real, price: tasks of GLUE to fine-tune on, e.g. glue/rte glue/cola."""
+    data: Annotated[str, InputKind.DATA] = ""
+    """--real: folder of the tasks' official files."""
+    task_seeds: Annotated[int, at_least(1)] = 3
+    """--real: fine-tuning seeds of each encoder and task."""
+    limit_train: Annotated[int, at_least(0)] = 0
+    """--real: maximum number of training examples per task, evenly spaced; 0: all."""
+    steps: Annotated[int, at_least(1)] = 1000
+    """--real: steps of every method and control, over all of its stages together."""
+    batch: Annotated[int, at_least(2)] = 64
+    """--real: samples per step (64: MCSE, ViComTe)."""
+    lr: Annotated[float, above(0)] = 5e-5
+    """--real: peak learning rate (5e-5: CLIP-BERT, ViComTe; XDBERT: 1e-4; MCSE: 3e-5)."""
+    max_length: Annotated[int, at_least(8)] = 64
+    """--real: maximum tokens of a text that methods read."""
+    cpu: bool = False
+    """--real: run on the CPU even if an accelerator is available."""
+
+    @property
+    def needs_lm_head(self) -> str:
+        """The flag because of which the encoder needs a masked-LM head; empty if it needs none."""
+        if self.facts and FILL_MASK in self.modes:
+            return f"--modes {FILL_MASK}"
+        return "--minimal-pairs" if self.minimal_pairs else ""
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides how methods are trained; evaluation sets may be added later."""
+        read = (
+            *("facts", "modes", "words", "retention_pairs", "minimal_pairs", "pair_limit"),
+            *("tasks", "data", "task_seeds", "limit_train", "cpu"),
+        )
+        kept = {name: value for name, value in config_dict(self).items() if name not in read}
+        return kept | {"version": REAL_VERSION}
+
+    def inputs(self) -> Inputs:
+        """Models and files by name, whose hashes identify the bench."""
+        names = ("student", "teacher", "captions", "images", "text")
+        return {name: vars(self)[name] for name in names if vars(self)[name]}
+
+
+def check_real(settings: RealSettings, worlds_only: Sequence[str]) -> None:
+    """Raises InputError for settings that do not fit together.
+
+    `worlds_only`: flags of rendered worlds that the user set.
+    """
+    if not settings.real:
+        for group, one in flatten_settings(settings):
+            default = vars(type(group)())[one.name]
+            if vars(group)[one.name] != default:
+                raise InputError(f"--{flag_name(one.name)} needs --real")
+        return
+    if worlds_only:
+        raise InputError(f"--{worlds_only[0]} is for rendered worlds; leave it out with --real")
+    if not settings.student:
+        raise InputError("--real needs --student, the encoder from which every method starts")
+    if is_import_path(settings.teacher):
+        raise InputError(
+            f"--teacher {settings.teacher}: expected a CLIP-like model, from which the controls can be made"
+        )
+    if bool(settings.captions) != bool(settings.images):
+        given, lacking = ("captions", "images") if settings.captions else ("images", "captions")
+        raise InputError(f"--{given} needs --{lacking}; pass both, or --text alone")
+    if not (settings.captions or settings.text):
+        raise InputError("--real needs --captions and --images, or --text, which methods read")
+    if not (settings.facts or settings.words):
+        raise InputError("--real needs --facts or --words, the sets on which a gain is read")
+    if settings.facts and not settings.modes:
+        raise InputError("--facts needs --modes, such as linear")
+    if bool(settings.tasks) != bool(settings.data):
+        given, lacking = ("tasks", "data") if settings.tasks else ("data", "tasks")
+        raise InputError(f"--{given} needs --{lacking}; pass both or neither")
+    for name in settings.tasks:
+        if not name.startswith("glue/"):
+            raise InputError(f"--tasks {name}: expected a task of GLUE, such as glue/rte")
+    _check_distinct(settings)
+
+
+def _check_distinct(settings: RealSettings) -> None:
+    """Raises InputError if two flags name one file, by different spellings of its path."""
+    files = (*settings.facts, *settings.words, *settings.minimal_pairs)
+    places = [Path(file).resolve() for file in files]
+    for file, place in zip(files, places, strict=True):
+        if places.count(place) > 1:
+            raise InputError(f"{file}: is given twice; remove one")

@@ -1,0 +1,399 @@
+"""The bench on a real encoder, here a tiny one, from its settings to its page."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from builders import open_clip
+from homes import Here, never
+from scipy.stats import spearmanr, t
+from transformers import BertForMaskedLM, CLIPImageProcessorPil
+
+from groundling.core.errors import InputError
+from groundling.models.clip import load_clip_image_tower, load_clip_text_tower
+from groundling.runs import jobs as running
+from groundling.runs.folder import read_json
+from groundling.settings.fields import make_settings
+from groundling.studies.bench.commands import BENCH, BenchConfig
+from groundling.studies.bench.real.handed import RealFiles, permute_teacher, permute_tokens
+from groundling.studies.bench.real.judge import Gain, GainVerdict, compare, decide, sentences_of
+from groundling.studies.bench.real.readings import shared_sets
+from groundling.studies.bench.real_settings import RealSettings
+
+NOUNS = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
+
+
+def make_files(folder: Path) -> Path:
+    """An encoder with and without a masked-LM head, a teacher, captions with images, and sets to read."""
+    homes.student(folder / "headless")
+    words = homes.words()
+    config = toys.bert(len(words)).config
+    homes.home(folder / "encoder", BertForMaskedLM(config), words)
+    homes.seeing_clip(folder / "teacher")
+    texts = toys.sentences()[:12]
+    for number in range(6):
+        homes.noise(folder / f"images/{number}.png", (16, 16), number)
+    captions = [(f"{n % 6}.png", text) for n, text in enumerate(texts)]
+    homes.put(folder / "captions.csv", homes.table(("image", "caption"), *captions))
+    homes.text(folder / "plain.txt", 12)
+    counts = {noun: [n % 3, 1, *[0] * 9, n] for n, noun in enumerate(NOUNS)}
+    homes.put(folder / "vicomte/distributions/color-dist.jsonl", json.dumps(counts) + "\n")
+    colours = [{"descriptor": "a", "item": noun, "label": "red"} for noun in NOUNS[:5]]
+    homes.put(folder / "colors.jsonl", "".join(json.dumps(row) + "\n" for row in colours))
+    homes.put(folder / "rated.txt", "dog\tcat\t5\ndog\tball\t2\ncat\tball\t1\nred\tdog\t0.5\n")
+    pairs = "".join(f"{texts[n]}\t{texts[n + 1]}\t{n % 5}\n" for n in range(8))
+    homes.put(folder / "similar.tsv", pairs)
+    homes.put(folder / "pairs.csv", homes.table(("good", "bad"), ("a red dog", "dog red a")))
+    homes.rte(folder / "glue", 32)
+    return folder
+
+
+def settings_for(folder: Path, **changes: Any) -> BenchConfig:
+    own: dict[str, Any] = {
+        "real": True,
+        "student": folder / "encoder",
+        "teacher": folder / "teacher",
+        "captions": folder / "captions.csv",
+        "images": folder / "images",
+        "facts": (folder / "vicomte/distributions/color-dist.jsonl",),
+        "words": (folder / "rated.txt",),
+        "retention_pairs": folder / "similar.tsv",
+        **{"steps": 2, "batch": 4, "max_length": 16, "cpu": True},
+        **{"method": ("contrastive", "lexi_contrastive"), "adapt_seeds": 1, "processes": 1},
+    }
+    return make_settings(BenchConfig, **own | changes)
+
+
+def run(config: BenchConfig, out: Path) -> str:
+    """What a bench prints, its jobs in this process."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.setattr(running, "ProcessPoolExecutor", Here)
+        BENCH(config, out)
+    return said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_files(tmp_path_factory.mktemp("files"))
+
+
+@pytest.fixture(scope="module")
+def ran(files: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A finished bench, and what it printed."""
+    out = tmp_path_factory.mktemp("real") / "out"
+    return out, run(settings_for(files), out)
+
+
+def configs(out: Path) -> dict[str, dict[str, Any]]:
+    """The settings of each run of `adapt` by its folder's name."""
+    found = {}
+    for path in (out / "runs").glob("*/stage-1/config.json"):
+        found[path.parent.parent.name.removesuffix("-seed-0")] = read_json(path)["config"]
+    return found
+
+
+def test_every_arm_is_read_on_every_set_before_and_after(ran: tuple[Path, str]) -> None:
+    out, said = ran
+    bench = read_json(out / "bench.json")
+    arms = Counter((one["method"], one["arm"]) for one in bench["runs"])
+    assert arms == {
+        ("", "before"): 1,
+        **{(name, arm): 1 for name in bench["methods"] for arm in ("method", "shuffled images")},
+        ("", "text control"): 2,  # the corpus, and the captions
+    }
+    names = {
+        "vicomte/color, fill-mask": True,
+        "vicomte/color, linear": True,
+        "rated, last layer": True,
+        "similar": False,
+    }
+    for one in bench["runs"]:
+        assert {name: read["gain"] for name, read in one["readings"].items()} == names
+        assert all(np.isfinite(read["value"]) for read in one["readings"].values())
+        assert "items" not in one["readings"]["vicomte/color, linear"]
+    assert [one["reading"] for one in bench["verdicts"] if one["gain"]] == list(names)[:3] * 2
+    assert "contrastive: no verdict with 1 adaptation seeds, it takes 3" in said
+    assert re.search(r"^before +\d\.\d\d\d", said, re.MULTILINE) and "price:" in said
+    page = (out / "report.html").read_text()
+    for words in ("Price, differences", "captions with each other&#39;s images", "no setting is"):
+        assert words in page
+
+
+def test_controls_read_the_same_texts_with_one_thing_replaced(
+    ran: tuple[Path, str], files: Path
+) -> None:
+    out, _ = ran
+    found = configs(out)
+    handed = out / "handed"
+    own = found["lexi_contrastive-method"]
+    shuffled = found["lexi_contrastive-shuffled-images"]
+    assert own["text"] == [str(handed / "captions.json")]
+    assert shuffled["text"] == [str(handed / "captions_shuffled.json")]
+    assert own["teacher"] == shuffled["teacher"] == str(files / "teacher")
+    assert own["targeted_distillation"]["teacher_images"] == str(files / "images")
+    taught = found["contrastive-method"]
+    permuted = found["contrastive-shuffled-images"]
+    assert taught["text"] == permuted["text"] == [str(handed / "corpus.txt")]
+    assert taught["teacher"] == str(files / "teacher")
+    assert permuted["teacher"] == str(handed / "teacher-permuted")
+    texts = [one["text"] for name, one in found.items() if name.startswith("text-control")]
+    assert sorted(texts) == sorted([own["text"], taught["text"]])
+    captions = read_json(handed / "captions.json")
+    exchanged = read_json(handed / "captions_shuffled.json")
+    assert captions["annotations"] == exchanged["annotations"]
+    both = zip(captions["images"], exchanged["images"], strict=True)
+    assert all(one["file_name"] != other["file_name"] for one, other in both)
+    lines = (handed / "corpus.txt").read_text().splitlines()
+    assert sorted(lines) == sorted(toys.sentences()[:12])
+
+
+def test_the_permuted_teacher_exchanges_the_corpus_tokens_alone(
+    ran: tuple[Path, str], files: Path
+) -> None:
+    out, _ = ran
+    own, tokenizer = load_clip_text_tower(files / "teacher")
+    permuted, again = load_clip_text_tower(out / "handed/teacher-permuted")
+    assert tokenizer.get_vocab() == again.get_vocab()
+    lines = (out / "handed/corpus.txt").read_text().splitlines()
+    rows = tokenizer(lines, add_special_tokens=False)["input_ids"]
+    used = {token for row in rows for token in row}
+    tables = [one.token_embedding.weight.detach() for one in (own, permuted)]
+    differs = (tables[0] != tables[1]).any(1).nonzero().flatten().tolist()
+    assert set(differs) == used - set(tokenizer.all_special_ids)
+    assert sorted(map(tuple, tables[0].tolist())) == sorted(map(tuple, tables[1].tolist()))
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip", "open_clip"])
+def test_any_clip_like_teacher_can_be_permuted(tmp_path: Path, family: str) -> None:
+    teacher = tmp_path / "teacher"
+    if family == "clip":
+        homes.seeing_clip(teacher)
+    elif family == "siglip":
+        tokenizer = toys.siglip_words()
+        homes.home(teacher, toys.siglip(tokenizer), tokenizer)
+        CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(teacher)
+    else:
+        open_clip.write(teacher, open_clip.model_config())
+    text = homes.text(tmp_path / "plain.txt", 20)
+    settings = RealSettings(real=True, student="-", teacher=str(teacher), text=str(text))
+    files = RealFiles(tmp_path, settings)
+    (tmp_path / "handed").mkdir()
+    permute_teacher(files)
+    permuted = files.place("teacher-redrawn")
+    own, again = (load_clip_text_tower(one)[0] for one in (teacher, permuted))
+    assert (own.token_embedding.weight != again.token_embedding.weight).any()
+    state = again.state_dict()
+    different = [name for name, one in own.state_dict().items() if not one.equal(state[name])]
+    assert len(different) == 1 and "token_embedding" in different[0]
+    images = [load_clip_image_tower(one) for one in (teacher, permuted)]
+    pixels = torch.full((1, 3, 16, 16), 100, dtype=torch.uint8)
+    features = [one.eval()(pixels) for one in images]
+    torch.testing.assert_close(*features)
+    before = homes.digests(permuted)
+    permute_teacher(files)
+    assert homes.digests(permuted) == before
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 17, 30])
+def test_tokens_move_within_bands_of_similar_frequency(count: int) -> None:
+    counts = Counter({token: 1000 - token for token in range(count)})
+    moved = permute_tokens(counts)
+    assert sorted(moved) == sorted(moved.values()) == list(range(count))
+    assert all(one != other for one, other in moved.items())
+    assert all(abs(one - other) <= 8 for one, other in moved.items())
+
+
+def test_a_bench_resumes_does_only_what_is_missing_and_takes_more_sets(
+    ran: tuple[Path, str], files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, _ = ran
+    before = homes.digests(out / "jobs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("groundling.commands.adapt.run.train", never)
+        assert "contrastive" in run(settings_for(files), out)
+        assert homes.digests(out / "jobs") == before
+        plan = run(settings_for(files, plan=True), out)
+        assert "21 of 21 jobs are done" in re.sub(r"\b(\d+) of \1 jobs", "21 of 21 jobs", plan)
+        more = (files / "vicomte/distributions/color-dist.jsonl", files / "colors.jsonl")
+        plan = run(settings_for(files, plan=True, facts=more), out)
+        assert len(re.findall(r"3 of 4$", plan, re.MULTILINE)) == 7 and "; 0 steps" in plan
+        assert "lexi_contrastive (captions with images): mlm+lexi_contrastive on captions" in plan
+        said = run(settings_for(files, facts=more), out)
+        assert "memory-colors, fill-mask" in said
+    with pytest.raises(InputError, match=r"holds another run \(config.steps: 2 there, 3 now\)"):
+        BENCH(settings_for(files, steps=3), out)
+
+
+def test_every_price_is_read(files: Path, tmp_path: Path) -> None:
+    config = settings_for(
+        files,
+        method=("contrastive",),
+        text=files / "plain.txt",
+        **{"captions": "", "images": "", "facts": (), "retention_pairs": ""},
+        minimal_pairs=(files / "pairs.csv",),
+        **{"tasks": ("glue/rte",), "data": files / "glue", "task_seeds": 1, "limit_train": 32},
+    )
+    said = run(config, tmp_path / "out")
+    runs = read_json(tmp_path / "out/bench.json")["runs"]
+    assert list(runs[0]["readings"]) == ["rated, last layer", "minimal pairs pairs", "glue/rte"]
+    assert runs[0]["readings"]["glue/rte"]["measure"] == "accuracy" and "glue/rte" in said
+    texts = configs(tmp_path / "out")["contrastive-method"]["text"]
+    assert texts == [str(files / "plain.txt")]
+
+
+def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Path) -> None:
+    config = settings_for(
+        files,
+        student=files / "headless",
+        modes=("linear",),
+        method=("l1",),
+        retention_pairs="",
+        words=(),
+    )
+    said = run(config, tmp_path / "out")
+    assert "has no masked-LM head; methods and controls that train masked LM start" in said
+    with pytest.raises(InputError, match="headless: has no masked-LM head, which --modes fill-mas"):
+        run(settings_for(files, student=files / "headless"), tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 64}, r"captions.csv: 12 texts, fewer than a batch of 64; pass more texts"),
+        ({"facts": ("captions.csv",)}, "captions.csv: columns are image, caption; expected quest"),
+        ({"retention_pairs": "pairs.csv"}, "line 1: 1 fields, expected text<TAB>text<TAB>number"),
+        ({"words": ("colors.jsonl",)}, "colors.jsonl"),
+        ({"images": "glue"}, "6 of 6 captioned images are missing, the first is 0.png"),
+        ({"images": "nowhere"}, "--images .*nowhere: no such folder"),
+        ({"student": "nowhere"}, "--student .*nowhere: no model found"),
+        ({"teacher": ""}, "--method contrastive: learns from a CLIP-like teacher; pass --teacher"),
+        (
+            {"teacher": "encoder"},
+            "encoder: a bert model has no CLIP-like text tower|expected one of",
+        ),
+        ({"captions": "", "images": "", "text": "plain.txt"}, "lexi_contrastive: reads captions"),
+        ({"captions": ""}, "--images needs --captions; pass both, or --text alone"),
+        ({"captions": "", "images": ""}, "--real needs --captions and --images, or --text"),
+        ({"facts": (), "words": ()}, "--real needs --facts or --words"),
+        ({"student": ""}, "--real needs --student"),
+        ({"real": False}, "--student needs --real"),
+        ({"worlds": (0,)}, "--worlds is for rendered worlds; leave it out with --real"),
+        ({"tasks": ("glue/rte",)}, "--tasks needs --data; pass both or neither"),
+        ({"tasks": ("swag",), "data": "glue"}, "--tasks swag: expected a task of GLUE"),
+        ({"method": ("guess",)}, "--method guess: expected .*, or MODULE:NAME of your own"),
+        ({"lr": 0}, "--lr = 0, expected more than 0"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_trained(
+    files: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    names = {path.name for path in files.iterdir()} | {"nowhere"}
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(placed(one) for one in value)
+        return str(files / value) if value in names else value
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("groundling.commands.adapt.run.train", never)
+        own = {name: placed(value) for name, value in changes.items()}
+        with pytest.raises(InputError, match=message) as caught:
+            run(settings_for(files, **own), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
+def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again/distributions/color-dist.jsonl"
+    source = files / "vicomte/distributions/color-dist.jsonl"
+    homes.put(again, source.read_bytes())
+    other = source.parent / "../distributions/color-dist.jsonl"
+    with pytest.raises(InputError, match="is given twice"):
+        BENCH(settings_for(files, facts=(source, other)), tmp_path / "out")
+    config = settings_for(
+        files, facts=(source, again), words=(), retention_pairs="", method=("l1",)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("groundling.commands.adapt.run.train", never)
+        with pytest.raises(InputError, match="another file holds vicomte/color, fill-mask too"):
+            run(config, tmp_path / "out")
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def reading(value: float, **more: Any) -> dict[str, Any]:
+    return {"reading": "set", "value": value, "gain": True, "measure": "accuracy", **more}
+
+
+def test_a_gain_by_hand() -> None:
+    groups = ["a", "a", "b", "c"]
+    own = {seed: reading(0.5, groups=groups, items=[1, 0, 0, 1]) for seed in range(3)}
+    values = (0.2, 0.3, 0.4)
+    control = {
+        seed: reading(value, groups=groups, items=[0, 0, 0, 1]) for seed, value in enumerate(values)
+    }
+    found = compare(own, control)
+    assert found.by_seed == pytest.approx((0.3, 0.2, 0.1)) and found.mean == pytest.approx(0.2)
+    margin = t.ppf(0.975, 2) * 0.1 / np.sqrt(3)
+    assert found.over_seeds == pytest.approx((0.2 - margin, 0.2 + margin))
+    assert found.p == pytest.approx(t.sf(0.2 / (0.1 / np.sqrt(3)), 2))
+    # Of two items of the group a, one differs; without that group nothing does, and with it alone half of all.
+    assert found.over_items == pytest.approx((0.0, 0.5), abs=0.1)
+    assert not found.is_positive
+    alone = compare({0: own[0]}, {0: control[0]})
+    assert np.isnan(alone.over_seeds).all() and np.isnan(alone.p)
+
+
+def test_correlations_are_resampled_by_pair() -> None:
+    rng = np.random.default_rng(0)
+    ratings = rng.normal(size=200)
+    good, bad = ratings + rng.normal(size=200), rng.normal(size=200)
+    base = {"ratings": ratings.tolist()}
+    own = {0: reading(spearmanr(good, ratings).statistic, cosines=good.tolist(), **base)}
+    other = {0: reading(spearmanr(bad, ratings).statistic, cosines=bad.tolist(), **base)}
+    found = compare(own, other)
+    low, high = found.over_items
+    assert 0.2 < low < found.mean < high and found.is_positive
+
+
+def gain(p: float, low: float = 0.1) -> Gain:
+    return Gain((0, 1, 2), (0.1, 0.1, 0.1), 0.1, (0.0, 0.2), (low, 0.2), p)
+
+
+def test_a_gain_counts_beyond_both_controls_over_seeds_and_items() -> None:
+    def verdict(name: str, text: Gain, shuffled: Gain | None, is_gain: bool = True) -> GainVerdict:
+        return GainVerdict("m", name, is_gain, "accuracy", gain(0.5), text, shuffled)
+
+    verdicts = [
+        verdict("both", gain(0.001), gain(0.002)),
+        verdict("one control", gain(0.001), gain(0.3)),
+        verdict("seeds alone", gain(0.001), gain(0.001, low=-0.1)),
+        verdict("price", gain(0.001), None, is_gain=False),
+    ]
+    decide(verdicts)
+    assert [one.beyond for one in verdicts] == [True, False, False, False]
+    assert [one.holm for one in verdicts[:3]] == pytest.approx([0.004, 0.3, 0.003])
+    (sentence,) = sentences_of(verdicts, {"m": "other images"})
+    assert sentence.startswith("m: beyond its text control and other images on both (+0.100, s")
+    assert "one control" not in sentence and "Holm over 3 tests" in sentence
+
+
+def test_sets_that_share_items_are_named_once() -> None:
+    found = [
+        {"set": "vec/color", "same_items": ["vicomte/color"]},
+        {"set": "vicomte/color", "same_items": ["vec/color"]},
+        {"set": "coda", "same_items": ["vicomte/coda"]},
+    ]
+    assert shared_sets(found) == [("vec/color", "vicomte/color")]
