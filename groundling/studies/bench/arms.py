@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from groundling.runs.folder import read_json, read_object, write_json
 from groundling.runs.hashing import data_hash
 from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
+from groundling.studies.bench.cost import Cost
 from groundling.studies.bench.handed import check_handed
 from groundling.studies.bench.leaks import (
     answers_opened,
@@ -50,6 +48,7 @@ from groundling.studies.bench.readings import (
     VISUAL,
     fine_tuned,
     read_encoder,
+    read_image_tower,
     read_text_tower,
 )
 
@@ -58,6 +57,9 @@ TEXT_CONTROL = "text control"
 SHUFFLED = "shuffled images"
 RANDOM = "random targets"
 TOWER = "teacher's text tower"
+IMAGE_TOWER = "teacher's images"
+TOWERS = {TOWER: read_text_tower, IMAGE_TOWER: read_image_tower}
+"""Readings of the teacher, without an encoder."""
 CONTROLS = (TEXT_CONTROL, SHUFFLED, RANDOM)
 MASKING = (
     *("mask_rate", "mask_scheme", "whole_word", "text_layout", "max_length", "limit", "dropout"),
@@ -129,9 +131,10 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
     runs = _folder(folder, one, weight)
     hashes = check_handed(place, f"before {one.name} ran")
     stages = control_stages(one.method) if one.arm == TEXT_CONTROL else one.method.stages
-    steps = one.method.stage_steps(protocol.scaled(ADAPTING, 0).steps)
+    base_steps = protocol.scaled(ADAPTING, 0).steps
+    steps = one.method.stage_steps(base_steps, one.world.condition.steps)
     allowed = {os.path.abspath(place.place(name)): value for name, value in hashes.items()}
-    cost = _Cost()
+    cost = Cost()
     with watch_files(place.private) as opened:
         for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
             stage_folder = runs / f"stage-{number}"
@@ -156,8 +159,7 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
         "method": "" if one.arm == TEXT_CONTROL else one.method.name,
         "arm": one.arm,
         "texts": text_key(one.method),
-        "family": one.world.family,
-        "world": one.world.seed,
+        **one.world.as_json(),
         "seed": one.seed,
         "weight": weight,
         "readings": read_encoder(model, place.private, folder.probes(one.name, "pairs")),
@@ -204,7 +206,7 @@ def stage_settings(
         if images if stage.images is None else stage.images:
             settings["teacher_images"] = str(place.place(swaps.get("images", "images")))
         if arm.needs_teacher and not is_outside(method):
-            settings["teacher_cache"] = str(place.root / "features")
+            settings["teacher_cache"] = str(place.features)
     return settings
 
 
@@ -294,15 +296,10 @@ def run_probes(
         return done
     arm = read_object(folder.job(one.name))
     place = folder.world(one.world)
-    out = folder.probes(slug_of(one), f"seeds-{seeds}")
+    out = folder.probes(one.name, f"seeds-{seeds}")
     model = folder.root / arm["model"]["path"]
     readings = fine_tuned(model, place.private, questions, seeds, protocol, out)
     return finish_job(folder, name, {"key": key, "readings": readings})
-
-
-def slug_of(one: ArmRun) -> str:
-    """The folder of an arm's probes."""
-    return one.name
 
 
 def probes_name(one: ArmRun, questions: tuple[str, ...], seeds: int) -> str:
@@ -310,23 +307,23 @@ def probes_name(one: ArmRun, questions: tuple[str, ...], seeds: int) -> str:
     return f"{one.name}: {' '.join(questions)}, {seeds} seeds"
 
 
-def run_tower(folder: BenchFolder, world: BenchWorld, key: str) -> dict[str, Any]:
-    """Linear readings of the teacher's own text tower, the ceiling of what its text side can teach."""
-    name = tower_name(world)
+def run_tower(folder: BenchFolder, world: BenchWorld, tower: str, key: str) -> dict[str, Any]:
+    """Linear readings of a tower of the teacher, one of `TOWERS`: a ceiling of what it can teach."""
+    name = tower_name(world, tower)
     done = finished_job(folder, name, key)
     if done is not None:
         return done
     place = folder.world(world)
-    readings = read_text_tower(place.place("teacher"), place.private)
+    readings = TOWERS[tower](place)
     handed = key_of(read_object(place.record)["handed"])
-    result = {"key": key, "method": "", "arm": TOWER, "seed": 0}
-    result |= {"family": world.family, "world": world.seed}
-    return finish_job(folder, name, result | {"readings": readings, "handed": handed})
+    result = {"key": key, "method": "", "arm": tower, "seed": 0}
+    result |= {**world.as_json(), "readings": readings, "handed": handed}
+    return finish_job(folder, name, result)
 
 
-def tower_name(world: BenchWorld) -> str:
-    """Name of the job of the teacher's text tower."""
-    return f"{world}: {TOWER}"
+def tower_name(world: BenchWorld, tower: str = TOWER) -> str:
+    """Name of the job of a tower of the teacher."""
+    return f"{world}: {tower}"
 
 
 def finished_job(folder: BenchFolder, name: str, key: str) -> dict[str, Any] | None:
@@ -350,59 +347,3 @@ def finish_job(folder: BenchFolder, name: str, result: dict[str, Any]) -> dict[s
     write_json(path, result)
     stored: dict[str, Any] = read_json(path)
     return stored
-
-
-class _Cost:
-    """What the stages of an arm cost."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.steps: list[int] = []
-        self.samples = 0
-        self.epochs: list[float] = []
-        self.extra_parameters = 0
-        self.began = time.process_time()
-        self.core_seconds = 0.0
-        _reset_peak()
-
-    def add(self, result: Mapping[str, Any], training: TrainingArguments) -> None:
-        """Add a stage's result."""
-        self.seconds += result["seconds"]
-        self.steps.append(result["steps"])
-        self.samples += result["steps"] * training.batch
-        self.epochs.append(result["epochs"])
-        extra = result["training_parameters"] - result["parameters"]
-        self.extra_parameters = max(self.extra_parameters, extra)
-
-    def stop(self) -> None:
-        """Measure the time of the processor now."""
-        self.core_seconds = round(time.process_time() - self.began, 1)
-        self.memory = _peak()
-
-    def as_json(self) -> dict[str, Any]:
-        """Costs by name; `core_seconds` does not count what an interrupted bench did before."""
-        return {
-            "steps": sum(self.steps),
-            "stage_steps": self.steps,
-            "samples": self.samples,
-            "epochs": self.epochs,
-            "seconds": round(self.seconds, 1),
-            "core_seconds": self.core_seconds,
-            "memory_mb": self.memory,
-            "extra_parameters": self.extra_parameters,
-        }
-
-
-def _reset_peak() -> None:
-    """Start a new measurement of this process's peak memory, where Linux allows it."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak() -> int | None:
-    """Peak resident memory of this process in MB; None where the system does not tell."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) // 1024
-    return None

@@ -44,6 +44,10 @@ Weights are chosen in a world of objects."""
     """Fine-tuning seeds of the true/false and odd-one-out probes."""
     probes: tuple[str, ...] = ("truth", "category", "order")
     """Questions to fine-tune on: truth, category, order, odd (1,000 steps, slow)."""
+    curve: tuple[str, ...] = ()
+    """Instead of the whole bench: how the gain grows with images, captions, steps, layers, width, \
+teacher (some of these). Runs --method, by default xdbert, contrastive and l1, and its text control, with one \
+adaptation seed and linear readings only."""
     processes: Annotated[int, at_least(1)] = 2
     """Parallel runs, one thread each."""
     plan: bool = False
@@ -70,8 +74,9 @@ def check(config: BenchConfig, out: str | Path) -> None:
             f"--worlds {TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"
         )
     if config.merge:
-        if config.plan or config.method:
-            flag = "--plan" if config.plan else "--method"
+        given = {"--plan": config.plan, "--method": config.method, "--curve": config.curve}
+        flag = next((name for name, value in given.items() if value), "")
+        if flag:
             raise InputError(f"--merge runs nothing; leave {flag} out")
         return
     if any(not is_import_path(name) for name in config.method):
@@ -116,7 +121,7 @@ BENCH = Command(
     {"_own": BenchConfig()},
     title="Bench: which method gives a text encoder visual knowledge?",
     example="groundling bench --method contrastive --worlds 0 1 2 --out runs/bench",
-    common_flags="method worlds families plan merge processes",
+    common_flags="method worlds families curve plan merge processes",
     validate=check,
     prints_output=True,
     out_help="Bench folder; running the same command again resumes, other methods and worlds are added, and several "

@@ -16,10 +16,10 @@ from groundling.core.errors import InputError
 from groundling.runs import jobs as running
 from groundling.runs.folder import read_json
 from groundling.runs.jobs import Job, run_jobs
+from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.handed import shuffle_images
 from groundling.studies.bench.protocol import BenchFolder
-from groundling.studies.bench.run import FileClaims
 
 
 @pytest.fixture
