@@ -155,7 +155,8 @@ def families_of(entries: Sequence[Entry]) -> list[str]:
 def judge_methods(
     entries: Sequence[Entry], methods: Mapping[str, Mapping[str, Any]]
 ) -> list[MethodVerdict]:
-    """The verdict of every method in every family of worlds."""
+    """The verdict of every method in every family of worlds; entries of curves have no part in it."""
+    entries = base_entries(entries)
     verdicts = []
     for family in families_of(entries):
         own = [one for one in entries if one["family"] == family]

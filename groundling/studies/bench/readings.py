@@ -171,10 +171,12 @@ def read_image_tower(place: WorldFolder) -> dict[str, Reading]:
         for one, state in zip(some, embedded.numpy(), strict=True):
             for noun in shown[one["id"]]:
                 by_noun.setdefault(noun, []).append(state)
-    means = {noun: np.mean(states, axis=0) for noun, states in by_noun.items()}
-    unseen = np.mean(list(means.values()), axis=0)
-    states = np.stack([means.get(row["noun"], unseen) for row in rows])
-    return linear_readings(states, rows, place.private)
+    means: dict[str, np.ndarray] = {
+        noun: np.stack(states).mean(axis=0) for noun, states in by_noun.items()
+    }
+    unseen: np.ndarray = np.stack(list(means.values())).mean(axis=0)
+    states = [means.get(row["noun"], unseen) for row in rows]
+    return linear_readings(np.stack(states), rows, place.private)
 
 
 def _read_image(path: Path) -> Image.Image:

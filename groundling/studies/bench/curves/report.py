@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from statistics import mean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from groundling.runs.report import (
     BLACK,
@@ -198,7 +198,7 @@ def _draw_lines(
         colour, mark = MARKS[number % len(MARKS)]
         points = {value: numbers for value, numbers in sorted(by_value.items()) if numbers}
         means = [mean(numbers) for numbers in points.values()]
-        style = {"color": colour, "marker": mark, "linewidth": 1.5, "markersize": 7}
+        style: dict[str, Any] = {"color": colour, "marker": mark, "linewidth": 1.5, "markersize": 7}
         axes.plot(list(points), means, label=name, zorder=3, **style)
         for value, numbers in points.items():
             axes.scatter([value] * len(numbers), numbers, s=9, color=colour, zorder=4)
