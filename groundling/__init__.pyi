@@ -179,6 +179,7 @@ def bench(
     curve: Texts = (),
     processes: int = 2,
     plan: bool = False,
+    report: bool = False,
     merge: Texts = (),
     scale: float = 1.0,
     out: Text = "runs/bench",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CompareArmsConfig(Settings):
+class TrainAndCompareConfig(Settings):
     """Arms and the control: adapted (--adapt.NAME, --train.NAME), then fine-tuned (--tune.NAME)."""
 
     arms: tuple[str, ...] = ("xdbert", "contrastive")
@@ -54,7 +54,7 @@ CONTROL = "mlm"
 
 
 def check(
-    config: CompareArmsConfig,
+    config: TrainAndCompareConfig,
     adapting: AdaptConfig,
     training: TrainingArguments,
     tuning: TrainingArguments,
@@ -79,7 +79,7 @@ def _with_own_flags(command: str, message: str) -> str:
 
 
 def compare(
-    config: CompareArmsConfig,
+    config: TrainAndCompareConfig,
     adapting: AdaptConfig,
     training: TrainingArguments,
     tuning: TrainingArguments,
@@ -97,7 +97,7 @@ def compare(
 
 
 def _as_sweep(
-    config: CompareArmsConfig,
+    config: TrainAndCompareConfig,
     adapting: AdaptConfig,
     training: TrainingArguments,
     tuning: TrainingArguments,
@@ -126,7 +126,7 @@ COMMAND = Command(
     "compare",
     "adapt and fine-tune several arms and the control, and report verdicts",
     "groundling.commands.compare:compare",
-    {"_own": CompareArmsConfig(), "adapt": AdaptConfig(), "train": ADAPTING, "tune": TUNING},
+    {"_own": TrainAndCompareConfig(), "adapt": AdaptConfig(), "train": ADAPTING, "tune": TUNING},
     title="Judge",
     example="groundling compare --arms xdbert contrastive --tasks glue/rte glue/cola --data glue_data "
     "--adapt.student bert-base-uncased --adapt.teacher openai/clip-vit-base-patch32 "

@@ -18,7 +18,7 @@ from groundling.command_line.registered_names import published_scores as reporte
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.adapt import run as adapting
 from groundling.commands.compare import COMMAND as compare
-from groundling.commands.compare import CompareArmsConfig
+from groundling.commands.compare import TrainAndCompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.finetune import run as tuning
 from groundling.commands.sweep.file import read_sweep
@@ -310,7 +310,7 @@ def test_compare_is_the_simplest_sweep(
     settings = make_settings(
         AdaptConfig, student="student", teacher="teacher", text=("text.txt",), max_length=64
     )
-    config = CompareArmsConfig(
+    config = TrainAndCompareConfig(
         arms=("contrastive",), tasks=("glue/rte",), data="glue", seeds=2, max_length=64
     )
     result = compare(config, settings, STEPS, replace(STEPS, steps=2), "out")
@@ -482,7 +482,7 @@ def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
     own_csv(place / "my.csv")
     settings = make_settings(AdaptConfig, student="student", text=("text.txt",), max_length=64)
     config = make_settings(
-        CompareArmsConfig,
+        TrainAndCompareConfig,
         arms=("mlm",),
         data="my.csv",
         text="question",

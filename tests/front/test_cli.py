@@ -21,7 +21,7 @@ import groundling
 from groundling.cli import COMMANDS, main
 from groundling.command_line.flags import parse_flags
 from groundling.commands.adapt import ADAPTING, AdaptConfig
-from groundling.commands.compare import CompareArmsConfig
+from groundling.commands.compare import TrainAndCompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.registry import import_object
 from groundling.settings.fields import make_settings
@@ -299,7 +299,9 @@ def test_compare_tells_its_four_settings_apart(called: list[tuple]) -> None:
     command += " --train.lr 1e-3 --tune.lr 2e-3"
     assert main(command.split()) == 0
     config, adapting, training, tuning, _ = called[0]
-    assert config == CompareArmsConfig(arms=("l1",), tasks=("glue/rte",), data="d", control=False)
+    assert config == TrainAndCompareConfig(
+        arms=("l1",), tasks=("glue/rte",), data="d", control=False
+    )
     assert adapting == make_settings(AdaptConfig, student="s")
     assert (training.lr, tuning.lr, tuning.epochs) == (1e-3, 2e-3, 3)
 

@@ -52,6 +52,8 @@ adaptation seed and linear readings only."""
     """Parallel runs, one thread each."""
     plan: bool = False
     """Print what will run, what is done and how long it takes, and stop."""
+    report: bool = False
+    """Instead of running: write the table, the page and bench.json of what is finished."""
     merge: Annotated[tuple[str, ...], InputKind.PATH, may_repeat] = ()
     """Instead of running: join these benches, each a folder or a bench.json, into --out."""
     scale: Annotated[float, above(0)] = 1.0
@@ -74,11 +76,14 @@ def check(config: BenchConfig, out: str | Path) -> None:
             f"--worlds {TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"
         )
     if config.merge:
-        given = {"--plan": config.plan, "--method": config.method, "--curve": config.curve}
-        flag = next((name for name, value in given.items() if value), "")
-        if flag:
-            raise InputError(f"--merge runs nothing; leave {flag} out")
+        flags: dict[str, object] = {"--plan": config.plan, "--report": config.report}
+        flags |= {"--method": config.method, "--curve": config.curve}
+        for flag, given in flags.items():
+            if given:
+                raise InputError(f"--merge runs nothing; leave {flag} out")
         return
+    if config.plan and config.report:
+        raise InputError("--plan and --report: expected one of them")
     if any(not is_import_path(name) for name in config.method):
         from groundling.studies.bench.method import built_in_methods
 

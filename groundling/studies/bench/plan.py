@@ -86,7 +86,8 @@ class BenchPlan:
             jobs |= {one.name: self._arm_job(one, ready) for one in grids}
         for world in self.all_worlds:
             jobs |= {job.name: job for job in (*self._shared(world), *self._world_arms(world))}
-        return list(jobs.values())
+        # Random targets have no part in the verdict, so they can wait.
+        return sorted(jobs.values(), key=lambda job: RANDOM in job.name)
 
     @property
     def worlds(self) -> list[BenchWorld]:
@@ -277,14 +278,20 @@ class BenchPlan:
             "groundling": groundling.__version__,
             "protocol": self.protocol.as_json(),
             "methods": {one.name: self.describe(one) for one in self.methods},
-            "worlds": {str(world): self._world(world) for world in self.worlds},
+            "worlds": {str(one): self._world(one) for one in self.worlds if self._is_handed(one)},
             "weights": self._weights(),
             "runs": [],
             "notes": self._notes(),
         }
         for world in self.all_worlds:
             found["runs"] += self._entries(world)
+        if not found["runs"]:
+            raise InputError(f"{self.folder.root}: nothing is finished yet")
         return found
+
+    def _is_handed(self, world: BenchWorld) -> bool:
+        """Whether everything that methods share in a world exists."""
+        return self.folder.job(f"{world.shared}: hash").exists()
 
     def _world(self, world: BenchWorld) -> dict[str, Any]:
         about = read_object(self.folder.world(world).record)
@@ -295,7 +302,8 @@ class BenchPlan:
         """By method: the grid's scores in the tuning world and the chosen value."""
         weights: dict[str, Any] = {}
         for method in self.methods:
-            if method.grid:
+            grid = [self.folder.job(one.name).exists() for one in grid_runs(method)]
+            if grid and all(grid):
                 scores = weight_scores(self.folder, method)
                 pairs = [list(pair) for pair in scores.items()]
                 weights[method.name] = {
@@ -305,25 +313,30 @@ class BenchPlan:
         return weights
 
     def _entries(self, world: BenchWorld) -> list[dict[str, Any]]:
-        """The entries of a world's arms, each once, with their fine-tuned readings."""
+        """The entries of a world's finished arms, each once, with their fine-tuned readings, and of its teacher."""
+        if not self._is_handed(world):
+            return []
         entries: dict[str, dict[str, Any]] = {}
         for one in self.arms(world):
-            if one.name in entries:
-                continue
-            entry = read_object(self.folder.job(one.name))
-            questions = self.questions(one)
-            if questions:
-                name = probes_name(one, questions, self.config.probe_seeds)
-                entry["readings"] |= read_object(self.folder.job(name))["readings"]
-            del entry["key"]
-            entries[one.name] = entry
+            path = self.folder.job(one.name)
+            if one.name not in entries and path.exists():
+                entries[one.name] = entry = read_object(path)
+                questions = self.questions(one)
+                probes = self.folder.job(probes_name(one, questions, self.config.probe_seeds))
+                if questions and probes.exists():
+                    entry["readings"] |= read_object(probes)["readings"]
         for name in (tower_name(world, tower) for tower in self.towers(world)):
-            entries[name] = read_object(self.folder.job(name))
-            del entries[name]["key"]
+            if self.folder.job(name).exists():
+                entries[name] = read_object(self.folder.job(name))
+        for entry in entries.values():
+            del entry["key"]
         return list(entries.values())
 
     def _notes(self) -> list[str]:
         notes = []
+        missing = len(self.missing())
+        if missing:
+            notes.append(f"{format_count(missing, 'job')} of this bench are not done yet")
         for method in self.methods:
             if method.steps:
                 notes.append(

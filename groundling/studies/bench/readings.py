@@ -55,7 +55,8 @@ LINES = 64
 """Lines, or images, per forward pass."""
 
 PAIRS = "minimal pairs"
-"""Share of held-out sentences that the masked LM prefers to themselves with two words swapped."""
+"""Share of test sentences that the masked LM prefers: to themselves with two words swapped, and to the same noun with
+a verb and an ending of another category; the mean of both."""
 PAIRS_FILE = "pairs.tsv"
 """File of a world's minimal pairs."""
 
@@ -109,29 +110,40 @@ def read_encoder(model: Path, world: Path, out: Path) -> dict[str, Reading]:
 
 
 def write_grammar_pairs(world: Path) -> None:
-    """Write a world's minimal pairs: the test sentences of the question "order", each with two words swapped."""
-    order = resolve_builtin("tasks", Task, "world/order")
-    found: dict[tuple[str, ...], list[tuple[bool, str]]] = {}
-    for example in order.read(world, "test"):
-        words = tuple(sorted(example.text.split()))
-        found.setdefault(words, []).append((not example.label, example.text))
-    lines = ["good\tbad"]
-    for texts in found.values():
-        # More than two sentences of the same words would not say which belong together.
-        if [is_bad for is_bad, _ in sorted(texts)] == [False, True]:
-            lines.append("\t".join(text for _, text in sorted(texts)))
+    """Write a world's minimal pairs, from the test sentences of the questions "order" and "category".
+
+    Order: a sentence, and itself with two words swapped. Category: a noun with a verb and an ending of its own
+    category, and with those of another one.
+    """
+    nouns = {row["noun"] for row in read_nouns(world)}
+    lines = ["good\tbad\tgroup"]
+    for name in ("order", "category"):
+        task = resolve_builtin("tasks", Task, f"world/{name}")
+        good: dict[tuple[str, ...], list[str]] = {}
+        bad: dict[tuple[str, ...], list[str]] = {}
+        for example in task.read(world, "test"):
+            words = example.text.split()
+            shared = words if name == "order" else nouns.intersection(words)
+            (good if example.label else bad).setdefault(tuple(sorted(shared)), []).append(
+                example.text
+            )
+        for words_of_pair in sorted(good):
+            texts = good[words_of_pair], bad.get(words_of_pair, [])
+            # Several orders of the same words would not say which belong together.
+            if name == "category" or len(texts[0]) == len(texts[1]) == 1:
+                lines += [f"{one}\t{other}\t{name}" for one, other in zip(*texts, strict=False)]
     write_whole(world / PAIRS_FILE, "\n".join(lines) + "\n")
 
 
 def minimal_pair_accuracy(model: Path, pairs: Path, out: Path) -> float:
-    """Share of a file's pairs of which the masked LM prefers the good sentence, by pseudo-log-likelihood."""
+    """Share of pairs of which the masked LM prefers the good one, by pseudo-log-likelihood; mean of both groups."""
     command = COMMANDS["pairs"]
     settings = replace_settings(
         command.settings["_own"], model=str(model), data=str(pairs), max_length=MAX_LENGTH, cpu=True
     )
     with redirect_stdout(io.StringIO()):
         result = command(settings, out)
-    return float(result["scores"]["overall"]["all items"]["accuracy"])
+    return float(result["scores"]["overall"]["mean of paradigms"]["accuracy"])
 
 
 def read_text_tower(place: WorldFolder) -> dict[str, Reading]:

@@ -74,7 +74,8 @@ TERMS = {
     TOWER: "The same readings of the teacher's own text embeddings: a ceiling for what its text side can teach.",
     "noise": "Standard deviation of a reading between adaptation seeds of one arm in one world, over all arms.",
     "masked LM loss": "Mean loss of masked tokens of held-out text, in nats; lower is better.",
-    "minimal pairs": "Share of test sentences that the masked LM prefers to themselves with two words swapped.",
+    "minimal pairs": "Share of test sentences that the masked LM prefers: to themselves with two words swapped, and to "
+    "the same noun with a verb and an ending of another category; the mean of both.",
     "train nouns": "By cross-validation over the nouns on which the final readings are fitted.",
     "extra parameters": "Parameters trained beside the encoder's, and those that its exported model has beyond the "
     "handed-over encoder.",

@@ -40,9 +40,9 @@ def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     if config.plan:
         plan.print_plan()
         return {"jobs": len(plan.jobs()), "missing": len(plan.missing())}
-    missing = plan.missing()
-    with FileClaims(plan.folder) as claims:
-        run_jobs(missing, config.processes, print, claims)
+    if not config.report:
+        with FileClaims(plan.folder) as claims:
+            run_jobs(plan.missing(), config.processes, print, claims)
     return _conclude(add_earlier(plan.collect(), work.out / NAME), work.out, config.curve)
 
 

@@ -16,10 +16,12 @@ from groundling.core.errors import InputError
 from groundling.runs import jobs as running
 from groundling.runs.folder import read_json
 from groundling.runs.jobs import Job, run_jobs
+from groundling.studies.bench.arms import METHOD, ArmRun, run_arm
 from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.handed import shuffle_images
-from groundling.studies.bench.protocol import BenchFolder
+from groundling.studies.bench.method import built_in_methods
+from groundling.studies.bench.protocol import BenchFolder, BenchWorld, Protocol
 
 
 @pytest.fixture
@@ -105,13 +107,21 @@ def test_the_weight_is_the_one_that_is_best_in_the_tuning_world_without_its_test
         assert {(one["family"], one["world"]) for one in own} == {("objects", 0)}
 
 
-def test_minimal_pairs_are_test_sentences_with_two_words_swapped(ran: Ran) -> None:
-    lines = (ran.out / "shared/objects-0/private/pairs.tsv").read_text().splitlines()
-    assert lines[0] == "good\tbad" and len(lines) > 50
+def test_minimal_pairs_differ_in_two_words_or_in_the_category_of_their_noun(ran: Ran) -> None:
+    world = ran.out / "shared/objects-0/private"
+    lines = (world / "pairs.tsv").read_text().splitlines()
+    assert lines[0] == "good\tbad\tgroup"
+    groups = [line.split("\t")[2] for line in lines[1:]]
+    assert min(groups.count("order"), groups.count("category")) > 50
+    rows = (world / "probes" / "attribute.tsv").read_text().splitlines()[1:]
+    nouns = {row.split("\t")[0] for row in rows}
     for line in lines[1:]:
-        good, bad = (text.split() for text in line.split("\t"))
-        assert sorted(good) == sorted(bad)
-        assert sum(one != other for one, other in zip(good, bad, strict=True)) == 2
+        good, bad = (text.split() for text in line.split("\t")[:2])
+        if line.endswith("\torder"):
+            assert sorted(good) == sorted(bad)
+            assert sum(one != other for one, other in zip(good, bad, strict=True)) == 2
+        else:
+            assert nouns.intersection(good) == nouns.intersection(bad) and good != bad
     readings = [one["readings"] for one in runs(ran) if one["arm"] != "teacher's text tower"]
     assert all(0 <= one["minimal pairs"]["test"] <= 1 for one in readings)
 
@@ -143,6 +153,23 @@ def test_a_killed_bench_resumes_and_a_finished_one_does_nothing(
     BENCH(replace(CONFIG, plan=True, worlds=(0, 1)), inside.out)
     plan = capsys.readouterr().out
     assert re.search(r"objects 1: encoder +missing +\d", plan) and "idle core (estimated)" in plan
+
+
+def test_a_report_shows_what_is_finished_and_says_what_is_missing(
+    inside: Ran, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = read_json(inside.out / "bench.json")
+    BENCH(replace(CONFIG, report=True, worlds=(0, 1)), inside.out)
+    shown = capsys.readouterr().out
+    assert re.search(r"^contrastive  +[01]\.\d\d", shown, re.MULTILINE)
+    missing = re.search(r"note: (\d+) jobs of this bench are not done yet", shown)
+    assert missing and int(missing[1]) > 10
+    assert read_json(inside.out / "bench.json")["runs"] == before["runs"]
+    with pytest.raises(InputError, match="nothing is finished yet"):
+        BENCH(replace(CONFIG, report=True, worlds=(7,)), inside.out)
+    with pytest.raises(InputError, match="--plan and --report"):
+        BENCH(replace(CONFIG, report=True, plan=True), inside.out)
+    BENCH(CONFIG, inside.out)
 
 
 def test_another_scale_or_source_is_another_bench(inside: Ran) -> None:
@@ -233,6 +260,19 @@ def test_handed_over_captions_are_the_worlds_own(ran: Ran) -> None:
     assert names == {"captions.json", "captions_shuffled.json", "corpus.txt", "images", "noise"}
     noise = {path.name for path in (world / "handed" / "noise").iterdir()}
     assert noise == {one["file_name"] for one in original["images"]}
+
+
+@pytest.mark.parametrize("name", [name for name in built_in_methods() if name != "contrastive"])
+def test_every_method_of_the_package_runs(ran: Ran, tmp_path: Path, name: str) -> None:
+    """One arm of each, in the world of the finished bench; contrastive ran there."""
+    method = built_in_methods()[name]
+    (tmp_path / "shared").symlink_to(ran.out / "shared")
+    weight = method.grid[-1] if method.grid else None
+    one = ArmRun(method, METHOD, BenchWorld("objects", 0), 0, weight)
+    result = run_arm(BenchFolder(tmp_path), Protocol(CONFIG.scale), one, "key")
+    assert result["remarks"] == [] and result["weight"] == weight
+    assert result["cost"]["steps"] == 2 and result["cost"]["parameters_after"] == 0
+    assert 0 <= result["readings"]["visual"]["test"] <= 1
 
 
 # -- several processes -----------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class CurvePlan(BenchPlan):
     def _entries(self, world: BenchWorld) -> list[dict[str, Any]]:
         """The entries of a world under its condition; a control that it does not change is there again."""
         entries = super()._entries(world)
-        if world.condition == BASE:
+        if world.condition == BASE or not entries:
             return entries
         handed = key_of(read_object(self.folder.world(world).record)["handed"])
         about = {"condition": world.condition.as_json(), "handed": handed}
