@@ -177,6 +177,7 @@ def bench(
     adapt_seeds: int = 2,
     probe_seeds: int = 3,
     probes: Texts = ("truth", "category", "order"),
+    curve: Texts = (),
     processes: int = 2,
     plan: bool = False,
     report: bool = False,

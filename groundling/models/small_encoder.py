@@ -14,11 +14,13 @@ from groundling.runs.folder import whole_folder
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def new_encoder(text: Path, folder: Path, seed: int, layers: int = 2, positions: int = 32) -> None:
+def new_encoder(
+    text: Path, folder: Path, seed: int, layers: int = 2, positions: int = 32, width: int = 128
+) -> None:
     """Write a small untrained BERT with all words and letters of a text file as vocabulary, as an HF folder.
 
-    `positions`: maximum input length in tokens. Does nothing if the folder already has an encoder. Raises InputError if
-    the text cannot be read.
+    `positions`: maximum input length in tokens; `width`: dimensions of the hidden states. Does nothing if the folder
+    already has an encoder. Raises InputError if the text cannot be read.
     """
     if (folder / "tokenizer_config.json").exists():
         return
@@ -28,10 +30,10 @@ def new_encoder(text: Path, folder: Path, seed: int, layers: int = 2, positions:
     torch.manual_seed(derive_seed(seed, "new encoder"))
     config = BertConfig(
         vocab_size=len(tokenizer),
-        hidden_size=128,
+        hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=4,
-        intermediate_size=256,
+        intermediate_size=2 * width,
         max_position_embeddings=positions,
         # BERT's values are for models six times as wide, trained a thousand times as long; feed-forward layers of
         # four times the width took longer here and were no better on dev nouns.

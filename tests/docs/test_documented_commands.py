@@ -24,6 +24,7 @@ NEEDS_RESULTS = "results.md runs it, behind the commands whose outputs it reads"
 BENCHED = (
     "takes hours; tests/studies/bench runs and merges the smallest one, with the page's method"
 )
+CURVES = "takes hours; tests/studies/bench/test_curves.py runs two points of two of them"
 NOT_RUN = {
     (
         "results.md",
@@ -38,6 +39,15 @@ NOT_RUN = {
         "bench.md",
         "groundling bench --method mine.look:METHOD contrastive --worlds 0 1 2 --out runs/look",
     ): BENCHED,
+    (
+        "bench.md",
+        "groundling bench --curve images steps layers width teacher --families objects --worlds 0 1 2 --out runs/bench",
+    ): CURVES,
+    (
+        "bench.md",
+        "groundling bench --curve captions images --method lexi_contrastive vokenization --families objects "
+        "--worlds 0 1 2 --out runs/bench",
+    ): CURVES,
     (
         "bench.md",
         "groundling bench --merge runs/bench theirs/bench.json --out runs/both",

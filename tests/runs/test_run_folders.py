@@ -334,7 +334,7 @@ WHOLE = {
     "data/shards.py": "into a file that is renamed",
     "training/loop.py": "a line more of a log; half a line at its end is none to a reader",
     "commands/adapt/run.py": "into a folder that is renamed",
-    "studies/bench/arms.py": "a switch of Linux that resets a process's peak memory, no file of ours",
+    "studies/bench/cost.py": "a switch of Linux that resets a process's peak memory, no file of ours",
     "studies/worlds/stand_ins.py": "into a folder that is renamed",
     "models/adapters.py": "into a folder that is renamed",
     "models/sentence_modules.py": "into a folder that is renamed",

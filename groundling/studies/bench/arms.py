@@ -48,6 +48,7 @@ from groundling.studies.bench.readings import (
     VISUAL,
     fine_tuned,
     read_encoder,
+    read_image_tower,
     read_text_tower,
 )
 
@@ -56,6 +57,9 @@ TEXT_CONTROL = "text control"
 SHUFFLED = "shuffled images"
 RANDOM = "random targets"
 TOWER = "teacher's text tower"
+IMAGE_TOWER = "teacher's images"
+TOWERS = {TOWER: read_text_tower, IMAGE_TOWER: read_image_tower}
+"""Readings of the teacher, without an encoder."""
 CONTROLS = (TEXT_CONTROL, SHUFFLED, RANDOM)
 MASKING = (
     *("mask_rate", "mask_scheme", "whole_word", "text_layout", "max_length", "limit", "dropout"),
@@ -127,7 +131,8 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
     runs = _folder(folder, one, weight)
     hashes = check_handed(place, f"before {one.name} ran")
     stages = control_stages(one.method) if one.arm == TEXT_CONTROL else one.method.stages
-    steps = one.method.stage_steps(protocol.scaled(ADAPTING, 0).steps)
+    base_steps = protocol.scaled(ADAPTING, 0).steps
+    steps = one.method.stage_steps(base_steps, one.world.condition.steps)
     allowed = {os.path.abspath(place.place(name)): value for name, value in hashes.items()}
     cost = Cost()
     with watch_files(place.private) as opened:
@@ -154,8 +159,7 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
         "method": "" if one.arm == TEXT_CONTROL else one.method.name,
         "arm": one.arm,
         "texts": text_key(one.method),
-        "family": one.world.family,
-        "world": one.world.seed,
+        **one.world.as_json(),
         "seed": one.seed,
         "weight": weight,
         "readings": read_encoder(model, place.private, folder.probes(one.name, "pairs")),
@@ -184,8 +188,8 @@ class HandedFiles(typing.Protocol):
     """Where what is handed over lies."""
 
     @property
-    def root(self) -> Path:
-        """Folder in which features of teachers are cached."""
+    def features(self) -> Path:
+        """Features of the teacher, which methods share."""
         ...
 
     def place(self, name: str) -> Path:
@@ -214,7 +218,7 @@ def stage_settings(
         if images if stage.images is None else stage.images:
             settings["teacher_images"] = str(place.place(swaps.get("images", "images")))
         if parsed.needs_teacher and not is_outside(method):
-            settings["teacher_cache"] = str(place.root / "features")
+            settings["teacher_cache"] = str(place.features)
     return settings
 
 
@@ -304,15 +308,10 @@ def run_probes(
         return done
     arm = read_object(folder.job(one.name))
     place = folder.world(one.world)
-    out = folder.probes(slug_of(one), f"seeds-{seeds}")
+    out = folder.probes(one.name, f"seeds-{seeds}")
     model = folder.root / arm["model"]["path"]
     readings = fine_tuned(model, place.private, questions, seeds, protocol, out)
     return finish_job(folder, name, {"key": key, "readings": readings})
-
-
-def slug_of(one: ArmRun) -> str:
-    """The folder of an arm's probes."""
-    return one.name
 
 
 def probes_name(one: ArmRun, questions: tuple[str, ...], seeds: int) -> str:
@@ -320,23 +319,23 @@ def probes_name(one: ArmRun, questions: tuple[str, ...], seeds: int) -> str:
     return f"{one.name}: {' '.join(questions)}, {seeds} seeds"
 
 
-def run_tower(folder: BenchFolder, world: BenchWorld, key: str) -> dict[str, Any]:
-    """Linear readings of the teacher's own text tower, the ceiling of what its text side can teach."""
-    name = tower_name(world)
+def run_tower(folder: BenchFolder, world: BenchWorld, tower: str, key: str) -> dict[str, Any]:
+    """Linear readings of a tower of the teacher, one of `TOWERS`: a ceiling of what it can teach."""
+    name = tower_name(world, tower)
     done = finished_job(folder, name, key)
     if done is not None:
         return done
     place = folder.world(world)
-    readings = read_text_tower(place.place("teacher"), place.private)
+    readings = TOWERS[tower](place)
     handed = key_of(read_object(place.record)["handed"])
-    result = {"key": key, "method": "", "arm": TOWER, "seed": 0}
-    result |= {"family": world.family, "world": world.seed}
-    return finish_job(folder, name, result | {"readings": readings, "handed": handed})
+    result = {"key": key, "method": "", "arm": tower, "seed": 0}
+    result |= {**world.as_json(), "readings": readings, "handed": handed}
+    return finish_job(folder, name, result)
 
 
-def tower_name(world: BenchWorld) -> str:
-    """Name of the job of the teacher's text tower."""
-    return f"{world}: {TOWER}"
+def tower_name(world: BenchWorld, tower: str = TOWER) -> str:
+    """Name of the job of a tower of the teacher."""
+    return f"{world}: {tower}"
 
 
 def finished_job(folder: BenchFolder, name: str, key: str) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from groundling.studies.bench.real_settings import RealSettings, check_real
 
 QUESTIONS = ("truth", "category", "order", "odd")
 """Questions that can be fine-tuned on."""
-WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "scale", "report", "merge")
+WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "curve", "scale", "report", "merge")
 """Settings that a bench on a real encoder does not have."""
 FAMILIES = ("objects", "pictograms")
 """Families of rendered worlds; no setting was tuned on the second."""
@@ -47,6 +47,10 @@ Weights are chosen in a world of objects."""
     """Fine-tuning seeds of the true/false and odd-one-out probes."""
     probes: tuple[str, ...] = ("truth", "category", "order")
     """Questions to fine-tune on: truth, category, order, odd (1,000 steps, slow)."""
+    curve: tuple[str, ...] = ()
+    """Instead of the whole bench: how the gain grows with images, captions, steps, layers, width, \
+teacher (some of these). Runs --method, by default xdbert, contrastive and l1, and its text control, with one \
+adaptation seed and linear readings only."""
     processes: Annotated[int, at_least(1)] = 2
     """Parallel runs, one thread each."""
     plan: bool = False
@@ -78,7 +82,8 @@ def check(config: BenchConfig, out: str | Path) -> None:
             f"--worlds {TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"
         )
     if config.merge:
-        flags = {"--plan": config.plan, "--report": config.report, "--method": config.method}
+        flags: dict[str, object] = {"--plan": config.plan, "--report": config.report}
+        flags |= {"--method": config.method, "--curve": config.curve}
         for flag, given in flags.items():
             if given:
                 raise InputError(f"--merge runs nothing; leave {flag} out")
@@ -130,7 +135,7 @@ BENCH = Command(
     {"_own": BenchConfig()},
     title="Bench: which method gives a text encoder visual knowledge?",
     example="groundling bench --method contrastive --worlds 0 1 2 --out runs/bench",
-    common_flags="method worlds families plan merge processes",
+    common_flags="method worlds families curve plan merge processes",
     validate=check,
     prints_output=True,
     out_help="Bench folder; running the same command again resumes, other methods and worlds are added, and several "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from groundling.runs.folder import json_text, read_json, read_object, write_json
 from groundling.runs.hashing import data_hash, sha256_of
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.studies.bench.protocol import (
+    ENCODER,
     HANDED,
     MAX_LENGTH,
     PRETRAINING,
@@ -31,6 +33,7 @@ from groundling.studies.bench.protocol import (
     REDRAWN_TEACHING,
     TEACHER,
     TEACHING,
+    BenchFolder,
     BenchWorld,
     Protocol,
     WorldFolder,
@@ -108,27 +111,43 @@ def _world_hash(folder: WorldFolder) -> str:
     return digest.hexdigest()
 
 
-def make_teacher(protocol: Protocol, folder: WorldFolder, seed: int, name: str) -> dict[str, Any]:
+def thin_captions(folder: WorldFolder, world: BenchWorld) -> dict[str, Any]:
+    """Hand over those of a world's captions that its condition chooses; returns their numbers."""
+    if folder.base is None or world.condition.thin is None:
+        raise ValueError(f"{world}: no condition that chooses captions")
+    content = read_json(folder.base.place("captions"))
+    chosen = world.condition.thin(content, folder.private, world.seed)
+    folder.handed.mkdir(parents=True, exist_ok=True)
+    write_whole(folder.place("captions"), json_text(chosen) + "\n")
+    return {"images": len(chosen["images"]), "captions": len(chosen["annotations"])}
+
+
+def make_teacher(
+    protocol: Protocol, folder: WorldFolder, world: BenchWorld, name: str
+) -> dict[str, Any]:
     """Train a teacher, one with redrawn attributes, or save one untrained; returns its retrieval scores."""
     redrawn = name == "teacher-redrawn"
     suffix = "_redrawn" if redrawn else ""
     images = folder.private / "images_redrawn" if redrawn else folder.place("images")
+    captions = folder.private / f"captions{suffix}_train.json"
     settings = replace(
         TEACHER,
-        captions=str(folder.private / f"captions{suffix}_train.json"),
+        captions=str(folder.place("captions") if world.condition.thin else captions),
         images=str(images),
         eval_captions=str(folder.private / f"captions{suffix}_dev.json"),
         untrained=name == "teacher-untrained",
     )
-    training = protocol.scaled(REDRAWN_TEACHING if redrawn else TEACHING, seed)
+    own = world.condition.teaching or TEACHING
+    training = protocol.scaled(REDRAWN_TEACHING if redrawn else own, world.seed)
     result = TRAIN_CLIP(settings, training, folder.making(name))
     return {"retrieval": result.get("retrieval")}
 
 
-def make_encoder(protocol: Protocol, folder: WorldFolder, seed: int) -> dict[str, Any]:
+def make_encoder(protocol: Protocol, folder: WorldFolder, world: BenchWorld) -> dict[str, Any]:
     """Pre-train the small text encoder that every method starts from, by masked LM on the corpus."""
     untrained = folder.making("new")
-    new_encoder(folder.place("corpus"), untrained, seed)
+    sizes = {**ENCODER, **world.condition.encoder}
+    new_encoder(folder.place("corpus"), untrained, world.seed, **sizes)
     settings = make_settings(
         AdaptConfig,
         student=str(untrained),
@@ -137,7 +156,8 @@ def make_encoder(protocol: Protocol, folder: WorldFolder, seed: int) -> dict[str
         max_length=MAX_LENGTH,
         mask_rate=PRETRAINING_MASK_RATE,
     )
-    result = ADAPT(settings, protocol.scaled(PRETRAINING, seed), folder.making("encoder"))
+    training = protocol.scaled(PRETRAINING, world.seed)
+    result = ADAPT(settings, training, folder.making("encoder"))
     return {"parameters": result["parameters"]}
 
 
@@ -148,9 +168,13 @@ def record_handed(folder: WorldFolder) -> dict[str, Any]:
     """
     if folder.record.exists():
         return read_object(folder.record)
-    places = {name: folder.place(name) for name in HANDED}
-    hashes = {name: data_hash(place) for name, place in places.items() if place.exists()}
-    result = {"world": read_object(folder.root / WORLD_MARK)["world"], "handed": hashes}
+    if folder.base is not None:
+        result = read_object(folder.base.record)
+        result["handed"] |= {name: data_hash(folder.place(name)) for name in folder.makes}
+    else:
+        places = {name: folder.place(name) for name in HANDED}
+        hashes = {name: data_hash(place) for name, place in places.items() if place.exists()}
+        result = {"world": read_object(folder.root / WORLD_MARK)["world"], "handed": hashes}
     write_json(folder.record, result)
     return result
 
@@ -165,3 +189,28 @@ def check_handed(folder: WorldFolder, while_running: str) -> dict[str, str]:
                 f"be comparable; delete {folder.root} and all runs on it, or use another --out"
             )
     return hashes
+
+
+def make_shared(
+    folder: BenchFolder, protocol: Protocol, world: BenchWorld, kind: str, name: str, key: str
+) -> dict[str, Any]:
+    """One of the things that every method of a world shares, made unless it exists."""
+    path = folder.job(name)
+    if path.exists():
+        return read_object(path)
+    place = folder.world(world)
+    began = time.perf_counter()
+    if kind == "render":
+        made = make_data(protocol, place, world)
+    elif kind == "captions":
+        made = thin_captions(place, world)
+    elif kind == "encoder":
+        made = make_encoder(protocol, place, world)
+    elif kind == "hash":
+        made = record_handed(place)
+    else:
+        made = make_teacher(protocol, place, world, kind)
+    result = {"key": key, **made, "seconds": round(time.perf_counter() - began, 1)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, result)
+    return result

@@ -81,6 +81,11 @@ def value_of(entry: Entry, reading: str, split: str = "test") -> float | None:
     return None if value is None else float(value)
 
 
+def base_entries(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries of the protocol's own settings, without those of curves."""
+    return [one for one in entries if "condition" not in one]
+
+
 def entries_of(entries: Sequence[Entry], method: str, arm: str) -> list[Entry]:
     """A method's entries of one arm; the text control of its texts."""
     own = [one for one in entries if one["method"] == method and one["arm"] == METHOD]
@@ -150,7 +155,8 @@ def families_of(entries: Sequence[Entry]) -> list[str]:
 def judge_methods(
     entries: Sequence[Entry], methods: Mapping[str, Mapping[str, Any]]
 ) -> list[MethodVerdict]:
-    """The verdict of every method in every family of worlds."""
+    """The verdict of every method in every family of worlds; entries of curves have no part in it."""
+    entries = base_entries(entries)
     verdicts = []
     for family in families_of(entries):
         own = [one for one in entries if one["family"] == family]

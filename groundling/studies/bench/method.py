@@ -111,9 +111,9 @@ class BenchMethod:
         """Whether the controls replace the teacher, since the method reads its text tower."""
         return self.data == TEACHER or (self.data == IMAGES and self.reads_text_tower)
 
-    def stage_steps(self, total: int) -> list[int]:
-        """Steps of each stage; together `total`, or the method's own."""
-        total = self.steps or total
+    def stage_steps(self, total: int, factor: float = 1.0) -> list[int]:
+        """Steps of each stage; together `factor` times `total`, or the method's own."""
+        total = round(factor * (self.steps or total))
         shares = sum(stage.share for stage in self.stages)
         steps = [max(1, round(total * stage.share / shares)) for stage in self.stages]
         steps[-1] = max(1, total - sum(steps[:-1]))

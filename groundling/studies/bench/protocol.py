@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ PRETRAINING = TrainingArguments(
     cpu=True,
 )
 PRETRAINING_MASK_RATE = 0.25
+ENCODER = {"layers": 2, "width": 128}
+"""Sizes of the encoder, as in `new_encoder`."""
 ADAPTING = TrainingArguments(
     steps=300, batch=64, lr=2e-3, warmup_ratio=0.05, log_every=50, save_every=300, cpu=True
 )
@@ -70,16 +73,71 @@ SMALLEST = {"scenes": 130, "sentences": 150, "dev_scenes": 10, "dev_sentences": 
 
 
 @dataclass(frozen=True, order=True)
+class BenchCondition:
+    """What differs from the fixed settings at one point of a curve; by default nothing."""
+
+    axis: str = ""
+    """Name of the curve's axis."""
+    value: int = 0
+    """Place on the axis."""
+    thin: Callable[[Mapping[str, Any], Path, int], dict[str, Any]] | None = field(
+        default=None, compare=False
+    )
+    """Chooses the captions that are handed over, of all captions, the world's private folder and its seed."""
+    teaching: TrainingArguments | None = field(default=None, compare=False)
+    """Training of a teacher of its own, on the captions that are handed over."""
+    encoder: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Sizes of an encoder of its own, as in `new_encoder`."""
+    steps: float = field(default=1.0, compare=False)
+    """Factor on the steps of every arm."""
+
+    def __str__(self) -> str:
+        return f"{self.axis} {self.value}"
+
+    def as_json(self) -> dict[str, Any]:
+        """For `bench.json`."""
+        return {"axis": self.axis, "value": self.value}
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """Names of what is handed over otherwise than in the world without the condition."""
+        made = {"captions": self.thin, "encoder": self.encoder, "teacher": self.teaching}
+        return tuple(name for name, change in made.items() if change)
+
+
+BASE = BenchCondition()
+"""The fixed settings, unchanged."""
+
+
+@dataclass(frozen=True, order=True)
 class BenchWorld:
-    """A rendered world of the bench."""
+    """A rendered world of the bench, perhaps under a condition of a curve."""
 
     family: str
     """Family of worlds, as in `data make-world --family`."""
     seed: int
     """Seed of everything in it."""
+    condition: BenchCondition = BASE
+    """What differs from the fixed settings."""
 
     def __str__(self) -> str:
-        return f"{self.family} {self.seed}"
+        world = f"{self.family} {self.seed}"
+        return f"{world}, {self.condition}" if self.condition.axis else world
+
+    def as_json(self) -> dict[str, Any]:
+        """For `bench.json`."""
+        about: dict[str, Any] = {"family": self.family, "world": self.seed}
+        return about | ({"condition": self.condition.as_json()} if self.condition.axis else {})
+
+    @property
+    def base(self) -> BenchWorld:
+        """The world without its condition."""
+        return replace(self, condition=BASE)
+
+    @property
+    def shared(self) -> BenchWorld:
+        """The world whose files every method reads: itself, or its base if both have the same files."""
+        return self if self.condition.makes else self.base
 
 
 TUNING_WORLD = BenchWorld(FAMILIES[0], TUNING_SEED)
@@ -138,16 +196,27 @@ class WorldFolder:
 
     root: Path
     """The world's folder."""
+    base: WorldFolder | None = None
+    """Under a condition: files of the world without it."""
+    makes: tuple[str, ...] = ()
+    """Under a condition: what it has of its own, of `HANDED`."""
 
     @property
     def private(self) -> Path:
         """The rendered world with its probes, attributes and held-out text, which methods never get."""
-        return self.root / "private"
+        return self.base.private if self.base is not None else self.root / "private"
 
     @property
     def handed(self) -> Path:
         """Texts and images that methods read."""
         return self.root / "handed"
+
+    @property
+    def features(self) -> Path:
+        """Features of the teacher, which methods share."""
+        if self.base is not None and "teacher" not in self.makes:
+            return self.base.features
+        return self.root / "features"
 
     def making(self, name: str) -> Path:
         """Run folder of a teacher or of the encoder."""
@@ -155,6 +224,8 @@ class WorldFolder:
 
     def place(self, name: str) -> Path:
         """The path of one of `HANDED`."""
+        if self.base is not None and name not in self.makes:
+            return self.base.place(name)
         if name in MODELS:
             return self.making(name) / "model"
         return self.handed / FILES[name]
@@ -184,8 +255,11 @@ class BenchFolder:
     root: Path
 
     def world(self, world: BenchWorld) -> WorldFolder:
-        """The shared files of a world."""
-        return WorldFolder(self.root / "shared" / slug(str(world)))
+        """The files of a world that all its methods read."""
+        own = self.root / "shared" / slug(str(world.shared))
+        if world.shared == world.base:
+            return WorldFolder(own)
+        return WorldFolder(own, self.world(world.base), world.condition.makes)
 
     def job(self, name: str) -> Path:
         """The result file of a job."""

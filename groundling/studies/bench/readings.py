@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from groundling.command_line import COMMANDS
+from groundling.core.batch import require
 from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
 from groundling.data.tables import lines_of
 from groundling.models.clip import load_frozen_clip
 from groundling.models.text_encoder import load_text_encoder
-from groundling.runs.folder import write_whole
+from groundling.runs.folder import read_json, write_whole
 from groundling.settings.fields import replace_settings
 from groundling.stats.linear_probes import (
     TEXTUAL,
@@ -30,7 +32,13 @@ from groundling.stats.linear_probes import (
     read_nouns,
     score_readout,
 )
-from groundling.studies.bench.protocol import LINE_MASK_RATE, MAX_LENGTH, ONE_SEED, Protocol
+from groundling.studies.bench.protocol import (
+    LINE_MASK_RATE,
+    MAX_LENGTH,
+    ONE_SEED,
+    Protocol,
+    WorldFolder,
+)
 from groundling.tasks import Task
 
 VISUAL = "visual"
@@ -44,7 +52,7 @@ MASKED_LM = "masked LM"
 FOLDS = 5
 """Folds of the train nouns' cross-validation."""
 LINES = 64
-"""Lines per forward pass."""
+"""Lines, or images, per forward pass."""
 
 PAIRS = "minimal pairs"
 """Share of test sentences that the masked LM prefers: to themselves with two words swapped, and to the same noun with
@@ -138,12 +146,54 @@ def minimal_pair_accuracy(model: Path, pairs: Path, out: Path) -> float:
     return float(result["scores"]["overall"]["mean of paradigms"]["accuracy"])
 
 
-def read_text_tower(teacher: Path, world: Path) -> dict[str, Reading]:
+def read_text_tower(place: WorldFolder) -> dict[str, Reading]:
     """Linear readings of the teacher's own text embeddings of each noun's sentence."""
-    rows = read_nouns(world)
-    clip = load_frozen_clip(teacher)
+    rows = read_nouns(place.private)
+    clip = load_frozen_clip(place.place("teacher"))
     tokens = [row for row, _ in clip.tokenize([row["sentence"] for row in rows])]
-    return linear_readings(clip.embed_texts(tokens).cpu().numpy(), rows, world)
+    return linear_readings(clip.embed_texts(tokens).cpu().numpy(), rows, place.private)
+
+
+def nouns_of_images(world: Path) -> dict[int, list[str]]:
+    """The nouns that each of a world's training images shows, by image id; images without a noun are left out."""
+    shown: dict[int, list[str]] = {}
+    for note in read_json(world / "instances_train.json")["annotations"]:
+        if note["noun"]:
+            shown.setdefault(note["image_id"], []).append(note["noun"])
+    return shown
+
+
+@torch.no_grad()
+def read_image_tower(place: WorldFolder) -> dict[str, Reading]:
+    """Linear readings of the teacher's embeddings of images: the mean over the images that show a noun.
+
+    The images are those handed over, on which the teacher was trained. A noun that none of them shows gets the mean
+    of the other nouns.
+    """
+    rows = read_nouns(place.private)
+    tower = require(load_frozen_clip(place.place("teacher")).image, "image", "a teacher's images")
+    shown = nouns_of_images(place.private)
+    images = [one for one in read_json(place.place("captions"))["images"] if one["id"] in shown]
+    by_noun: dict[str, list[np.ndarray]] = {}
+    for start in range(0, len(images), LINES):
+        some = images[start : start + LINES]
+        paths = [place.place("images") / one["file_name"] for one in some]
+        pixels = torch.from_numpy(np.stack([tower.preprocess(_read_image(path)) for path in paths]))
+        embedded = torch.nn.functional.normalize(tower.projection(tower(pixels)), dim=-1)
+        for one, state in zip(some, embedded.numpy(), strict=True):
+            for noun in shown[one["id"]]:
+                by_noun.setdefault(noun, []).append(state)
+    means: dict[str, np.ndarray] = {
+        noun: np.stack(states).mean(axis=0) for noun, states in by_noun.items()
+    }
+    unseen: np.ndarray = np.stack(list(means.values())).mean(axis=0)
+    states = [means.get(row["noun"], unseen) for row in rows]
+    return linear_readings(np.stack(states), rows, place.private)
+
+
+def _read_image(path: Path) -> Image.Image:
+    with Image.open(path) as image:
+        return image.convert("RGB")
 
 
 @torch.no_grad()

@@ -227,13 +227,19 @@ def weight_rows(bench: Mapping[str, Any]) -> list[TableRow]:
     ]
 
 
-def write_page(path: Path, bench: Mapping[str, Any], verdicts: Sequence[MethodVerdict]) -> None:
-    """Write the page; raises InputError if it cannot be written."""
+def write_page(
+    path: Path,
+    bench: Mapping[str, Any],
+    verdicts: Sequence[MethodVerdict],
+    curves: Sequence[ReportSection] = (),
+) -> None:
+    """Write the page, with the sections of its curves; raises InputError if it cannot be written."""
     sections: list[ReportSection] = []
     for family in families_of(bench["runs"]):
         in_family = [one for one in verdicts if one.family == family]
         entries = [one for one in bench["runs"] if one["family"] == family]
         sections += _family_sections(family, entries, bench["methods"], in_family)
+    sections += curves
     sections.append(ReportSection("Cost of a run", rows=cost_rows(bench)))
     sections.append(ReportSection("Chosen settings", rows=weight_rows(bench)))
     sections.append(ReportSection("Worlds", rows=_world_rows(bench)))

@@ -9,6 +9,7 @@ from typing import Any
 from groundling.core.errors import InputError, convert_errors
 from groundling.runs.folder import difference, read_object
 from groundling.studies.bench.arms import METHOD
+from groundling.studies.bench.judge import base_entries
 
 FORMAT = "groundling bench"
 VERSION = 2
@@ -44,7 +45,7 @@ def _check(bench: Mapping[str, Any]) -> None:
     _ = bench["protocol"]["settings"]
     for one in bench["runs"]:
         _ = (one["method"] + "", one["arm"] + "", int(one["world"]), int(one["seed"]))
-        _ = one["family"] + ""
+        _ = one["family"] + _condition(one)
         _ = (one["handed"] + "", one["readings"].items())
     _ = (bench["weights"].items(), list(bench["notes"]))
 
@@ -98,21 +99,31 @@ def add_earlier(found: Bench, path: Path) -> Bench:
         found[part] = {**earlier[part], **found[part]}
     measured = {_place(one) for one in found["runs"]}
     found["runs"] += [one for one in earlier["runs"] if _place(one) not in measured]
+    # Curves do not fine-tune, so a run may have more readings of an earlier command.
+    before = {_place(one): one["readings"] for one in earlier["runs"]}
+    for one in found["runs"]:
+        one["readings"] = {**before.get(_place(one), {}), **one["readings"]}
     found["notes"] = list(dict.fromkeys([*found["notes"], *earlier["notes"]]))
     return found
 
 
 def _place(one: Mapping[str, Any]) -> tuple[object, ...]:
     """What identifies an entry in one folder."""
-    place = (one["family"], one["world"], one["seed"])
+    place = (one["family"], one["world"], _condition(one), one["seed"])
     return (one["method"], one["arm"], *place, one.get("texts"))
+
+
+def _condition(one: Mapping[str, Any]) -> str:
+    """An entry's condition in words; empty outside of curves."""
+    about = one.get("condition")
+    return "" if about is None else f", {about['axis']} {about['value']}"
 
 
 def _add_runs(merged: Bench, runs: Sequence[dict[str, Any]], source: str | Path) -> list[str]:
     """Add runs; of a method that both ran in one world, the runs of the bench with more seeds are kept."""
     notes = []
-    for name, family, world in sorted({_of_world(one) for one in runs}):
-        own = (name, family, world)
+    for own in sorted({_of_world(one) for one in runs}):
+        name, family, world, condition = own
         new = [one for one in runs if _of_world(one) == own]
         old = [one for one in merged["runs"] if _of_world(one) == own]
         if not name or not old or new == old:
@@ -122,10 +133,11 @@ def _add_runs(merged: Bench, runs: Sequence[dict[str, Any]], source: str | Path)
             merged["runs"] = [one for one in merged["runs"] if one not in old] + new
         kept = source if _seeds(new) > _seeds(old) else "the earlier bench"
         notes.append(
-            f"{name} was run in world {family} {world} by two benches; those of {kept} count"
+            f"{name} was run in world {family} {world}{condition} by two benches; those of {kept} count"
         )
-    encoders = {one["handed"] for one in merged["runs"]}
-    worlds = {_of_world(one)[1:] for one in merged["runs"]}
+    base = base_entries(merged["runs"])
+    encoders = {one["handed"] for one in base}
+    worlds = {_of_world(one)[1:] for one in base}
     if len(encoders) > len(worlds):
         notes.append(
             f"{source}: its encoder or teachers differ, although its worlds are the same, as on another processor; "
@@ -134,8 +146,8 @@ def _add_runs(merged: Bench, runs: Sequence[dict[str, Any]], source: str | Path)
     return notes
 
 
-def _of_world(one: Mapping[str, Any]) -> tuple[str, str, int]:
-    return (one["method"], one["family"], one["world"])
+def _of_world(one: Mapping[str, Any]) -> tuple[str, str, int, str]:
+    return (one["method"], one["family"], one["world"], _condition(one))
 
 
 def _seeds(runs: Sequence[Mapping[str, Any]]) -> int:

@@ -2,68 +2,42 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import groundling
-from groundling.core.errors import InputError
-from groundling.runs.folder import read_object, write_json
-from groundling.runs.jobs import Job, run_jobs
+from groundling.runs.folder import write_json
+from groundling.runs.jobs import run_jobs
 from groundling.runs.progress import CommandContext
-from groundling.runs.report import format_count, format_table
-from groundling.studies.bench.arms import (
-    CONTROLS,
-    METHOD,
-    RANDOM,
-    SHUFFLED,
-    TEXT_CONTROL,
-    ArmRun,
-    chosen_weight,
-    describe_controls,
-    grid_runs,
-    has_arm,
-    probes_name,
-    run_arm,
-    run_probes,
-    run_tower,
-    text_key,
-    tower_name,
-    weight_scores,
-)
+from groundling.runs.report import format_table
 from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BenchConfig
-from groundling.studies.bench.handed import make_data, make_encoder, make_teacher, record_handed
-from groundling.studies.bench.judge import families_of, judge_methods
-from groundling.studies.bench.method import BenchMethod, built_in_methods, find_methods
-from groundling.studies.bench.protocol import (
-    MODELS,
-    ONE_SEED,
-    PROBE_STEPS,
-    TUNING_WORLD,
-    BenchFolder,
-    BenchWorld,
-    Protocol,
-    key_of,
+from groundling.studies.bench.curves.judge import MethodCurve, judge_curves
+from groundling.studies.bench.curves.plan import METHODS, CurvePlan
+from groundling.studies.bench.curves.report import (
+    RULE,
+    curve_groups,
+    curve_rows,
+    curve_sections,
+    title_of,
 )
+from groundling.studies.bench.judge import MethodVerdict, base_entries, families_of, judge_methods
+from groundling.studies.bench.method import find_methods
+from groundling.studies.bench.plan import BenchPlan
+from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.real.run import bench_real
 from groundling.studies.bench.report import table_rows, write_page
-from groundling.studies.bench.results import FORMAT, NAME, VERSION, Bench, add_earlier, merge
+from groundling.studies.bench.results import NAME, Bench, add_earlier, merge
 
 
 def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
-    """Run everything that is missing, or merge other benches; prints the table and the verdicts."""
+    """Run everything that is missing, or merge other benches; prints the tables, the verdicts and the curves."""
     if config.real_encoder.real:
         return bench_real(config, work)
     if config.merge:
         merged, notes = merge(config.merge)
         merged["notes"] = list(dict.fromkeys([*merged["notes"], *notes]))
         return _conclude(merged, work.out)
-    methods = find_methods(config.method)
-    plan = BenchPlan(config, methods, BenchFolder(work.out.resolve()))
+    plan = _plan(config, BenchFolder(work.out.resolve()))
     for name, reason in plan.left_out().items():
         print(f"note: {name} is left out: {reason}")
     if config.plan:
@@ -72,348 +46,48 @@ def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     if not config.report:
         with FileClaims(plan.folder) as claims:
             run_jobs(plan.missing(), config.processes, print, claims)
-    return _conclude(add_earlier(plan.collect(), work.out / NAME), work.out)
+    return _conclude(add_earlier(plan.collect(), work.out / NAME), work.out, config.curve)
 
 
-def _conclude(found: Bench, out: Path) -> dict[str, Any]:
-    """Judge, write bench.json and the page, print the table and the sentences."""
-    verdicts = judge_methods(found["runs"], found["methods"])
+def _plan(config: BenchConfig, folder: BenchFolder) -> BenchPlan:
+    if config.curve:
+        return CurvePlan(config, find_methods(config.method or METHODS), folder)
+    return BenchPlan(config, find_methods(config.method), folder)
+
+
+def _conclude(found: Bench, out: Path, only_curves: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Judge, write bench.json and the page, print the tables and the sentences: all, or those of some curves."""
+    base = {**found, "runs": base_entries(found["runs"])}
+    verdicts = judge_methods(base["runs"], found["methods"])
+    curves = judge_curves(found["runs"], found["methods"])
     found["verdicts"] = [one.as_json() for one in verdicts]
+    found["curves"] = [one.as_json() for one in curves]
     write_json(out / NAME, found)
     page = out / "report.html"
-    write_page(page, found, verdicts)
-    for family in families_of(found["runs"]):
-        entries = [one for one in found["runs"] if one["family"] == family]
-        print(f"\n{family}\n{format_table(table_rows(entries, found['methods']))}\n")
-    for one in verdicts:
-        print(one.sentence)
+    write_page(page, base, verdicts, curve_sections(curves, found["runs"]))
+    if not only_curves:
+        _print_verdicts(base, verdicts)
+    asked = [one for one in curves if one.axis in only_curves or not only_curves]
+    _print_curves(found, asked)
     for note in found["notes"]:
         print(f"note: {note}")
     print(f"\n{out / NAME}\n{page}")
     return found
 
 
-# -- the plan ----------------------------------------------------------------------------------------------------------
-
-SECONDS_PER_STEP = {
-    "default": 0.12,
-    "mlm": 0.07,
-    "contrastive": 0.09,
-    "l1": 0.09,
-    "xdbert": 0.18,
-}
-"""Seconds per step of 64 samples on one core, by arm; what a bench's own runs took replaces them."""
-SECONDS = {
-    "render": 60.0,
-    "teacher": 110.0,
-    "teacher-redrawn": 40.0,
-    "teacher-untrained": 10.0,
-    "encoder": 100.0,
-    "hash": 5.0,
-    "arm": 12.0,
-    "tower": 5.0,
-    "probe step": 0.015,
-}
-"""Seconds of other jobs on one core; `arm`: what an arm takes beside its steps."""
+def _print_verdicts(found: Bench, verdicts: list[MethodVerdict]) -> None:
+    for family in families_of(found["runs"]):
+        entries = [one for one in found["runs"] if one["family"] == family]
+        print(f"\n{family}\n{format_table(table_rows(entries, found['methods']))}\n")
+    for one in verdicts:
+        print(one.sentence)
 
 
-@dataclass(frozen=True)
-class BenchPlan:
-    """The jobs of a bench."""
-
-    config: BenchConfig
-    methods: Sequence[BenchMethod]
-    folder: BenchFolder
-    _described: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @property
-    def protocol(self) -> Protocol:
-        """The fixed settings."""
-        return Protocol(self.config.scale)
-
-    def left_out(self) -> dict[str, str]:
-        """Methods of the package that cannot run here, with the reason; only if no method was asked for."""
-        if self.config.method:
-            return {}
-        reasons = {name: one.why_not() for name, one in built_in_methods().items()}
-        return {name: reason for name, reason in reasons.items() if reason}
-
-    def describe(self, method: BenchMethod) -> dict[str, Any]:
-        """A method's description with the hash of its source."""
-        if method.name not in self._described:
-            self._described[method.name] = method.description()
-        return self._described[method.name]
-
-    def jobs(self) -> list[Job]:
-        """All jobs, done or not, in starting order."""
-        jobs: dict[str, Job] = {}
-        grids = [one for method in self.methods for one in grid_runs(method)]
-        if grids:
-            jobs |= {job.name: job for job in self._shared(TUNING_WORLD)}
-            ready = (f"{TUNING_WORLD}: hash",)
-            jobs |= {one.name: self._arm_job(one, ready) for one in grids}
-        for world in self.worlds:
-            jobs |= {job.name: job for job in (*self._shared(world), *self._world_arms(world))}
-        # Random targets have no part in the verdict, so they can wait.
-        return sorted(jobs.values(), key=lambda job: RANDOM in job.name)
-
-    @property
-    def worlds(self) -> list[BenchWorld]:
-        """The worlds whose results are reported, family by family."""
-        return [
-            BenchWorld(name, seed) for name in self.config.families for seed in self.config.worlds
-        ]
-
-    def missing(self) -> list[Job]:
-        """Jobs that are not done; what they wait for is left out if it is done."""
-        jobs = self.jobs()
-        done = {job.name for job in jobs if self.is_done(job)}
-        return [
-            replace(job, after=tuple(name for name in job.after if name not in done))
-            for job in jobs
-            if job.name not in done
-        ]
-
-    def is_done(self, job: Job) -> bool:
-        """Whether a job has a result; raises InputError if it was made by another version of the method."""
-        path = self.folder.job(job.name)
-        if not path.exists():
-            return False
-        key = self._key_of_job(job)
-        if read_object(path).get("key") != key:
-            raise InputError(
-                f"{path}: was made by another version of this method, or with other settings; use another --out, or "
-                "give the method another name"
-            )
-        return True
-
-    def _key_of_job(self, job: Job) -> str:
-        key: str = job.arguments[-1]
-        return key
-
-    def _shared(self, world: BenchWorld) -> list[Job]:
-        """Jobs that every method of a world shares; in the tuning world, those that the grids need."""
-        key = key_of(self.protocol.as_json(), str(world))
-
-        def job(kind: str, *after: str) -> Job:
-            waits = tuple(f"{world}: {one}" for one in after)
-            name = f"{world}: {kind}"
-            arguments = (self.folder, self.protocol, world, kind, name, key)
-            return Job(name, make_shared, arguments, waits)
-
-        models = ("encoder", "teacher") if world == TUNING_WORLD else MODELS
-        jobs = [job("render"), *(job(name, "render") for name in models)]
-        jobs.append(job("hash", "render", *models))
-        if world != TUNING_WORLD:
-            arguments = (self.folder, world, key)
-            jobs.append(Job(tower_name(world), run_tower, arguments, (f"{world}: hash",)))
-        return jobs
-
-    def arms(self, world: BenchWorld) -> list[ArmRun]:
-        """All arms of a world whose results are reported; text controls may repeat."""
-        return [
-            ArmRun(method, arm, world, seed)
-            for method in self.methods
-            for arm in (METHOD, *CONTROLS)
-            if has_arm(method, arm)
-            for seed in range(1 if arm == RANDOM else self.config.adapt_seeds)
-        ]
-
-    def _world_arms(self, world: BenchWorld) -> list[Job]:
-        """Jobs of a world's arms, then the probes."""
-        ready = f"{world}: hash"
-        jobs = []
-        probes = []
-        for one in self.arms(world):
-            after = tuple(run.name for run in grid_runs(one.method))
-            if one.arm == TEXT_CONTROL:
-                after = ()
-            jobs.append(self._arm_job(one, (ready, *after)))
-            if self.questions(one):
-                probes.append(self._probe_job(one))
-        return [*jobs, *probes]
-
-    def questions(self, one: ArmRun) -> tuple[str, ...]:
-        """The questions on which an arm is fine-tuned: none for random targets, no price for shuffled images."""
-        priced = one.arm in (METHOD, TEXT_CONTROL)
-        asked = self.config.probes if priced or one.arm == SHUFFLED else ()
-        return tuple(name for name in asked if priced or name not in ONE_SEED)
-
-    def _key(self, one: ArmRun) -> str:
-        about = text_key(one.method) if one.arm == TEXT_CONTROL else self.describe(one.method)
-        return key_of(self.protocol.as_json(), about, one.arm, str(one.world), one.seed)
-
-    def _arm_job(self, one: ArmRun, after: tuple[str, ...]) -> Job:
-        return Job(one.name, run_arm, (self.folder, self.protocol, one, self._key(one)), after)
-
-    def _probe_job(self, one: ArmRun) -> Job:
-        questions, seeds = self.questions(one), self.config.probe_seeds
-        name = probes_name(one, questions, seeds)
-        arguments = (self.folder, self.protocol, one, questions, seeds, self._key(one))
-        return Job(name, run_probes, arguments, (one.name,))
-
-    # -- time --
-
-    def seconds(self, job: Job) -> float:
-        """Estimated seconds of a job on one core."""
-        scale = self.config.scale
-        if job.call is make_shared:
-            return SECONDS[job.arguments[3]] * max(scale, 0.01)
-        if job.call is run_tower:
-            return SECONDS["tower"]
-        if job.call is run_probes:
-            seeds = {
-                name: 1 if name in ONE_SEED else self.config.probe_seeds for name in PROBE_STEPS
-            }
-            steps = sum(PROBE_STEPS[name] * seeds[name] for name in job.arguments[3])
-            return steps * scale * SECONDS["probe step"]
-        one: ArmRun = job.arguments[2]
-        steps = sum(one.method.stage_steps(self.protocol.as_json()["steps"]))
-        return SECONDS["arm"] + steps * self.seconds_per_step(one)
-
-    def seconds_per_step(self, one: ArmRun) -> float:
-        """Measured in this folder, or else from the table."""
-        measured = self._measured()
-        name = "text control" if one.arm == TEXT_CONTROL else one.method.name
-        if name in measured:
-            return measured[name]
-        arm = "mlm" if one.arm == TEXT_CONTROL else one.method.stages[-1].arm
-        return SECONDS_PER_STEP.get(arm, SECONDS_PER_STEP["default"])
-
-    def _measured(self) -> dict[str, float]:
-        """Seconds per step by method, from finished runs in the folder."""
-        if "measured" not in self._described:
-            found: dict[str, Any] = {}
-            for path in sorted((self.folder.root / "jobs").glob("*.json")):
-                result = read_object(path)
-                if "cost" in result:
-                    name = result["method"] or "text control"
-                    found[name] = result["cost"]["seconds"] / result["cost"]["steps"]
-            self._described["measured"] = found
-        return self._described["measured"]
-
-    def print_plan(self) -> None:
-        """Print the methods, their controls, the jobs that are missing, and how long they take."""
-        for method in self.methods:
-            grid = f"; {method.weight} of {', '.join(map(str, method.grid))}" if method.grid else ""
-            arms = " then ".join(f"{one.arm} on {' and '.join(one.texts)}" for one in method.stages)
-            print(f"{method.name} ({method.data}): {arms}{grid}")
-            for name, words in describe_controls(method).items():
-                print(f"    {name}: {words}")
-        jobs = self.jobs()
-        missing = self.missing()
-        rows = [
-            {
-                "job": job.name,
-                "state": "missing" if any(job.name == one.name for one in missing) else "done",
-                "seconds": f"{self.seconds(job):.0f}",
-            }
-            for job in jobs
-        ]
-        print(format_table(rows))
-        total = sum(self.seconds(job) for job in missing)
-        took = timedelta(seconds=round(total / self.config.processes))
-        print(
-            f"{len(jobs) - len(missing)} of {format_count(len(jobs), 'job')} are done; the others take about {took} on "
-            f"{format_count(self.config.processes, 'idle core')} (estimated)"
-        )
-
-    # -- results --
-
-    def collect(self) -> Bench:
-        """Everything that the folder's finished runs of these methods and worlds say, as `bench.json`."""
-        found: Bench = {
-            "format": FORMAT,
-            "version": VERSION,
-            "groundling": groundling.__version__,
-            "protocol": self.protocol.as_json(),
-            "methods": {one.name: self.describe(one) for one in self.methods},
-            "worlds": {str(one): self._world(one) for one in self.worlds if self._is_handed(one)},
-            "weights": self._weights(),
-            "runs": [],
-            "notes": self._notes(),
-        }
-        for world in self.worlds:
-            found["runs"] += self._entries(world)
-        if not found["runs"]:
-            raise InputError(f"{self.folder.root}: nothing is finished yet")
-        return found
-
-    def _is_handed(self, world: BenchWorld) -> bool:
-        """Whether everything that methods share in a world exists."""
-        return self.folder.job(tower_name(world)).exists()
-
-    def _world(self, world: BenchWorld) -> dict[str, Any]:
-        about = read_object(self.folder.world(world).record)
-        teacher = read_object(self.folder.job(f"{world}: teacher"))
-        return about | {"retrieval": teacher.get("retrieval")}
-
-    def _weights(self) -> dict[str, Any]:
-        """By method: the grid's scores in the tuning world and the chosen value."""
-        weights: dict[str, Any] = {}
-        for method in self.methods:
-            grid = [self.folder.job(one.name).exists() for one in grid_runs(method)]
-            if grid and all(grid):
-                scores = weight_scores(self.folder, method)
-                pairs = [list(pair) for pair in scores.items()]
-                weights[method.name] = {
-                    "scores": pairs,
-                    "chosen": chosen_weight(self.folder, method),
-                }
-        return weights
-
-    def _entries(self, world: BenchWorld) -> list[dict[str, Any]]:
-        """The entries of a world's finished arms, each once, with their fine-tuned readings."""
-        if not self._is_handed(world):
-            return []
-        entries: dict[str, dict[str, Any]] = {}
-        for one in self.arms(world):
-            if one.name in entries or not self.folder.job(one.name).exists():
-                continue
-            entry = read_object(self.folder.job(one.name))
-            questions = self.questions(one)
-            probes = self.folder.job(probes_name(one, questions, self.config.probe_seeds))
-            if questions and probes.exists():
-                entry["readings"] |= read_object(probes)["readings"]
-            del entry["key"]
-            entries[one.name] = entry
-        tower = read_object(self.folder.job(tower_name(world)))
-        del tower["key"]
-        return [*entries.values(), tower]
-
-    def _notes(self) -> list[str]:
-        notes = []
-        missing = len(self.missing())
-        if missing:
-            notes.append(f"{format_count(missing, 'job')} of this bench are not done yet")
-        for method in self.methods:
-            if method.steps:
-                notes.append(
-                    f"{method.name} asks for {method.steps} steps; its controls got as many, other methods did not"
-                )
-            if not method.grid:
-                notes.append(f"{method.name} has no tuned setting; others chose among three")
-        return notes
-
-
-def make_shared(
-    folder: BenchFolder, protocol: Protocol, world: BenchWorld, kind: str, name: str, key: str
-) -> dict[str, Any]:
-    """One of the things that every method of a world shares, made unless it exists."""
-    path = folder.job(name)
-    if path.exists():
-        return read_object(path)
-    place = folder.world(world)
-    began = time.perf_counter()
-    if kind == "render":
-        made = make_data(protocol, place, world)
-    elif kind == "encoder":
-        made = make_encoder(protocol, place, world.seed)
-    elif kind == "hash":
-        made = record_handed(place)
-    else:
-        made = make_teacher(protocol, place, world.seed, kind)
-    result = {"key": key, **made, "seconds": round(time.perf_counter() - began, 1)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, result)
-    return result
+def _print_curves(found: Bench, curves: list[MethodCurve]) -> None:
+    for axis, family, own in curve_groups(curves):
+        entries = [one for one in found["runs"] if one["family"] == family]
+        print(f"\n{title_of(axis, family)}\n{format_table(curve_rows(axis, own, entries))}\n")
+        for one in own:
+            print(one.sentence)
+    if curves:
+        print(f"\n{RULE}")

@@ -36,6 +36,11 @@ class RealFiles:
     """The bench's folder."""
     settings: RealSettings
 
+    @property
+    def features(self) -> Path:
+        """Features of the teacher, which methods share."""
+        return self.root / "features"
+
     def place(self, name: str) -> Path:
         """The path of one of the bench's `HANDED`; a hub id stays as it is."""
         folder = self.root / "handed"

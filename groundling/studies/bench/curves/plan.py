@@ -1,0 +1,160 @@
+"""The jobs of curves: a few methods and their text controls, with one thing more or less of what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from groundling.core.errors import InputError
+from groundling.runs.folder import read_object
+from groundling.runs.jobs import Job
+from groundling.studies.bench.arms import (
+    IMAGE_TOWER,
+    METHOD,
+    TEXT_CONTROL,
+    TOWER,
+    ArmRun,
+    run_arm,
+)
+from groundling.studies.bench.curves.axes import CurveAxis, find_axes
+from groundling.studies.bench.handed import make_shared
+from groundling.studies.bench.method import TEXT, BenchMethod
+from groundling.studies.bench.plan import BenchPlan
+from groundling.studies.bench.protocol import (
+    BASE,
+    ENCODER,
+    TEACHING,
+    TUNING_WORLD,
+    BenchCondition,
+    BenchWorld,
+    key_of,
+)
+from groundling.studies.bench.times import SECONDS
+
+METHODS = ("xdbert", "contrastive", "l1")
+"""The methods of curves, if no others are named."""
+
+
+def is_changed(condition: BenchCondition, method: BenchMethod, arm: str) -> bool:
+    """Whether a condition changes anything that an arm of a method reads or does."""
+    read = {text.partition("=")[0] for stage in method.stages for text in stage.texts}
+    read.add("encoder")
+    if arm != TEXT_CONTROL and method.data != TEXT:
+        read.add("teacher")
+    return condition.steps != 1 or not read.isdisjoint(condition.makes)
+
+
+def check_axes(axes: Sequence[CurveAxis], methods: Sequence[BenchMethod]) -> None:
+    """Raises InputError for an axis that changes nothing for any of the methods."""
+    for axis in axes:
+        if not any(is_changed(axis.conditions()[0], method, METHOD) for method in methods):
+            names = ", ".join(method.name for method in methods)
+            raise InputError(
+                f"--curve {axis.name}: changes nothing that {names} would read; add another --method"
+            )
+
+
+@dataclass(frozen=True)
+class CurvePlan(BenchPlan):
+    """The jobs of a bench's curves; those at the protocol's own values are the bench's."""
+
+    def __post_init__(self) -> None:
+        """Raises InputError for an unknown axis, and one that changes nothing."""
+        check_axes(self.axes, self.methods)
+
+    @property
+    def axes(self) -> list[CurveAxis]:
+        """What grows."""
+        return find_axes(self.config.curve)
+
+    @property
+    def all_worlds(self) -> list[BenchWorld]:
+        """Each world, without and with every condition."""
+        conditions = [BASE, *(one for axis in self.axes for one in axis.conditions())]
+        return [replace(world, condition=one) for world in self.worlds for one in conditions]
+
+    def left_out(self) -> dict[str, str]:
+        """None: methods of curves are named."""
+        return {}
+
+    def controls(self, method: BenchMethod) -> dict[str, str]:
+        """The text control."""
+        return {TEXT_CONTROL: super().controls(method)[TEXT_CONTROL]}
+
+    def arms(self, world: BenchWorld) -> list[ArmRun]:
+        """Methods that the world's condition changes, and their text controls.
+
+        A control that the condition does not change is the one of the world without it.
+        """
+        arms = []
+        for method in self.methods:
+            condition = world.condition
+            if condition == BASE or is_changed(condition, method, METHOD):
+                for arm in (METHOD, TEXT_CONTROL):
+                    own = world if is_changed(condition, method, arm) else world.base
+                    arms.append(ArmRun(method, arm, own, 0))
+        return arms
+
+    def questions(self, one: ArmRun) -> tuple[str, ...]:
+        """None: curves have linear readings only."""
+        return ()
+
+    def towers(self, world: BenchWorld) -> tuple[str, ...]:
+        """Both towers of every teacher that arms read."""
+        is_read = world.condition == BASE or "teacher" in world.condition.makes
+        return (TOWER, IMAGE_TOWER) if is_read and world != TUNING_WORLD else ()
+
+    def _shared(self, world: BenchWorld) -> list[Job]:
+        """Jobs of what a condition has of its own."""
+        if world.condition == BASE:
+            return super()._shared(world)
+        jobs: list[Job] = []
+        for name in world.condition.makes:
+            # A teacher is trained on the condition's captions, which come first.
+            after = (f"{world.base}: hash", *(job.name for job in jobs))
+            jobs.append(self._shared_job(world, name, *after))
+        if not jobs:
+            return []
+        jobs.append(self._shared_job(world, "hash", *(job.name for job in jobs)))
+        return [*jobs, *self._tower_jobs(world)]
+
+    def seconds(self, job: Job) -> float:
+        """Estimated seconds of a job on one core; an encoder's time grows as its size."""
+        seconds = super().seconds(job)
+        if job.call not in (make_shared, run_arm):
+            return seconds
+        of_arm = job.call is run_arm
+        condition = (job.arguments[2].world if of_arm else job.arguments[2]).condition
+        size = prod(value / ENCODER[name] for name, value in condition.encoder.items())
+        if of_arm:
+            return SECONDS["arm"] + (seconds - SECONDS["arm"]) * size * condition.steps
+        kind = job.arguments[3]
+        if kind == "teacher" and condition.teaching is not None:
+            return seconds * condition.teaching.steps / TEACHING.steps
+        return seconds * size if kind == "encoder" else seconds
+
+    def print_plan(self) -> None:
+        """Print the curves, and the plan."""
+        for axis in self.axes:
+            values = ", ".join(f"{value:,}" for value in axis.values)
+            print(f"{values} {axis.unit} (the bench has {axis.base:,}): {axis.about}")
+        super().print_plan()
+
+    def _entries(self, world: BenchWorld) -> list[dict[str, Any]]:
+        """The entries of a world under its condition; a control that it does not change is there again."""
+        entries = super()._entries(world)
+        if world.condition == BASE or not entries:
+            return entries
+        handed = key_of(read_object(self.folder.world(world).record)["handed"])
+        about = {"condition": world.condition.as_json(), "handed": handed}
+        return [one | about for one in entries]
+
+    def _notes(self) -> list[str]:
+        notes = super()._notes()
+        for axis in self.axes:
+            for method in self.methods:
+                if not is_changed(axis.conditions()[0], method, METHOD):
+                    notes.append(f"{method.name} reads nothing that changes with {axis.unit}")
+        return notes

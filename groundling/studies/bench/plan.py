@@ -1,0 +1,347 @@
+"""The jobs of a bench: what runs, what is done, how long it takes, and what the finished jobs say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import groundling
+from groundling.core.errors import InputError
+from groundling.runs.folder import read_object
+from groundling.runs.jobs import Job
+from groundling.runs.report import format_count, format_table
+from groundling.studies.bench.arms import (
+    CONTROLS,
+    METHOD,
+    RANDOM,
+    SHUFFLED,
+    TEXT_CONTROL,
+    TOWER,
+    ArmRun,
+    chosen_weight,
+    describe_controls,
+    grid_runs,
+    has_arm,
+    probes_name,
+    run_arm,
+    run_probes,
+    run_tower,
+    text_key,
+    tower_name,
+    weight_scores,
+)
+from groundling.studies.bench.commands import BenchConfig
+from groundling.studies.bench.handed import make_shared
+from groundling.studies.bench.method import BenchMethod, built_in_methods
+from groundling.studies.bench.protocol import (
+    MODELS,
+    ONE_SEED,
+    PROBE_STEPS,
+    TUNING_WORLD,
+    BenchFolder,
+    BenchWorld,
+    Protocol,
+    key_of,
+)
+from groundling.studies.bench.results import FORMAT, VERSION, Bench
+from groundling.studies.bench.times import SECONDS, SECONDS_PER_STEP
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """The jobs of a bench."""
+
+    config: BenchConfig
+    methods: Sequence[BenchMethod]
+    folder: BenchFolder
+    _described: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def protocol(self) -> Protocol:
+        """The fixed settings."""
+        return Protocol(self.config.scale)
+
+    def left_out(self) -> dict[str, str]:
+        """Methods of the package that cannot run here, with the reason; only if no method was asked for."""
+        if self.config.method:
+            return {}
+        reasons = {name: one.why_not() for name, one in built_in_methods().items()}
+        return {name: reason for name, reason in reasons.items() if reason}
+
+    def describe(self, method: BenchMethod) -> dict[str, Any]:
+        """A method's description with the hash of its source."""
+        if method.name not in self._described:
+            self._described[method.name] = method.description()
+        return self._described[method.name]
+
+    def jobs(self) -> list[Job]:
+        """All jobs, done or not, in starting order."""
+        jobs: dict[str, Job] = {}
+        grids = [one for method in self.methods for one in grid_runs(method)]
+        if grids:
+            jobs |= {job.name: job for job in self._shared(TUNING_WORLD)}
+            ready = (f"{TUNING_WORLD}: hash",)
+            jobs |= {one.name: self._arm_job(one, ready) for one in grids}
+        for world in self.all_worlds:
+            jobs |= {job.name: job for job in (*self._shared(world), *self._world_arms(world))}
+        # Random targets have no part in the verdict, so they can wait.
+        return sorted(jobs.values(), key=lambda job: RANDOM in job.name)
+
+    @property
+    def worlds(self) -> list[BenchWorld]:
+        """The worlds whose results are reported, family by family."""
+        return [
+            BenchWorld(name, seed) for name in self.config.families for seed in self.config.worlds
+        ]
+
+    @property
+    def all_worlds(self) -> list[BenchWorld]:
+        """The worlds in which arms run."""
+        return self.worlds
+
+    def missing(self) -> list[Job]:
+        """Jobs that are not done; what they wait for is left out if it is done."""
+        jobs = self.jobs()
+        done = {job.name for job in jobs if self.is_done(job)}
+        return [
+            replace(job, after=tuple(name for name in job.after if name not in done))
+            for job in jobs
+            if job.name not in done
+        ]
+
+    def is_done(self, job: Job) -> bool:
+        """Whether a job has a result; raises InputError if it was made by another version of the method."""
+        path = self.folder.job(job.name)
+        if not path.exists():
+            return False
+        key = self._key_of_job(job)
+        if read_object(path).get("key") != key:
+            raise InputError(
+                f"{path}: was made by another version of this method, or with other settings; use another --out, or "
+                "give the method another name"
+            )
+        return True
+
+    def _key_of_job(self, job: Job) -> str:
+        key: str = job.arguments[-1]
+        return key
+
+    def _shared(self, world: BenchWorld) -> list[Job]:
+        """Jobs that every method of a world shares; in the tuning world, those that the grids need."""
+        models = ("encoder", "teacher") if world == TUNING_WORLD else MODELS
+        render = f"{world}: render"
+        jobs = [self._shared_job(world, "render")]
+        jobs += [self._shared_job(world, name, render) for name in models]
+        jobs.append(self._shared_job(world, "hash", *(job.name for job in jobs)))
+        return [*jobs, *self._tower_jobs(world)]
+
+    def _shared_job(self, world: BenchWorld, kind: str, *after: str) -> Job:
+        name = f"{world}: {kind}"
+        key = self._world_key(world)
+        return Job(name, make_shared, (self.folder, self.protocol, world, kind, name, key), after)
+
+    def _world_key(self, world: BenchWorld) -> str:
+        return key_of(self.protocol.as_json(), str(world))
+
+    def towers(self, world: BenchWorld) -> tuple[str, ...]:
+        """The towers of a world's teacher that are read."""
+        return () if world == TUNING_WORLD else (TOWER,)
+
+    def _tower_jobs(self, world: BenchWorld) -> list[Job]:
+        key, ready = self._world_key(world), (f"{world}: hash",)
+        return [
+            Job(tower_name(world, tower), run_tower, (self.folder, world, tower, key), ready)
+            for tower in self.towers(world)
+        ]
+
+    def arms(self, world: BenchWorld) -> list[ArmRun]:
+        """All arms of a world whose results are reported; text controls may repeat."""
+        return [
+            ArmRun(method, arm, world, seed)
+            for method in self.methods
+            for arm in (METHOD, *CONTROLS)
+            if has_arm(method, arm)
+            for seed in range(1 if arm == RANDOM else self.config.adapt_seeds)
+        ]
+
+    def controls(self, method: BenchMethod) -> dict[str, str]:
+        """The controls of a method that run, in words."""
+        return describe_controls(method)
+
+    def _world_arms(self, world: BenchWorld) -> list[Job]:
+        """Jobs of a world's arms, then the probes."""
+        jobs = []
+        probes = []
+        for one in self.arms(world):
+            after = tuple(run.name for run in grid_runs(one.method))
+            if one.arm == TEXT_CONTROL:
+                after = ()
+            jobs.append(self._arm_job(one, (f"{one.world.shared}: hash", *after)))
+            if self.questions(one):
+                probes.append(self._probe_job(one))
+        return [*jobs, *probes]
+
+    def questions(self, one: ArmRun) -> tuple[str, ...]:
+        """The questions on which an arm is fine-tuned: none for random targets, no price for shuffled images."""
+        priced = one.arm in (METHOD, TEXT_CONTROL)
+        asked = self.config.probes if priced or one.arm == SHUFFLED else ()
+        return tuple(name for name in asked if priced or name not in ONE_SEED)
+
+    def _key(self, one: ArmRun) -> str:
+        about = text_key(one.method) if one.arm == TEXT_CONTROL else self.describe(one.method)
+        return key_of(self.protocol.as_json(), about, one.arm, str(one.world), one.seed)
+
+    def _arm_job(self, one: ArmRun, after: tuple[str, ...]) -> Job:
+        return Job(one.name, run_arm, (self.folder, self.protocol, one, self._key(one)), after)
+
+    def _probe_job(self, one: ArmRun) -> Job:
+        questions, seeds = self.questions(one), self.config.probe_seeds
+        name = probes_name(one, questions, seeds)
+        arguments = (self.folder, self.protocol, one, questions, seeds, self._key(one))
+        return Job(name, run_probes, arguments, (one.name,))
+
+    # -- time --
+
+    def seconds(self, job: Job) -> float:
+        """Estimated seconds of a job on one core."""
+        scale = self.config.scale
+        if job.call is make_shared:
+            return SECONDS[job.arguments[3]] * max(scale, 0.01)
+        if job.call is run_tower:
+            return SECONDS[job.arguments[2]]
+        if job.call is run_probes:
+            seeds = {
+                name: 1 if name in ONE_SEED else self.config.probe_seeds for name in PROBE_STEPS
+            }
+            steps = sum(PROBE_STEPS[name] * seeds[name] for name in job.arguments[3])
+            return steps * scale * SECONDS["probe step"]
+        one: ArmRun = job.arguments[2]
+        steps = sum(one.method.stage_steps(self.protocol.as_json()["steps"]))
+        return SECONDS["arm"] + steps * self.seconds_per_step(one)
+
+    def seconds_per_step(self, one: ArmRun) -> float:
+        """Measured in this folder, or else from the table."""
+        measured = self._measured()
+        name = "text control" if one.arm == TEXT_CONTROL else one.method.name
+        if name in measured:
+            return measured[name]
+        arm = "mlm" if one.arm == TEXT_CONTROL else one.method.stages[-1].arm
+        return SECONDS_PER_STEP.get(arm, SECONDS_PER_STEP["default"])
+
+    def _measured(self) -> dict[str, float]:
+        """Seconds per step by method, from finished runs in the folder."""
+        if "measured" not in self._described:
+            found: dict[str, Any] = {}
+            for path in sorted((self.folder.root / "jobs").glob("*.json")):
+                result = read_object(path)
+                if "cost" in result and "condition" not in result:
+                    name = result["method"] or "text control"
+                    found[name] = result["cost"]["seconds"] / result["cost"]["steps"]
+            self._described["measured"] = found
+        return self._described["measured"]
+
+    def print_plan(self) -> None:
+        """Print the methods, their controls, the jobs that are missing, and how long they take."""
+        for method in self.methods:
+            grid = f"; {method.weight} of {', '.join(map(str, method.grid))}" if method.grid else ""
+            arms = " then ".join(f"{one.arm} on {' and '.join(one.texts)}" for one in method.stages)
+            print(f"{method.name} ({method.data}): {arms}{grid}")
+            for name, words in self.controls(method).items():
+                print(f"    {name}: {words}")
+        jobs = self.jobs()
+        missing = self.missing()
+        rows = [
+            {
+                "job": job.name,
+                "state": "missing" if any(job.name == one.name for one in missing) else "done",
+                "seconds": f"{self.seconds(job):.0f}",
+            }
+            for job in jobs
+        ]
+        print(format_table(rows))
+        total = sum(self.seconds(job) for job in missing)
+        took = timedelta(seconds=round(total / self.config.processes))
+        print(
+            f"{len(jobs) - len(missing)} of {format_count(len(jobs), 'job')} are done; the others take about {took} on "
+            f"{format_count(self.config.processes, 'idle core')} (estimated)"
+        )
+
+    # -- results --
+
+    def collect(self) -> Bench:
+        """Everything that the folder's finished runs of these methods and worlds say, as `bench.json`."""
+        found: Bench = {
+            "format": FORMAT,
+            "version": VERSION,
+            "groundling": groundling.__version__,
+            "protocol": self.protocol.as_json(),
+            "methods": {one.name: self.describe(one) for one in self.methods},
+            "worlds": {str(one): self._world(one) for one in self.worlds if self._is_handed(one)},
+            "weights": self._weights(),
+            "runs": [],
+            "notes": self._notes(),
+        }
+        for world in self.all_worlds:
+            found["runs"] += self._entries(world)
+        if not found["runs"]:
+            raise InputError(f"{self.folder.root}: nothing is finished yet")
+        return found
+
+    def _is_handed(self, world: BenchWorld) -> bool:
+        """Whether everything that methods share in a world exists."""
+        return self.folder.job(f"{world.shared}: hash").exists()
+
+    def _world(self, world: BenchWorld) -> dict[str, Any]:
+        about = read_object(self.folder.world(world).record)
+        teacher = read_object(self.folder.job(f"{world}: teacher"))
+        return about | {"retrieval": teacher.get("retrieval")}
+
+    def _weights(self) -> dict[str, Any]:
+        """By method: the grid's scores in the tuning world and the chosen value."""
+        weights: dict[str, Any] = {}
+        for method in self.methods:
+            grid = [self.folder.job(one.name).exists() for one in grid_runs(method)]
+            if grid and all(grid):
+                scores = weight_scores(self.folder, method)
+                pairs = [list(pair) for pair in scores.items()]
+                weights[method.name] = {
+                    "scores": pairs,
+                    "chosen": chosen_weight(self.folder, method),
+                }
+        return weights
+
+    def _entries(self, world: BenchWorld) -> list[dict[str, Any]]:
+        """The entries of a world's finished arms, each once, with their fine-tuned readings, and of its teacher."""
+        if not self._is_handed(world):
+            return []
+        entries: dict[str, dict[str, Any]] = {}
+        for one in self.arms(world):
+            path = self.folder.job(one.name)
+            if one.name not in entries and path.exists():
+                entries[one.name] = entry = read_object(path)
+                questions = self.questions(one)
+                probes = self.folder.job(probes_name(one, questions, self.config.probe_seeds))
+                if questions and probes.exists():
+                    entry["readings"] |= read_object(probes)["readings"]
+        for name in (tower_name(world, tower) for tower in self.towers(world)):
+            if self.folder.job(name).exists():
+                entries[name] = read_object(self.folder.job(name))
+        for entry in entries.values():
+            del entry["key"]
+        return list(entries.values())
+
+    def _notes(self) -> list[str]:
+        notes = []
+        missing = len(self.missing())
+        if missing:
+            notes.append(f"{format_count(missing, 'job')} of this bench are not done yet")
+        for method in self.methods:
+            if method.steps:
+                notes.append(
+                    f"{method.name} asks for {method.steps} steps; its controls got as many, other methods did not"
+                )
+            if not method.grid:
+                notes.append(f"{method.name} has no tuned setting; others chose among three")
+        return notes
