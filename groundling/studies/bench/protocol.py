@@ -170,7 +170,17 @@ class Protocol:
     def as_json(self) -> dict[str, Any]:
         """Everything fixed, for `bench.json`; results of other settings are not comparable."""
         fixed = (TEACHER, TEACHING, REDRAWN_TEACHING, PRETRAINING, ADAPTING, PROBING)
-        text = json_text([asdict(one) for one in fixed] + [PROBE_STEPS, self.world()], default=str)
+        # Defaults are left out, so that a new setting of a command does not make all earlier benches incomparable; a
+        # default that changes results needs another PROTOCOL_VERSION.
+        changed = [
+            {
+                name: value
+                for name, value in asdict(one).items()
+                if value != asdict(type(one)())[name]
+            }
+            for one in fixed
+        ]
+        text = json_text([*changed, PROBE_STEPS, self.world()], default=str)
         return {
             "version": PROTOCOL_VERSION,
             "scale": self.scale,
