@@ -19,17 +19,21 @@ from groundling.runs.report import (
     write_report,
 )
 from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL
+from groundling.studies.bench.method import TEACHER
 from groundling.studies.bench.real.arms import BEFORE
 from groundling.studies.bench.real.judge import GainVerdict, words_of
 
 Bench = Mapping[str, Any]
 """Content of a `bench.json` of a real encoder."""
 
+PERMUTED = "permuted teacher"
+"""The shuffled control of a method that reads text and teacher, in tables."""
 TERMS = {
     BEFORE: "The encoder as it was given, before any method.",
     TEXT_CONTROL: "Masked LM on exactly the texts that the method reads, for as many steps: the caption control.",
-    SHUFFLED: "The method on captions with each other's images; for a method that reads the teacher's text tower, "
-    "with a teacher whose token embeddings are permuted among tokens of similar frequency.",
+    SHUFFLED: "The method on captions with each other's images.",
+    PERMUTED: "The method with a teacher whose token embeddings are permuted among tokens of similar frequency: the "
+    "shuffled control of a method that reads its text tower.",
     "seeds": "95 % interval over adaptation seeds: Student's t, paired by seed.",
     "items": "95 % interval over the set's items, such as nouns or pairs of words: bootstrap, paired by item.",
 }
@@ -51,13 +55,19 @@ def table_rows(bench: Bench, gain: bool) -> list[TableRow]:
     if not names:
         return []
     rows = [_row(BEFORE, before, names)]
-    for method in bench["methods"]:
+    for method, about in bench["methods"].items():
         for arm in (METHOD, TEXT_CONTROL, SHUFFLED):
             entries = entries_of(bench, method, arm)
             if entries:
-                label = method if arm == METHOD else f"  {method}: {arm}"
+                word = _control_word(about["data"]) if arm == SHUFFLED else arm
+                label = method if arm == METHOD else f"  {method}: {word}"
                 rows.append(_row(label, entries, names))
     return rows
+
+
+def _control_word(data: str) -> str:
+    """The shuffled control of a data class, in a word."""
+    return PERMUTED if data == TEACHER else SHUFFLED
 
 
 def _row(label: str, entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> TableRow:
@@ -81,7 +91,7 @@ def verdict_rows(bench: Bench, verdicts: Sequence[GainVerdict]) -> list[TableRow
             "set": one.reading,
             "measure": one.measure,
             f"beyond {TEXT_CONTROL}": words_of(one.text),
-            f"beyond {SHUFFLED}": words_of(one.shuffled),
+            "beyond shuffled control": words_of(one.shuffled),
             f"since {BEFORE}": f"{one.before.mean:+.3f}",
             "p after Holm": f"{one.holm:.2g}" if isfinite(one.holm) else "-",
             "beyond controls": ("yes" if one.beyond else "no") if isfinite(one.holm) else "-",
@@ -119,7 +129,7 @@ def write_page(
     prices = [one for one in verdicts if not one.gain]
     sections = [
         ReportSection("Readings", rows=table_rows(bench, True)),
-        ReportSection("Gains", rows=verdict_rows(bench, gains), figure=_forest(gains)),
+        ReportSection("Gains", rows=verdict_rows(bench, gains), figure=_forest(bench, gains)),
     ]
     if prices:
         sections.append(ReportSection("Price", rows=table_rows(bench, False)))
@@ -137,11 +147,12 @@ def write_page(
     write_report(path, title, sections, sentences, notes=notes, terms=TERMS)
 
 
-def _forest(verdicts: Sequence[GainVerdict]) -> str:
+def _forest(bench: Bench, verdicts: Sequence[GainVerdict]) -> str:
     """Both differences of each method and set, with their intervals over seeds."""
     rows = []
     for one in verdicts:
-        for control, found in ((TEXT_CONTROL, one.text), (SHUFFLED, one.shuffled)):
+        word = _control_word(bench["methods"][one.method]["data"])
+        for control, found in ((TEXT_CONTROL, one.text), (word, one.shuffled)):
             if found is not None and isfinite(found.over_seeds[0]):
                 label = f"{one.method}, {one.reading}, beyond {control}"
                 counts = f"{len(found.seeds)} adaptation seeds, each a dot"
