@@ -11,7 +11,7 @@ from typing import Any
 from groundling.command_line.registered_names import parse_arm
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, convert_errors
 from groundling.runs.folder import read_json, read_object, write_json
 from groundling.runs.hashing import data_hash
 from groundling.settings.fields import make_settings
@@ -135,7 +135,9 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
     steps = one.method.stage_steps(base_steps, one.world.condition.steps)
     allowed = {os.path.abspath(place.place(name)): value for name, value in hashes.items()}
     cost = Cost()
-    with watch_files(place.private) as opened:
+    # A method could keep what it reads of one world for a later run on another.
+    private = [one / "private" for one in sorted((folder.root / "shared").iterdir())]
+    with watch_files(*private) as opened:
         for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
             stage_folder = runs / f"stage-{number}"
             settings = stage_settings(one.method, one.arm, stage, place, runs)
@@ -150,7 +152,7 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
     model = runs / f"stage-{len(stages)}" / "model"
     handed_encoder = place.place("encoder")
     remarks = [f"not plain: {fault}" for fault in plain_faults(model, handed_encoder)]
-    answers = answers_opened(sorted(opened), place.private)
+    answers = answers_opened(sorted(opened), folder.root / "shared")
     if answers:
         remarks.append(f"leak: opened the world's answers ({answers[0]})")
     more = parameters_of(model) - parameters_of(handed_encoder)
@@ -285,8 +287,9 @@ def weight_scores(folder: BenchFolder, method: BenchMethod) -> dict[Weight, floa
     """
     scores: dict[Weight, float] = {}
     for one in grid_runs(method):
-        result = read_object(folder.job(one.name))
-        scores[one.weight] = result["readings"][VISUAL][CHOICE]
+        path = folder.job(one.name)
+        with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
+            scores[one.weight] = float(read_object(path)["readings"][VISUAL][CHOICE])
     return scores
 
 

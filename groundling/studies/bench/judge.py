@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import inf, nan, sqrt
+from math import inf, isfinite, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class Difference:
     interval: tuple[float, float] = (nan, nan)
     """95 % interval over worlds (Student's t)."""
     p: float = nan
-    """One-sided p that the mean is not above 0 (paired t-test over worlds)."""
+    """p of a gain: of a paired two-sided t-test over worlds if the mean is above 0, as the interval; else 1."""
 
 
 @dataclass
@@ -101,15 +101,13 @@ def entries_of(entries: Sequence[Entry], method: str, arm: str) -> list[Entry]:
 
 def noise_of(entries: Sequence[Entry], reading: str) -> float:
     """Standard deviation of a reading between adaptation seeds of one arm in one world, pooled; NaN without repeats."""
-    groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], dict[int, float]] = defaultdict(dict)
     for one in entries:
         value = value_of(one, reading)
         if value is not None and one["arm"] in (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM):
-            weight = one.get("weight")
-            groups[
-                one["method"], one["arm"], one["world"], one["texts"], one["handed"], weight
-            ].append(value)
-    repeated = [values for values in groups.values() if len(values) > 1]
+            place = (one["world"], one["texts"], one["handed"], one.get("weight"))
+            groups[one["method"], one["arm"], *place][one["seed"]] = value
+    repeated = [list(values.values()) for values in groups.values() if len(values) > 1]
     freedom = sum(len(values) - 1 for values in repeated)
     total = sum(float(np.var(values)) * len(values) for values in repeated)
     return sqrt(total / freedom) if freedom else nan
@@ -137,13 +135,13 @@ def difference(
     if count < 2:
         return Difference(worlds, by_world, mean)
     error = float(np.std(by_world, ddof=1)) / sqrt(count)
-    if np.isfinite(noise):
+    if isfinite(noise):
         # Few worlds can agree by chance; they cannot agree better than their seeds do.
         variance = sum(2 * noise**2 / len(pairs[world]) for world in worlds)
         error = max(error, sqrt(variance) / count)
     margin = float(stats.t.ppf(0.975, count - 1)) * error
-    ratio = mean / error if error else (inf if mean > 0 else -inf)
-    p = float(stats.t.sf(ratio, count - 1))
+    ratio = mean / error if error else inf
+    p = min(1.0, 2 * float(stats.t.sf(ratio, count - 1))) if mean > 0 else 1.0
     return Difference(worlds, by_world, mean, error, (mean - margin, mean + margin), p)
 
 
@@ -191,13 +189,13 @@ def _judge_family(
             dict.fromkeys(remark for one in own for remark in one.get("remarks", ()))
         )
         both = [verdict.visual, *([verdict.shuffled] if verdict.shuffled is not None else [])]
-        if all(len(one.worlds) >= MIN_WORLDS for one in both):
+        if isfinite(noise) and all(len(one.worlds) >= MIN_WORLDS for one in both):
             verdict.p = max(one.p for one in both)
         verdicts.append(verdict)
     for verdict, p in zip(verdicts, holm([one.p for one in verdicts]), strict=True):
         verdict.holm = p
         leaks = any(remark.startswith("leak") for remark in verdict.remarks)
-        verdict.transfers = bool(p <= ALPHA) and not leaks
+        verdict.transfers = bool(p <= ALPHA) and verdict.shuffled is not None and not leaks
         verdict.sentence = _sentence(verdict, len(verdicts))
     return verdicts
 
@@ -206,7 +204,7 @@ def words_of(one: Difference) -> str:
     """A difference and its interval."""
     if not one.worlds:
         return "not measured"
-    if not np.isfinite(one.error):
+    if not isfinite(one.error):
         return f"{one.mean:+.2f}"
     low, high = one.interval
     return f"{one.mean:+.2f}, 95 % interval {low:+.2f} to {high:+.2f}"
@@ -235,12 +233,21 @@ def _finding(one: MethodVerdict, methods: int) -> str:
             f"{one.method}: no verdict over worlds is possible with {worlds} of them, it takes {MIN_WORLDS}; visual "
             f"attributes minus those of its {both}.{remarks}"
         )
-    corrected = f"p = {one.holm:.2g} after Holm over {methods} method{'s' if methods > 1 else ''}"
     if any(remark.startswith("leak") for remark in one.remarks):
         return f"{one.method}: no verdict, since it read what it may not.{remarks}"
+    if not isfinite(one.holm):
+        return (
+            f"{one.method}: no verdict is possible without repeated adaptation seeds, which show their noise; visual "
+            f"attributes minus those of its {both}.{remarks}"
+        )
+    corrected = f"p = {one.holm:.2g} after Holm over {methods} method{'s' if methods > 1 else ''}"
     if one.transfers:
-        images = "" if beyond_images else " It reads no images, so this is not visual transfer."
-        return f"{one.method}: visual attributes beyond its {both}; {corrected}.{images}{remarks}"
+        return f"{one.method}: visual attributes beyond its {both}; {corrected}.{remarks}"
+    if one.shuffled is None and one.holm <= ALPHA:
+        return (
+            f"{one.method}: visual attributes beyond its {both}; {corrected}. It reads no images, so this is not "
+            f"visual transfer.{remarks}"
+        )
     if one.visual.p <= ALPHA and one.shuffled is not None and one.shuffled.p > ALPHA:
         return (
             f"{one.method}: beyond its {beyond_text}, but not beyond {beyond_images}; its gain does not come from what "

@@ -21,20 +21,23 @@ from groundling.runs.run import MODULES
 
 _WATCHED: list[tuple[str, set[str]]] = []
 """Folders watched now, each with the files below it that were opened."""
+READING = ("open", "os.listdir", "os.scandir", "os.link", "os.symlink", "os.rename")
+"""Audit events after which the content of a file, their first argument, can be read."""
 _installed = False
 
 
 @contextmanager
-def watch_files(folder: Path) -> Iterator[set[str]]:
-    """The set of files below a folder that Python code of this process opens or lists meanwhile."""
+def watch_files(*folders: Path) -> Iterator[set[str]]:
+    """The set of files below some folders that Python code of this process opens, lists or links meanwhile."""
     _install_hook()
     opened: set[str] = set()
-    entry = (os.path.realpath(folder) + os.sep, opened)
-    _WATCHED.append(entry)
+    entries = [(os.path.realpath(folder) + os.sep, opened) for folder in folders]
+    _WATCHED.extend(entries)
     try:
         yield opened
     finally:
-        _WATCHED.remove(entry)
+        for entry in entries:
+            _WATCHED.remove(entry)
 
 
 def _install_hook() -> None:
@@ -46,7 +49,7 @@ def _install_hook() -> None:
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if event not in ("open", "os.listdir", "os.scandir") or not _WATCHED:
+    if event not in READING or not _WATCHED:
         return
     path = arguments[0]
     if not isinstance(path, str | bytes | os.PathLike):

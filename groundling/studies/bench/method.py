@@ -21,6 +21,7 @@ from groundling.core.registry import (
 )
 from groundling.runs.hashing import hashes_of
 from groundling.settings.fields import InputKind, flatten_settings, replace_settings
+from groundling.studies.bench.commands import BATCH
 
 DataClass = Literal["text", "text and teacher", "captions with images"]
 """What a method reads; methods of different classes are not ranked against each other."""
@@ -140,8 +141,10 @@ class BenchMethod:
         """Why it cannot run with this installation; empty if it can."""
         try:
             for stage in self.stages:
-                parse_arm(stage.arm)
+                arm = parse_arm(stage.arm)
                 replace_settings(AdaptConfig(), **stage.settings)
+                if self.data == TEXT and (arm.needs_teacher or arm.needs_cross_modal):
+                    return f"{stage.arm} reads a teacher, so the data class is not `{TEXT}`"
             if self.weight and not self.weight.startswith(OPTION):
                 replace_settings(AdaptConfig(), **{self.weight: self.grid[0]})
         except InputError as error:
@@ -165,8 +168,10 @@ def _check_stage(where: str, stage: Stage, number: int, data: DataClass) -> None
             )
     if stage.images and data != IMAGES:
         raise InputError(f"{where}: reads images, so its data class is `{IMAGES}`, not `{data}`")
-    if stage.share <= 0 or stage.batch < 0:
-        raise InputError(f"{where}: share must be above 0, and batch at least 0")
+    if stage.share <= 0 or not 0 <= stage.batch <= BATCH:
+        raise InputError(
+            f"{where}: share must be above 0, and batch from 0 to {BATCH}, the bench's"
+        )
     if stage.student and not _is_earlier(stage.student, number):
         raise InputError(
             f"{where}: student {stage.student!r}, expected the output of an earlier stage, `stage-1/model`; "

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import groundling
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, convert_errors
 from groundling.runs.folder import read_object
 from groundling.runs.jobs import Job
 from groundling.runs.report import format_count, format_table
@@ -45,7 +45,7 @@ from groundling.studies.bench.protocol import (
     Protocol,
     key_of,
 )
-from groundling.studies.bench.results import FORMAT, VERSION, Bench
+from groundling.studies.bench.results import FORMAT, NOT_DONE, VERSION, Bench, check_run
 from groundling.studies.bench.times import SECONDS, SECONDS_PER_STEP
 
 
@@ -319,11 +319,17 @@ class BenchPlan:
         entries: dict[str, dict[str, Any]] = {}
         for one in self.arms(world):
             path = self.folder.job(one.name)
-            if one.name not in entries and path.exists():
+            if one.name in entries or not path.exists():
+                continue
+            with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
                 entries[one.name] = entry = read_object(path)
-                questions = self.questions(one)
-                probes = self.folder.job(probes_name(one, questions, self.config.probe_seeds))
-                if questions and probes.exists():
+                check_run(entry)
+                if one.arm == METHOD:
+                    entry["remarks"] = list(dict.fromkeys([*entry["remarks"], *self._remarks(one)]))
+            questions = self.questions(one)
+            probes = self.folder.job(probes_name(one, questions, self.config.probe_seeds))
+            if questions and probes.exists():
+                with convert_errors(f"{probes}: damaged", "; delete it to run the probes again"):
                     entry["readings"] |= read_object(probes)["readings"]
         for name in (tower_name(world, tower) for tower in self.towers(world)):
             if self.folder.job(name).exists():
@@ -332,11 +338,16 @@ class BenchPlan:
             del entry["key"]
         return list(entries.values())
 
+    def _remarks(self, one: ArmRun) -> list[str]:
+        """Remarks on the runs that chose the weight of an arm."""
+        paths = [self.folder.job(run.name) for run in grid_runs(one.method)]
+        return [note for path in paths if path.exists() for note in read_object(path)["remarks"]]
+
     def _notes(self) -> list[str]:
         notes = []
         missing = len(self.missing())
         if missing:
-            notes.append(f"{format_count(missing, 'job')} of this bench are not done yet")
+            notes.append(f"{NOT_DONE}{format_count(missing, 'job')} of this bench")
         for method in self.methods:
             if method.steps:
                 notes.append(

@@ -12,7 +12,7 @@ from typing import Any
 from groundling.commands.train_clip import TrainClipConfig
 from groundling.runs.folder import json_text
 from groundling.settings.training import TrainingArguments
-from groundling.studies.bench.commands import FAMILIES, PROTOCOL_VERSION, TUNING_SEED
+from groundling.studies.bench.commands import BATCH, FAMILIES, PROTOCOL_VERSION, TUNING_SEED
 
 # The sizes and steps of the quickstart, which were chosen on the dev nouns of world 100.
 TEACHER = TrainClipConfig(
@@ -51,7 +51,7 @@ PRETRAINING_MASK_RATE = 0.25
 ENCODER = {"layers": 2, "width": 128}
 """Sizes of the encoder, as in `new_encoder`."""
 ADAPTING = TrainingArguments(
-    steps=300, batch=64, lr=2e-3, warmup_ratio=0.05, log_every=50, save_every=300, cpu=True
+    steps=300, batch=BATCH, lr=2e-3, warmup_ratio=0.05, log_every=50, save_every=300, cpu=True
 )
 MAX_LENGTH = 32
 """Maximum tokens of a text for the student."""

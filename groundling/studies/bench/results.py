@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from groundling.core.errors import InputError, convert_errors
+from groundling.core.registry import describe_value
 from groundling.runs.folder import difference, read_object
 from groundling.studies.bench.arms import METHOD
 from groundling.studies.bench.judge import base_entries
+from groundling.studies.bench.protocol import TUNING_WORLD
 
 FORMAT = "groundling bench"
 VERSION = 2
 """Increases with every change of the file's layout."""
 NAME = "bench.json"
+NOT_DONE = "not done yet: "
+"""Beginning of the note on missing jobs, which holds only when it is written."""
 
 Bench = dict[str, Any]
 """Content of a bench.json."""
@@ -43,11 +47,42 @@ def _check(bench: Mapping[str, Any]) -> None:
     for about in bench["worlds"].values():
         _ = about["world"] + ""
     _ = bench["protocol"]["settings"]
-    for one in bench["runs"]:
-        _ = (one["method"] + "", one["arm"] + "", int(one["world"]), int(one["seed"]))
-        _ = one["family"] + _condition(one)
-        _ = (one["handed"] + "", one["readings"].items())
-    _ = (bench["weights"].items(), list(bench["notes"]))
+    for one in _list(bench["runs"]):
+        world = f"{one['family']} {int(one['world'])}"
+        if world == str(TUNING_WORLD):
+            raise ValueError(f"{world} chooses the weights, so its results are not reported")
+        _ = bench["worlds"][world]
+        check_run(one)
+    for name, about in bench["weights"].items():
+        _ = (bench["methods"][name]["weight"], about["chosen"])
+        _ = [(value, float(score)) for value, score in about["scores"]]
+    _ = [note + "" for note in _list(bench["notes"])]
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{describe_value(value)} in place of a list")
+    return value
+
+
+def check_run(one: Mapping[str, Any]) -> None:
+    """Access everything that tables and verdicts need of a run; raises what a reader of damaged content raises."""
+    _ = (one["method"] + "", one["arm"] + "", int(one["seed"]), one["handed"] + "")
+    if "condition" in one:
+        _ = (one["condition"]["axis"] + "", one["condition"]["value"])
+    for reading in one["readings"].values():
+        for value in reading.values():
+            numbers = value if isinstance(value, list) else [value]
+            _ = [float(number) for number in numbers if number is not None]
+    if "cost" in one or one["method"]:
+        cost = one["cost"]
+        names = ("steps", "samples", "seconds", "extra_parameters", "parameters_after")
+        _ = (
+            [float(cost[name]) for name in names],
+            sum(cost["epochs"]),
+            int(cost["memory_mb"] or 0),
+        )
+        _ = (one["texts"] + "", [text + "" for text in one["remarks"]])
 
 
 def merge(sources: Sequence[str | Path]) -> tuple[Bench, list[str]]:
@@ -95,16 +130,34 @@ def add_earlier(found: Bench, path: Path) -> Bench:
     if not path.exists():
         return found
     earlier = read_bench(path)
+    differing = difference(earlier["protocol"], found["protocol"], "protocol")
+    if differing:
+        raise InputError(f"{path}: another protocol ({differing}); delete it to write a new one")
+    # Only what this folder's runs have measured: a file can be edited.
+    measured_here = {_made(result) for result in _finished(path.parent / "jobs")}
+    earlier["runs"] = [one for one in earlier["runs"] if _made(one) in measured_here]
     for part in ("methods", "worlds", "weights"):
         found[part] = {**earlier[part], **found[part]}
     measured = {_place(one) for one in found["runs"]}
     found["runs"] += [one for one in earlier["runs"] if _place(one) not in measured]
     # Curves do not fine-tune, so a run may have more readings of an earlier command.
-    before = {_place(one): one["readings"] for one in earlier["runs"]}
+    before = {_made(one): one["readings"] for one in earlier["runs"]}
     for one in found["runs"]:
-        one["readings"] = {**before.get(_place(one), {}), **one["readings"]}
-    found["notes"] = list(dict.fromkeys([*found["notes"], *earlier["notes"]]))
+        one["readings"] = {**before.get(_made(one), {}), **one["readings"]}
+    notes = [note for note in earlier["notes"] if not note.startswith(NOT_DONE)]
+    found["notes"] = list(dict.fromkeys([*found["notes"], *notes]))
     return found
+
+
+def _finished(jobs: Path) -> list[dict[str, Any]]:
+    """The results of arms and text towers in a folder of jobs."""
+    results = [read_object(path) for path in sorted(jobs.glob("*.json"))]
+    return [one for one in results if "arm" in one and "handed" in one]
+
+
+def _made(one: Mapping[str, Any]) -> tuple[object, ...]:
+    """What identifies an entry and the model that it was read from."""
+    return (*_place(one), one["handed"], one.get("model", {}).get("sha256"))
 
 
 def _place(one: Mapping[str, Any]) -> tuple[object, ...]:
@@ -127,7 +180,8 @@ def _add_runs(merged: Bench, runs: Sequence[dict[str, Any]], source: str | Path)
         new = [one for one in runs if _of_world(one) == own]
         old = [one for one in merged["runs"] if _of_world(one) == own]
         if not name or not old or new == old:
-            merged["runs"] += [one for one in new if one not in merged["runs"]]
+            known = {(*_place(one), one["handed"]) for one in old}
+            merged["runs"] += [one for one in new if (*_place(one), one["handed"]) not in known]
             continue
         if _seeds(new) > _seeds(old):
             merged["runs"] = [one for one in merged["runs"] if one not in old] + new

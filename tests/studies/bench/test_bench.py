@@ -162,14 +162,47 @@ def test_a_report_shows_what_is_finished_and_says_what_is_missing(
     BENCH(replace(CONFIG, report=True, worlds=(0, 1)), inside.out)
     shown = capsys.readouterr().out
     assert re.search(r"^contrastive  +[01]\.\d\d", shown, re.MULTILINE)
-    missing = re.search(r"note: (\d+) jobs of this bench are not done yet", shown)
+    missing = re.search(r"note: not done yet: (\d+) jobs of this bench", shown)
     assert missing and int(missing[1]) > 10
     assert read_json(inside.out / "bench.json")["runs"] == before["runs"]
     with pytest.raises(InputError, match="nothing is finished yet"):
         BENCH(replace(CONFIG, report=True, worlds=(7,)), inside.out)
     with pytest.raises(InputError, match="--plan and --report"):
         BENCH(replace(CONFIG, report=True, plan=True), inside.out)
+    capsys.readouterr()
     BENCH(CONFIG, inside.out)
+    assert "not done yet" not in capsys.readouterr().out
+    assert "not done yet" not in (inside.out / "bench.json").read_text()
+
+
+def test_results_that_no_run_of_the_folder_has_are_left_out(inside: Ran) -> None:
+    """Entries of worlds that were never rendered, written into bench.json by hand."""
+    path = inside.out / "bench.json"
+    honest = read_json(path)
+    forged = json.loads(path.read_text())
+    forged["worlds"] |= {f"objects {seed}": honest["worlds"]["objects 0"] for seed in (7, 8, 9)}
+    forged["runs"] += [{**one, "world": seed} for one in honest["runs"] for seed in (7, 8, 9)]
+    path.write_text(json.dumps(forged))
+    BENCH(CONFIG, inside.out)
+    assert read_json(path)["runs"] == honest["runs"]
+    path.write_text(json.dumps({**honest, "protocol": {**honest["protocol"], "scale": 1.0}}))
+    with pytest.raises(InputError, match="another protocol"):
+        BENCH(CONFIG, inside.out)
+    path.write_text(json.dumps(honest))
+
+
+@pytest.mark.parametrize("lacks", ["readings", "cost", "handed", "remarks"])
+def test_a_damaged_job_is_one_line(inside: Ran, lacks: str) -> None:
+    (path,) = (inside.out / "jobs").glob("objects-0-contrastive-shuffled-images-seed-0.json")
+    text = path.read_text()
+    damaged = {name: value for name, value in json.loads(text).items() if name != lacks}
+    try:
+        path.write_text(json.dumps(damaged))
+        with pytest.raises(InputError, match=r"seed-0\.json: damaged .*delete it to run") as caught:
+            BENCH(replace(CONFIG, report=True), inside.out)
+        assert "\n" not in str(caught.value)
+    finally:
+        path.write_text(text)
 
 
 def test_another_scale_or_source_is_another_bench(inside: Ran) -> None:
@@ -227,6 +260,17 @@ def test_merging_a_laboratorys_method(
 
     refused({**theirs, "version": 1}, "version 1; expected 'groundling bench', version 2")
     refused({**theirs, "runs": [{}]}, "damaged")
+    refused({**theirs, "notes": "x"}, "damaged .*in place of a list")
+    refused({**theirs, "weights": {"other": {}}}, "damaged")
+    first = theirs["runs"][0]
+    for change in (
+        {"cost": {**first["cost"], "epochs": None}},
+        {"readings": {"visual": {"test": "high"}}},
+        {"condition": None},
+        {"world": 100},
+        {"world": 5},
+    ):
+        refused({**theirs, "runs": [{**first, **change}, *theirs["runs"][1:]]}, "damaged")
     protocol = {**theirs["protocol"], "steps": 7}
     refused({**theirs, "protocol": protocol}, "another protocol .protocol.steps: 2 there, 7 now")
     worlds = {"objects 0": {**theirs["worlds"]["objects 0"], "world": "f" * 64}}

@@ -57,10 +57,13 @@ def test_differences_are_paired_by_world_and_seed_and_their_interval_is_students
     assert found.mean == pytest.approx(0.2133333)
     # Squares: .0000444 + .0075111 + .0087111 = .0162667; / 2 = .0081333; root .0901850; / root 3 = .0520683.
     assert found.error == pytest.approx(0.0520683, abs=1e-6)
-    # Student's t with 2 degrees of freedom: .975 quantile 4.302653; t = 4.0972; the tail in closed form.
+    # Student's t with 2 degrees of freedom: .975 quantile 4.302653; t = 4.0972; both tails in closed form.
     assert found.interval == pytest.approx((-0.0106981, 0.4373648), abs=1e-5)
     t = 0.2133333 / 0.0520683
-    assert found.p == pytest.approx(0.5 * (1 - t / sqrt(2 + t * t)), abs=1e-5)
+    assert found.p == pytest.approx(1 - t / sqrt(2 + t * t), abs=1e-5)
+    # As the interval, which includes 0, so p does not say that there is a gain.
+    assert found.interval[0] < 0 and found.p > 0.05
+    assert difference(control, method, "visual", 0.0).p == 1.0
 
 
 def test_noise_is_pooled_over_repeated_runs_and_bounds_the_error_from_below() -> None:
@@ -76,7 +79,10 @@ def test_noise_is_pooled_over_repeated_runs_and_bounds_the_error_from_below() ->
     # Each world's difference has the variance 2 * .0036 / 2 seeds; over 3 worlds: root(3 * .0036) / 3.
     assert found.error == pytest.approx(sqrt(3 * 0.0036) / 3)
     assert difference(method, control, "visual", 0.0).p < 1e-9
-    assert difference(control, method, "visual", 0.0).p > 1 - 1e-9
+    assert difference(control, method, "visual", 0.0).p == 1.0
+    # Two copies of an entry, as after a merge, are no repeated run.
+    once = [one for one in arms("a", OWN, TEXT, SHUFFLED) if one["seed"] == 0]
+    assert isnan(noise_of([*once, *once], "visual"))
 
 
 def test_entries_of_another_encoder_are_no_controls() -> None:
@@ -116,6 +122,14 @@ def test_a_leak_or_too_few_worlds_leave_no_verdict() -> None:
     (found,) = judge_methods(arms("a", strong[:2], low, low), {"a": ABOUT})
     assert isnan(found.holm) and not found.transfers
     assert "no verdict over worlds is possible with 2 of them, it takes 3" in found.sentence
+    single = [[0.9], [0.9001], [0.9002]]
+    (found,) = judge_methods(arms("a", single, [[0.3]] * 3, [[0.3]] * 3), {"a": ABOUT})
+    assert isnan(found.holm) and not found.transfers
+    assert "no verdict is possible without repeated adaptation seeds" in found.sentence
+    of_text = [one for one in arms("a", strong, low, []) if one["arm"] != "shuffled images"]
+    (found,) = judge_methods(of_text, {"a": {**ABOUT, "data": "text"}})
+    assert found.holm < 0.05 and not found.transfers
+    assert "It reads no images, so this is not visual transfer." in found.sentence
     told = {**ABOUT, "data": "text and teacher"}
     (found,) = judge_methods(arms("a", strong, low, low), {"a": told})
     assert "a teacher with redrawn attributes (+0.61" in found.sentence

@@ -99,7 +99,7 @@ def cheat(folder: BenchFolder, name: str, monkeypatch: pytest.MonkeyPatch) -> di
 
 def test_reading_the_answers_is_reported(own: BenchFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cheat(own, "PEEK", monkeypatch)["remarks"] == [
-        "leak: opened the world's answers (probes/attribute.tsv)"
+        "leak: opened the world's answers (objects-0/private/probes/attribute.tsv)"
     ]
 
 
@@ -122,6 +122,21 @@ def test_only_opened_files_below_the_folder_are_seen(tmp_path: Path) -> None:
         (tmp_path / "in" / ".." / "in" / "a").read_text()
     (tmp_path / "in" / "c").write_text("x")
     assert answers_opened(sorted(opened), tmp_path / "in") == ["a"]
+
+
+def test_links_and_other_worlds_are_seen(tmp_path: Path) -> None:
+    for place in ("one/private", "two/private"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "a").write_text("x")
+    with watch_files(tmp_path / "one/private", tmp_path / "two/private") as opened:
+        (tmp_path / "two/private/a").read_text()
+        (tmp_path / "link").hardlink_to(tmp_path / "one/private/a")
+    assert answers_opened(sorted(opened), tmp_path) == ["one/private/a", "two/private/a"]
+
+
+def test_a_method_with_a_teacher_cannot_pass_for_one_of_text() -> None:
+    method = BenchMethod("sneak", "p", "text", (Stage("contrastive"),))
+    assert method.why_not() == "contrastive reads a teacher, so the data class is not `text`"
 
 
 def test_models_that_are_not_plain(ran: Ran, tmp_path: Path) -> None:
@@ -189,6 +204,7 @@ def test_settings_name_no_foreign_files(settings: dict, match: str) -> None:
         ({"stages": (Stage("l1", ("wikipedia",)),)}, "text 'wikipedia' is not handed over"),
         ({"stages": (Stage("l1", ("captions",)),)}, "reads captions, so its data class"),
         ({"stages": (Stage("l1", images=True),)}, "reads images, so its data class"),
+        ({"stages": (Stage("l1", batch=640),)}, "batch from 0 to 64, the bench's"),
         ({"stages": (Stage("l1", student="mine/encoder"),)}, "the first student is the bench's"),
     ],
 )
