@@ -208,6 +208,34 @@ def test_any_clip_like_teacher_can_be_permuted(tmp_path: Path, family: str) -> N
     assert homes.digests(permuted) == before
 
 
+def test_words_of_all_lines_and_of_captions_alone_are_permuted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("groundling.studies.bench.real.handed.LINES", 2)
+    homes.seeing_clip(tmp_path / "teacher")
+    lines, captions = ["a dog", "a cat", "the ball"], ["a red ball", "a blue dog"]
+    homes.put(tmp_path / "plain.txt", "\n".join(lines) + "\n")
+    notes = [{"id": n, "image_id": n, "caption": text} for n, text in enumerate(captions)]
+    images = [{"id": n, "file_name": f"{n}.png"} for n in range(2)]
+    content = json.dumps({"images": images, "annotations": notes})
+    homes.put(tmp_path / "handed/captions.json", content)
+    settings = RealSettings(
+        real=True,
+        student="-",
+        teacher=str(tmp_path / "teacher"),
+        text=str(tmp_path / "plain.txt"),
+        captions="captions.csv",
+        images="images",
+    )
+    permute_teacher(RealFiles(tmp_path, settings))
+    own, tokenizer = load_clip_text_tower(tmp_path / "teacher")
+    permuted = load_clip_text_tower(tmp_path / "handed/teacher-permuted")[0]
+    changed = (own.token_embedding.weight != permuted.token_embedding.weight).any(1)
+    rows = tokenizer(lines + captions, add_special_tokens=False)["input_ids"]
+    used = {token for row in rows for token in row} - set(tokenizer.all_special_ids)
+    assert set(changed.nonzero().flatten().tolist()) == used
+
+
 @pytest.mark.parametrize("count", [2, 8, 9, 17, 30])
 def test_tokens_move_within_bands_of_similar_frequency(count: int) -> None:
     counts = Counter({token: 1000 - token for token in range(count)})
