@@ -420,6 +420,30 @@ def test_a_gain_counts_beyond_both_controls_over_seeds_and_items() -> None:
     assert "one control" not in sentence and "Holm over 3 tests" in sentence
 
 
+def test_a_method_without_a_gain_has_no_sentence() -> None:
+    price = GainVerdict("m", "similar", False, "accuracy", gain(0.5), gain(0.5), None)
+    decide([price])
+    assert sentences_of([price], {"m": ""}) == []
+
+
+@pytest.mark.parametrize(
+    ("seed", "changes", "message"),
+    [
+        (1, {}, "no adaptation seed in common"),
+        (0, {"items": [1, 0], "groups": ["a", "b"]}, "control, seed 0: 2 items, not the 3 items"),
+        (0, {"groups": ["a", "c", "b"]}, "control, seed 0: 3 items, not the 3 items of method"),
+        (0, {"ratings": [1, 2, 3]}, "use another --out"),
+    ],
+)
+def test_readings_of_other_items_are_refused(
+    seed: int, changes: dict[str, Any], message: str
+) -> None:
+    own = reading(0.5, groups=["a", "b", "c"], items=[1, 0, 0])
+    with pytest.raises(InputError, match=message) as caught:
+        compare({0: own}, {seed: own | changes})
+    assert "\n" not in str(caught.value)
+
+
 def test_sets_that_share_items_are_named_once() -> None:
     found = [
         {"set": "vec/color", "same_items": ["vicomte/color"]},
