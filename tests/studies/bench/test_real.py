@@ -208,6 +208,34 @@ def test_any_clip_like_teacher_can_be_permuted(tmp_path: Path, family: str) -> N
     assert homes.digests(permuted) == before
 
 
+def test_words_of_all_lines_and_of_captions_alone_are_permuted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("groundling.studies.bench.real.handed.LINES", 2)
+    homes.seeing_clip(tmp_path / "teacher")
+    lines, captions = ["a dog", "a cat", "the ball"], ["a red ball", "a blue dog"]
+    homes.put(tmp_path / "plain.txt", "\n".join(lines) + "\n")
+    notes = [{"id": n, "image_id": n, "caption": text} for n, text in enumerate(captions)]
+    images = [{"id": n, "file_name": f"{n}.png"} for n in range(2)]
+    content = json.dumps({"images": images, "annotations": notes})
+    homes.put(tmp_path / "handed/captions.json", content)
+    settings = RealSettings(
+        real=True,
+        student="-",
+        teacher=str(tmp_path / "teacher"),
+        text=str(tmp_path / "plain.txt"),
+        captions="captions.csv",
+        images="images",
+    )
+    permute_teacher(RealFiles(tmp_path, settings))
+    own, tokenizer = load_clip_text_tower(tmp_path / "teacher")
+    permuted = load_clip_text_tower(tmp_path / "handed/teacher-permuted")[0]
+    changed = (own.token_embedding.weight != permuted.token_embedding.weight).any(1)
+    rows = tokenizer(lines + captions, add_special_tokens=False)["input_ids"]
+    used = {token for row in rows for token in row} - set(tokenizer.all_special_ids)
+    assert set(changed.nonzero().flatten().tolist()) == used
+
+
 @pytest.mark.parametrize("count", [2, 8, 9, 17, 30])
 def test_tokens_move_within_bands_of_similar_frequency(count: int) -> None:
     counts = Counter({token: 1000 - token for token in range(count)})
@@ -390,6 +418,30 @@ def test_a_gain_counts_beyond_both_controls_over_seeds_and_items() -> None:
     (sentence,) = sentences_of(verdicts, {"m": "other images"})
     assert sentence.startswith("m: beyond its text control and other images on both (+0.100, s")
     assert "one control" not in sentence and "Holm over 3 tests" in sentence
+
+
+def test_a_method_without_a_gain_has_no_sentence() -> None:
+    price = GainVerdict("m", "similar", False, "accuracy", gain(0.5), gain(0.5), None)
+    decide([price])
+    assert sentences_of([price], {"m": ""}) == []
+
+
+@pytest.mark.parametrize(
+    ("seed", "changes", "message"),
+    [
+        (1, {}, "no adaptation seed in common"),
+        (0, {"items": [1, 0], "groups": ["a", "b"]}, "control, seed 0: 2 items, not the 3 items"),
+        (0, {"groups": ["a", "c", "b"]}, "control, seed 0: 3 items, not the 3 items of method"),
+        (0, {"ratings": [1, 2, 3]}, "use another --out"),
+    ],
+)
+def test_readings_of_other_items_are_refused(
+    seed: int, changes: dict[str, Any], message: str
+) -> None:
+    own = reading(0.5, groups=["a", "b", "c"], items=[1, 0, 0])
+    with pytest.raises(InputError, match=message) as caught:
+        compare({0: own}, {seed: own | changes})
+    assert "\n" not in str(caught.value)
 
 
 def test_sets_that_share_items_are_named_once() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
@@ -23,7 +23,7 @@ from groundling.studies.bench.real_settings import RealSettings
 BAND = 8
 """Number of tokens of similar frequency among which the permuted teacher exchanges embeddings."""
 LINES = 20_000
-"""Lines in which tokens are counted."""
+"""Lines that are tokenised at a time."""
 SEED = 0
 """Seed of the controls' captions and teacher; the same for all methods and adaptation seeds."""
 
@@ -130,8 +130,8 @@ def _coco(images: Sequence[CaptionedImage]) -> dict[str, list[dict[str, object]]
 def permute_teacher(files: RealFiles) -> None:
     """Write the teacher with the embeddings of its text tower's tokens permuted, if it is not there yet.
 
-    Its text tower reads each word of the corpus as another word of similar frequency, the same one everywhere;
-    its image tower is unchanged. Raises InputError for a teacher that is no CLIP-like model.
+    Its text tower reads each word of the corpus and of the captions as another word of similar frequency, the
+    same one everywhere; its image tower is unchanged. Raises InputError for a teacher that is no CLIP-like model.
     """
     folder = files.place("teacher-redrawn")
     if folder.exists() and any(folder.glob("*.safetensors")):
@@ -142,9 +142,11 @@ def permute_teacher(files: RealFiles) -> None:
         raise InputError(f"--teacher {source}: expected one of {', '.join(sorted(CLIP_LIKE))}")
     model = load_weights(CLIP_LIKE[config.model_type], source)
     tokenizer = load_tokenizer(source)
-    lines = list(islice(plain_lines(files.place("corpus")), LINES))
-    encoded = tokenizer(lines, add_special_tokens=False, truncation=False)["input_ids"]
-    counts = Counter(token for row in encoded for token in row)
+    counts: Counter[int] = Counter()
+    lines = _texts_of(files)
+    while some := list(islice(lines, LINES)):
+        encoded = tokenizer(some, add_special_tokens=False, truncation=False)["input_ids"]
+        counts.update(token for row in encoded for token in row)
     for token in tokenizer.all_special_ids:
         del counts[token]
     moved = permute_tokens(counts)
@@ -156,6 +158,15 @@ def permute_teacher(files: RealFiles) -> None:
         tokenizer.save_pretrained(partial)
         if config.model_type in IMAGE_TOWERS:
             load_processor(source).save_pretrained(partial)
+
+
+def _texts_of(files: RealFiles) -> Iterator[str]:
+    """Every text that a method can read: the corpus, and the captions if the corpus is another file."""
+    texts = plain_lines(files.place("corpus"))
+    if not (files.settings.text and files.settings.captions):
+        return texts
+    images = read_captions(files.place("captions")).images
+    return chain(texts, (caption for image in images for caption in image.captions))
 
 
 def permute_tokens(counts: Counter[int]) -> dict[int, int]:

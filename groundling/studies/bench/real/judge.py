@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
 from groundling.core.rng import generator
 from groundling.stats.resampling import bootstrap_sums, draw_resample, interval
@@ -73,8 +74,14 @@ class GainVerdict:
 
 
 def compare(method: BySeed, control: BySeed) -> Gain:
-    """A method minus a control on one set, paired by adaptation seed and by item."""
+    """A method minus a control on one set, paired by adaptation seed and by item.
+
+    Raises InputError if they have no seed in common, or not the same items.
+    """
     seeds = tuple(seed for seed in method if seed in control)
+    if not seeds:
+        raise InputError("no adaptation seed in common; run both with the same --adapt-seeds")
+    _check_items(seeds, method, control)
     by_seed = tuple(float(method[seed]["value"] - control[seed]["value"]) for seed in seeds)
     mean = float(np.mean(by_seed))
     over_seeds, p = (nan, nan), nan
@@ -86,6 +93,25 @@ def compare(method: BySeed, control: BySeed) -> Gain:
         p = float(stats.t.sf(ratio, len(seeds) - 1)) if len(seeds) >= MIN_SEEDS else nan
     pairs = [(method[seed], control[seed]) for seed in seeds]
     return Gain(seeds, by_seed, mean, over_seeds, over_items(pairs), p)
+
+
+def _check_items(seeds: Sequence[int], method: BySeed, control: BySeed) -> None:
+    """Raises InputError if a reading has other items than the first, or in another order."""
+    expected = _items_of(method[seeds[0]])
+    for side, readings in (("method", method), ("control", control)):
+        for seed in seeds:
+            found = _items_of(readings[seed])
+            if found != expected:
+                raise InputError(
+                    f"{side}, seed {seed}: {found[0]} items, not the {expected[0]} items of method, seed {seeds[0]}; "
+                    "the set was another one then: use another --out"
+                )
+
+
+def _items_of(reading: Reading) -> tuple[object, ...]:
+    """The number of items, and what identifies them in their order."""
+    count = len(reading.get("items", reading.get("cosines", ())))
+    return count, reading.get("groups"), reading.get("ratings")
 
 
 def over_items(pairs: Sequence[tuple[Reading, Reading]]) -> tuple[float, float]:
@@ -160,15 +186,16 @@ def words_of(gain: Gain | None) -> str:
 
 
 def sentences_of(verdicts: Sequence[GainVerdict], shuffled: Mapping[str, str]) -> list[str]:
-    """One sentence for each method: on which sets it gains beyond its controls.
+    """One sentence for each method that has a gain: on which sets it is beyond its controls.
 
     `shuffled`: by method, what its shuffled control is; empty for none.
     """
     sentences = []
     tests = sum(isfinite(one.holm) for one in verdicts)
-    for method in dict.fromkeys(one.method for one in verdicts):
+    for method in dict.fromkeys(one.method for one in verdicts if one.gain):
         own = [one for one in verdicts if one.method == method and one.gain]
-        seeds = min(len(one.text.seeds) for one in own)
+        # Commands of one folder may give its sets different numbers of seeds.
+        seeds = max(min(len(each.seeds) for each in _controls(one)) for one in own)
         if seeds < MIN_SEEDS:
             sentences.append(
                 f"{method}: no verdict with {seeds} adaptation seeds, it takes {MIN_SEEDS}"
