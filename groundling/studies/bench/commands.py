@@ -25,8 +25,6 @@ FAMILIES = ("objects", "pictograms")
 """Families of rendered worlds; no setting was tuned on the second."""
 TUNING_SEED = 100
 """Seed of the world of the first family in which weights are chosen."""
-BATCH = 64
-"""Samples per step of every method; a stage may have fewer."""
 PROTOCOL_VERSION = 2
 """Increases with every change after which results of two benches are not comparable."""
 

@@ -21,7 +21,6 @@ from groundling.core.registry import (
 )
 from groundling.runs.hashing import hashes_of
 from groundling.settings.fields import InputKind, flatten_settings, replace_settings
-from groundling.studies.bench.commands import BATCH
 
 DataClass = Literal["text", "text and teacher", "captions with images"]
 """What a method reads; methods of different classes are not ranked against each other."""
@@ -39,6 +38,8 @@ GIVEN = ("student", "teacher", "text", "teacher_images", "teacher_cache", "arm")
 """Settings of `adapt` that only the bench sets."""
 FILES = (InputKind.FILE, InputKind.FOLDER, InputKind.PATH, InputKind.WEIGHTED, InputKind.NAMED)
 MODELS = (InputKind.MODEL, InputKind.WEIGHTS, InputKind.MODEL_OR_RANDOM, InputKind.DATA)
+BATCH = 64
+"""Samples per step of every method; a stage may have fewer."""
 OPTION = "option:"
 """Prefix of a tuned setting that is an --option of one's own objective, e.g. `option:margin`."""
 

@@ -12,7 +12,8 @@ from typing import Any
 from groundling.commands.train_clip import TrainClipConfig
 from groundling.runs.folder import json_text
 from groundling.settings.training import TrainingArguments
-from groundling.studies.bench.commands import BATCH, FAMILIES, PROTOCOL_VERSION, TUNING_SEED
+from groundling.studies.bench.commands import FAMILIES, PROTOCOL_VERSION, TUNING_SEED
+from groundling.studies.bench.method import BATCH
 
 # The sizes and steps of the quickstart, which were chosen on the dev nouns of world 100.
 TEACHER = TrainClipConfig(
