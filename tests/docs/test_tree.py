@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "groundling"
 MOST_FILES = 590
-MOST_BYTES = 6_600_000
+MOST_BYTES = 6_900_000
 """Little above what text and code need: rendered or trained files would pass it at once."""
 IMAGES = {
     ".avif",

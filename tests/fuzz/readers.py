@@ -104,14 +104,22 @@ from groundling.vision_language.vlbert import vlbert
 
 BENCH = {
     "format": "groundling bench",
-    "version": 1,
+    "version": 2,
     "protocol": {"settings": "a"},
-    "methods": {"m": {"data": "text", "source": {}, "stages": [], "grid": []}},
-    "worlds": {"0": {"world": "b"}},
-    "weights": {},
-    "notes": [],
+    "methods": {"m": {"data": "text", "source": {}, "stages": [], "grid": [], "weight": "w"}},
+    "worlds": {"objects 0": {"world": "b"}},
+    "weights": {"m": {"scores": [[1.0, 0.5]], "chosen": 1.0}},
+    "notes": ["n"],
     "runs": [
-        {"method": "m", "arm": "method", "world": 0, "seed": 0, "handed": "h", "readings": {}}
+        {
+            **{"method": "m", "arm": "method", "family": "objects", "world": 0, "seed": 0},
+            **{"texts": "t", "handed": "h", "remarks": []},
+            "readings": {"visual": {"test": 0.5}},
+            "cost": {
+                **{"steps": 2, "samples": 4, "epochs": [0.5], "seconds": 1.0, "memory_mb": 9},
+                **{"extra_parameters": 0, "parameters_after": 0},
+            },
+        }
     ],
 }
 """A small bench.json."""
