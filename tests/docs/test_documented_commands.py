@@ -37,6 +37,18 @@ NOT_RUN = {
     ("bench.md", "groundling bench --out runs/bench"): BENCHED,
     (
         "bench.md",
+        "groundling bench --method xdbert l1 contrastive lexi_contrastive caption_to_image --worlds 0 1 "
+        "--families objects --adapt-seeds 1 --probe-seeds 1 --probes truth --out runs/bench",
+    ): BENCHED,
+    (
+        "bench.md",
+        "groundling bench --real --student minilm --teacher runs/teacher/model --captions "
+        "flickr8k/subset2000.token.txt --images flickr8k/images --facts coda_annotations.jsonl memory_colors.jsonl "
+        "--modes linear --words EN-RG-65.txt --retention-pairs stsb_dev_300.tsv --steps 100 --batch 16 --lr 1e-4 "
+        "--max-length 32 --cpu --processes 1 --method contrastive --adapt-seeds 3 --out runs/real",
+    ): "needs real data; another command of the page runs the same on stand-ins",
+    (
+        "bench.md",
         "groundling bench --method mine.look:METHOD contrastive --worlds 0 1 2 --out runs/look",
     ): BENCHED,
     (

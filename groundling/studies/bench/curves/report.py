@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 RULE = (
     "Gain: the linear visual reading on test nouns, of the method minus its text control, with the standard deviation "
-    f"over worlds. A star marks gains above 0: a one-sided t-test over at least {MIN_WORLDS} worlds, whose standard "
+    f"over worlds. A star marks gains above 0: a two-sided t-test over at least {MIN_WORLDS} worlds, whose standard "
     f"error is at least what the noise between adaptation seeds implies, has p of at most {ALPHA:g}, without a "
     "correction for the number of tests. A method works from the smallest value on from which all gains have a star."
 )
