@@ -110,7 +110,7 @@ def _check_items(seeds: Sequence[int], method: BySeed, control: BySeed) -> None:
 
 def _items_of(reading: Reading) -> tuple[object, ...]:
     """The number of items, and what identifies them in their order."""
-    count = len(reading.get("items", reading.get("cosines", ())))
+    count = len(reading.get("items") or reading.get("cosines") or ())
     return count, reading.get("groups"), reading.get("ratings")
 
 
