@@ -28,12 +28,10 @@ from groundling.studies.bench.cost import Cost
 from groundling.studies.bench.leaks import check_inputs
 from groundling.studies.bench.method import TEXT, BenchMethod, Stage
 from groundling.studies.bench.protocol import ADAPTING, BenchFolder
+from groundling.studies.bench.real.finished import BEFORE, read_job
 from groundling.studies.bench.real.handed import RealFiles
 from groundling.studies.bench.real.readings import SetReader
 from groundling.studies.bench.real_settings import RealSettings
-
-BEFORE = "before"
-"""The encoder as the user gave it."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +53,10 @@ class RealArm:
             return f"text control {text_key(self.method)}, seed {self.seed}"
         return f"{self.method.name}, {self.arm}, seed {self.seed}"
 
-    def describe(self) -> dict[str, Any]:
-        """What identifies it in `bench.json`."""
-        about: dict[str, Any] = {"arm": self.arm, "seed": self.seed, "method": "", "texts": ""}
-        if self.method is None:
-            return about
-        own = "" if self.arm == TEXT_CONTROL else self.method.name
-        return about | {"method": own, "texts": text_key(self.method)}
+    @property
+    def owner(self) -> str:
+        """Name of its method; empty for a text control, which methods share."""
+        return "" if self.method is None or self.arm == TEXT_CONTROL else self.method.name
 
 
 def arms_of(method: BenchMethod, seeds: int) -> list[RealArm]:
@@ -77,6 +72,12 @@ def describe_controls(method: BenchMethod) -> dict[str, str]:
     if method.replaces_teacher:
         shuffled.append("the teacher with its text tower's token embeddings permuted")
     return words | ({SHUFFLED: " and ".join(shuffled)} if shuffled else {})
+
+
+def describe_method(method: BenchMethod) -> dict[str, Any]:
+    """A method in `bench.json`, from which commands with other methods judge it too."""
+    controls = describe_controls(method)
+    return method.description() | {"texts": text_key(method), "controls": controls}
 
 
 def stage_training(
@@ -120,7 +121,10 @@ def run_arm(folder: BenchFolder, settings: RealSettings, one: RealArm, key: str)
         one.name,
         {
             "key": key,
-            **one.describe(),
+            "name": one.name,
+            **{"arm": one.arm, "seed": one.seed},
+            **{"method": one.owner, "texts": text_key(one.method)},
+            "about": describe_method(one.method) if one.owner else None,
             "cost": cost.as_json() | {"parameters_after": more},
             "heads_from": adapted["heads_from"],
             "model": {"path": str(model.relative_to(folder.root)), "sha256": data_hash(model)},
@@ -148,7 +152,7 @@ def model_of(folder: BenchFolder, settings: RealSettings, one: RealArm) -> Path:
     """The model of a finished arm, or the unadapted encoder."""
     if one.method is None:
         return Path(settings.student)
-    return folder.root / Path(read_object(folder.job(one.name))["model"]["path"])
+    return folder.root / read_job(folder.job(one.name))["model"]["path"]
 
 
 def reading_name(one: RealArm, read: SetReader) -> str:
@@ -166,4 +170,6 @@ def run_reading(
         return done
     model = model_of(folder, settings, one)
     out = folder.probes(one.name, read.name)
-    return finish_job(folder, name, {"key": key, "readings": read.read(model, out, settings.cpu)})
+    readings = read.read(model, out, settings.cpu)
+    about = {"key": key, "arm": one.name, "set": read.name}
+    return finish_job(folder, name, about | {"readings": readings})

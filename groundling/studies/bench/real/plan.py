@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 from groundling.core.errors import InputError
-from groundling.runs.folder import read_object
 from groundling.runs.jobs import Job
 from groundling.runs.report import format_count, format_table
 from groundling.studies.bench.arms import TEXT_CONTROL, text_key
@@ -16,7 +15,6 @@ from groundling.studies.bench.commands import BenchConfig
 from groundling.studies.bench.method import BenchMethod
 from groundling.studies.bench.protocol import BenchFolder, key_of
 from groundling.studies.bench.real.arms import (
-    BEFORE,
     RealArm,
     arms_of,
     describe_controls,
@@ -24,7 +22,8 @@ from groundling.studies.bench.real.arms import (
     run_arm,
     run_reading,
 )
-from groundling.studies.bench.real.readings import Reading, SetReader
+from groundling.studies.bench.real.finished import BEFORE, collect, finished_jobs, read_job
+from groundling.studies.bench.real.readings import SetReader
 from groundling.studies.bench.real_settings import RealSettings
 
 BEFORE_ARM = RealArm(None, BEFORE)
@@ -94,29 +93,27 @@ class RealPlan:
         path = self.folder.job(job.name)
         if not path.exists():
             return False
-        if read_object(path).get("key") != job.arguments[-1]:
+        if read_job(path)["key"] != job.arguments[-1]:
             raise InputError(
                 f"{path}: was made by another version of this method; use another --out, or give the method another "
                 "name"
             )
         return True
 
-    def entry(self, one: RealArm) -> dict[str, Any]:
-        """A finished arm with all of its readings by name; raises InputError if two files hold one set."""
-        readings: dict[str, Reading] = {}
+    def check_distinct_sets(self) -> None:
+        """Raises InputError if two files hold one set, which the unadapted encoder's readings show."""
+        names: set[str] = set()
         for read in self.sets:
-            found = read_object(self.folder.job(reading_name(one, read)))["readings"]
-            for reading in found:
-                if reading["reading"] in readings:
+            for one in read_job(self.folder.job(reading_name(BEFORE_ARM, read)))["readings"]:
+                if one["reading"] in names:
                     raise InputError(
-                        f"{read.source}: another file holds {reading['reading']} too; leave one out"
+                        f"{read.source}: another file holds {one['reading']} too; leave one out"
                     )
-                readings[reading["reading"]] = reading
-        about = one.describe()
-        if one.method is not None:
-            about = read_object(self.folder.job(one.name))
-            del about["key"]
-        return about | {"readings": readings}
+                names.add(one["reading"])
+
+    def collect(self) -> list[dict[str, Any]]:
+        """Every finished arm of the folder, also of earlier commands, with all of its readings by name."""
+        return collect(self.folder, [one.name for one in self.sets])
 
     def print_plan(self, notes: Sequence[str]) -> None:
         """Print the methods with their controls, the sets, and the jobs that are missing."""
@@ -151,7 +148,6 @@ class RealPlan:
 
     def _seconds_per_step(self) -> float:
         """The mean of the folder's finished arms; 0 without one."""
-        done = [read_object(path) for path in sorted((self.folder.root / "jobs").glob("*.json"))]
-        costs = [one["cost"] for one in done if "cost" in one]
+        costs = [one["cost"] for one in finished_jobs(self.folder) if "cost" in one]
         steps = sum(cost["steps"] for cost in costs)
         return sum(cost["seconds"] for cost in costs) / steps if steps else 0.0

@@ -28,6 +28,8 @@ from groundling.studies.bench.protocol import key_of
 from groundling.studies.bench.real_settings import RealSettings
 
 SetKind = Literal["facts", "words", "retention", "pairs", "task"]
+KEY = 6
+"""Characters of a set's hash in its name."""
 GAINS = ("facts", "words")
 """Kinds of readings in which a method may gain; the others are its price."""
 SPEARMANS = "Spearman of cosine"
@@ -56,9 +58,9 @@ class SetReader:
     def name(self) -> str:
         """Its name in jobs, which does not depend on where the file is."""
         if self.kind == "task":
-            return f"{self.source} {self.key[:6]}"
+            return f"{self.source} {self.key[:KEY]}"
         path = Path(self.source)
-        return f"{self.kind} {path.resolve().parent.name} {path.stem} {self.key[:6]}"
+        return f"{self.kind} {path.resolve().parent.name} {path.stem} {self.key[:KEY]}"
 
     @property
     def key(self) -> str:

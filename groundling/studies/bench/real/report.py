@@ -20,7 +20,7 @@ from groundling.runs.report import (
 )
 from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL
 from groundling.studies.bench.method import TEACHER
-from groundling.studies.bench.real.arms import BEFORE
+from groundling.studies.bench.real.finished import BEFORE
 from groundling.studies.bench.real.judge import GainVerdict, words_of
 
 Bench = Mapping[str, Any]

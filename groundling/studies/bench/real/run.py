@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import groundling
 from groundling.command_line.registered_names import parse_arm
 from groundling.commands.adapt.run import own_lm_head
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, prefix_errors
 from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import run_jobs
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import format_table
-from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL, text_key
+from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL
 from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BenchConfig
 from groundling.studies.bench.method import (
@@ -25,7 +25,8 @@ from groundling.studies.bench.method import (
     find_methods,
 )
 from groundling.studies.bench.protocol import BenchFolder
-from groundling.studies.bench.real.arms import BEFORE, describe_controls
+from groundling.studies.bench.real.arms import describe_method
+from groundling.studies.bench.real.finished import BEFORE
 from groundling.studies.bench.real.handed import (
     RealFiles,
     TextCounts,
@@ -33,7 +34,7 @@ from groundling.studies.bench.real.handed import (
     permute_teacher,
 )
 from groundling.studies.bench.real.judge import GainVerdict, compare, decide, sentences_of
-from groundling.studies.bench.real.plan import BEFORE_ARM, RealPlan
+from groundling.studies.bench.real.plan import RealPlan
 from groundling.studies.bench.real.readings import (
     Reading,
     check_set,
@@ -73,7 +74,7 @@ def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         permute_teacher(files)
     with FileClaims(folder) as claims:
         run_jobs(plan.missing(first=True), config.processes, print, claims)
-        plan.entry(BEFORE_ARM)  # a set that is given twice ends the bench here
+        plan.check_distinct_sets()
         run_jobs(plan.missing(), config.processes, print, claims)
     return conclude(plan, counts, notes, work)
 
@@ -132,19 +133,33 @@ def encoder_notes(settings: RealSettings) -> list[str]:
 def conclude(
     plan: RealPlan, counts: TextCounts, notes: list[str], work: CommandContext
 ) -> dict[str, Any]:
-    """Judge, write bench.json and the page, print the table and the sentences."""
+    """Judge everything in the folder, write bench.json and the page, print the table and the sentences.
+
+    Methods, sets and seeds of earlier commands are judged too: a folder with one command for each method has the
+    same correction as one command with all methods.
+    """
+    found = plan.collect()
+    methods = {one.name: describe_method(one) for one in plan.methods}
+    earlier = {
+        one["method"]: one["about"]
+        for one in found
+        if one["method"] and one["method"] not in methods
+    }
     bench: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "groundling": groundling.__version__,
         "settings": plan.settings.identity(),
         "texts": vars(counts),
-        "methods": {one.name: _about(one) for one in plan.methods},
-        "runs": [plan.entry(one) for one in (BEFORE_ARM, *plan.arms())],
+        "methods": methods | earlier,
+        "runs": [
+            {name: value for name, value in one.items() if name not in ("key", "name", "about")}
+            for one in found
+        ],
     }
     verdicts = judge(bench)
     readings = list(bench["runs"][0]["readings"].values())
-    bench["notes"] = notes + _notes(plan, readings)
+    bench["notes"] = notes + _notes(bench["methods"], earlier, verdicts, readings)
     bench["verdicts"] = [one.as_json() for one in verdicts]
     controls = {
         name: about["controls"].get(SHUFFLED, "") for name, about in bench["methods"].items()
@@ -167,11 +182,6 @@ def conclude(
     return bench
 
 
-def _about(method: BenchMethod) -> dict[str, Any]:
-    controls = describe_controls(method)
-    return method.description() | {"texts": text_key(method), "controls": controls}
-
-
 def _summary(reading: Reading) -> dict[str, Any]:
     """A reading without its items."""
     items = ("groups", "items", "cosines", "ratings")
@@ -179,35 +189,56 @@ def _summary(reading: Reading) -> dict[str, Any]:
 
 
 def judge(bench: dict[str, Any]) -> list[GainVerdict]:
-    """Every method on every set, gains first tested together."""
+    """Every method on every set that it and its controls are read on; raises InputError as `compare`."""
     (before,) = (one for one in bench["runs"] if one["arm"] == BEFORE)
     verdicts = []
-    for method in bench["methods"]:
+    for method, about in bench["methods"].items():
         arms = {arm: entries_of(bench, method, arm) for arm in (METHOD, TEXT_CONTROL, SHUFFLED)}
         for name, first in before["readings"].items():
             by_seed = {
-                arm: {one["seed"]: one["readings"][name] for one in entries}
+                arm: {
+                    one["seed"]: one["readings"][name] for one in entries if name in one["readings"]
+                }
                 for arm, entries in arms.items()
             }
             own = by_seed[METHOD]
-            shuffled = by_seed[SHUFFLED]
+            # An earlier command may not have finished, and had other sets.
+            if not all(own.keys() & by_seed[control].keys() for control in about["controls"]):
+                continue
+            by_seed[BEFORE] = dict.fromkeys(own, first)
+            found = {}
+            for control in (BEFORE, *about["controls"]):
+                with prefix_errors(f"{method} on {name}, beyond {control}"):
+                    found[control] = compare(own, by_seed[control])
             verdicts.append(
                 GainVerdict(
                     method,
                     name,
                     first["gain"],
                     first["measure"],
-                    before=compare(own, dict.fromkeys(own, first)),
-                    text=compare(own, by_seed[TEXT_CONTROL]),
-                    shuffled=compare(own, shuffled) if shuffled else None,
+                    before=found[BEFORE],
+                    text=found[TEXT_CONTROL],
+                    shuffled=found.get(SHUFFLED),
                 )
             )
     decide(verdicts)
     return verdicts
 
 
-def _notes(plan: RealPlan, readings: Sequence[Reading]) -> list[str]:
-    notes = [
+def _notes(
+    methods: Mapping[str, Any],
+    earlier: Iterable[str],
+    verdicts: Sequence[GainVerdict],
+    readings: Sequence[Reading],
+) -> list[str]:
+    judged = {one.method for one in verdicts}
+    notes = [f"{name} is of an earlier command in this folder, and judged too" for name in earlier]
+    notes += [
+        f"{name} has no verdict: it or a control is not finished"
+        for name in methods
+        if name not in judged
+    ]
+    notes += [
         f"{one} and {other} share items: their results are one finding, and no mean is taken over sets"
         for one, other in shared_sets(readings)
     ]
@@ -215,8 +246,8 @@ def _notes(plan: RealPlan, readings: Sequence[Reading]) -> list[str]:
         "no setting is tuned: each method has the weights of its paper, or of its released code"
     )
     notes += [
-        f"{one.name} asks for {one.steps} steps; its controls got as many, other methods did not"
-        for one in plan.methods
-        if one.steps
+        f"{name} asks for {about['steps']} steps; its controls got as many, other methods did not"
+        for name, about in methods.items()
+        if about["steps"]
     ]
     return notes
