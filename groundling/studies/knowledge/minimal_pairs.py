@@ -28,7 +28,7 @@ SAME_PHENOMENON = {"s-selection": "argument_structure"}
 """BLiMP's files have 13 terms, its paper 12 phenomena: argument structure has nine paradigms there (Table 2)."""
 
 
-class ScoredContinuation(NamedTuple):
+class TextWithContext(NamedTuple):
     """A text, and the character where scoring begins."""
 
     text: str
@@ -43,7 +43,7 @@ class MinimalPair:
 
     id: str
     """Unique within a folder."""
-    texts: tuple[ScoredContinuation, ...]
+    texts: tuple[TextWithContext, ...]
     """Good and bad; for EWoK, target 1 after contexts 1 and 2, then target 2."""
     paradigm: str
     """The smallest group whose accuracy is reported: BLiMP's UID, EWoK's domain, your own group."""
@@ -115,7 +115,7 @@ def _blimp(file: Path) -> Iterator[tuple[str, MinimalPair]]:
             where,
             MinimalPair(
                 f"{paradigm}/{_text(where, row, 'pairID', str(number))}",
-                tuple(ScoredContinuation(row[name]) for name in BLIMP),
+                tuple(TextWithContext(row[name]) for name in BLIMP),
                 paradigm,
                 SAME_PHENOMENON.get(phenomenon, phenomenon),
                 SAME_FIELD.get(field, field),
@@ -131,7 +131,7 @@ def _ewok(file: Path) -> Iterator[tuple[str, MinimalPair]]:
                 if not row[context].strip():
                     raise InputError(f"{where}: an empty {context}")
                 before = row[context].strip() + " "
-                texts.append(ScoredContinuation(before + row[target].strip(), len(before)))
+                texts.append(TextWithContext(before + row[target].strip(), len(before)))
         yield where, MinimalPair(f"{file.stem}/{number}", tuple(texts), row["Domain"])
 
 
@@ -155,7 +155,7 @@ def _own_table(file: Path) -> Iterator[tuple[str, MinimalPair]]:
 
 def _own_pair(file: Path, where: str, number: int, row: dict[str, Any]) -> MinimalPair:
     name = _text(where, row, "id", str(number))
-    texts = tuple(ScoredContinuation(row[column]) for column in OWN)
+    texts = tuple(TextWithContext(row[column]) for column in OWN)
     return MinimalPair(f"{file.stem}/{name}", texts, _text(where, row, "group", file.stem))
 
 

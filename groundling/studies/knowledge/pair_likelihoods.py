@@ -33,7 +33,7 @@ from groundling.stats.resampling import bootstrap_sums, interval
 from groundling.studies.knowledge.commands import PairsConfig
 from groundling.studies.knowledge.minimal_pairs import (
     MinimalPair,
-    ScoredContinuation,
+    TextWithContext,
     read_minimal_pairs,
 )
 from groundling.training.evaluation import EvaluationOutput
@@ -107,7 +107,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def score(
-        self, texts: Sequence[ScoredContinuation], masking: Masking = "within-word"
+        self, texts: Sequence[TextWithContext], masking: Masking = "within-word"
     ) -> Likelihoods:
         """The (pseudo-)log-likelihood of every text's scored words, given the context before them.
 
@@ -141,7 +141,7 @@ class LanguageModel:
         sums[tokens == 0] = np.nan
         return Likelihoods(sums[same], tokens[same])
 
-    def _rows(self, texts: Sequence[ScoredContinuation]) -> list[tuple[TextRow, np.ndarray]]:
+    def _rows(self, texts: Sequence[TextWithContext]) -> list[tuple[TextRow, np.ndarray]]:
         """Each text's tokens, and which are scored (T,) bool; none of a text that is too long."""
         text_input, _ = self.text.inputs(self.window)
         examples = [Example(str(number), text.text) for number, text in enumerate(texts)]

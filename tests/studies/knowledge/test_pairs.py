@@ -27,7 +27,7 @@ from groundling.models.heads import LM_HEAD, LMHead, save_heads
 from groundling.stats.finished_runs import collect_runs
 from groundling.studies.knowledge.commands import PAIRS as pairs
 from groundling.studies.knowledge.commands import PairsConfig
-from groundling.studies.knowledge.minimal_pairs import ScoredContinuation, read_minimal_pairs
+from groundling.studies.knowledge.minimal_pairs import TextWithContext, read_minimal_pairs
 from groundling.studies.knowledge.pair_likelihoods import (
     BLIMP_RULES,
     EWOK_RULES,
@@ -146,7 +146,7 @@ def test_pseudo_log_likelihood_is_its_definition(
     folder = places(name)
     model = LanguageModel(folder, CPU)
     for masking in ("within-word", "original"):
-        found = model.score([ScoredContinuation(text) for text in TEXTS], masking)
+        found = model.score([TextWithContext(text) for text in TEXTS], masking)
         assert found.sums == pytest.approx([plain(folder, t, masking) for t in TEXTS], abs=1e-3)
     assert len(np.unique(found.sums)) == len(TEXTS)
 
@@ -162,7 +162,7 @@ def test_what_is_masked_within_a_word(places: Callable[[str], Path]) -> None:
         return logits(batch, rows, at)
 
     model.logits = seen
-    model.score([ScoredContinuation("a clown")])
+    model.score([TextWithContext("a clown")])
     tokenizer = hf.AutoTokenizer.from_pretrained(folder)
     tokens = tokenizer.tokenize("clown")
     assert len(tokens) > 2
@@ -184,7 +184,7 @@ def test_a_model_computed_by_hand(tmp_path: Path) -> None:
     model.cls.predictions.bias.data.copy_(torch.tensor(np.log(shares)))
     homes.home(tmp_path, model, hf.BertTokenizer(vocab={w: n for n, w in enumerate(words)}))
     found = LanguageModel(tmp_path, CPU).score(
-        [ScoredContinuation("a b"), ScoredContinuation("a bc a"), ScoredContinuation("a b a", 2)]
+        [TextWithContext("a b"), TextWithContext("a bc a"), TextWithContext("a b a", 2)]
     )
     log = np.log
     by_hand = [log(0.3) + log(0.15), 2 * log(0.3) + log(0.15) + log(0.05), log(0.15) + log(0.3)]
@@ -199,7 +199,7 @@ def test_log_likelihood_of_a_causal_model(causal: Path) -> None:
     whole = hf.GPT2LMHeadModel.from_pretrained(causal).eval()
     tokenizer = hf.AutoTokenizer.from_pretrained(causal)
     texts = [*TEXTS, "a dog runs"]
-    found = model.score([*map(ScoredContinuation, TEXTS), ScoredContinuation(texts[3], 2)])
+    found = model.score([*map(TextWithContext, TEXTS), TextWithContext(texts[3], 2)])
     for text, start, sums in zip(texts, (0, 0, 0, 2), found.sums, strict=True):
         ids = [tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]
         logs = whole(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
@@ -211,7 +211,7 @@ def test_log_likelihood_of_a_causal_model(causal: Path) -> None:
 def test_only_the_target_is_scored_after_its_context(places: Callable[[str], Path]) -> None:
     folder = places("bert")
     text = "a red dog . the clown runs"
-    found = LanguageModel(folder, CPU).score([ScoredContinuation(text, text.index("the"))])
+    found = LanguageModel(folder, CPU).score([TextWithContext(text, text.index("the"))])
     expected = plain(folder, text, "within-word", text.index("the"))
     assert found.sums == pytest.approx([expected], abs=1e-4)
     tokens = hf.AutoTokenizer.from_pretrained(folder).tokenize("the clown runs")
@@ -229,7 +229,7 @@ def test_the_head_of_an_earlier_run(places: Callable[[str], Path], tmp_path: Pat
     with pytest.raises(InputError, match=r"weights are missing.*expected a masked language"):
         LanguageModel(tmp_path, CPU)
     save_heads(tmp_path, {LM_HEAD: head})
-    texts = [ScoredContinuation(text) for text in TEXTS]
+    texts = [TextWithContext(text) for text in TEXTS]
     alike = LanguageModel(tmp_path, CPU).score(texts).sums
     assert alike == pytest.approx(LanguageModel(folder, CPU).score(texts).sums, abs=1e-3)
 
@@ -238,9 +238,9 @@ def test_texts_that_read_alike_tie(places: Callable[[str], Path]) -> None:
     model = LanguageModel(places("bert"), CPU)  # it ignores case
     found = model.score(
         [
-            ScoredContinuation("a dog"),
-            ScoredContinuation("dog dog dog dog"),
-            ScoredContinuation("A Dog"),
+            TextWithContext("a dog"),
+            TextWithContext("dog dog dog dog"),
+            TextWithContext("A Dog"),
         ]
     )
     assert found.sums[0] == found.sums[2] != found.sums[1]
@@ -261,7 +261,7 @@ def test_models_without_a_language_model(tmp_path: Path) -> None:
     broken.cls.predictions.bias.data.fill_(float("nan"))
     folder = homes.home(tmp_path / "nan", broken, homes.words())
     with pytest.raises(InputError, match=r"cls.predictions.bias are NaN or infinite"):
-        LanguageModel(folder, CPU).score([ScoredContinuation("a dog")])
+        LanguageModel(folder, CPU).score([TextWithContext("a dog")])
 
 
 # -- rules and intervals -----------------------------------------------------------------------------------------------
