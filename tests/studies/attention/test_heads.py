@@ -717,7 +717,7 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
             "--task vqa: its answers are not regions; expected flickr30k, refcoco+",
         ),
         (("--split", "dev"), "dev.txt: "),
-        (("--images", "."), "this model reads stored features, no pixels; leave out --images"),
+        (("--images", "{0}"), "this model reads stored features, no pixels; leave out --images"),
         (("--min-region-attention", "1.5"), "--min-region-attention = 1.5, expected 0 to 1"),
         (("--batch", "0"), "--batch = 0, expected at least 1"),
         (("--processes", "0"), "--processes = 0, expected at least 1"),

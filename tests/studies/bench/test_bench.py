@@ -276,7 +276,8 @@ def test_merging_a_laboratorys_method(
     worlds = {"objects 0": {**theirs["worlds"]["objects 0"], "world": "f" * 64}}
     refused({**theirs, "worlds": worlds}, "world objects 0 has other texts, nouns or images")
     forged = {**theirs["methods"]["theirs"], "name": "look", "source": {"mine.look": "0" * 64}}
-    refused({**theirs, "methods": {"look": forged}}, "another method is called look")
+    other = {**theirs, "methods": {"look": forged}, "weights": {}}
+    refused(other, "another method is called look")
     with pytest.raises(InputError, match="at least two"):
         BENCH(BenchConfig(merge=(str(inside.out),)), tmp_path / "one")
     with pytest.raises(InputError, match="is not empty"):

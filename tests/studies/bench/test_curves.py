@@ -264,7 +264,7 @@ def test_curves_share_the_runs_of_a_finished_bench(
     assert all("," in name or name == "objects 0: teacher's images" for name in missing)
 
     BENCH(replace(config, report=True), out)
-    assert "13 jobs of this bench are not done yet" in capsys.readouterr().out
+    assert "not done yet: 13 jobs of this bench" in capsys.readouterr().out
     assert read_json(out / "bench.json")["curves"] == []
 
     BENCH(config, out)
