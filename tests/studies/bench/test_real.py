@@ -342,6 +342,8 @@ def test_a_mistake_is_one_line_before_anything_is_trained(
         with pytest.raises(InputError, match=message) as caught:
             run(settings_for(files, **own), tmp_path / "out")
     assert "\n" not in str(caught.value)
+    # The command that reads rated words finds a mistake in them, in a first job.
+    assert (tmp_path / "out/handed").exists() == bool(changes.get("words"))
 
 
 def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:

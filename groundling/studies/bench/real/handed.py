@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -127,6 +128,14 @@ def _coco(images: Sequence[CaptionedImage]) -> dict[str, list[dict[str, object]]
 # -- the permuted teacher ----------------------------------------------------------------------------------------------
 
 
+def check_teacher(source: str) -> Any:
+    """The teacher's configuration; raises InputError for a teacher that is no CLIP-like model."""
+    config = load_config(source)
+    if config.model_type not in CLIP_LIKE:
+        raise InputError(f"--teacher {source}: expected one of {', '.join(sorted(CLIP_LIKE))}")
+    return config
+
+
 def permute_teacher(files: RealFiles) -> None:
     """Write the teacher with the embeddings of its text tower's tokens permuted, if it is not there yet.
 
@@ -137,9 +146,7 @@ def permute_teacher(files: RealFiles) -> None:
     if folder.exists() and any(folder.glob("*.safetensors")):
         return
     source = files.settings.teacher
-    config = load_config(source)
-    if config.model_type not in CLIP_LIKE:
-        raise InputError(f"--teacher {source}: expected one of {', '.join(sorted(CLIP_LIKE))}")
+    config = check_teacher(source)
     model = load_weights(CLIP_LIKE[config.model_type], source)
     tokenizer = load_tokenizer(source)
     counts: Counter[int] = Counter()

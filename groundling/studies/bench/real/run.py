@@ -30,6 +30,7 @@ from groundling.studies.bench.real.finished import BEFORE
 from groundling.studies.bench.real.handed import (
     RealFiles,
     TextCounts,
+    check_teacher,
     hand_over_texts,
     permute_teacher,
 )
@@ -63,14 +64,18 @@ def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         check_set(one)
     notes = [f"{name} is left out: {reason}" for name, reason in left_out.items()]
     notes += encoder_notes(settings)
+    permutes = any(one.replaces_teacher for one in methods)
+    if permutes:
+        check_teacher(settings.teacher)
+    plan = RealPlan(config, methods, sets, folder)
+    plan.missing()  # jobs of another version end the bench before anything is written
     counts = hand_over_texts(files, writes=not config.plan)
     if counts.missing:
         notes.append(f"{counts.missing:,} captioned images are missing and were skipped")
-    plan = RealPlan(config, methods, sets, folder)
     if config.plan:
         plan.print_plan(notes)
         return {"jobs": len(plan.jobs()), "missing": len(plan.missing())}
-    if any(one.replaces_teacher for one in methods):
+    if permutes:
         permute_teacher(files)
     with FileClaims(folder) as claims:
         run_jobs(plan.missing(first=True), config.processes, print, claims)
