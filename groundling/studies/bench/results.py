@@ -156,8 +156,10 @@ def _finished(jobs: Path) -> list[dict[str, Any]]:
 
 
 def _made(one: Mapping[str, Any]) -> tuple[object, ...]:
-    """What identifies an entry and the model that it was read from."""
-    return (*_place(one), one["handed"], one.get("model", {}).get("sha256"))
+    """What identifies a run and its model; a control may be listed under several conditions."""
+    sha256 = one.get("model", {}).get("sha256")
+    place = (one["family"], one["world"], one["seed"])
+    return (one["method"], one["arm"], *place, one.get("texts"), sha256)
 
 
 def _place(one: Mapping[str, Any]) -> tuple[object, ...]:
