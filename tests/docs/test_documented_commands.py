@@ -37,8 +37,13 @@ NOT_RUN = {
     ("bench.md", "groundling bench --out runs/bench"): BENCHED,
     (
         "bench.md",
-        "groundling bench --method xdbert l1 contrastive lexi_contrastive caption_to_image --worlds 0 1 "
+        "groundling bench --method xdbert l1 contrastive lexi_contrastive caption_to_image --worlds 0 1 2 "
         "--families objects --adapt-seeds 1 --probe-seeds 1 --probes truth --out runs/bench",
+    ): BENCHED,
+    (
+        "bench.md",
+        "groundling bench --method l1 lexi_contrastive --worlds 0 --families objects --adapt-seeds 2 "
+        "--probe-seeds 1 --probes truth --out runs/bench",
     ): BENCHED,
     (
         "bench.md",
