@@ -25,7 +25,7 @@ FAMILIES = ("objects", "pictograms")
 """Families of rendered worlds; no setting was tuned on the second."""
 TUNING_SEED = 100
 """Seed of the world of the first family in which weights are chosen."""
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Increases with every change after which results of two benches are not comparable."""
 
 

@@ -65,6 +65,7 @@ def make_data(protocol: Protocol, folder: WorldFolder, world: BenchWorld) -> dic
     write_whole(folder.place("captions"), captions)
     content = read_json(folder.place("captions"))
     shuffled = json_text(shuffle_images(content, seed))
+    folder.place("shuffled captions").parent.mkdir(exist_ok=True)
     write_whole(folder.place("shuffled captions"), shuffled + "\n")
     _write_noise(content, folder.place("noise images"), seed)
     write_grammar_pairs(folder.private)

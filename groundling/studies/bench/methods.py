@@ -1,9 +1,11 @@
 """The methods that the bench compares; one whose objectives are not installed is left out, and named by `--plan`.
 
-Each is the paper's method at the bench's budget; the weight's grid has the paper's value, or that of its released code.
+Each is the paper's method at the bench's budget; all weights are chosen from the same grid.
 """
 
 from groundling.studies.bench.method import CAPTIONS, CORPUS, IMAGES, TEACHER, BenchMethod, Stage
+
+GRID = (0.1, 1.0, 10.0)
 
 XDBERT = BenchMethod(
     name="xdbert",
@@ -18,7 +20,7 @@ L1 = BenchMethod(
     data=TEACHER,
     stages=(Stage("l1"),),
     weight="distill_weight",
-    grid=(0.1, 0.3, 1.0),
+    grid=GRID,
 )
 CONTRASTIVE = BenchMethod(
     name="contrastive",
@@ -26,7 +28,7 @@ CONTRASTIVE = BenchMethod(
     data=TEACHER,
     stages=(Stage("contrastive"),),
     weight="distill_weight",
-    grid=(0.3, 1.0, 3.0),
+    grid=GRID,
 )
 VOKENIZATION = BenchMethod(
     name="vokenization",
@@ -43,7 +45,7 @@ VOKENIZATION = BenchMethod(
         ),
     ),
     weight="voken_weight",
-    grid=(0.3, 1.0, 3.0),
+    grid=GRID,
 )
 VIDLANKD = BenchMethod(
     name="vidlankd",
@@ -63,7 +65,7 @@ VIDLANKD = BenchMethod(
         Stage("mlm+nst+crd", (CORPUS,), settings={"kd_teacher": "stage-1/model"}, images=False),
     ),
     weight="kd_weight",
-    grid=(0.3, 1.0, 3.0),
+    grid=GRID,
 )
 LEXI_CONTRASTIVE = BenchMethod(
     name="lexi_contrastive",
@@ -71,7 +73,7 @@ LEXI_CONTRASTIVE = BenchMethod(
     data=IMAGES,
     stages=(Stage("mlm+lexi_contrastive", (CAPTIONS,)),),
     weight="lcg_weight",
-    grid=(0.1, 0.3, 1.0),
+    grid=GRID,
 )
 CLIP_BERT = BenchMethod(
     name="clip_bert",
@@ -86,7 +88,7 @@ MCSE = BenchMethod(
     # The bench's encoder has no dropout, by which the method's two passes differ.
     stages=(Stage("mlm+simcse+mcse", (CORPUS, CAPTIONS), settings={"dropout": 0.1}),),
     weight="mcse_weight",
-    grid=(0.01, 0.1, 1.0),
+    grid=GRID,
 )
 GROUNDED_SPACE = BenchMethod(
     name="grounded_space",
@@ -94,7 +96,7 @@ GROUNDED_SPACE = BenchMethod(
     data=IMAGES,
     stages=(Stage("mlm+grounded_space", (CAPTIONS,)),),
     weight="cluster_weight",
-    grid=(0.1, 1.0, 10.0),
+    grid=GRID,
 )
 MLM_DISTILLATION = BenchMethod(
     name="mlm_distillation",
@@ -111,5 +113,5 @@ CAPTION_TO_IMAGE = BenchMethod(
     data=IMAGES,
     stages=(Stage("mlm+caption_to_image", (CAPTIONS,), settings={"pooling": "mean"}),),
     weight="caption_to_image_weight",
-    grid=(0.1, 1.0, 10.0),
+    grid=GRID,
 )

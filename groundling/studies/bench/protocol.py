@@ -250,7 +250,8 @@ class WorldFolder:
 FILES = {
     "corpus": "corpus.txt",
     "captions": "captions.json",
-    "shuffled captions": "captions_shuffled.json",
+    # The same file name: samples' ids contain it and key every random choice, such as masks.
+    "shuffled captions": "shuffled/captions.json",
     "images": "images",
     "noise images": "noise",
 }

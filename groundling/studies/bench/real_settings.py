@@ -21,7 +21,7 @@ from groundling.settings.fields import (
 )
 from groundling.settings.input_settings import CaptionSettings
 
-REAL_VERSION = 2
+REAL_VERSION = 3
 """Increases with every change after which results of two benches on real encoders are not comparable."""
 FILL_MASK = "fill-mask"
 """The mode of `probe-facts` that needs a masked-LM head."""

@@ -69,7 +69,7 @@ def test_controls_read_what_the_method_reads_with_one_thing_replaced(ran: Ran) -
     )
     captions = str(world / "handed" / "captions.json")
     assert method["text"] == [captions] == random["text"]
-    assert shuffled["text"] == [captions.replace("captions", "captions_shuffled")]
+    assert shuffled["text"] == [captions.replace("captions.json", "shuffled/captions.json")]
     for one in (method, shuffled, random):
         assert one["teacher"] == str(world / "making" / "teacher" / "model")
         assert one["student"] == str(world / "making" / "encoder" / "model")
@@ -302,7 +302,7 @@ def test_handed_over_captions_are_the_worlds_own(ran: Ran) -> None:
     original = read_json(world / "private" / "captions_train.json")
     assert read_json(world / "handed" / "captions.json") == original
     names = {path.name for path in (world / "handed").iterdir()}
-    assert names == {"captions.json", "captions_shuffled.json", "corpus.txt", "images", "noise"}
+    assert names == {"captions.json", "shuffled", "corpus.txt", "images", "noise"}
     noise = {path.name for path in (world / "handed" / "noise").iterdir()}
     assert noise == {one["file_name"] for one in original["images"]}
 

@@ -142,7 +142,7 @@ def test_controls_read_the_same_texts_with_one_thing_replaced(
     own = found["lexi_contrastive-method"]
     shuffled = found["lexi_contrastive-shuffled-images"]
     assert own["text"] == [str(handed / "captions.json")]
-    assert shuffled["text"] == [str(handed / "captions_shuffled.json")]
+    assert shuffled["text"] == [str(handed / "shuffled" / "captions.json")]
     assert own["teacher"] == shuffled["teacher"] == str(files / "teacher")
     assert own["targeted_distillation"]["teacher_images"] == str(files / "images")
     taught = found["contrastive-method"]
@@ -153,7 +153,7 @@ def test_controls_read_the_same_texts_with_one_thing_replaced(
     texts = [one["text"] for name, one in found.items() if name.startswith("text-control")]
     assert sorted(texts) == sorted([own["text"], taught["text"]])
     captions = read_json(handed / "captions.json")
-    exchanged = read_json(handed / "captions_shuffled.json")
+    exchanged = read_json(handed / "shuffled" / "captions.json")
     assert captions["annotations"] == exchanged["annotations"]
     both = zip(captions["images"], exchanged["images"], strict=True)
     assert all(one["file_name"] != other["file_name"] for one, other in both)

@@ -51,7 +51,7 @@ class RealFiles:
             "teacher-redrawn": folder / "teacher-permuted",
             "images": Path(self.settings.images),
             "captions": folder / "captions.json",
-            "shuffled captions": folder / "captions_shuffled.json",
+            "shuffled captions": folder / "shuffled" / "captions.json",
             "corpus": Path(self.settings.text) if self.settings.text else folder / "corpus.txt",
         }
         return places[name]
@@ -92,7 +92,7 @@ def hand_over_texts(files: RealFiles, writes: bool) -> TextCounts:
     if settings.text:
         _check_batch(settings.text, plain_lines(settings.text), settings.batch)
     if writes:
-        files.place("captions").parent.mkdir(exist_ok=True)
+        files.place("shuffled captions").parent.mkdir(parents=True, exist_ok=True)
     if writes and images:
         content = _coco(images)
         write_whole(files.place("captions"), json_text(content) + "\n")
