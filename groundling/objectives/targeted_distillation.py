@@ -117,6 +117,7 @@ class TargetedDistillationTerm(Objective, ABC):
 
     Sub-classes define what is compared (`feature`, `distances`) and its widths (`widths`). L1 is summed
     over dimensions and averaged over rows (Eq. 3, 4, 7); each choice of an example is a row (Table 8).
+    With `td_distance = l2` (not in the paper) differences are squared.
     Rows with a closed gate have loss 0 but are counted (Eq. 10). The projection is on the student's side
     (the paper mentions none, although the widths differ), is trained, and is not exported.
     """
@@ -171,11 +172,13 @@ class TargetedDistillationTerm(Objective, ABC):
         return {}
 
     def distance(self, states: Tensor, features: Tensor) -> Tensor:
-        """L1 distance (...) between projected states (..., D) of the student and features (..., E) of the teacher."""
+        """Distance (...) between projected states (..., D) of the student and features (..., E) of the teacher."""
         student = self.project(states).float()
         if self.options.td_unit:
             student = F.normalize(student, dim=-1)
         gaps: Tensor = (student - features.detach().float()).abs()
+        if self.options.td_distance == "l2":
+            gaps = gaps.square()
         return gaps.sum(-1) if self.options.td_reduction == "sum" else gaps.mean(-1)
 
     def distilled_rows(self, batch: Batch) -> Tensor:

@@ -12,8 +12,18 @@ from groundling.objectives import ObjectiveSpec
 from groundling.objectives.targeted_distillation import TargetedDistillationTerm, make_from_settings
 from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
 
-MEAN = "td_image_mean"
-"""Term: rows whose image state is the mean of the regions."""
+
+def image_states(encoded: EncoderOutput, batch: Batch, reader: str) -> Tensor:
+    """State (N, D) of each row's first image: of its whole-image region or, without one, the mean of its regions.
+
+    `reader`: name of the objective, for errors.
+    """
+    states = require(encoded.visual, "visual", reader)
+    regions = require(batch.regions, "regions", reader)
+    first = regions.mask & (regions.image_index == regions.image_index[:, :1])
+    whole = first & regions.is_whole_image
+    chosen = whole.where(whole.any(1, keepdim=True), first).unsqueeze(-1)
+    return (states * chosen).sum(1) / chosen.sum(1).clamp(min=1)
 
 
 class TargetedImageDistillation(TargetedDistillationTerm):
@@ -27,13 +37,18 @@ class TargetedImageDistillation(TargetedDistillationTerm):
     name = "td_image"
     feature = "clip_image"
     required_fields = ("regions", "features.clip_image")
-    monitored_terms = (MEAN,)
+    monitored_terms = ("td_image_mean",)
+
+    @property
+    def _mean_term(self) -> str:
+        """Name of the term that counts rows whose image state is the mean of the regions."""
+        return f"{self.name}_mean"
 
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Widths of a region's state and of CLIP's image feature; raises InputError for a model without regions."""
         if not sizes.regions:
             raise InputError(
-                "td_image: this model reads no regions, so it has no state of the image; omit it and keep td_text"
+                f"{self.name}: this model reads no regions, so it has no state of the image; omit it and keep td_text"
             )
         return sizes.visual, sizes.teacher_image
 
@@ -48,33 +63,28 @@ class TargetedImageDistillation(TargetedDistillationTerm):
 
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Distance (N,) for each row's first image."""
-        states = require(encoded.visual, "visual", self.name)
-        regions = require(batch.regions, "regions", self.name)
-        first = regions.mask & (regions.image_index == regions.image_index[:, :1])
-        whole = first & regions.is_whole_image
-        chosen = whole.where(whole.any(1, keepdim=True), first).unsqueeze(-1)
-        mean = (states * chosen).sum(1) / chosen.sum(1).clamp(min=1)
-        return self.distance(mean, batch.features[self.feature])
+        states = image_states(encoded, batch, self.name)
+        return self.distance(states, batch.features[self.feature])
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Rows, and gates."""
         counts = super().count(batch)
-        return {**counts, MEAN: counts[self.name]}
+        return {**counts, self._mean_term: counts[self.name]}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """The summed distance (), as `td_image`, and the number of rows that use the mean, as `td_image_mean`."""
+        """The summed distance (), by the term's name, and the number of rows that use the mean, as `NAME_mean`."""
         regions = require(batch.regions, "regions", self.name)
         has_whole = (regions.is_whole_image & regions.mask).any(1)
         without_whole = (self.distilled_rows(batch) & ~has_whole).float().sum()
-        return {**super().forward(encoded, batch), MEAN: without_whole}
+        return {**super().forward(encoded, batch), self._mean_term: without_whole}
 
     def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
         """Notes on the gate, and on images without a whole-image region."""
         lines = super().notes(means)
-        most = max(means.get(MEAN, ()), default=0.0)
+        most = max(means.get(self._mean_term, ()), default=0.0)
         if most > 0:
             lines.append(
-                f"td_image: {most:.0%} of the rows had no whole-image region (the store has none, or the model does "
+                f"{self.name}: {most:.0%} of the rows had no whole-image region (the store has none, or the model does "
                 "not read it, as UNITER); there the mean of all regions was used"
             )
         return lines

@@ -95,8 +95,8 @@ compute them in every step. Features of an image teacher are always cached, unle
 
 @dataclass(frozen=True)
 class TargetedDistillationSettings(Settings):
-    """CLIP Targeted Distillation (CLIP-TD): the teacher and the objectives td_image, td_text and
-    td_words.
+    """CLIP Targeted Distillation (CLIP-TD): the teacher and the objectives td_image, td_text,
+    td_words, and ours: td_image_text and td_similarity.
     """
 
     teacher_images: Annotated[str, InputKind.FOLDER] = ""
@@ -124,9 +124,12 @@ until the run ends."""
     """CLIP-TD: MODULE:NAME of your own keyword extractor; empty: YAKE, implemented from its \
 published formulas."""
     td_weight: Annotated[float, at_least(0)] = 0.05
-    """CLIP-TD: weight of td_image, td_text and td_words."""
+    """CLIP-TD: weight of td_image, td_text, td_words and td_image_text."""
+    td_distance: Literal["l1", "l2"] = "l1"
+    """CLIP-TD: absolute differences (l1, the paper), which fit the median of the targets, or squared \
+ones (l2), which fit their mean."""
     td_reduction: Literal["sum", "mean"] = "sum"
-    """CLIP-TD: L1 summed or averaged over the feature dimensions."""
+    """CLIP-TD: differences summed or averaged over the feature dimensions."""
     td_unit: bool = True
     """CLIP-TD: normalise the student's projected states to unit length, as the teacher's features \
 are."""
@@ -139,6 +142,8 @@ are."""
 question or per image-text pair."""
     td_temperature: Annotated[float, above(0)] = 1.0
     """CLIP-TD: temperature T of the comparison in --td-gate; a higher T favours the teacher."""
+    td_similarity_weight: Annotated[float, at_least(0)] = 1.0
+    """td_similarity: its weight."""
 
 
 @dataclass(frozen=True)

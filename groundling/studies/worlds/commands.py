@@ -133,6 +133,35 @@ DATA_TASKS = Command(
 
 
 @dataclass(frozen=True)
+class TrueRegionsConfig(Settings):
+    """Region store of a rendered world whose features are the objects' attributes."""
+
+    data: Annotated[str, InputKind.FOLDER, required] = ""
+    """Folder that `data make-tasks` wrote."""
+    noise: Annotated[float, between(0, 1)] = 0.0
+    """Probability that an object's attribute is redrawn from all its values; 1 is chance."""
+    seed: Annotated[int, at_least(0)] = 0
+    """Seed of the noise."""
+
+
+def true_regions_inputs(config: TrueRegionsConfig) -> Inputs:
+    """Inputs whose hashes identify a run."""
+    return {"data": Path(config.data) / "instances.json"}
+
+
+DATA_TRUE_REGIONS = Command(
+    "data make-true-regions",
+    "make a region store of a rendered world whose features are the objects' attributes",
+    "groundling.studies.worlds.true_regions:make_true_regions",
+    {"_own": TrueRegionsConfig()},
+    title="Worlds: the rendered world and the quickstart",
+    example="groundling data make-true-regions --data runs/vision --out runs/vision/true_store",
+    common_flags="data noise",
+    output=ResumableRun(true_regions_inputs),
+)
+
+
+@dataclass(frozen=True)
 class ProbeConfig(Settings):
     """Probes of an encoder's knowledge about a world's nouns."""
 
@@ -211,6 +240,7 @@ QUICKSTART = Command(
 
 COMMANDS = (
     DATA_TASKS,
+    DATA_TRUE_REGIONS,
     DATA_WORLD,
     PROBE,
     QUICKSTART,

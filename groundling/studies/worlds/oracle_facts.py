@@ -98,8 +98,12 @@ class WorldFacts:
             found = SCENE_ID.search(name)
             if found is None:
                 raise InputError(f"{name}: is no image of a rendered world that shows one scene")
-            self.scenes[name] = self._with_noise(self.world.scene(int(found[1])))
+            self.scenes[name] = self.redrawn_scene(int(found[1]))
         return self.scenes[name]
+
+    def redrawn_scene(self, number: int) -> Scene:
+        """The scene of a number, with noise."""
+        return self._with_noise(self.world.scene(number))
 
     def _with_noise(self, scene: Scene) -> Scene:
         about = ("scene", scene.image_id)

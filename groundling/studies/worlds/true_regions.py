@@ -1,0 +1,101 @@
+"""A region store of a rendered world whose features are the objects' attributes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.core.errors import InputError
+from groundling.data.images import image_id
+from groundling.data.regions.store import ImageRegions, Item, RegionWriter
+from groundling.runs.folder import json_text, read_object
+from groundling.runs.run import Run
+from groundling.studies.worlds.commands import TrueRegionsConfig
+from groundling.studies.worlds.oracle_facts import SCENE_ID, WorldFacts, read_world
+from groundling.studies.worlds.world import world_settings
+
+INSTANCES = "instances.json"
+SHARD = 256
+"""Images per shard."""
+
+
+class TrueRegions:
+    """The annotated objects of a world's images, with a one-hot vector of each attribute, perhaps redrawn."""
+
+    def __init__(self, folder: Path, noise: float, seed: int) -> None:
+        """Raises InputError for a folder that `data make-tasks` did not write."""
+        self.facts = WorldFacts(read_world(folder), noise, seed, None)
+        self.path = folder / INSTANCES
+        if not self.path.is_file():
+            raise InputError(
+                f"{self.path}: does not exist; expected the --out of `groundling data make-tasks`"
+            )
+        content = read_object(self.path)
+        self.boxes: dict[int, list[list[float]]] = {}
+        for annotation in content["annotations"]:
+            x, y, width, height = annotation["bbox"]
+            self.boxes.setdefault(annotation["image_id"], []).append([x, y, x + width, y + height])
+        images = [(one, SCENE_ID.search(image_id(one["file_name"]))) for one in content["images"]]
+        # NLVR2's images are named by example, not by scene.
+        self.images = [(image, int(found[1])) for image, found in images if found]
+        self.skipped = len(images) - len(self.images)
+        family = self.facts.world.family
+        self.columns = [value for values in family.attributes.values() for value in values]
+
+    def items(self) -> Iterator[Item]:
+        """All images."""
+        for image, number in self.images:
+            name = image_id(image["file_name"])
+            yield name, partial(self._regions, name, image, number)
+
+    def _regions(self, name: str, image: dict[str, Any], number: int) -> ImageRegions:
+        things = self.facts.redrawn_scene(number).things
+        boxes = np.array(self.boxes[image["id"]], np.float32)
+        if len(boxes) != len(things):
+            raise InputError(
+                f"{self.path}: {name} has {len(boxes)} boxes, expected {len(things)}; write the folder again"
+            )
+        size = (image["width"], image["height"])
+        rows = [[value in thing.attributes for value in self.columns] for thing in things]
+        features = np.array(rows, np.float32)
+        regions = ImageRegions(
+            name,
+            size,
+            boxes / np.array([*size, *size], np.float32),
+            np.ones(len(boxes), np.float32),
+            features,
+            annotated_order=True,
+        )
+        return regions.with_whole(features.mean(0, keepdims=True))
+
+    def manifest(self) -> dict[str, Any]:
+        """What the features are, and a hash of everything that they depend on."""
+        about = {
+            "world": world_settings(self.facts.world.config),
+            "noise": self.facts.noise,
+            "seed": self.facts.seed,
+            "features": self.columns,
+        }
+        identity = hashlib.sha256(json_text(about, sort_keys=True).encode()).hexdigest()
+        return {**about, "identity": identity, "made_by": "the attributes of a rendered world"}
+
+
+def make_true_regions(config: TrueRegionsConfig, run: Run) -> dict[str, Any]:
+    """Write the store to the run folder; returns its counts.
+
+    The whole image is the first region; its features are the mean of the objects'.
+    """
+    regions = TrueRegions(Path(config.data), config.noise, config.seed)
+    writer = RegionWriter(run.folder, SHARD)
+    writer.fill(regions.items())
+    manifest = writer.close(regions.manifest())
+    if regions.skipped:
+        run.note(
+            f"{regions.skipped:,} images without regions: they are named by example, as NLVR2's, not by scene"
+        )
+    return {"store": str(run.folder), **manifest["counts"], "features": regions.columns}
