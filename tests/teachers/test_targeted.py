@@ -46,6 +46,8 @@ from groundling.objectives import Objective, ObjectiveContext, find_objective
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.objectives.targeted_distillation import ConfidenceGate, TargetedDistillationTerm
 from groundling.objectives.td_image import TargetedImageDistillation
+from groundling.objectives.td_image_text import SharedProjectionDistillation
+from groundling.objectives.td_similarity import SimilarityDistillation
 from groundling.objectives.td_text import TargetedTextDistillation
 from groundling.objectives.td_words import TargetedWordDistillation
 from groundling.settings.fields import make_settings, replace_settings
@@ -228,6 +230,90 @@ def test_only_the_right_choice() -> None:
     )
     assert plain.count(batch) == {"td_text": 8}
     assert "labels.label" not in plain.required_fields
+
+
+# -- ours: squared differences, one projection, similarities ---------------------------------------------------------
+
+
+def test_squared_differences_fit_the_mean_and_absolute_ones_the_median() -> None:
+    features = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    points = torch.linspace(0, 1, 101)
+    best = {}
+    for kind in ("l1", "l2"):
+        term = same_width(TargetedTextDistillation, 2, td_distance=kind, td_unit=False)
+        candidates = torch.stack([points, torch.zeros(101)], 1)
+        losses = torch.stack(
+            [term.distance(one.expand(4, 2), features).sum() for one in candidates]
+        )
+        best[kind] = points[losses.argmin()].item()
+    assert best == {"l1": 0.0, "l2": pytest.approx(0.25)}
+
+
+def one_image(rows: int, width: int) -> Regions:
+    """Two regions per row, of which the first is the whole image."""
+    return regions(whole=[[True, False]] * rows, image=[[0, 0]] * rows, mask=[[True, True]] * rows)
+
+
+def test_one_projection_for_image_and_text_restated() -> None:
+    torch.manual_seed(0)
+    visual, text = torch.randn(2, 2, 3), torch.randn(2, 2, 3)
+    image_features, text_features = nn.functional.normalize(torch.randn(2, 2, 4), dim=-1)
+    batch = batch_of(
+        2,
+        regions=one_image(2, 3),
+        features={"clip_image": image_features, "clip_text": text_features},
+    )
+    sizes = OutputSizes(text=3, visual=3, regions=2, teacher=4, teacher_image=4)
+    term = SharedProjectionDistillation(sizes)
+    weight, bias = (one.detach().numpy() for one in (term.project.weight, term.project.bias))
+    expected = 0.0
+    for states, features in ((visual[:, 0], image_features), (text[:, 0], text_features)):
+        projected = states.numpy() @ weight.T + bias
+        projected /= np.linalg.norm(projected, axis=1, keepdims=True)
+        expected += np.abs(projected - features.numpy()).sum()
+    found = term(EncoderOutput(text=text, visual=visual), batch)
+    assert found["td_image_text"].item() == pytest.approx(expected, rel=1e-5)
+    assert found["td_image_text_mean"].item() == 0
+    assert term.count(batch) == {"td_image_text": 2, "td_image_text_mean": 2}
+    assert sum(one.numel() for one in term.parameters()) == 3 * 4 + 4
+    with pytest.raises(InputError, match="needs states and features of one width"):
+        SharedProjectionDistillation(sizes._replace(teacher_image=5))
+
+
+def test_similarities_of_choices_restated() -> None:
+    torch.manual_seed(0)
+    visual, text = torch.randn(8, 2, 3), torch.randn(8, 2, 3)
+    similarity = torch.randn(8) * 3
+    both = one_image(8, 3)
+    none = replace(both, mask=both.mask & (torch.arange(8) != 5).unsqueeze(1))
+    sizes = OutputSizes(text=3, visual=3, regions=2, teacher=4, teacher_image=4)
+    term = SimilarityDistillation(sizes, output_type=FOUR)
+    with torch.no_grad():
+        image = term.image(visual[:, 0]).numpy()
+        choice = term.text(text[:, 0]).numpy()
+    cosines = (
+        (image * choice).sum(1) / np.linalg.norm(image, axis=1) / np.linalg.norm(choice, axis=1)
+    )
+    expected = []
+    for start in (0, 4):
+        own = np.exp(cosines[start : start + 4] / 0.07)
+        clip = np.exp(similarity[start : start + 4].double().numpy())
+        own, clip = own / own.sum(), clip / clip.sum()
+        expected.append((clip * np.log(clip / own)).sum())
+    encoded = EncoderOutput(text=text, visual=visual)
+    for seen, count, total in ((both, 2, sum(expected)), (none, 1, expected[0])):
+        batch = said(similarity.view(2, 4), regions=seen)
+        assert term.count(batch) == {"td_similarity": count}
+        assert term(encoded, batch)["td_similarity"].item() == pytest.approx(total, rel=1e-4)
+    assert term.saved_modules() == {}
+
+
+def test_similarities_need_choices_and_regions() -> None:
+    sizes = OutputSizes(text=3, visual=3, regions=2, teacher=4, teacher_image=4)
+    with pytest.raises(InputError, match="compares the choices of a question"):
+        SimilarityDistillation(sizes, output_type=Classification(("a", "b")))
+    with pytest.raises(InputError, match="reads no regions"):
+        SimilarityDistillation(sizes._replace(regions=0), output_type=FOUR)
 
 
 # -- the gate --------------------------------------------------------------------------------------------------------

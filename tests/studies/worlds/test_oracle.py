@@ -23,11 +23,13 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
+from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextDataset, TextRowEncoder, rows_of
 from groundling.models.small_encoder import new_encoder
 from groundling.settings.fields import make_settings
 from groundling.settings.objectives import ObjectiveSettings, PluginOptionSettings
-from groundling.studies.worlds.commands import WorldConfig
+from groundling.studies.worlds.commands import DATA_TRUE_REGIONS as true_regions
+from groundling.studies.worlds.commands import TrueRegionsConfig, WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.oracle import (
     IMAGE_FEATURES,
@@ -240,6 +242,8 @@ def options(world: Path, knows: str) -> list[str]:
 def test_every_targeted_term_trains(
     task: str, folder: str, knows: str, world: Path, tmp_path: Path
 ) -> None:
+    terms = ["td_image", "td_text", "td_words", "td_image_text"]
+    terms += ["td_similarity"] * (folder == "vcr")  # the others have no choices
     config = make_settings(
         FinetuneConfig,
         model=str(world / "bert"),
@@ -247,7 +251,7 @@ def test_every_targeted_term_trains(
         regions=[str(world / "store")],
         task=task,
         data=str(world / folder),
-        objectives=["td_image", "td_text", "td_words"],
+        objectives=terms,
         teacher=NAME,
         td_gate="none" if knows == "attributes" and folder != "vcr" else "question",
         option=options(world, knows),
@@ -256,7 +260,7 @@ def test_every_targeted_term_trains(
     finetune(config, replace(BRIEF, gradient_shares=(1,)), tmp_path / "out")
     lines = homes.log_of(tmp_path / "out" / "seed-0")
     assert {"gradient_norm/td_image", "gradient_norm/task"} <= set(lines[1])
-    assert all(lines[0][term] > 0 for term in ("td_image", "td_text", "td_words_used"))
+    assert all(lines[0][term] > 0 for term in ("td_words_used", *terms))
 
 
 def test_an_adaptive_stage_trains(world: Path, tmp_path: Path) -> None:
@@ -330,3 +334,45 @@ def test_what_it_cannot_know_is_refused(world: Path, tmp_path: Path) -> None:
     teacher = ORACLE.make(context(world, {"clip_confidence"}, ANSWER))
     with pytest.raises(InputError, match="this oracle does not know"):
         teacher.inputs([Sample("a", example=example)])
+
+
+# -- regions of the truth ----------------------------------------------------------------------------------------------
+
+
+def test_true_regions_are_the_objects_attributes(world: Path, tmp_path: Path) -> None:
+    found = true_regions(make_settings(TrueRegionsConfig, data=str(world)), tmp_path / "store")
+    opened = RegionStore(tmp_path / "store")
+    assert found["images"] == len(opened.ids) > 50
+    rendered = read_world(world)
+    assert found["features"] == [
+        value for values in rendered.family.attributes.values() for value in values
+    ]
+    for name in opened.ids[:20]:
+        regions = opened[name]
+        things = rendered.scene(int(name.rpartition("_")[2].partition("@")[0])).things
+        assert regions.is_whole_image[0] and opened.in_annotated_order(name)
+        for row, thing in zip(regions.features[1:], things, strict=True):
+            named = [value for value, is_on in zip(found["features"], row, strict=True) if is_on]
+            assert named == list(thing.attributes)
+    # at noise 1 a value is right as often as by guessing
+    noisy = true_regions(
+        make_settings(TrueRegionsConfig, data=str(world), noise=1.0), tmp_path / "noisy"
+    )
+    assert noisy["regions"] == found["regions"]
+    redrawn = RegionStore(tmp_path / "noisy")
+    assert redrawn.identity != opened.identity
+    colours = len(rendered.family.attributes["colour"])
+    same = [
+        (redrawn[name].features[1:, :colours] == opened[name].features[1:, :colours]).all(1)
+        for name in opened.ids
+    ]
+    assert np.concatenate(same).mean() == pytest.approx(1 / colours, abs=0.15)
+
+
+def test_true_regions_refuse_another_folder(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "instances.json").write_text("{}")
+    with pytest.raises(InputError, match="is no rendered world"):
+        true_regions(
+            make_settings(TrueRegionsConfig, data=str(tmp_path / "other")), tmp_path / "store"
+        )
