@@ -1,0 +1,46 @@
+"""The numbers of docs/bench.md are those of docs/bench.json, which a bench wrote and others can be joined with."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from groundling.studies.bench.judge import judge_methods
+from groundling.studies.bench.method import built_in_methods
+from groundling.studies.bench.protocol import Protocol
+from groundling.studies.bench.results import read_bench
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def results() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("results", DOCS / "make_bench_results.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_shows_the_published_results(results: ModuleType) -> None:
+    text = results.PAGE.read_text(encoding="utf-8")
+    assert results.page(read_bench(results.RESULTS), text) == text, (
+        "run `python docs/make_bench_results.py`"
+    )
+    assert len(results.BLOCK.findall(text)) >= 3
+
+
+def test_published_results_are_those_of_this_protocol_and_its_methods(results: ModuleType) -> None:
+    bench = read_bench(results.RESULTS)
+    assert bench["protocol"] == Protocol().as_json(), "run the bench again, and publish it"
+    methods = built_in_methods()
+    for name, about in bench["methods"].items():
+        described = methods[name].description()
+        changed = {key for key in about if about[key] != described[key]}
+        # A source may change without its numbers, as when a comment does.
+        assert changed <= {"source", "paper"}, f"{name}: {changed}; run it again, and publish it"
+    made = [one.as_json() for one in judge_methods(bench["runs"], bench["methods"])]
+    assert [one["sentence"] for one in made] == [one["sentence"] for one in bench["verdicts"]]
