@@ -221,6 +221,8 @@ class ObjectiveSpec:
     """Makes the model that is trained around the text encoder, from it and the teachers' widths; None: no model."""
     settings_groups: tuple[type[Settings], ...] = ()
     """The groups of settings it reads; a run notes settings that no objective reads."""
+    single_settings: tuple[str, ...] = ()
+    """Names of settings that it reads of other groups."""
 
 
 def find_objective(name: str) -> ObjectiveSpec:
@@ -354,6 +356,7 @@ def unused_settings_note(
     if any(spec.needs_teacher for spec in parts):
         # Every teacher of images reads these; a folder that none reads is refused.
         silent |= IMAGE_SETTINGS
+    silent |= {name for part in parts for name in part.single_settings}
     flags = [
         f"--{flag_name(one.name)}"
         for group, one in [*flatten_settings(settings), *flatten_settings(cross_modal)]

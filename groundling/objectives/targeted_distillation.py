@@ -18,6 +18,13 @@ from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.objectives import TargetedDistillationSettings
 
+
+def check_finite(batch: Batch, name: str) -> None:
+    """Raises InputError if a cached feature is not finite; the loop checks features computed in the step."""
+    if name in batch.features and not batch.features[name].isfinite().all():
+        raise InputError(f"the teacher's {name} is not finite for some of {batch.ids[:3]}")
+
+
 # The confidence gate: distil only where the teacher is more confident than the student (CLIP-TD Eq. 9 and 10).
 
 
@@ -68,7 +75,7 @@ class ConfidenceGate:
 
     def confidence_ratio(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The ratio r of each gate, (B,) or (N,); raises InputError if the teacher's feature is not finite."""
-        self._check(batch.cpu_copy)
+        check_finite(batch.cpu_copy, self.required_field.partition(".")[2])
         with torch.no_grad():
             teacher = self._teacher(batch)
             student = self._student(encoded, batch)
@@ -80,12 +87,6 @@ class ConfidenceGate:
     def open_gates(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Mask (B,) or (N,) bool of the open gates."""
         return self.confidence_ratio(encoded, batch) > 1
-
-    def _check(self, batch: Batch) -> None:
-        """Raises InputError if a cached feature is not finite; the loop checks features computed in the step."""
-        name = self.required_field.partition(".")[2]
-        if name in batch.features and not self._teacher(batch).isfinite().all():
-            raise InputError(f"the teacher's {name} is not finite for some of {batch.ids[:3]}")
 
     def _teacher(self, batch: Batch) -> Tensor:
         """The teacher's probabilities (B, C), or its confidence (B, rows of a sample)."""

@@ -84,8 +84,8 @@ class TargetedImageDistillation(TargetedDistillationTerm):
         most = max(means.get(self._mean_term, ()), default=0.0)
         if most > 0:
             lines.append(
-                f"{self.name}: {most:.0%} of the rows had no whole-image region (the store has none, or the model does "
-                "not read it, as UNITER); there the mean of all regions was used"
+                f"{self.name}: {most:.0%} of the rows had no whole-image region (the store has none, or this model "
+                "does not read it); there the mean of all regions was used"
             )
         return lines
 

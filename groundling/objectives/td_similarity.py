@@ -12,11 +12,12 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
 from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives.targeted_distillation import check_finite
 from groundling.objectives.td_image import image_states
-from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
+from groundling.settings.objectives import SimilarityDistillationSettings
 
 INITIAL_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0
-"""Scale of the cosine, learned as in CLIP (Radford et al. 2021, Section 2.5)."""
+"""Scale of the cosine, learned as a logarithm, as in CLIP (Radford et al. 2021, Section 2.5)."""
 
 
 class SimilarityDistillation(Objective):
@@ -43,8 +44,8 @@ class SimilarityDistillation(Objective):
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not isinstance(output_type, MultipleChoice):
             raise InputError(
-                "td_similarity: compares the choices of a question, but this run has none; use a task of multiple "
-                "choice, such as vcr/answer, or td_image and td_text"
+                "td_similarity: compares the choices of a question, but this run has none; use it in `finetune` on a "
+                "task of multiple choice, such as vcr/answer, or use td_image and td_text"
             )
         if not sizes.regions:
             raise InputError(
@@ -74,6 +75,7 @@ class SimilarityDistillation(Objective):
         cosines = F.cosine_similarity(image, self.text(states[:, 0]).float(), dim=-1)
         scale = self.log_scale.exp().clamp(max=LARGEST_SCALE)
         student = (scale * cosines).view(len(batch), -1).log_softmax(-1)
+        check_finite(batch.cpu_copy, "clip_similarity")
         teacher = batch.features["clip_similarity"].detach().float().view(len(batch), -1)
         divergences = F.kl_div(
             student, teacher.log_softmax(-1), reduction="none", log_target=True
@@ -85,7 +87,7 @@ def _make(context: ObjectiveContext) -> SimilarityDistillation:
     return SimilarityDistillation(
         context.sizes,
         output_type=context.output_type,
-        weight=context.settings.targeted_distillation.td_similarity_weight,
+        weight=context.settings.similarity_distillation.td_similarity_weight,
     )
 
 
@@ -93,5 +95,6 @@ TD_SIMILARITY = ObjectiveSpec(
     "td_similarity",
     _make,
     needs_teacher=True,
-    settings_groups=(DistillationSettings, TargetedDistillationSettings),
+    settings_groups=(SimilarityDistillationSettings,),
+    single_settings=("teacher_text", "teacher_scorer"),
 )

@@ -96,7 +96,7 @@ compute them in every step. Features of an image teacher are always cached, unle
 @dataclass(frozen=True)
 class TargetedDistillationSettings(Settings):
     """CLIP Targeted Distillation (CLIP-TD): the teacher and the objectives td_image, td_text,
-    td_words, and ours: td_image_text and td_similarity.
+    td_words, and ours, td_image_text.
     """
 
     teacher_images: Annotated[str, InputKind.FOLDER] = ""
@@ -142,6 +142,12 @@ are."""
 question or per image-text pair."""
     td_temperature: Annotated[float, above(0)] = 1.0
     """CLIP-TD: temperature T of the comparison in --td-gate; a higher T favours the teacher."""
+
+
+@dataclass(frozen=True)
+class SimilarityDistillationSettings(Settings):
+    """Distillation of a teacher's similarities of image and choices (ours): td_similarity."""
+
     td_similarity_weight: Annotated[float, at_least(0)] = 1.0
     """td_similarity: its weight."""
 
@@ -327,6 +333,9 @@ class ObjectiveSettings(Settings):
     distillation: DistillationSettings = field(default_factory=DistillationSettings)
     targeted_distillation: TargetedDistillationSettings = field(
         default_factory=TargetedDistillationSettings
+    )
+    similarity_distillation: SimilarityDistillationSettings = field(
+        default_factory=SimilarityDistillationSettings
     )
     state_distillation: StateDistillationSettings = field(default_factory=StateDistillationSettings)
     vokenizer: VokenizerSettings = field(default_factory=VokenizerSettings)

@@ -107,6 +107,8 @@ def test_an_objective_without_its_teacher_is_refused() -> None:
         ({"mask_rate": 0.3}, "--mask-rate", "mlm"),
         ({"distill_weight": 2}, "--distill-weight", "contrastive"),
         ({"td_gate": "question"}, "--td-gate", "td_image"),
+        ({"td_similarity_weight": 2}, "--td-similarity-weight", "td_similarity"),
+        ({"teacher_scorer": "clip"}, "--teacher-scorer", "td_similarity"),
     ],
 )
 def test_settings_without_a_reader_are_named(
@@ -122,6 +124,12 @@ def test_settings_without_a_reader_are_named(
         == []
     )
     assert unused_settings_note((), ObjectiveSettings(), "") == []
+
+
+def test_settings_of_other_terms_have_no_reader() -> None:
+    settings = make_settings(ObjectiveSettings, td_gate="question", td_choices="right")
+    (note,) = unused_settings_note(("td_similarity",), settings, "")
+    assert "--td-choices, --td-gate has no effect" in note
 
 
 def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:

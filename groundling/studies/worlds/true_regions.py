@@ -33,7 +33,7 @@ class TrueRegions:
         self.path = folder / INSTANCES
         if not self.path.is_file():
             raise InputError(
-                f"{self.path}: does not exist; expected the --out of `groundling data make-tasks`"
+                f"--data {folder}: has no {INSTANCES}; expected the --out of `groundling data make-tasks`"
             )
         content = read_object(self.path)
         self.boxes: dict[int, list[list[float]]] = {}
