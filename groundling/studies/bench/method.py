@@ -44,6 +44,11 @@ OPTION = "option:"
 """Prefix of a tuned setting that is an --option of one's own objective, e.g. `option:margin`."""
 
 
+def slug(text: str) -> str:
+    """A name as part of a path."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-")
+
+
 @dataclass(frozen=True)
 class Stage:
     """One run of `groundling adapt`."""
@@ -98,6 +103,14 @@ class BenchMethod:
             )
         if len(set(self.grid)) != len(self.grid):
             raise InputError(f"{where}: grid {self.grid} repeats a value")
+        by_file: dict[str, float | str] = {}
+        for value in self.grid:
+            # In the middle of a name, as the files of runs have it.
+            other = by_file.setdefault(slug(f"weight {value} seed"), value)
+            if other is not value:
+                raise InputError(
+                    f"{where}: grid values {other!r} and {value!r} would have the same files; spell one differently"
+                )
         for number, stage in enumerate(self.stages, 1):
             _check_stage(f"{where}, stage {number}", stage, number, self.data)
         if self.weight and not self.weight.startswith(OPTION):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from groundling.commands.train_clip import TrainClipConfig
 from groundling.runs.folder import json_text
 from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.commands import FAMILIES, PROTOCOL_VERSION, TUNING_SEED
-from groundling.studies.bench.method import BATCH
+from groundling.studies.bench.method import BATCH, slug
 
 # The sizes and steps of the quickstart, which were chosen on the dev nouns of world 100.
 TEACHER = TrainClipConfig(
@@ -189,11 +188,6 @@ class Protocol:
             "batch": ADAPTING.batch,
             "settings": hashlib.sha256(text.encode()).hexdigest()[:16],
         }
-
-
-def slug(text: str) -> str:
-    """A name as part of a path."""
-    return re.sub(r"[^\w.-]+", "-", text).strip("-")
 
 
 def key_of(*parts: object) -> str:

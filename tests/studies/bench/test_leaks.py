@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,8 @@ def test_settings_name_no_foreign_files(settings: dict, match: str) -> None:
     [
         ({"grid": (1.0, 2.0)}, "a `grid` of three values, or neither"),
         ({"grid": (1.0, 1.0, 2.0)}, "repeats a value"),
+        ({"grid": ("a b", "c", "a-b")}, "grid values 'a b' and 'a-b' would have the same files"),
+        ({"grid": (0.1, Decimal("0.1"), 2)}, "0.1 and .*0.1.* would have the same files; spell"),
         ({"weight": ""}, "or neither"),
         ({"data": "pictures"}, "expected one of text, text and teacher, captions with images"),
         ({"stages": ()}, "at least one stage"),
