@@ -21,6 +21,8 @@ QUESTIONS = ("truth", "category", "order", "odd")
 """Questions that can be fine-tuned on."""
 WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "curve", "scale", "report", "merge")
 """Settings that a bench on a real encoder does not have."""
+NOT_OF_CURVES = ("adapt_seeds", "probe_seeds", "probes")
+"""Settings that curves do not have."""
 FAMILIES = ("objects", "pictograms")
 """Families of rendered worlds; no setting was tuned on the second."""
 TUNING_SEED = 100
@@ -69,6 +71,12 @@ def check(config: BenchConfig, out: str | Path) -> None:
     """Raises InputError for unknown methods or questions, and for --merge beside settings of a run."""
     of_worlds = [name for name in WORLDS_ONLY if vars(config)[name] != vars(BenchConfig())[name]]
     check_real(config.real_encoder, [flag_name(name) for name in of_worlds])
+    if config.curve:
+        for name in NOT_OF_CURVES:
+            if vars(config)[name] != vars(BenchConfig())[name]:
+                raise InputError(
+                    f"--curve has one adaptation seed and linear readings only; leave --{flag_name(name)} out"
+                )
     for name in config.probes:
         if name not in QUESTIONS:
             raise InputError(f"--probes {name}: expected some of {', '.join(QUESTIONS)}")
