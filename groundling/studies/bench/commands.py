@@ -19,7 +19,7 @@ from groundling.studies.bench.real_settings import RealSettings, check_real
 
 QUESTIONS = ("truth", "category", "order", "odd")
 """Questions that can be fine-tuned on."""
-WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "curve", "scale", "report", "merge")
+WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "curve", "scale", "merge")
 """Settings that a bench on a real encoder does not have."""
 NOT_OF_CURVES = ("adapt_seeds", "probe_seeds", "probes")
 """Settings that curves do not have."""
