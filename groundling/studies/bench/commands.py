@@ -99,14 +99,10 @@ def check(config: BenchConfig, out: str | Path) -> None:
     if config.plan and config.report:
         raise InputError("--plan and --report: expected one of them")
     if any(not is_import_path(name) for name in config.method):
-        from groundling.studies.bench.method import built_in_methods
+        from groundling.studies.bench.method import check_method_name
 
-        offered = built_in_methods()
         for name in config.method:
-            if name not in offered and not is_import_path(name):
-                raise InputError(
-                    f"--method {name}: expected {', '.join(offered)}, or MODULE:NAME of your own"
-                )
+            check_method_name(name)
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,8 @@ class BenchOutput(CommandOutput):
             inputs: Inputs = {}
             if config.real_encoder.real:
                 identity, inputs = config.real_encoder.identity(), config.real_encoder.inputs()
-            folder = open_run(out, name, identity, inputs)
+            writes = not (config.plan or config.report)
+            folder = open_run(out, name, identity, inputs, writes)
         work = CommandContext(folder)
         return work.with_notes(function(config, work))
 
