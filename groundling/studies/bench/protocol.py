@@ -267,9 +267,14 @@ class BenchFolder:
             return WorldFolder(own)
         return WorldFolder(own, self.world(world.base), world.condition.makes)
 
+    @property
+    def jobs(self) -> Path:
+        """The results of all jobs."""
+        return self.root / "jobs"
+
     def job(self, name: str) -> Path:
         """The result file of a job."""
-        return self.root / "jobs" / f"{slug(name)}.json"
+        return self.jobs / f"{slug(name)}.json"
 
     def runs(self, *parts: str) -> Path:
         """A folder of runs."""
