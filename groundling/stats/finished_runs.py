@@ -160,7 +160,7 @@ def _runs(
     output_type = _builtin_output_type(first.result["task"])
     ids: tuple[str, ...] = ()
     labels = np.empty(0)
-    groups: dict[str, np.ndarray] = {}
+    groups: dict[str, tuple[np.ndarray, Path]] = {}
     predictions = []
     answers = []
     for seed in order:
@@ -175,7 +175,12 @@ def _runs(
             labels = truth
         elif split.ids != ids or not np.array_equal(truth, labels):
             raise InputError(f"{path}: examples or labels differ from seed {order[0]}")
-        groups |= split.groups
+        for kind, numbers in split.groups.items():
+            known, other = groups.setdefault(kind, (numbers, path))
+            if not np.array_equal(known, numbers):
+                raise InputError(
+                    f"{path}: puts examples into other groups ({kind}) than {other}; run one of these seeds again"
+                )
         predictions.append(values)
         answers.append(split.answers)
     runs = SeedRuns(
@@ -188,7 +193,7 @@ def _runs(
         unfinished,
         np.stack(answers),
         tuple(seeds[seed].predictions.parent for seed in order),
-        groups,
+        {kind: numbers for kind, (numbers, _) in groups.items()},
     )
     return runs, metric.from_per_example() if metric.uses_example_scores else metric
 

@@ -32,6 +32,7 @@ from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
 from groundling.runs.jobs import use_cpu
 from groundling.runs.progress import Progress
+from groundling.runs.report import format_count
 from groundling.settings.training import TrainingArguments
 from groundling.teachers import FiniteCheck, Teacher, add_features
 from groundling.training.batch_sampler import (
@@ -213,6 +214,7 @@ class _TrainingLoop:
         _check_names(objectives)
         _check_inputs(sources, objectives, config)
         self.plan = plan_batches(sources, objectives, config, self.accelerator.num_processes)
+        _check_gradient_shares(config.gradient_shares, len(self.plan))
         self.module = ModelWithObjectives(model, objectives).to(self.accelerator.device)
         if config.compile:
             self.module.compile_model()
@@ -569,6 +571,15 @@ def _clip_gradients(
 def _unique_sources(sources: Sequence[DataSource]) -> list[DataSource]:
     """One source per data set: UNITER lists a data set once for each objective."""
     return list({id(source.samples): source for source in sources}.values())
+
+
+def _check_gradient_shares(steps: Sequence[int], last: int) -> None:
+    """Raises InputError for a step after the run's `last` one."""
+    beyond = [step for step in steps if step > last]
+    if beyond:
+        raise InputError(
+            f"--gradient-shares {beyond[0]}: the run has {format_count(last, 'step')}; expected steps up to {last}"
+        )
 
 
 def _check_names(objectives: Sequence[Objective]) -> None:

@@ -75,7 +75,13 @@ def test_norms_and_shares_by_hand(accumulate: int, tmp_path: Path) -> None:
     """The first step reads every text: each term's own loss, its mean over the whole step, its own backward pass."""
     model, objectives, data = made()
     before = deepcopy(model), deepcopy(objectives)
-    config = replace(CONFIG, steps=1, gradient_accumulation_steps=accumulate, max_grad_norm=0.01)
+    config = replace(
+        CONFIG,
+        gradient_shares=(1,),
+        steps=1,
+        gradient_accumulation_steps=accumulate,
+        max_grad_norm=0.01,
+    )
     train(model, objectives, data, config, tmp_path)
     model, (task, shorter) = before
     batch = collate(data.get(range(TEXTS), [np.random.default_rng(0)] * TEXTS))
@@ -129,6 +135,15 @@ def test_it_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     train(model, objectives, data, replace(CONFIG, gradient_shares=(2,)), tmp_path)
     (line,) = [one for one in capsys.readouterr().err.splitlines() if "gradient norms" in one]
     assert line.startswith("step 2: gradient norms: shorter ") and "%), task " in line
+
+
+def test_steps_beyond_the_run_are_refused_before_it_starts(tmp_path: Path) -> None:
+    model, objectives, data = made()
+    config = replace(CONFIG, gradient_shares=(1, 3, 4))
+    match = "^--gradient-shares 4: the run has 3 steps; expected steps up to 3$"
+    with pytest.raises(InputError, match=match):
+        train(model, objectives, data, config, tmp_path)
+    assert not (tmp_path / "log.jsonl").exists()
 
 
 def test_compiled_models_are_refused() -> None:

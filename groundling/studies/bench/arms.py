@@ -19,11 +19,12 @@ from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.cost import Cost
 from groundling.studies.bench.handed import check_handed
 from groundling.studies.bench.leaks import (
-    answers_opened,
     check_inputs,
     parameters_of,
     plain_faults,
+    relative_names,
     watch_files,
+    watch_writes,
 )
 from groundling.studies.bench.method import (
     CAPTIONS,
@@ -137,7 +138,8 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
     cost = Cost()
     # A method could keep what it reads of one world for a later run on another.
     private = [one / "private" for one in sorted((folder.root / "shared").iterdir())]
-    with watch_files(*private) as opened:
+    # The job's own result is written after this.
+    with watch_files(*private) as opened, watch_writes(folder.jobs) as written:
         for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
             stage_folder = runs / f"stage-{number}"
             settings = stage_settings(one.method, one.arm, stage, place, runs)
@@ -152,9 +154,12 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
     model = runs / f"stage-{len(stages)}" / "model"
     handed_encoder = place.place("encoder")
     remarks = [f"not plain: {fault}" for fault in plain_faults(model, handed_encoder)]
-    answers = answers_opened(sorted(opened), folder.root / "shared")
-    if answers:
-        remarks.append(f"leak: opened the world's answers ({answers[0]})")
+    if opened:
+        (answers, *_) = relative_names(opened, folder.root / "shared")
+        remarks.append(f"leak: opened the world's answers ({answers})")
+    if written:
+        (results, *_) = relative_names(written, folder.root)
+        remarks.append(f"leak: wrote the bench's results ({results})")
     more = parameters_of(model) - parameters_of(handed_encoder)
     result = {
         "key": key,

@@ -19,8 +19,10 @@ from groundling.studies.bench.real_settings import RealSettings, check_real
 
 QUESTIONS = ("truth", "category", "order", "odd")
 """Questions that can be fine-tuned on."""
-WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "curve", "scale", "report", "merge")
+WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "curve", "scale", "merge")
 """Settings that a bench on a real encoder does not have."""
+NOT_OF_CURVES = ("adapt_seeds", "probe_seeds", "probes")
+"""Settings that curves do not have."""
 FAMILIES = ("objects", "pictograms")
 """Families of rendered worlds; no setting was tuned on the second."""
 TUNING_SEED = 100
@@ -69,6 +71,12 @@ def check(config: BenchConfig, out: str | Path) -> None:
     """Raises InputError for unknown methods or questions, and for --merge beside settings of a run."""
     of_worlds = [name for name in WORLDS_ONLY if vars(config)[name] != vars(BenchConfig())[name]]
     check_real(config.real_encoder, [flag_name(name) for name in of_worlds])
+    if config.curve:
+        for name in NOT_OF_CURVES:
+            if vars(config)[name] != vars(BenchConfig())[name]:
+                raise InputError(
+                    f"--curve has one adaptation seed and linear readings only; leave --{flag_name(name)} out"
+                )
     for name in config.probes:
         if name not in QUESTIONS:
             raise InputError(f"--probes {name}: expected some of {', '.join(QUESTIONS)}")
@@ -91,14 +99,10 @@ def check(config: BenchConfig, out: str | Path) -> None:
     if config.plan and config.report:
         raise InputError("--plan and --report: expected one of them")
     if any(not is_import_path(name) for name in config.method):
-        from groundling.studies.bench.method import built_in_methods
+        from groundling.studies.bench.method import check_method_name
 
-        offered = built_in_methods()
         for name in config.method:
-            if name not in offered and not is_import_path(name):
-                raise InputError(
-                    f"--method {name}: expected {', '.join(offered)}, or MODULE:NAME of your own"
-                )
+            check_method_name(name)
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,8 @@ class BenchOutput(CommandOutput):
             inputs: Inputs = {}
             if config.real_encoder.real:
                 identity, inputs = config.real_encoder.identity(), config.real_encoder.inputs()
-            folder = open_run(out, name, identity, inputs)
+            writes = not (config.plan or config.report)
+            folder = open_run(out, name, identity, inputs, writes)
         work = CommandContext(folder)
         return work.with_notes(function(config, work))
 

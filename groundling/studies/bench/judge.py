@@ -234,7 +234,7 @@ def _finding(one: MethodVerdict, methods: int) -> str:
             f"attributes minus those of its {both}.{remarks}"
         )
     if any(remark.startswith("leak") for remark in one.remarks):
-        return f"{one.method}: no verdict, since it read what it may not.{remarks}"
+        return f"{one.method}: no verdict, since it read or wrote what it may not.{remarks}"
     if not isfinite(one.holm):
         return (
             f"{one.method}: no verdict is possible without repeated adaptation seeds, which show their noise; visual "

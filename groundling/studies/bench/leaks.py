@@ -1,17 +1,17 @@
 """Checks of what a method read, changed and exported, by files and hashes.
 
-They find what leaves a trace: changed or foreign files, a model that is not plain, and files of the world's answers
-that Python opened. Code that a user passes can still do anything that the user can.
+They find what leaves a trace: changed or foreign files, a model that is not plain, files of the world's answers that
+Python opened, and results of other runs that it wrote. Code that a user passes can still do anything that the user can.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
@@ -19,25 +19,55 @@ from groundling.core.errors import InputError
 from groundling.runs.folder import read_object
 from groundling.runs.run import MODULES
 
-_WATCHED: list[tuple[str, set[str]]] = []
-"""Folders watched now, each with the files below it that were opened."""
+
+class _Watch(NamedTuple):
+    """A folder that is watched now."""
+
+    folder: str
+    is_written: bool
+    """Whether files that are written are seen, or those that can be read."""
+    seen: set[str]
+    """Files below it."""
+
+
+_WATCHED: list[_Watch] = []
 READING = ("open", "os.listdir", "os.scandir", "os.link", "os.symlink", "os.rename")
 """Audit events after which the content of a file, their first argument, can be read."""
+WRITING = {"os.link": 2, "os.symlink": 2, "os.rename": 2, "os.remove": 1, "os.truncate": 1}
+"""Audit events after which files can be others, and how many of their first arguments are such files.
+
+A file can be changed under another name by a link to it.
+"""
+WRITABLE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+"""Flags of `open`, one of which every opening for writing has."""
 _installed = False
 
 
 @contextmanager
 def watch_files(*folders: Path) -> Iterator[set[str]]:
     """The set of files below some folders that Python code of this process opens, lists or links meanwhile."""
-    _install_hook()
-    opened: set[str] = set()
-    entries = [(os.path.realpath(folder) + os.sep, opened) for folder in folders]
-    _WATCHED.extend(entries)
-    try:
+    with _watch(folders, is_written=False) as opened:
         yield opened
+
+
+@contextmanager
+def watch_writes(*folders: Path) -> Iterator[set[str]]:
+    """The set of files below some folders that Python code of this process writes, moves or removes meanwhile."""
+    with _watch(folders, is_written=True) as written:
+        yield written
+
+
+@contextmanager
+def _watch(folders: Sequence[Path], is_written: bool) -> Iterator[set[str]]:
+    _install_hook()
+    seen: set[str] = set()
+    watches = [_Watch(os.path.realpath(one) + os.sep, is_written, seen) for one in folders]
+    _WATCHED.extend(watches)
+    try:
+        yield seen
     finally:
-        for entry in entries:
-            _WATCHED.remove(entry)
+        for one in watches:
+            _WATCHED.remove(one)
 
 
 def _install_hook() -> None:
@@ -49,15 +79,19 @@ def _install_hook() -> None:
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if event not in READING or not _WATCHED:
+    if not _WATCHED:
         return
-    path = arguments[0]
-    if not isinstance(path, str | bytes | os.PathLike):
-        return
-    place = os.path.realpath(os.fsdecode(path)) + os.sep
-    for folder, opened in _WATCHED:
-        if place.startswith(folder):
-            opened.add(place.removesuffix(os.sep))
+    counts = {False: int(event in READING), True: WRITING.get(event, 0)}
+    if event == "open":
+        flags = arguments[2]
+        counts[True] = int(isinstance(flags, int) and bool(flags & WRITABLE))
+    for number, path in enumerate(arguments[: max(counts.values())]):
+        if not isinstance(path, str | bytes | os.PathLike):
+            continue
+        place = os.path.realpath(os.fsdecode(path)) + os.sep
+        for one in _WATCHED:
+            if number < counts[one.is_written] and place.startswith(one.folder):
+                one.seen.add(place.removesuffix(os.sep))
 
 
 def check_inputs(run: Path, allowed: Mapping[str, str], own: Path) -> None:
@@ -102,7 +136,7 @@ def parameters_of(model: Path) -> int:
     return sum(one.numel() for one in AutoModel.from_pretrained(model).parameters())
 
 
-def answers_opened(opened: Sequence[str], private: Path) -> list[str]:
-    """Names of opened files with the world's answers, relative to its private folder."""
-    root = os.path.realpath(private)
-    return sorted(os.path.relpath(path, root) for path in opened)
+def relative_names(files: Iterable[str], folder: Path) -> list[str]:
+    """Names of watched files relative to a folder, in order."""
+    root = os.path.realpath(folder)
+    return sorted(os.path.relpath(path, root) for path in files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,9 @@ from groundling.core.registry import (
     files_of_object,
     import_object,
     is_import_path,
+    is_user_module,
     registered,
+    source_files,
 )
 from groundling.runs.hashing import hashes_of
 from groundling.settings.fields import InputKind, flatten_settings, replace_settings
@@ -42,6 +45,11 @@ BATCH = 64
 """Samples per step of every method; a stage may have fewer."""
 OPTION = "option:"
 """Prefix of a tuned setting that is an --option of one's own objective, e.g. `option:margin`."""
+
+
+def slug(text: str) -> str:
+    """A name as part of a path."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-")
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,14 @@ class BenchMethod:
             )
         if len(set(self.grid)) != len(self.grid):
             raise InputError(f"{where}: grid {self.grid} repeats a value")
+        by_file: dict[str, float | str] = {}
+        for value in self.grid:
+            # In the middle of a name, as the files of runs have it.
+            other = by_file.setdefault(slug(f"weight {value} seed"), value)
+            if other is not value:
+                raise InputError(
+                    f"{where}: grid values {other!r} and {value!r} would have the same files; spell one differently"
+                )
         for number, stage in enumerate(self.stages, 1):
             _check_stage(f"{where}, stage {number}", stage, number, self.data)
         if self.weight and not self.weight.startswith(OPTION):
@@ -244,6 +260,51 @@ def built_in_methods() -> dict[str, BenchMethod]:
     return registered("methods", BenchMethod)
 
 
+def check_method_name(name: str) -> None:
+    """Raises InputError for a name that is neither a method of the package nor MODULE:NAME."""
+    offered = built_in_methods()
+    if name in offered or is_import_path(name):
+        return
+    found = _methods_in(name)
+    if found:
+        raise InputError(f"--method {name}: is a module; add a name, {' or '.join(found)}")
+    if "." in name:
+        raise InputError(
+            f"--method {name}: add the name of a BenchMethod or an objective in this module, {name}:NAME"
+        )
+    raise InputError(
+        f"--method {name}: expected {', '.join(offered)}, or MODULE:NAME of your own"
+        f"{did_you_mean(name, offered)}"
+    )
+
+
+def _methods_in(module: str) -> list[str]:
+    """MODULE:NAME of the methods, then of the objectives, that a user's module makes; no code is run."""
+    is_module = all(part.isidentifier() for part in module.split("."))
+    if not is_module or not is_user_module(module.partition(".")[0]):
+        return []
+    file = source_files(module).get(module)
+    if file is None or file.suffix != ".py":
+        return []
+    try:
+        statements = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+    found: dict[str, list[str]] = {"BenchMethod": [], "ObjectiveSpec": [], "Objective": []}
+    for one in statements:
+        if isinstance(one, ast.ClassDef):
+            made = [(base, [one.name]) for base in one.bases]
+        elif isinstance(one, ast.Assign | ast.AnnAssign) and isinstance(one.value, ast.Call):
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            made = [(one.value.func, names)]
+        else:
+            continue
+        for kind, names in made:
+            found.get(ast.unparse(kind).rpartition(".")[2], []).extend(names)
+    return [f"{module}:{name}" for names in found.values() for name in names]
+
+
 def find_methods(names: Sequence[str]) -> list[BenchMethod]:
     """Methods by name or MODULE:NAME; without names, all of the package that can run.
 
@@ -257,11 +318,7 @@ def find_methods(names: Sequence[str]) -> list[BenchMethod]:
         if is_import_path(name):
             found.append(outside_method(name))
             continue
-        if name not in offered:
-            raise InputError(
-                f"--method {name}: expected {', '.join(offered)}, or MODULE:NAME of your own"
-                f"{did_you_mean(name, offered)}"
-            )
+        check_method_name(name)
         found.append(offered[name])
     for method in found:
         reason = method.why_not()

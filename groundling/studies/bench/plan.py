@@ -234,7 +234,7 @@ class BenchPlan:
         """Seconds per step by method, from finished runs in the folder."""
         if "measured" not in self._described:
             found: dict[str, Any] = {}
-            for path in sorted((self.folder.root / "jobs").glob("*.json")):
+            for path in sorted(self.folder.jobs.glob("*.json")):
                 result = read_object(path)
                 if "cost" in result and "condition" not in result:
                     name = result["method"] or "text control"

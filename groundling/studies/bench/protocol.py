@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from groundling.commands.train_clip import TrainClipConfig
 from groundling.runs.folder import json_text
 from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.commands import FAMILIES, PROTOCOL_VERSION, TUNING_SEED
-from groundling.studies.bench.method import BATCH
+from groundling.studies.bench.method import BATCH, slug
 
 # The sizes and steps of the quickstart, which were chosen on the dev nouns of world 100.
 TEACHER = TrainClipConfig(
@@ -191,11 +190,6 @@ class Protocol:
         }
 
 
-def slug(text: str) -> str:
-    """A name as part of a path."""
-    return re.sub(r"[^\w.-]+", "-", text).strip("-")
-
-
 def key_of(*parts: object) -> str:
     """A short hash of JSON values."""
     return hashlib.sha256(json_text(parts, default=str).encode()).hexdigest()[:16]
@@ -273,9 +267,14 @@ class BenchFolder:
             return WorldFolder(own)
         return WorldFolder(own, self.world(world.base), world.condition.makes)
 
+    @property
+    def jobs(self) -> Path:
+        """The results of all jobs."""
+        return self.root / "jobs"
+
     def job(self, name: str) -> Path:
         """The result file of a job."""
-        return self.root / "jobs" / f"{slug(name)}.json"
+        return self.jobs / f"{slug(name)}.json"
 
     def runs(self, *parts: str) -> Path:
         """A folder of runs."""

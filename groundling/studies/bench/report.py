@@ -83,6 +83,14 @@ TERMS = {
 """Glossary of the page."""
 
 
+def scale_warning(bench: Mapping[str, Any]) -> str:
+    """A sentence on a bench that is smaller than the protocol's; empty for others."""
+    scale = bench["protocol"]["scale"]
+    if scale >= 1:
+        return ""
+    return f"Scale {scale:g}, a trial run: models learn nothing at this scale, and no number means anything."
+
+
 def cell(entries: Sequence[Entry], reading: str, split: str = "test") -> str:
     """Mean and standard deviation over worlds of a reading; its worlds' means are over adaptation seeds."""
     if not any(reading in one["readings"] for one in entries):
@@ -249,7 +257,8 @@ def write_page(
         *bench["notes"],
         f"{protocol['steps']} steps of {protocol['batch']} samples per method; page written on {today}.",
     ]
-    sentences = [one.sentence for one in verdicts]
+    warning = scale_warning(bench)
+    sentences = [*([warning] if warning else []), *(one.sentence for one in verdicts)]
     title = "Which method gives a text encoder visual knowledge?"
     write_report(path, title, sections, sentences, notes=notes, terms=TERMS)
 

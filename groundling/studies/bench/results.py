@@ -46,7 +46,7 @@ def _check(bench: Mapping[str, Any]) -> None:
         _ = (about["data"], about["source"], about["stages"], about["grid"])
     for about in bench["worlds"].values():
         _ = about["world"] + ""
-    _ = bench["protocol"]["settings"]
+    _ = (bench["protocol"]["settings"], float(bench["protocol"]["scale"]))
     for one in _list(bench["runs"]):
         world = f"{one['family']} {int(one['world'])}"
         if world == str(TUNING_WORLD):

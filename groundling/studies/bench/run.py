@@ -25,7 +25,7 @@ from groundling.studies.bench.method import find_methods
 from groundling.studies.bench.plan import BenchPlan
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.real.run import bench_real
-from groundling.studies.bench.report import table_rows, write_page
+from groundling.studies.bench.report import scale_warning, table_rows, write_page
 from groundling.studies.bench.results import NAME, Bench, add_earlier, merge
 
 
@@ -63,6 +63,8 @@ def _conclude(found: Bench, out: Path, only_curves: tuple[str, ...] = ()) -> dic
     found["verdicts"] = [one.as_json() for one in verdicts]
     found["curves"] = [one.as_json() for one in curves]
     write_json(out / NAME, found)
+    if warning := scale_warning(found):
+        print(f"\nWARNING: {warning}")
     page = out / "report.html"
     write_page(page, base, verdicts, curve_sections(curves, found["runs"]))
     if not only_curves:

@@ -22,6 +22,7 @@ from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.handed import shuffle_images
 from groundling.studies.bench.method import built_in_methods
 from groundling.studies.bench.protocol import BenchFolder, BenchWorld, Protocol
+from groundling.studies.bench.report import scale_warning
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_the_weight_is_the_one_that_is_best_in_the_tuning_world_without_its_test
     ran: Ran,
 ) -> None:
     about = read_json(ran.out / "bench.json")["weights"]
-    for name, grid in (("contrastive", [0.3, 1.0, 3.0]), ("look", [0.3, 1.0, 3.0])):
+    for name, grid in (("contrastive", [0.1, 1.0, 10.0]), ("look", [0.3, 1.0, 3.0])):
         scores = about[name]["scores"]
         assert [value for value, _ in scores] == grid
         for value, score in scores:
@@ -173,6 +174,57 @@ def test_a_report_shows_what_is_finished_and_says_what_is_missing(
     BENCH(CONFIG, inside.out)
     assert "not done yet" not in capsys.readouterr().out
     assert "not done yet" not in (inside.out / "bench.json").read_text()
+
+
+def test_a_plan_writes_nothing_and_compares_with_what_is_there(
+    inside: Ran, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new"
+    BENCH(replace(CONFIG, plan=True), out)
+    assert "idle core (estimated)" in capsys.readouterr().out
+    with pytest.raises(InputError, match="--curve seps: expected some of"):
+        BENCH(BenchConfig(plan=True, curve=("seps",)), out)
+    with pytest.raises(InputError, match="nothing is finished yet"):
+        BENCH(replace(CONFIG, report=True), out)
+    assert not out.exists()
+    before = digests(inside.out)
+    with pytest.raises(InputError, match=r"scale: 0\.004 there, 0\.005 now"):
+        BENCH(replace(CONFIG, plan=True, scale=0.005), inside.out)
+    BENCH(replace(CONFIG, plan=True, worlds=(0, 1)), inside.out)
+    assert digests(inside.out) == before
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(InputError, match="exists and is not a groundling run folder"):
+        BENCH(replace(CONFIG, plan=True), tmp_path)
+
+
+def test_a_small_scale_is_said_before_any_number(ran: Ran) -> None:
+    words = "Scale 0.004, a trial run: models learn nothing at this scale, and no number means any"
+    assert 0 < ran.said.index(words) < ran.said.index("\nobjects\n")
+    page = (ran.out / "report.html").read_text()
+    assert page.index(words) < page.index("no verdict over worlds") < page.index("<table")
+    assert scale_warning({"protocol": {"scale": 1.0}}) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("tok", r"is a module; add a name, tok:METHOD or tok:SPEC or tok:Own$"),
+        ("empty", r"expected .*, or MODULE:NAME of your own$"),
+        ("own.tok", r"add the name of a BenchMethod or an objective in this module, own\.tok:NAME"),
+        ("contrastiv", r"expected .* did you mean contrastive"),
+    ],
+)
+def test_a_module_without_a_name_is_told_which_to_add(
+    name: str, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ["raise SystemExit", "class Own(objectives.Objective): ...", "x = 3"]
+    lines += ["SPEC = ObjectiveSpec('a', make)", "METHOD: BenchMethod = BenchMethod(name='a')"]
+    Path("tok.py").write_text("\n".join(lines))
+    Path("empty.py").write_text("x = 3\n")
+    with pytest.raises(InputError, match=f"^--method {name}: {match}") as caught:
+        BENCH(BenchConfig(method=(name,)), tmp_path / "out")
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
 
 
 def test_results_that_no_run_of_the_folder_has_are_left_out(inside: Ran) -> None:

@@ -115,7 +115,10 @@ def test_a_leak_or_too_few_worlds_leave_no_verdict() -> None:
     low = [[0.30, 0.31], [0.31, 0.30], [0.29, 0.30]]
     leak = arms("a", strong, low, low, remarks=["leak: opened the world's answers (probes/x)"])
     (found,) = judge_methods(leak, {"a": ABOUT})
-    assert not found.transfers and "no verdict, since it read what it may not" in found.sentence
+    assert (
+        not found.transfers
+        and "no verdict, since it read or wrote what it may not" in found.sentence
+    )
     plump = arms("a", strong, low, low, remarks=["not plain: 5 more parameters"])
     (found,) = judge_methods(plump, {"a": ABOUT})
     assert found.transfers and found.sentence.endswith("Not plain: 5 more parameters.")

@@ -91,6 +91,15 @@ def test_gains_are_those_of_each_value_and_the_own_one_is_the_benchs() -> None:
             {100: LOW, None: LOW},
             r"no visual attributes beyond its text control at any of 100 to 300",
         ),
+        (
+            {100: HIGH, None: HIGH[:2], 1000: HIGH[:1]},
+            r"no statement on steps is possible, because the values rest on different worlds: 300 lacks world 2, 1,000 "
+            r"lacks worlds 1 and 2; gain beyond its text control at 1,000: \+0\.20$",
+        ),
+        (
+            {100: LOW, None: (*HIGH, 0.3), 1000: (*HIGH, 0.3)},
+            r"on different worlds: 100 lacks world 3; gain",
+        ),
         ({100: HIGH[:2], None: HIGH[:2]}, r"no statement on steps .* with 2 worlds, it takes 3"),
         ({100: HIGH[:1], None: HIGH[:1]}, r"with 1 world, it takes 3; gain .* at 300: \+0\.20$"),
     ],
@@ -108,12 +117,20 @@ def test_tables_have_gains_with_stars_and_each_control_once() -> None:
     rows = curve_rows(STEPS, [curve], entries)
     assert rows == [
         {"steps": "gain of a", "100": "+0.01 ± 0.03", "300 (bench)": "+0.12 ± 0.02*"},
+        {"steps": "  a: worlds", "100": "3", "300 (bench)": "3"},
         {"steps": "text control of a", "100": "0.30 ± 0.00", "300 (bench)": "0.30 ± 0.00"},
     ]
     # A teacher that the axis changes has rows of its own.
     more = entry("", "teacher's text tower", 0, 100, 0.4)
-    (row,) = curve_rows(STEPS, [curve], [*entries, more])[2:]
+    (row,) = curve_rows(STEPS, [curve], [*entries, more])[3:]
     assert row == {"steps": "teacher's text tower", "100": "0.40", "300 (bench)": "0.60"}
+
+
+def test_a_table_says_on_how_many_worlds_each_value_rests() -> None:
+    entries = curve_of({100: HIGH, None: HIGH[:1]})
+    curves = judge_curves(entries, ABOUT)
+    worlds = curve_rows(STEPS, curves, entries)[1]
+    assert worlds == {"steps": "  a: worlds", "100": "3", "300 (bench)": "1"}
 
 
 def test_a_curve_has_the_worlds_and_the_seed_of_its_conditions_only() -> None:
@@ -193,12 +210,44 @@ def test_an_arm_runs_again_only_where_it_reads_what_differs() -> None:
         ("teacher", "lexi_contrastive", METHOD),
     }
     config = BenchConfig(curve=("captions",))
-    with pytest.raises(
-        InputError, match="--curve captions: changes nothing that contrastive would"
-    ):
+    match = "^--curve captions: contrastive reads nothing that changes with captions; add another"
+    with pytest.raises(InputError, match=match):
         CurvePlan(config, [reads_corpus], BenchFolder(Path("out")))
     with pytest.raises(InputError, match="--merge runs nothing; leave --curve out"):
         BENCH(BenchConfig(curve=("steps",), merge=("a", "b")), "out")
+
+
+def test_a_method_with_steps_of_its_own_has_no_curve_over_steps() -> None:
+    methods = built_in_methods()
+    longer = replace(methods["contrastive"], name="longer", steps=900)
+    for arm in (METHOD, TEXT_CONTROL):
+        assert not is_changed(STEPS.condition(100), longer, arm)
+    assert is_changed(IMAGES.condition(4), longer, METHOD)
+    folder = BenchFolder(Path("out"))
+    reason = "longer asks for 900 steps of its own, so it has no curve over steps"
+    with pytest.raises(InputError, match=f"^--curve steps: {reason}; add another --method$"):
+        CurvePlan(BenchConfig(curve=("steps",)), [longer], folder)
+    plan = CurvePlan(BenchConfig(curve=("steps", "images")), [longer, methods["l1"]], folder)
+    world = BenchWorld("objects", 0, STEPS.condition(100))
+    assert {one.method.name for one in plan.arms(world)} == {"l1"}
+    assert reason in plan._notes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"adapt_seeds": 3}, "--adapt-seeds"),
+        ({"probe_seeds": 1}, "--probe-seeds"),
+        ({"probes": ("truth",)}, "--probes"),
+    ],
+)
+def test_settings_that_curves_do_not_have_are_refused(
+    changes: dict, flag: str, tmp_path: Path
+) -> None:
+    match = f"^--curve has one adaptation seed and linear readings only; leave {flag} out$"
+    with pytest.raises(InputError, match=match):
+        BENCH(BenchConfig(curve=("steps",), **changes), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_thinned_images_show_every_noun_equally_often(tmp_path: Path) -> None:
@@ -251,7 +300,8 @@ def test_curves_share_the_runs_of_a_finished_bench(
     few = (replace(IMAGES, values=(16, IMAGES.base)), replace(STEPS, values=(STEPS.base, 1000)))
     for module in ("axes", "judge", "report"):
         monkeypatch.setattr(f"groundling.studies.bench.curves.{module}.AXES", few)
-    config = replace(CONFIG, curve=("images", "steps"))
+    config = replace(CONFIG, curve=("images", "steps"), adapt_seeds=2, probe_seeds=3)
+    config = replace(config, probes=BenchConfig().probes)  # a curve has none of these three
     before = digests(out / "jobs")
     bench = read_json(out / "bench.json")
     BENCH(replace(config, plan=True), out)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -12,9 +17,16 @@ from builders.bench import Ran
 from transformers import AutoModel, AutoTokenizer
 
 from groundling.core.errors import InputError
+from groundling.studies.bench import arms
 from groundling.studies.bench.arms import METHOD, ArmRun, control_stages, run_arm, text_key
 from groundling.studies.bench.handed import check_handed
-from groundling.studies.bench.leaks import answers_opened, check_inputs, plain_faults, watch_files
+from groundling.studies.bench.leaks import (
+    check_inputs,
+    plain_faults,
+    relative_names,
+    watch_files,
+    watch_writes,
+)
 from groundling.studies.bench.method import (
     BenchMethod,
     Stage,
@@ -68,6 +80,14 @@ def spoil(context):
     return Quiet(context.sizes)
 
 
+def forge(context):
+    jobs = Path(context.options["world"]).parents[1] / "jobs"
+    jobs.mkdir(exist_ok=True)
+    (jobs / "objects-0-l1-method-seed-0.json").write_text("{}")
+    return Quiet(context.sizes)
+
+
+FORGE = ObjectiveSpec("forge", forge)
 PEEK = ObjectiveSpec("peek", peek)
 SPOIL = ObjectiveSpec("spoil", spoil)
 NOT_A_METHOD = 3
@@ -103,6 +123,62 @@ def test_reading_the_answers_is_reported(own: BenchFolder, monkeypatch: pytest.M
     ]
 
 
+def test_writing_results_of_other_runs_is_reported(
+    own: BenchFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cheat(own, "FORGE", monkeypatch)["remarks"] == [
+        "leak: wrote the bench's results (jobs/objects-0-l1-method-seed-0.json)"
+    ]
+
+
+def test_the_benchs_own_results_are_not_reported(
+    own: BenchFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process writes its results meanwhile, and the bench reads those that are there."""
+    adapt = arms.ADAPT
+    other = "import json, sys; json.dump({}, open(sys.argv[1], 'w'))"
+
+    def beside(*settings: object) -> object:
+        (own.root / "jobs").mkdir(exist_ok=True)
+        path = own.job("objects 0: l1, method, seed 0")
+        subprocess.run([sys.executable, "-c", other, str(path)], check=True)
+        assert path.read_text() == "{}" and list(path.parent.iterdir())
+        return adapt(*settings)
+
+    monkeypatch.setattr(arms, "ADAPT", beside)
+    result = cheat(own, "Quiet", monkeypatch)
+    assert result["remarks"] == [] and len(list((own.root / "jobs").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: file.write_text("y"),
+        lambda file: file.open("a").close(),
+        lambda file: os.close(os.open(file, os.O_RDWR)),
+        lambda file: file.unlink(),
+        lambda file: os.truncate(file, 0),
+        lambda file: file.with_name("b").replace(file),
+        lambda file: os.replace(file.parents[1] / "out", file),
+        lambda file: (file.parents[1] / "link").hardlink_to(file),
+        lambda file: (file.parents[1] / "link").symlink_to(file),
+    ],
+)
+def test_files_that_are_written_are_seen(change: Callable[[Path], object], tmp_path: Path) -> None:
+    file = tmp_path / "in" / "a"
+    file.parent.mkdir()
+    for path in (file, file.with_name("b"), tmp_path / "out"):
+        path.write_text("x")
+    with watch_writes(tmp_path / "in") as written:
+        file.read_text()
+        list(file.parent.iterdir())
+        (tmp_path / "c").write_text("x")
+        assert not written
+        change(file)
+    assert "in/a" in relative_names(written, tmp_path)
+    file.write_text("x")
+
+
 def test_changing_a_handed_over_file_is_refused(
     own: BenchFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +197,7 @@ def test_only_opened_files_below_the_folder_are_seen(tmp_path: Path) -> None:
         assert not opened
         (tmp_path / "in" / ".." / "in" / "a").read_text()
     (tmp_path / "in" / "c").write_text("x")
-    assert answers_opened(sorted(opened), tmp_path / "in") == ["a"]
+    assert relative_names(opened, tmp_path / "in") == ["a"]
 
 
 def test_links_and_other_worlds_are_seen(tmp_path: Path) -> None:
@@ -131,7 +207,7 @@ def test_links_and_other_worlds_are_seen(tmp_path: Path) -> None:
     with watch_files(tmp_path / "one/private", tmp_path / "two/private") as opened:
         (tmp_path / "two/private/a").read_text()
         (tmp_path / "link").hardlink_to(tmp_path / "one/private/a")
-    assert answers_opened(sorted(opened), tmp_path) == ["one/private/a", "two/private/a"]
+    assert relative_names(opened, tmp_path) == ["one/private/a", "two/private/a"]
 
 
 def test_a_method_with_a_teacher_cannot_pass_for_one_of_text() -> None:
@@ -198,6 +274,8 @@ def test_settings_name_no_foreign_files(settings: dict, match: str) -> None:
     [
         ({"grid": (1.0, 2.0)}, "a `grid` of three values, or neither"),
         ({"grid": (1.0, 1.0, 2.0)}, "repeats a value"),
+        ({"grid": ("a b", "c", "a-b")}, "grid values 'a b' and 'a-b' would have the same files"),
+        ({"grid": (0.1, Decimal("0.1"), 2)}, "0.1 and .*0.1.* would have the same files; spell"),
         ({"weight": ""}, "or neither"),
         ({"data": "pictures"}, "expected one of text, text and teacher, captions with images"),
         ({"stages": ()}, "at least one stage"),

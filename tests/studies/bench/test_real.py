@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -258,12 +259,81 @@ def test_a_bench_resumes_does_only_what_is_missing_and_takes_more_sets(
         assert "21 of 21 jobs are done" in re.sub(r"\b(\d+) of \1 jobs", "21 of 21 jobs", plan)
         more = (files / "vicomte/distributions/color-dist.jsonl", files / "colors.jsonl")
         plan = run(settings_for(files, plan=True, facts=more), out)
-        assert len(re.findall(r"3 of 4$", plan, re.MULTILINE)) == 7 and "; 0 steps" in plan
+        assert len(re.findall(r"3 of 4 +-$", plan, re.MULTILINE)) == 7 and "; 0 steps" in plan
         assert "lexi_contrastive (captions with images): mlm+lexi_contrastive on captions" in plan
         said = run(settings_for(files, facts=more), out)
         assert "memory-colors, fill-mask" in said
     with pytest.raises(InputError, match=r"holds another run \(config.steps: 2 there, 3 now\)"):
         BENCH(settings_for(files, steps=3), out)
+
+
+def test_a_plan_says_what_is_handed_over_trained_and_read(
+    ran: tuple[Path, str], files: Path, tmp_path: Path
+) -> None:
+    missing = homes.put(tmp_path / "captions.csv", (files / "captions.csv").read_bytes())
+    homes.put(missing, missing.read_bytes() + b"none.png,a dog\n")
+    sets = {"minimal_pairs": (files / "pairs.csv",), "tasks": ("glue/rte",), "data": files / "glue"}
+    config = settings_for(files, plan=True, captions=missing, skip_missing=True, **sets)
+    out = tmp_path / "new"
+    plan = run(config, out)
+    assert not out.exists()
+    for words in (
+        "    text control: masked LM on the same texts, as many steps",
+        "handed over: 12 captions of 6 images (1 image missing, skipped); text: the captions with",
+        "training of each method and control: 2 steps of 4 samples, learning rate 5e-05, at most 16 "
+        "tokens, 1 adaptation seed",
+        "color-dist.jsonl (fill-mask, linear); ",
+        "rated.txt (rated word pairs)\nprice: ",
+        "similar.tsv (similarities of text pairs); ",
+        "pairs.csv (minimal pairs); glue/rte (fine-tuned with 3 seeds)\n",
+        "0 of 41 jobs are done; 12 steps of training are missing\n",
+    ):
+        assert words in plan, plan
+    # From the times of the folder's jobs: a method of the package that did not run yet.
+    plan = run(settings_for(files, plan=True, method=("l1",)), ran[0])
+    assert re.search(r"^l1, method, seed 0 +missing +0 of 3 +\d+$", plan, re.MULTILINE), plan
+    assert re.search(r"; 4 steps of training are missing, about 0:\d\d:\d\d of one process$", plan)
+
+
+def test_a_report_runs_nothing_and_says_what_is_missing(
+    ran: tuple[Path, str], files: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match="out: nothing is finished yet"):
+        run(settings_for(files, report=True), out)
+    assert not out.exists()
+    shutil.copytree(ran[0], out)
+    names = ("bench.json", "report.html")
+    for name in names:
+        (out / name).unlink()
+    for path in (out / "jobs").glob("*lexi_contrastive-shuffled*"):
+        path.unlink()
+    before = homes.digests(out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("groundling.commands.adapt.run.train", never)
+        said = run(settings_for(files, report=True), out)
+        after = homes.digests(out)
+        assert {name: after[name] for name in before} == before and after.keys() - before == {
+            *names
+        }
+        assert "note: not done yet: 4 jobs of this bench" in said
+        assert "note: lexi_contrastive has no verdict: it or a control is not finished" in said
+        assert "contrastive: no verdict with 1 adaptation seeds" in said
+
+
+@pytest.mark.parametrize("kept", ["*-before.json", "text-control*.json"])
+def test_a_report_of_the_first_jobs(
+    ran: tuple[Path, str], files: Path, tmp_path: Path, kept: str
+) -> None:
+    """The unadapted encoder is read, or nothing is."""
+    out = tmp_path / "out"
+    homes.put(out / "config.json", (ran[0] / "config.json").read_bytes())
+    for path in (ran[0] / "jobs").glob(kept):
+        homes.put(out / "jobs" / path.name, path.read_bytes())
+    said = run(settings_for(files, report=True), out)
+    assert "contrastive has no verdict: it or a control is not finished" in said
+    assert re.search(r"^before +\d", said, re.MULTILINE) or kept.startswith("text")
+    assert "not done yet" in (out / "report.html").read_text()
 
 
 def test_every_price_is_read(files: Path, tmp_path: Path) -> None:

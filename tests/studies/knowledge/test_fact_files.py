@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import documents
 import homes
 import numpy as np
 import pytest
@@ -247,6 +248,18 @@ def test_mean_average_precision_by_hand() -> None:
     assert "20" not in found
     with pytest.raises(InputError, match="expected feature norms"):
         mean_average_precision([replace(facts[0], frequencies=None)], scores[:1])
+
+
+def test_the_documents_lines_are_read(tmp_path: Path) -> None:
+    page = (documents.ROOT / "docs" / "probe.md").read_text()
+    (block,) = [one for one in page.split("```text\n") if one.startswith("# memory_colors.jsonl")]
+    kinds = set()
+    for part in block.partition("```")[0].strip().removeprefix("# ").split("\n# "):
+        name, _, content = part.partition("\n")
+        found = open_facts(homes.put(tmp_path / name.split(" (")[0], content + "\n"))
+        assert len(found.facts) == 1, name
+        kinds.add(found.set_name.partition("/")[0])
+    assert kinds == {"memory-colors", "coda", "vicomte", "vec", "spatial", "imagenet-vc", "norms"}
 
 
 def test_sets_that_share_items_have_no_mean() -> None:

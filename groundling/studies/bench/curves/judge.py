@@ -105,8 +105,14 @@ def is_above_chance(gain: Difference) -> bool:
 def _finding(axis: CurveAxis, gains: Mapping[int, Difference]) -> str:
     """What a curve says of a method."""
     values = list(gains)
-    worlds = min(len(gain.worlds) for gain in gains.values())
     last = f"at {values[-1]:,}: {words_of(gains[values[-1]])}"
+    lacking = _lacking_worlds(gains)
+    if lacking:
+        return (
+            f"no statement on {axis.unit} is possible, because the values rest on different worlds: "
+            f"{', '.join(lacking)}; gain beyond its text control {last}"
+        )
+    worlds = len(gains[values[-1]].worlds)
     if worlds < MIN_WORLDS:
         return (
             f"no statement on {axis.unit} is possible with {format_count(worlds, 'world')}, it takes {MIN_WORLDS}; "
@@ -131,3 +137,15 @@ def _finding(axis: CurveAxis, gains: Mapping[int, Difference]) -> str:
         f"no visual attributes beyond its text control at any of {values[0]:,} to {values[-1]:,} {axis.unit} "
         f"({last})"
     )
+
+
+def _lacking_worlds(gains: Mapping[int, Difference]) -> list[str]:
+    """The values that lack worlds that others have, in words."""
+    every = sorted({world for gain in gains.values() for world in gain.worlds})
+    lacking = []
+    for value, gain in gains.items():
+        names = [str(world) for world in every if world not in gain.worlds]
+        if names:
+            noun = "world" if len(names) == 1 else "worlds"
+            lacking.append(f"{value:,} lacks {noun} {' and '.join(names)}")
+    return lacking

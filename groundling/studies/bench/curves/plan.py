@@ -38,22 +38,34 @@ METHODS = ("xdbert", "contrastive", "l1")
 
 
 def is_changed(condition: BenchCondition, method: BenchMethod, arm: str) -> bool:
-    """Whether a condition changes anything that an arm of a method reads or does."""
+    """Whether a condition changes anything that an arm of a method reads or does.
+
+    A method's own number of steps stays as it is, since the axis would say another one.
+    """
     read = {text.partition("=")[0] for stage in method.stages for text in stage.texts}
     read.add("encoder")
     if arm != TEXT_CONTROL and method.data != TEXT:
         read.add("teacher")
-    return condition.steps != 1 or not read.isdisjoint(condition.makes)
+    is_longer = condition.steps != 1 and not method.steps
+    return is_longer or not read.isdisjoint(condition.makes)
+
+
+def why_no_curve(axis: CurveAxis, method: BenchMethod) -> str:
+    """Why a method has no curve on an axis; empty if it has one."""
+    condition = axis.conditions()[0]
+    if is_changed(condition, method, METHOD):
+        return ""
+    if condition.steps != 1:
+        return f"{method.name} asks for {method.steps} steps of its own, so it has no curve over {axis.unit}"
+    return f"{method.name} reads nothing that changes with {axis.unit}"
 
 
 def check_axes(axes: Sequence[CurveAxis], methods: Sequence[BenchMethod]) -> None:
-    """Raises InputError for an axis that changes nothing for any of the methods."""
+    """Raises InputError for an axis on which none of the methods has a curve."""
     for axis in axes:
-        if not any(is_changed(axis.conditions()[0], method, METHOD) for method in methods):
-            names = ", ".join(method.name for method in methods)
-            raise InputError(
-                f"--curve {axis.name}: changes nothing that {names} would read; add another --method"
-            )
+        reasons = [why_no_curve(axis, method) for method in methods]
+        if all(reasons):
+            raise InputError(f"--curve {axis.name}: {'; '.join(reasons)}; add another --method")
 
 
 @dataclass(frozen=True)
@@ -140,6 +152,8 @@ class CurvePlan(BenchPlan):
         for axis in self.axes:
             values = ", ".join(f"{value:,}" for value in axis.values)
             print(f"{values} {axis.unit} (the bench has {axis.base:,}): {axis.about}")
+        for reason in self._without_curve():
+            print(f"note: {reason}")
         super().print_plan()
 
     def _entries(self, world: BenchWorld) -> list[dict[str, Any]]:
@@ -153,8 +167,9 @@ class CurvePlan(BenchPlan):
 
     def _notes(self) -> list[str]:
         notes = super()._notes()
-        for axis in self.axes:
-            for method in self.methods:
-                if not is_changed(axis.conditions()[0], method, METHOD):
-                    notes.append(f"{method.name} reads nothing that changes with {axis.unit}")
-        return notes
+        return notes + self._without_curve()
+
+    def _without_curve(self) -> list[str]:
+        """Why methods have no curve on some of the axes."""
+        reasons = [why_no_curve(axis, method) for axis in self.axes for method in self.methods]
+        return [reason for reason in reasons if reason]

@@ -35,7 +35,8 @@ RULE = (
     "Gain: the linear visual reading on test nouns, of the method minus its text control, with the standard deviation "
     f"over worlds. A star marks gains above 0: a two-sided t-test over at least {MIN_WORLDS} worlds, whose standard "
     f"error is at least what the noise between adaptation seeds implies, has p of at most {ALPHA:g}, without a "
-    "correction for the number of tests. A method works from the smallest value on from which all gains have a star."
+    "correction for the number of tests. If all of a method's values rest on the same worlds, it works from the "
+    "smallest value on from which all gains have a star."
 )
 """What the tables show, and the rule of the sentences."""
 Levels = Mapping[int, Sequence[float]]
@@ -60,7 +61,7 @@ def title_of(axis: CurveAxis, family: str) -> str:
 def curve_rows(
     axis: CurveAxis, curves: Sequence[MethodCurve], entries: Sequence[Entry]
 ) -> list[TableRow]:
-    """Gains of an axis's methods in one family, then the readings of their text controls and of the teacher.
+    """Gains of an axis's methods in one family with their numbers of worlds, then the readings of controls and teacher.
 
     `entries`: those of the family. The protocol's own value has "(bench)" beside it.
     """
@@ -71,6 +72,9 @@ def curve_rows(
         gains = dict(zip(one.values, one.gains, strict=True))
         cells = {headings[value]: _gain_cell(gains.get(value)) for value in values}
         rows.append({axis.unit: f"gain of {one.method}", **cells})
+        counts = {value: str(len(gain.worlds)) for value, gain in gains.items()}
+        cells = {headings[value]: counts.get(value, "-") for value in values}
+        rows.append({axis.unit: f"  {one.method}: worlds", **cells})
     for label, by_value in _level_entries(axis, curves, entries).items():
         cells = {headings[value]: cell(by_value.get(value, ()), VISUAL) for value in values}
         rows.append({axis.unit: label, **cells})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,8 @@ def run_reading(
         return done
     model = model_of(folder, settings, one)
     out = folder.probes(one.name, read.name)
+    began = time.perf_counter()
     readings = read.read(model, out, settings.cpu)
-    about = {"key": key, "arm": one.name, "set": read.name}
+    seconds = round(time.perf_counter() - began, 1)
+    about = {"key": key, "arm": one.name, "set": read.name, "seconds": seconds}
     return finish_job(folder, name, about | {"readings": readings})

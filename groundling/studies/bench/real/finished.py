@@ -70,7 +70,7 @@ def _check_reading(one: Reading) -> None:
 
 def finished_jobs(folder: BenchFolder) -> list[dict[str, Any]]:
     """Every finished job of the folder; raises InputError as `read_job`."""
-    return [read_job(path) for path in sorted((folder.root / "jobs").glob("*.json"))]
+    return [read_job(path) for path in sorted(folder.jobs.glob("*.json"))]
 
 
 def collect(folder: BenchFolder, sets: Sequence[str]) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
+from statistics import mean
 from typing import Any
 
 from groundling.core.errors import InputError
@@ -23,7 +25,8 @@ from groundling.studies.bench.real.arms import (
     run_reading,
 )
 from groundling.studies.bench.real.finished import BEFORE, collect, finished_jobs, read_job
-from groundling.studies.bench.real.readings import SetReader
+from groundling.studies.bench.real.handed import TextCounts
+from groundling.studies.bench.real.readings import GAINS, SetReader
 from groundling.studies.bench.real_settings import RealSettings
 
 BEFORE_ARM = RealArm(None, BEFORE)
@@ -115,39 +118,84 @@ class RealPlan:
         """Every finished arm of the folder, also of earlier commands, with all of its readings by name."""
         return collect(self.folder, [one.name for one in self.sets])
 
-    def print_plan(self, notes: Sequence[str]) -> None:
-        """Print the methods with their controls, the sets, and the jobs that are missing."""
+    def print_plan(self, counts: TextCounts, notes: Sequence[str]) -> None:
+        """Print the methods with their controls, what they read, the sets, and the jobs that are missing."""
         for method in self.methods:
             arms = " then ".join(f"{one.arm} on {' and '.join(one.texts)}" for one in method.stages)
             print(f"{method.name} ({method.data}): {arms}")
             for name, words in describe_controls(method).items():
                 print(f"    {name}: {words}")
-        missing = {job.name for job in self.missing()}
+        for line in self._about(counts):
+            print(line)
+        missing = self.missing()
+        names = {job.name for job in missing}
         rows = []
         for one in (BEFORE_ARM, *self.arms()):
-            read = sum(reading_name(one, each) not in missing for each in self.sets)
-            trained = "missing" if one.name in missing else "done"
+            read = sum(reading_name(one, each) not in names for each in self.sets)
+            trained = "missing" if one.name in names else "done"
+            own = [self.seconds(job) for job in missing if job.arguments[2].name == one.name]
+            seconds = "-" if None in own else f"{sum(filter(None, own)):.0f}"
             rows.append(
                 {
                     "arm": one.name,
                     "trained": "-" if one.method is None else trained,
                     "sets read": f"{read} of {len(self.sets)}",
+                    "seconds of the rest": seconds,
                 }
             )
         print(format_table(rows))
         for note in notes:
             print(f"note: {note}")
         count = len(self.jobs())
-        steps = self.settings.steps * sum(one.name in missing for one in self.arms())
-        seconds = self._seconds_per_step() * steps
-        took = f", about {timedelta(seconds=round(seconds))} of one process" if seconds else ""
+        steps = sum(self._steps(one) for one in self.arms() if one.name in names)
+        times = [self.seconds(job) for job in missing]
+        total = sum(one for one in times if one is not None)
+        took = f", about {timedelta(seconds=round(total))} of one process" if total else ""
+        if total and None in times:
+            took += f" without {format_count(times.count(None), 'job')} of unknown time"
         print(
             f"{count - len(missing)} of {format_count(count, 'job')} are done; {steps:,} steps of training are "
             f"missing{took}"
         )
 
-    def _seconds_per_step(self) -> float:
-        """The mean of the folder's finished arms; 0 without one."""
-        costs = [one["cost"] for one in finished_jobs(self.folder) if "cost" in one]
-        steps = sum(cost["steps"] for cost in costs)
-        return sum(cost["seconds"] for cost in costs) / steps if steps else 0.0
+    def _about(self, counts: TextCounts) -> list[str]:
+        """Lines on what is handed over, how methods are trained, and what is read."""
+        own = self.settings
+        handed = "no captions"
+        if own.captions:
+            handed = f"{format_count(counts.captions, 'caption')} of {format_count(counts.images, 'image')}"
+            if counts.missing:
+                handed += f" ({format_count(counts.missing, 'image')} missing, skipped)"
+        seeds = format_count(self.config.adapt_seeds, "adaptation seed")
+        gains = [one.about for one in self.sets if one.kind in GAINS]
+        prices = [one.about for one in self.sets if one.kind not in GAINS]
+        return [
+            f"encoder: {own.student}; teacher: {own.teacher or 'none'}",
+            f"handed over: {handed}; text: {own.text or 'the captions without their images'}",
+            f"training of each method and control: {own.steps:,} steps of {own.batch} samples, learning rate "
+            f"{own.lr:g}, at most {own.max_length} tokens, {seeds}",
+            f"gains: {'; '.join(gains)}",
+            f"price: {'; '.join(prices) or 'nothing is read'}",
+        ]
+
+    def _steps(self, one: RealArm) -> int:
+        """Steps of an arm over all of its stages."""
+        return 0 if one.method is None else sum(one.method.stage_steps(self.settings.steps))
+
+    def seconds(self, job: Job) -> float | None:
+        """Estimated seconds of a job, from finished ones in the folder; None if none is like it."""
+        own: list[float] = []
+        one: RealArm = job.arguments[2]
+        if job.call is run_arm:
+            costs = [(done["method"], done["cost"]) for done in self._finished if "cost" in done]
+            alike = [cost for name, cost in costs if name == one.owner] or [c for _, c in costs]
+            own = [self._steps(one) * cost["seconds"] / cost["steps"] for cost in alike]
+        else:
+            name = job.arguments[3].name
+            read = [done for done in self._finished if done.get("set") == name]
+            own = [done["seconds"] for done in read if "seconds" in done]
+        return mean(own) if own else None
+
+    @cached_property
+    def _finished(self) -> list[dict[str, Any]]:
+        return finished_jobs(self.folder)

@@ -23,6 +23,7 @@ from groundling.prediction.similarity import sentence_vectors
 from groundling.runs.folder import decoded_json
 from groundling.runs.hashing import data_hash
 from groundling.runs.jobs import use_cpu
+from groundling.runs.report import format_count
 from groundling.settings.fields import replace_settings
 from groundling.studies.bench.protocol import key_of
 from groundling.studies.bench.real_settings import RealSettings
@@ -61,6 +62,19 @@ class SetReader:
             return f"{self.source} {self.key[:KEY]}"
         path = Path(self.source)
         return f"{self.kind} {path.resolve().parent.name} {path.stem} {self.key[:KEY]}"
+
+    @property
+    def about(self) -> str:
+        """The file or task, and how it is read, in words."""
+        given = dict(self.settings)
+        how = {
+            "facts": ", ".join(given.get("modes", ())),
+            "words": "rated word pairs",
+            "retention": "similarities of text pairs",
+            "pairs": "minimal pairs",
+            "task": f"fine-tuned with {format_count(given.get('seeds', 0), 'seed')}",
+        }
+        return f"{self.source} ({how[self.kind]})"
 
     @property
     def key(self) -> str:

@@ -131,8 +131,9 @@ def write_page(
         ReportSection("Readings", rows=table_rows(bench, True)),
         ReportSection("Gains", rows=verdict_rows(bench, gains), figure=_forest(bench, gains)),
     ]
+    if price_rows := table_rows(bench, False):
+        sections.append(ReportSection("Price", rows=price_rows))
     if prices:
-        sections.append(ReportSection("Price", rows=table_rows(bench, False)))
         sections.append(ReportSection("Price, differences", rows=verdict_rows(bench, prices)))
     controls = [
         {"method": name, "control": control, "what it is": words}

@@ -13,7 +13,7 @@ from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import run_jobs
 from groundling.runs.progress import CommandContext
-from groundling.runs.report import format_table
+from groundling.runs.report import format_count, format_table
 from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL
 from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BenchConfig
@@ -26,7 +26,7 @@ from groundling.studies.bench.method import (
 )
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.real.arms import describe_method
-from groundling.studies.bench.real.finished import BEFORE
+from groundling.studies.bench.real.finished import BEFORE, finished_jobs
 from groundling.studies.bench.real.handed import (
     RealFiles,
     TextCounts,
@@ -44,6 +44,7 @@ from groundling.studies.bench.real.readings import (
 )
 from groundling.studies.bench.real.report import entries_of, table_rows, write_page
 from groundling.studies.bench.real_settings import RealSettings
+from groundling.studies.bench.results import NOT_DONE
 
 FORMAT = "groundling bench on a real encoder"
 VERSION = 1
@@ -69,18 +70,32 @@ def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         check_teacher(settings.teacher)
     plan = RealPlan(config, methods, sets, folder)
     plan.missing()  # jobs of another version end the bench before anything is written
-    counts = hand_over_texts(files, writes=not config.plan)
+    counts = hand_over_texts(files, writes=not (config.plan or config.report))
+    if config.plan:
+        plan.print_plan(counts, notes)
+        return {"jobs": len(plan.jobs()), "missing": len(plan.missing())}
     if counts.missing:
         notes.append(f"{counts.missing:,} captioned images are missing and were skipped")
-    if config.plan:
-        plan.print_plan(notes)
-        return {"jobs": len(plan.jobs()), "missing": len(plan.missing())}
+    if config.report:
+        return report(plan, counts, notes, work)
     if permutes:
         permute_teacher(files)
     with FileClaims(folder) as claims:
         run_jobs(plan.missing(first=True), config.processes, print, claims)
         plan.check_distinct_sets()
         run_jobs(plan.missing(), config.processes, print, claims)
+    return conclude(plan, counts, notes, work)
+
+
+def report(
+    plan: RealPlan, counts: TextCounts, notes: list[str], work: CommandContext
+) -> dict[str, Any]:
+    """What is finished in the folder, judged and written; raises InputError if nothing is."""
+    if not finished_jobs(plan.folder):
+        raise InputError(f"{plan.folder.root}: nothing is finished yet")
+    missing = len(plan.missing())
+    if missing:
+        notes = [*notes, f"{NOT_DONE}{format_count(missing, 'job')} of this bench"]
     return conclude(plan, counts, notes, work)
 
 
