@@ -36,8 +36,8 @@ class TargetedImageDistillation(TargetedDistillationTerm):
 
     name = "td_image"
     feature = "clip_image"
-    required_fields = ("regions", "features.clip_image")
-    monitored_terms = ("td_image_mean",)
+    required_fields: Sequence[str] = ("regions", "features.clip_image")
+    monitored_terms: Sequence[str] = ("td_image_mean",)
 
     @property
     def _mean_term(self) -> str:
