@@ -13,6 +13,7 @@ from builders.bench import CONFIG, STOP_AT, Ran
 from homes import Here, digests, never
 
 from groundling.core.errors import InputError
+from groundling.data.corpora.files import iterate_texts, names_of
 from groundling.runs import jobs as running
 from groundling.runs.folder import read_json
 from groundling.runs.jobs import Job, run_jobs
@@ -71,6 +72,11 @@ def test_controls_read_what_the_method_reads_with_one_thing_replaced(ran: Ran) -
     captions = str(world / "handed" / "captions.json")
     assert method["text"] == [captions] == random["text"]
     assert shuffled["text"] == [captions.replace("captions.json", "shuffled/captions.json")]
+    # Ids key every random choice, so the method and its control read the same batches with the same masks.
+    assert names_of(shuffled["text"]) == names_of([captions])
+    own, other = (list(iterate_texts(path)) for path in (captions, *shuffled["text"]))
+    assert [line.text for line in own] == [line.text for line in other]
+    assert all(one.image != two.image for one, two in zip(own, other, strict=True))
     for one in (method, shuffled, random):
         assert one["teacher"] == str(world / "making" / "teacher" / "model")
         assert one["student"] == str(world / "making" / "encoder" / "model")
