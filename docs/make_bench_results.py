@@ -33,12 +33,21 @@ PAGE = Path(__file__).with_name("bench.md")
 RESULTS = Path(__file__).with_name("bench.json")
 BLOCK = re.compile(r"(<!-- results: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 120
+DIGITS = 6
 
 
 def publish(source: Path) -> None:
-    """Write docs/bench.json, one line, from a bench's folder."""
-    text = json.dumps(read_bench(source), separators=(",", ":"), allow_nan=False)
+    """Write docs/bench.json, one line, from a bench's folder; numbers are rounded, since the file is tracked."""
+    text = json.dumps(_rounded(read_bench(source)), separators=(",", ":"), allow_nan=False)
     RESULTS.write_text(text + "\n", encoding="utf-8")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list) else value
 
 
 def blocks(bench: Mapping[str, Any]) -> dict[str, str]:
