@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from groundling.core.registry import describe_value
 from groundling.runs.folder import difference, read_object
 from groundling.studies.bench.arms import METHOD
 from groundling.studies.bench.judge import base_entries
+from groundling.studies.bench.method import CLASSES
 from groundling.studies.bench.protocol import TUNING_WORLD
+from groundling.studies.bench.readings import MASKED_LM
 
 FORMAT = "groundling bench"
 VERSION = 2
@@ -41,22 +44,34 @@ def read_bench(source: str | Path) -> Bench:
 
 
 def _check(bench: Mapping[str, Any]) -> None:
-    """Access everything that a merged bench needs."""
+    """Check everything that a merged bench needs; raises what a reader of damaged content raises."""
     for about in bench["methods"].values():
-        _ = (about["data"], about["source"], about["stages"], about["grid"])
+        _ = (about["source"], about["stages"], about["grid"], _text(about["weight"]))
+        if about["data"] not in CLASSES:
+            raise ValueError(f"data = {about['data']!r}, expected one of {', '.join(CLASSES)}")
     for about in bench["worlds"].values():
-        _ = about["world"] + ""
-    _ = (bench["protocol"]["settings"], float(bench["protocol"]["scale"]))
+        _text(about["world"])
+        for value in (about.get("retrieval") or {}).values():
+            _number(value)
+    _ = bench["protocol"]["settings"]
+    seen = set()
     for one in _list(bench["runs"]):
-        world = f"{one['family']} {int(one['world'])}"
+        check_run(one)
+        world = f"{one['family']} {one['world']}"
         if world == str(TUNING_WORLD):
             raise ValueError(f"{world} chooses the weights, so its results are not reported")
         _ = bench["worlds"][world]
-        check_run(one)
+        place = (*_place(one), one["handed"])
+        if place in seen:
+            raise ValueError(f"{world}: {one['method'] or one['arm']} is listed twice")
+        seen.add(place)
     for name, about in bench["weights"].items():
-        _ = (bench["methods"][name]["weight"], about["chosen"])
-        _ = [(value, float(score)) for value, score in about["scores"]]
-    _ = [note + "" for note in _list(bench["notes"])]
+        values = [(value, _number(score)) for value, score in about["scores"]]
+        if about["chosen"] not in [value for value, _ in values]:
+            raise ValueError(f"weights of {name}: {about['chosen']!r} was not among the values")
+        _ = bench["methods"][name]["weight"]
+    for note in _list(bench["notes"]):
+        _text(note)
 
 
 def _list(value: object) -> list[Any]:
@@ -65,24 +80,61 @@ def _list(value: object) -> list[Any]:
     return value
 
 
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{describe_value(value)} in place of a text")
+    return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise ValueError(f"{describe_value(value)} in place of a number")
+    return value
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{describe_value(value)} in place of a whole number")
+    return value
+
+
 def check_run(one: Mapping[str, Any]) -> None:
-    """Access everything that tables and verdicts need of a run; raises what a reader of damaged content raises."""
-    _ = (one["method"] + "", one["arm"] + "", int(one["seed"]), one["handed"] + "")
+    """Check everything that tables and verdicts need of a run; raises what a reader of damaged content raises."""
+    for name in ("method", "arm", "family", "handed"):
+        _text(one[name])
+    _ = (_whole(one["seed"]), _whole(one["world"]))
     if "condition" in one:
-        _ = (one["condition"]["axis"] + "", one["condition"]["value"])
-    for reading in one["readings"].values():
-        for value in reading.values():
-            numbers = value if isinstance(value, list) else [value]
-            _ = [float(number) for number in numbers if number is not None]
+        _ = (_text(one["condition"]["axis"]), _whole(one["condition"]["value"]))
+    for name, reading in one["readings"].items():
+        for part, value in reading.items():
+            if isinstance(value, list):
+                _ = [_number(float(each)) for each in value if each is not None]
+            elif part == "chance":
+                _share(value)
+            elif value is not None:
+                _ = _number(value) if name == MASKED_LM else _share(value)
     if "cost" in one or one["method"]:
         cost = one["cost"]
         names = ("steps", "samples", "seconds", "extra_parameters", "parameters_after")
-        _ = (
-            [float(cost[name]) for name in names],
-            sum(cost["epochs"]),
-            int(cost["memory_mb"] or 0),
-        )
-        _ = (one["texts"] + "", [text + "" for text in one["remarks"]])
+        values = [_number(cost[name]) for name in names] + [
+            _number(each) for each in cost["epochs"]
+        ]
+        values.append(_number(cost["memory_mb"] or 0))
+        values.append(_number(cost.get("core_seconds", 0)))
+        # A model may have fewer parameters afterwards.
+        if min(values[:3]) < 0 or cost["steps"] == 0:
+            raise ValueError("a negative cost, or no step")
+        if not isinstance(one.get("weight"), int | float | str | None):
+            raise TypeError(f"weight: {describe_value(one['weight'])}")
+        _text(one["texts"])
+        if not all(_text(remark) for remark in _list(one["remarks"])):
+            raise ValueError("an empty remark")
+
+
+def _share(value: object) -> float:
+    if not 0 <= _number(value) <= 1:
+        raise ValueError(f"{value} in place of a share from 0 to 1")
+    return _number(value)
 
 
 def merge(sources: Sequence[str | Path]) -> tuple[Bench, list[str]]:

@@ -327,8 +327,19 @@ def test_merging_a_laboratorys_method(
         {"condition": None},
         {"world": 100},
         {"world": 5},
+        {"world": "0"},
+        {"weight": [1]},
+        {"remarks": [""]},
+        {"readings": {"visual": {"test": float("nan"), "chance": 0.3}}},
+        {"readings": {"visual": {"test": 1.5, "chance": 0.3}}},
+        {"readings": {"visual": {"test": [0.5], "chance": None}}},
+        {"cost": {**first["cost"], "steps": "2"}},
+        {"cost": {**first["cost"], "core_seconds": "much"}},
     ):
         refused({**theirs, "runs": [{**first, **change}, *theirs["runs"][1:]]}, "damaged")
+    refused({**theirs, "runs": [first, *theirs["runs"]]}, "damaged .*is listed twice")
+    about = {**theirs["worlds"]["objects 0"], "retrieval": {"text_to_image_r@1": "high"}}
+    refused({**theirs, "worlds": {"objects 0": about}}, "damaged .*in place of a number")
     protocol = {**theirs["protocol"], "steps": 7}
     refused({**theirs, "protocol": protocol}, "another protocol .protocol.steps: 2 there, 7 now")
     worlds = {"objects 0": {**theirs["worlds"]["objects 0"], "world": "f" * 64}}
