@@ -413,10 +413,12 @@ class RegionDict(dict[str, RegionRow]):
         return 0
 
 
-def seen(count: int = 48) -> RegionDataset:
-    """Texts, each with an image of 2 to 7 regions."""
+def seen(count: int = 48, choices: tuple[str, ...] = ()) -> RegionDataset:
+    """Texts, each with an image of 2 to 7 regions, and perhaps with choices."""
     store = RegionDict({f"image{i}": regions(i, 2 + i % 6) for i in range(count)})
-    texts = [replace(e, images=(f"image{i}",)) for i, e in enumerate(examples(count))]
+    texts = [
+        replace(e, images=(f"image{i}",), choices=choices) for i, e in enumerate(examples(count))
+    ]
     return RegionDataset(TextDataset(texts, TextRowEncoder(bert_words(), 40)), store)
 
 
@@ -445,7 +447,10 @@ class Clip:
     With a `vocabulary`, also the logits of a masked LM.
     """
 
-    def __init__(self, samples: Any, words: int = 2, vocabulary: int = 0) -> None:
+    def __init__(
+        self, samples: Any, words: int = 2, vocabulary: int = 0, image_width: int = 20
+    ) -> None:
+        self.image_width = image_width
         self.samples, self.words, self.vocabulary = samples, words, vocabulary
         self.ids, self.lengths, self.images = samples.ids, samples.lengths, samples.images
 
@@ -477,7 +482,7 @@ class Clip:
             logits["mlm_logits"] = rng.normal(size=size).astype(np.float32)
         return {
             **logits,
-            "clip_image": unit(rng.normal(size=20)),
+            "clip_image": unit(rng.normal(size=self.image_width)),
             "clip_text": unit(rng.normal(size=24)),
             "clip_similarity": np.array(rng.normal() * 2, np.float32),
             "clip_confidence": np.array(rng.random(), np.float32),

@@ -25,7 +25,7 @@ from groundling.core.batch import (
     collate,
 )
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classification
+from groundling.core.output_types import Classification, MultipleChoice
 from groundling.core.registry import public_modules
 from groundling.core.rng import generator
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
@@ -53,6 +53,7 @@ KINDS = {
     and not inspect.isabstract(cls)
 }
 OPTIONS = {"SupervisedObjective": {"output_type": Classification(("no", "yes"))}}
+OPTIONS["SimilarityDistillation"] = {"output_type": MultipleChoice(("0", "1"))}
 OPTIONS["TokenImageMatching"] = {"layers": 2, "frozen": False}
 OPTIONS["VokenClassification"] = {"control": "shuffled"}
 BATCHWISE = {"ClipContrastiveLoss", "FeatureDistillation", "TokenImageMatching"}
@@ -66,6 +67,12 @@ SIGNED = {"visual_perceptual"}
 """Terms that may be negative: minus a correlation."""
 SIZES = {"teacher": 24, "teacher_image": 20, "classes": 5}
 """What models are made for that a model does not have of its own."""
+SIZES_OF = {"SharedProjectionDistillation": {**SIZES, "teacher_image": 24}}
+"""The same for objectives that need other widths."""
+
+
+def sizes_for(name: str, model) -> OutputSizes:
+    return model.sizes._replace(**SIZES_OF.get(name, SIZES))
 
 
 def test_the_objectives_are_found():
@@ -99,7 +106,7 @@ class Case:
         self.model, self.samples = model.eval(), samples
         torch.manual_seed(3)
         self.objective = kind(
-            model.sizes._replace(**SIZES), **OPTIONS.get(kind.__name__, {})
+            sizes_for(kind.__name__, model), **OPTIONS.get(kind.__name__, {})
         ).eval()
 
     def sample(self, index: int, epoch: int = 0) -> Sample:
@@ -129,6 +136,10 @@ def case(request, taught, pictures):
             beside = toys.Vokens
         if "features.mlm_logits" in KINDS[name].required_fields:
             beside = partial(toys.Clip, vocabulary=len(toys.bert_words()))
+        if name == "SharedProjectionDistillation":
+            beside = partial(toys.Clip, image_width=24)
+        if name == "SimilarityDistillation":
+            return Case(KINDS[name], toys.seer(), toys.Clip(toys.seen(choices=("a dog", "no cat"))))
         if "regions" in KINDS[name].required_fields:
             return Case(KINDS[name], toys.seer(), beside(toys.seen()))
         if name == "GroundedSpace":
@@ -414,7 +425,7 @@ def test_what_is_missing_is_named_in_one_line(name, case):
 
 @every
 def test_weight_grows_over_its_warmup(name, case):
-    kind, sizes = KINDS[name], case(name).model.sizes._replace(**SIZES)
+    kind, sizes = KINDS[name], sizes_for(name, case(name).model)
     grown = kind(sizes, weight=3.0, warmup=4, **OPTIONS.get(name, {}))
     assert [grown.weight_at(s) for s in range(6)] == [0.75, 1.5, 2.25, 3.0, 3.0, 3.0]
     assert kind(sizes, weight=3.0, **OPTIONS.get(name, {})).weight_at(0) == 3.0
