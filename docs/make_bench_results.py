@@ -36,10 +36,10 @@ WIDTH = 120
 DIGITS = 6
 
 
-def publish(source: Path) -> None:
-    """Write docs/bench.json, one line, from a bench's folder; numbers are rounded, since the file is tracked."""
-    text = json.dumps(_rounded(read_bench(source)), separators=(",", ":"), allow_nan=False)
-    RESULTS.write_text(text + "\n", encoding="utf-8")
+def published(source: Path) -> dict[str, Any]:
+    """The results of a bench's folder; numbers are rounded, since the file is tracked."""
+    rounded: dict[str, Any] = _rounded(read_bench(source))
+    return rounded
 
 
 def _rounded(value: Any) -> Any:
@@ -145,9 +145,12 @@ def _weights(bench: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Publish a bench if one is named, and write the page."""
-    if arguments:
-        publish(Path(arguments[0]))
-    PAGE.write_text(page(read_bench(RESULTS), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    bench = published(Path(arguments[0])) if arguments else read_bench(RESULTS)
+    # The page is made before either file is written.
+    text = page(bench, PAGE.read_text(encoding="utf-8"))
+    line = json.dumps(bench, separators=(",", ":"), allow_nan=False)
+    RESULTS.write_text(line + "\n", encoding="utf-8")
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -185,8 +185,10 @@ def _judge_family(
             if any(value_of(one, reading) is not None for one in own):
                 price = difference(own, text, reading, noise_of(entries, reading))
                 verdict.prices[reading] = price
+        # A control reads with the method's code, so what it leaks counts too.
+        of_method = [*own, *(one for one in entries if one["method"] == name)]
         verdict.remarks = list(
-            dict.fromkeys(remark for one in own for remark in one.get("remarks", ()))
+            dict.fromkeys(remark for one in of_method for remark in one.get("remarks", ()))
         )
         both = [verdict.visual, *([verdict.shuffled] if verdict.shuffled is not None else [])]
         if isfinite(noise) and all(len(one.worlds) >= MIN_WORLDS for one in both):

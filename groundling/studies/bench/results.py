@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from groundling.core.errors import InputError, convert_errors
 from groundling.core.registry import describe_value
 from groundling.runs.folder import difference, read_object
+from groundling.stats.linear_probes import TEXTUAL
 from groundling.studies.bench.arms import METHOD
 from groundling.studies.bench.judge import base_entries
 from groundling.studies.bench.method import CLASSES
 from groundling.studies.bench.protocol import TUNING_WORLD
-from groundling.studies.bench.readings import MASKED_LM
+from groundling.studies.bench.readings import MASKED_LM, VISUAL
 
 FORMAT = "groundling bench"
 VERSION = 2
 """Increases with every change of the file's layout."""
 NAME = "bench.json"
+ROUNDING = 1e-5
+"""Published results are rounded."""
 NOT_DONE = "not done yet: "
 """Beginning of the note on missing jobs, which holds only when it is written."""
 
@@ -107,12 +111,13 @@ def check_run(one: Mapping[str, Any]) -> None:
         _ = (_text(one["condition"]["axis"]), _whole(one["condition"]["value"]))
     for name, reading in one["readings"].items():
         for part, value in reading.items():
-            if isinstance(value, list):
+            if part in ("scores", "trained"):
                 _ = [_number(float(each)) for each in value if each is not None]
             elif part == "chance":
                 _share(value)
             elif value is not None:
                 _ = _number(value) if name == MASKED_LM else _share(value)
+    _check_visual(one["readings"])
     if "cost" in one or one["method"]:
         cost = one["cost"]
         names = ("steps", "samples", "seconds", "extra_parameters", "parameters_after")
@@ -129,6 +134,21 @@ def check_run(one: Mapping[str, Any]) -> None:
         _text(one["texts"])
         if not all(_text(remark) for remark in _list(one["remarks"])):
             raise ValueError("an empty remark")
+
+
+def _check_visual(readings: Mapping[str, Any]) -> None:
+    """The visual reading is the mean of its attributes."""
+    attributes = [
+        reading
+        for name, reading in readings.items()
+        if name.startswith("linear/") and name != f"linear/{TEXTUAL}"
+    ]
+    for part in ("dev", "test") if VISUAL in readings and attributes else ():
+        expected = mean(one[part] for one in attributes)
+        if abs(readings[VISUAL][part] - expected) > ROUNDING:
+            raise ValueError(
+                f"{VISUAL}, {part}: {readings[VISUAL][part]}, its attributes give {expected:.4f}"
+            )
 
 
 def _share(value: object) -> float:
@@ -248,8 +268,8 @@ def _add_runs(merged: Bench, runs: Sequence[dict[str, Any]], source: str | Path)
     worlds = {_of_world(one)[1:] for one in base}
     if len(encoders) > len(worlds):
         notes.append(
-            f"{source}: its encoder or teachers differ, although its worlds are the same, as on another processor; "
-            "each method is compared with the controls of its own bench"
+            f"{source}: its encoder or teachers differ, although its worlds are the same, as on another processor or "
+            "in another folder; each method is compared with the controls of its own bench"
         )
     return notes
 
