@@ -19,6 +19,7 @@ FUNCTIONS = (
     "data_captions",
     "data_check",
     "data_counts",
+    "data_make_store",
     "data_make_tasks",
     "data_make_world",
     "data_partition",

@@ -60,12 +60,14 @@ def adapt(
     relevance: Literal["contextual", "isolated"] = "contextual",
     keyword_extractor: Text = "",
     td_weight: float = 0.05,
+    td_distance: Literal["l1", "l2"] = "l1",
     td_reduction: Literal["sum", "mean"] = "sum",
     td_unit: bool = True,
     td_words_reduction: Literal["mean", "sum"] = "mean",
     td_choices: Literal["all", "right"] = "all",
     td_gate: Literal["none", "question", "pair"] = "none",
     td_temperature: float = 1.0,
+    td_similarity_weight: float = 1.0,
     kd_teacher: Text = "",
     kd_weight: float = 1.0,
     kd_variant: Literal["paper", "released"] = "paper",
@@ -269,6 +271,15 @@ def data_counts(
 ) -> str:
     """Count the words of captions, for `grounded`."""
 
+def data_make_store(
+    *,
+    data: Text = "",
+    noise: float = 0.0,
+    seed: int = 0,
+    out: Text = "runs/data-make-store",
+) -> dict[str, Any]:
+    """Make a region store of a rendered world whose features are the objects' attributes."""
+
 def data_make_tasks(
     *,
     limit_train: int = 4000,
@@ -451,12 +462,14 @@ def finetune(
     relevance: Literal["contextual", "isolated"] = "contextual",
     keyword_extractor: Text = "",
     td_weight: float = 0.05,
+    td_distance: Literal["l1", "l2"] = "l1",
     td_reduction: Literal["sum", "mean"] = "sum",
     td_unit: bool = True,
     td_words_reduction: Literal["mean", "sum"] = "mean",
     td_choices: Literal["all", "right"] = "all",
     td_gate: Literal["none", "question", "pair"] = "none",
     td_temperature: float = 1.0,
+    td_similarity_weight: float = 1.0,
     kd_teacher: Text = "",
     kd_weight: float = 1.0,
     kd_variant: Literal["paper", "released"] = "paper",
@@ -732,12 +745,14 @@ def pretrain(
     relevance: Literal["contextual", "isolated"] = "contextual",
     keyword_extractor: Text = "",
     td_weight: float = 0.05,
+    td_distance: Literal["l1", "l2"] = "l1",
     td_reduction: Literal["sum", "mean"] = "sum",
     td_unit: bool = True,
     td_words_reduction: Literal["mean", "sum"] = "mean",
     td_choices: Literal["all", "right"] = "all",
     td_gate: Literal["none", "question", "pair"] = "none",
     td_temperature: float = 1.0,
+    td_similarity_weight: float = 1.0,
     kd_teacher: Text = "",
     kd_weight: float = 1.0,
     kd_variant: Literal["paper", "released"] = "paper",

@@ -95,9 +95,7 @@ compute them in every step. Features of an image teacher are always cached, unle
 
 @dataclass(frozen=True)
 class TargetedDistillationSettings(Settings):
-    """CLIP Targeted Distillation (CLIP-TD): the teacher and the objectives td_image, td_text,
-    td_words, and ours, td_image_text.
-    """
+    """CLIP Targeted Distillation (CLIP-TD): teacher; td_image, td_text, td_words, td_image_text."""
 
     teacher_images: Annotated[str, InputKind.FOLDER] = ""
     """CLIP-TD: folder of the teacher's images; an image's id is its path in this folder, without \
@@ -146,7 +144,7 @@ question or per image-text pair."""
 
 @dataclass(frozen=True)
 class SimilarityDistillationSettings(Settings):
-    """Distillation of a teacher's similarities of image and choices (ours): td_similarity."""
+    """Distillation of similarities of image and choices: td_similarity."""
 
     td_similarity_weight: Annotated[float, at_least(0)] = 1.0
     """td_similarity: its weight."""

@@ -112,6 +112,7 @@ CASES = [
     ("data shift --data gone", "--data gone: no such folder"),
     ("data partition --task glue/rte --data gone --per-stratum 3", "--data gone: no such file"),
     ("data captions gone", "--data gone: no such folder"),
+    ("data make-store --data gone", "--data gone: no such folder"),
     ("data counts --captions gone.tsv --tokenizer model", "--captions gone.tsv: no such"),
 ]
 

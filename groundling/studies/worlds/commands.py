@@ -150,12 +150,12 @@ def true_regions_inputs(config: TrueRegionsConfig) -> Inputs:
 
 
 DATA_TRUE_REGIONS = Command(
-    "data make-true-regions",
+    "data make-store",
     "make a region store of a rendered world whose features are the objects' attributes",
-    "groundling.studies.worlds.true_regions:make_true_regions",
+    "groundling.studies.worlds.true_regions:make_store",
     {"_own": TrueRegionsConfig()},
     title="Worlds: the rendered world and the quickstart",
-    example="groundling data make-true-regions --data runs/vision --out runs/vision/true_store",
+    example="groundling data make-store --data runs/vision --out runs/vision/true_store",
     common_flags="data noise",
     output=ResumableRun(true_regions_inputs),
 )

@@ -85,7 +85,7 @@ class TrueRegions:
         return {**about, "identity": identity, "made_by": "the attributes of a rendered world"}
 
 
-def make_true_regions(config: TrueRegionsConfig, run: Run) -> dict[str, Any]:
+def make_store(config: TrueRegionsConfig, run: Run) -> dict[str, Any]:
     """Write the store to the run folder; returns its counts.
 
     The whole image is the first region; its features are the mean of the objects'.
