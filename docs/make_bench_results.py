@@ -13,6 +13,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -36,13 +37,8 @@ WIDTH = 120
 DIGITS = 6
 
 
-def published(source: Path) -> dict[str, Any]:
-    """The results of a bench's folder; numbers are rounded, since the file is tracked."""
-    rounded: dict[str, Any] = _rounded(read_bench(source))
-    return rounded
-
-
 def _rounded(value: Any) -> Any:
+    """A JSON value with rounded numbers, since the file is tracked."""
     if isinstance(value, float):
         return round(value, DIGITS)
     if isinstance(value, dict):
@@ -100,19 +96,27 @@ def _table(bench: Mapping[str, Any], family: str) -> str:
         ["teacher's text tower", _by_world(towers), "", "", _number(towers, READOUT), *[""] * 3]
     )
     chance = mean(one["readings"][VISUAL]["chance"] for one in towers)
-    made.append(["guessing", f"{chance:.2f}".lstrip("0"), "", "", ".50", "", ".50", ""])
+    made.append(["guessing", _words(chance), "", "", ".50", "", ".50", ""])
     noise = [noise_of(entries, reading) for reading in (VISUAL, READOUT, MASKED_LM, PAIRS)]
-    if noise[0] == noise[0]:
-        words = [f"{one:.3f}".lstrip("0") for one in noise]
+    if isfinite(noise[0]):
+        words = [_words(one, 3) for one in noise]
         made.append(["noise between seeds", words[0], "", "", *words[1:], ""])
     head = [
         *("method", "visual", "text control", "control without its images"),
         *("odd one out, read out (text control)", "masked LM, nats (text control)"),
         *("minimal pairs (text control)", "core seconds"),
     ]
-    return "\n".join(
-        "| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *made)
-    )
+    return _markdown(head, made)
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = (head, ["---"] * len(head), *rows)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _words(value: float, digits: int = 2) -> str:
+    """A number without the 0 before its point."""
+    return f"{value:.{digits}f}".removeprefix("0")
 
 
 def _mean(entries: Sequence[Mapping[str, Any]], reading: str) -> float:
@@ -121,7 +125,7 @@ def _mean(entries: Sequence[Mapping[str, Any]], reading: str) -> float:
 
 
 def _number(entries: Sequence[Mapping[str, Any]], reading: str) -> str:
-    return f"{_mean(entries, reading):.2f}".removeprefix("0")
+    return _words(_mean(entries, reading))
 
 
 def _by_world(entries: Sequence[Mapping[str, Any]]) -> str:
@@ -133,19 +137,19 @@ def _by_world(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def _weights(bench: Mapping[str, Any]) -> str:
     """The scores of each grid, the chosen value in bold."""
-    lines = ["| method | setting | score by value |", "| --- | --- | --- |"]
+    rows = []
     for name, about in bench["weights"].items():
         scores = []
         for value, score in about["scores"]:
-            words = f"{value:g}: {score:.2f}".replace(": 0.", ": .")
+            words = f"{value:g}: {_words(score)}"
             scores.append(f"**{words}**" if value == about["chosen"] else words)
-        lines.append(f"| {name} | {bench['methods'][name]['weight']} | {', '.join(scores)} |")
-    return "\n".join(lines)
+        rows.append([name, bench["methods"][name]["weight"], ", ".join(scores)])
+    return _markdown(["method", "setting", "score by value"], rows)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Publish a bench if one is named, and write the page."""
-    bench = published(Path(arguments[0])) if arguments else read_bench(RESULTS)
+    bench = _rounded(read_bench(arguments[0])) if arguments else read_bench(RESULTS)
     # The page is made before either file is written.
     text = page(bench, PAGE.read_text(encoding="utf-8"))
     line = json.dumps(bench, separators=(",", ":"), allow_nan=False)

@@ -69,14 +69,14 @@ nothing, but the bench is tested."""
 
 def check(config: BenchConfig, out: str | Path) -> None:
     """Raises InputError for unknown methods or questions, and for --merge beside settings of a run."""
-    of_worlds = [name for name in WORLDS_ONLY if vars(config)[name] != vars(BenchConfig())[name]]
-    check_real(config.real_encoder, [flag_name(name) for name in of_worlds])
-    if config.curve:
-        for name in NOT_OF_CURVES:
-            if vars(config)[name] != vars(BenchConfig())[name]:
-                raise InputError(
-                    f"--curve has one adaptation seed and linear readings only; leave --{flag_name(name)} out"
-                )
+    defaults = vars(BenchConfig())
+    changed = [name for name, value in vars(config).items() if value != defaults[name]]
+    check_real(config.real_encoder, [flag_name(name) for name in WORLDS_ONLY if name in changed])
+    for name in NOT_OF_CURVES if config.curve else ():
+        if name in changed:
+            raise InputError(
+                f"--curve has one adaptation seed and linear readings only; leave --{flag_name(name)} out"
+            )
     for name in config.probes:
         if name not in QUESTIONS:
             raise InputError(f"--probes {name}: expected some of {', '.join(QUESTIONS)}")

@@ -79,7 +79,8 @@ def _install_hook() -> None:
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _WATCHED:
+    # Python raises many other events, such as every import.
+    if not _WATCHED or (event not in READING and event not in WRITING):
         return
     counts = {False: int(event in READING), True: WRITING.get(event, 0)}
     if event == "open":

@@ -172,14 +172,11 @@ class Protocol:
         fixed = (TEACHER, TEACHING, REDRAWN_TEACHING, PRETRAINING, ADAPTING, PROBING)
         # Defaults are left out, so that a new setting of a command does not make all earlier benches incomparable; a
         # default that changes results needs another PROTOCOL_VERSION.
-        changed = [
-            {
-                name: value
-                for name, value in asdict(one).items()
-                if value != asdict(type(one)())[name]
-            }
-            for one in fixed
-        ]
+        changed = []
+        for one in fixed:
+            defaults = asdict(type(one)())
+            settings = asdict(one).items()
+            changed.append({name: value for name, value in settings if value != defaults[name]})
         text = json_text([*changed, PROBE_STEPS, self.world()], default=str)
         return {
             "version": PROTOCOL_VERSION,

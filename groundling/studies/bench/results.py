@@ -120,14 +120,12 @@ def check_run(one: Mapping[str, Any]) -> None:
     _check_visual(one["readings"])
     if "cost" in one or one["method"]:
         cost = one["cost"]
-        names = ("steps", "samples", "seconds", "extra_parameters", "parameters_after")
-        values = [_number(cost[name]) for name in names] + [
-            _number(each) for each in cost["epochs"]
-        ]
-        values.append(_number(cost["memory_mb"] or 0))
-        values.append(_number(cost.get("core_seconds", 0)))
         # A model may have fewer parameters afterwards.
-        if min(values[:3]) < 0 or cost["steps"] == 0:
+        for value in (cost["extra_parameters"], cost["parameters_after"], *cost["epochs"]):
+            _number(value)
+        _ = (_number(cost["memory_mb"] or 0), _number(cost.get("core_seconds", 0)))
+        spent = [_number(cost[name]) for name in ("steps", "samples", "seconds")]
+        if min(spent) < 0 or cost["steps"] == 0:
             raise ValueError("a negative cost, or no step")
         if not isinstance(one.get("weight"), int | float | str | None):
             raise TypeError(f"weight: {describe_value(one['weight'])}")
@@ -152,9 +150,10 @@ def _check_visual(readings: Mapping[str, Any]) -> None:
 
 
 def _share(value: object) -> float:
-    if not 0 <= _number(value) <= 1:
+    share = _number(value)
+    if not 0 <= share <= 1:
         raise ValueError(f"{value} in place of a share from 0 to 1")
-    return _number(value)
+    return share
 
 
 def merge(sources: Sequence[str | Path]) -> tuple[Bench, list[str]]:

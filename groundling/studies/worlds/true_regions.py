@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import numpy as np
 
 from groundling.core.errors import InputError
 from groundling.data.images import image_id
+from groundling.data.regions.annotations import read_instances
 from groundling.data.regions.store import ImageRegions, Item, RegionWriter
-from groundling.runs.folder import json_text, read_object
+from groundling.runs.folder import json_text, read_json
 from groundling.runs.run import Run
 from groundling.studies.worlds.commands import TrueRegionsConfig
 from groundling.studies.worlds.oracle_facts import SCENE_ID, WorldFacts, read_world
@@ -35,32 +36,30 @@ class TrueRegions:
             raise InputError(
                 f"--data {folder}: has no {INSTANCES}; expected the --out of `groundling data make-tasks`"
             )
-        content = read_object(self.path)
-        self.boxes: dict[int, list[list[float]]] = {}
-        for annotation in content["annotations"]:
-            x, y, width, height = annotation["bbox"]
-            self.boxes.setdefault(annotation["image_id"], []).append([x, y, x + width, y + height])
-        images = [(one, SCENE_ID.search(image_id(one["file_name"]))) for one in content["images"]]
+        self.instances = read_instances(self.path, read_json(self.path)).require_valid()
+        names = {number: image_id(file) for number, file in self.instances.files.items()}
+        scenes = {number: SCENE_ID.search(name) for number, name in names.items()}
         # NLVR2's images are named by example, not by scene.
-        self.images = [(image, int(found[1])) for image, found in images if found]
-        self.skipped = len(images) - len(self.images)
+        self.images = [
+            (number, names[number], int(found[1])) for number, found in scenes.items() if found
+        ]
+        self.skipped = len(names) - len(self.images)
         family = self.facts.world.family
         self.columns = [value for values in family.attributes.values() for value in values]
 
     def items(self) -> Iterator[Item]:
         """All images."""
-        for image, number in self.images:
-            name = image_id(image["file_name"])
-            yield name, partial(self._regions, name, image, number)
+        for image, name, scene in self.images:
+            yield name, partial(self._regions, image, name, scene)
 
-    def _regions(self, name: str, image: dict[str, Any], number: int) -> ImageRegions:
-        things = self.facts.redrawn_scene(number).things
-        boxes = np.array(self.boxes[image["id"]], np.float32)
+    def _regions(self, image: Hashable, name: str, scene: int) -> ImageRegions:
+        things = self.facts.redrawn_scene(scene).things
+        boxes = np.array([one.corners for one in self.instances.annotations[image]], np.float32)
         if len(boxes) != len(things):
             raise InputError(
                 f"{self.path}: {name} has {len(boxes)} boxes, expected {len(things)}; write the folder again"
             )
-        size = (image["width"], image["height"])
+        size = self.instances.sizes[image]
         rows = [[value in thing.attributes for value in self.columns] for thing in things]
         features = np.array(rows, np.float32)
         regions = ImageRegions(
