@@ -82,7 +82,7 @@ def main() -> None:
         run("ruff", "format", "--check", ".")
         run("mypy")
         run("lint-imports")
-        run("pytest", *(options or ["-n", "2", "--dist", "loadfile"]))
+        run("pytest", *(options or ["-n", "2", "--dist", "loadfile", "--max-worker-restart", "0"]))
 
 
 if __name__ == "__main__":

@@ -63,7 +63,8 @@ def smaller(command: TypedCommand) -> list[str]:
     seeds = re.search(r"--seeds (\d+)", command.line)
     if command.name == "finetune" and seeds:
         flags += ["--seeds", str(min(SEEDS, int(seeds[1])))]
-    if any(name in command.line for name in REPRODUCTIONS):
+    hours = command.name == "bench" and not re.search(r" --(real|plan|merge) ", command.line + " ")
+    if hours or any(name in command.line for name in REPRODUCTIONS):
         return documents.words(documents.changed(command.line, ["--plan"]))
     flags += next((["--rows", *rows] for file, rows in ROWS.items() if file in command.line), [])
     if "token_image_matching" in command.line and "--vokenizer-layers" not in command.line:
