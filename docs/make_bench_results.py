@@ -13,12 +13,14 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL, TOWER
+from groundling.studies.bench.curves.judge import judge_curves
+from groundling.studies.bench.curves.report import curve_groups, curve_rows
 from groundling.studies.bench.judge import (
     base_entries,
     entries_of,
@@ -28,7 +30,7 @@ from groundling.studies.bench.judge import (
     value_of,
 )
 from groundling.studies.bench.readings import MASKED_LM, PAIRS, READOUT, VISUAL
-from groundling.studies.bench.results import read_bench
+from groundling.studies.bench.results import Bench, read_bench
 
 PAGE = Path(__file__).with_name("bench.md")
 RESULTS = Path(__file__).with_name("bench.json")
@@ -38,7 +40,7 @@ DIGITS = 6
 
 
 def _rounded(value: Any) -> Any:
-    """A JSON value with rounded numbers, since the file is tracked."""
+    """A JSON value with rounded numbers."""
     if isinstance(value, float):
         return round(value, DIGITS)
     if isinstance(value, dict):
@@ -53,11 +55,31 @@ def blocks(bench: Mapping[str, Any]) -> dict[str, str]:
     for family in families_of(base_entries(bench["runs"])):
         made[family] = _table(bench, family)
         sentences = [one.sentence for one in verdicts if one.family == family]
-        made[f"{family} verdicts"] = "\n".join(
-            textwrap.fill(f"- {one}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-            for one in sentences
-        )
+        made[f"{family} verdicts"] = _list(sentences)
+    curves = judge_curves(bench["runs"], bench["methods"])
+    for axis, family, own in curve_groups(curves):
+        entries = [one for one in bench["runs"] if one["family"] == family]
+        rows = [list(row.values()) for row in curve_rows(axis, own, entries)]
+        head = list(curve_rows(axis, own, entries)[0])
+        made[f"{family} {axis.name}"] = _markdown(head, rows)
+        made[f"{family} {axis.name} sentences"] = _list([one.sentence for one in own])
     return made
+
+
+def _list(sentences: Sequence[str]) -> str:
+    return "\n".join(
+        textwrap.fill(f"- {one}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        for one in sentences
+    )
+
+
+def _shortened(bench: Bench) -> Bench:
+    """Of the runs of curves only the readings that their tables show, since the file is tracked."""
+    runs = [
+        {**one, "readings": {VISUAL: one["readings"][VISUAL]}} if "condition" in one else one
+        for one in bench["runs"]
+    ]
+    return {**bench, "runs": runs}
 
 
 def page(bench: Mapping[str, Any], text: str) -> str:
@@ -77,7 +99,7 @@ def _table(bench: Mapping[str, Any], family: str) -> str:
             continue
         text = entries_of(first, name, TEXT_CONTROL)
         shuffled = entries_of(first, name, SHUFFLED)
-        seconds = mean(one["cost"]["core_seconds"] for one in own)
+        seconds = mean(one["cost"].get("core_seconds", nan) for one in own)
         cells = [
             name,
             _by_world(own),
@@ -86,7 +108,7 @@ def _table(bench: Mapping[str, Any], family: str) -> str:
             f"{_number(own, READOUT)} ({_number(text, READOUT)})",
             f"{_number(own, MASKED_LM)} ({_number(text, MASKED_LM)})",
             f"{_number(own, PAIRS)} ({_number(text, PAIRS)})",
-            f"{seconds:.0f}",
+            _words(seconds, 0),
         ]
         rows.append((_mean(own, VISUAL), cells))
     rows.sort(key=lambda row: -row[0])
@@ -95,8 +117,8 @@ def _table(bench: Mapping[str, Any], family: str) -> str:
     made.append(
         ["teacher's text tower", _by_world(towers), "", "", _number(towers, READOUT), *[""] * 3]
     )
-    chance = mean(one["readings"][VISUAL]["chance"] for one in towers)
-    made.append(["guessing", _words(chance), "", "", ".50", "", ".50", ""])
+    chances = [one["readings"][VISUAL].get("chance", nan) for one in first]
+    made.append(["guessing", _words(mean(chances)), "", "", ".50", "", ".50", ""])
     noise = [noise_of(entries, reading) for reading in (VISUAL, READOUT, MASKED_LM, PAIRS)]
     if isfinite(noise[0]):
         words = [_words(one, 3) for one in noise]
@@ -115,13 +137,14 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _words(value: float, digits: int = 2) -> str:
-    """A number without the 0 before its point."""
-    return f"{value:.{digits}f}".removeprefix("0")
+    """A number without the 0 before its point; a dash for none."""
+    words = f"{value:.{digits}f}"
+    return (words.removeprefix("0") if digits else words) if isfinite(value) else "-"
 
 
 def _mean(entries: Sequence[Mapping[str, Any]], reading: str) -> float:
     values = [value_of(one, reading) for one in entries]
-    return mean(one for one in values if one is not None)
+    return mean([one for one in values if one is not None] or [nan])
 
 
 def _number(entries: Sequence[Mapping[str, Any]], reading: str) -> str:
@@ -132,7 +155,7 @@ def _by_world(entries: Sequence[Mapping[str, Any]]) -> str:
     """The mean, and each world's value."""
     ordered = sorted(entries, key=lambda one: one["world"])
     each = ", ".join(_number([one], VISUAL) for one in ordered)
-    return f"**{_number(entries, VISUAL)}** {each}"
+    return f"**{_number(entries, VISUAL)}** {each}" if entries else "-"
 
 
 def _weights(bench: Mapping[str, Any]) -> str:
@@ -141,7 +164,7 @@ def _weights(bench: Mapping[str, Any]) -> str:
     for name, about in bench["weights"].items():
         scores = []
         for value, score in about["scores"]:
-            words = f"{value:g}: {_words(score)}"
+            words = f"{value}: {_words(score)}".replace(".0:", ":")
             scores.append(f"**{words}**" if value == about["chosen"] else words)
         rows.append([name, bench["methods"][name]["weight"], ", ".join(scores)])
     return _markdown(["method", "setting", "score by value"], rows)
@@ -149,7 +172,10 @@ def _weights(bench: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Publish a bench if one is named, and write the page."""
-    bench = _rounded(read_bench(arguments[0])) if arguments else read_bench(RESULTS)
+    bench = _shortened(read_bench(arguments[0] if arguments else RESULTS))
+    for name, judge in (("verdicts", judge_methods), ("curves", judge_curves)):
+        bench[name] = [one.as_json() for one in judge(bench["runs"], bench["methods"])]
+    bench = _rounded(bench)
     # The page is made before either file is written.
     text = page(bench, PAGE.read_text(encoding="utf-8"))
     line = json.dumps(bench, separators=(",", ":"), allow_nan=False)

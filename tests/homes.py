@@ -11,6 +11,7 @@ import os
 import pickle
 import socket
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -309,15 +310,21 @@ def never(*_: Any, **__: Any) -> Any:
 class Here(ThreadPoolExecutor):
     """`run_jobs`' pool without its processes (5 s of imports each); a job must still survive being sent to one."""
 
+    LOCK = threading.Lock()
+    """One job at a time in all pools: while transformers loads a model it replaces functions of its own classes, and
+    two loads at a time leave `PreTrainedModel.tie_weights` replaced for good."""
+
     def __init__(self, processes: int, mp_context: Any, **_: Any) -> None:
         assert mp_context.get_start_method() == "spawn"
-        # One thread, however many are asked for: while transformers loads a model it replaces functions of its own
-        # classes, and two loads at a time leave `PreTrainedModel.tie_weights` replaced for good.
         super().__init__(max_workers=1)
 
     def submit(self, call: Any, /, *arguments: Any, **_: Any) -> Any:
         call, arguments = pickle.loads(pickle.dumps((call, arguments)))
-        return super().submit(call, *arguments)
+        return super().submit(self._alone, call, *arguments)
+
+    def _alone(self, call: Any, *arguments: Any) -> Any:
+        with self.LOCK:
+            return call(*arguments)
 
 
 class Copies:

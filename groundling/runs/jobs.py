@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import get_context
@@ -55,6 +55,8 @@ class Job:
     """Its arguments, which are sent too."""
     after: tuple[str, ...] = ()
     """Names of jobs that must be done first."""
+    isolated: bool = False
+    """Whether it has a process of its own: foreign code can change the modules of its process for later jobs."""
 
 
 class JobClaims(Protocol):
@@ -73,6 +75,7 @@ class _RunningJob(NamedTuple):
     job: Job
     began: float
     """`time.perf_counter()` when it was submitted."""
+    pool: ProcessPoolExecutor
 
 
 def run_jobs(
@@ -95,14 +98,16 @@ def run_jobs(
     results: dict[str, Any] = {}
     waiting = list(jobs)
     running: dict[Future[Any], _RunningJob] = {}
-    with _pool(processes) as pool:
+    with ExitStack() as pools:
+        shared = pools.enter_context(_pool(processes))
         while waiting or running:
             free = processes - len(running)
             ready = _ready(waiting, results)
             for job in _taken(ready, free, claims):
                 waiting.remove(job)
+                pool = pools.enter_context(_pool(1)) if job.isolated else shared
                 future = pool.submit(job.call, *job.arguments)
-                running[future] = _RunningJob(job, time.perf_counter())
+                running[future] = _RunningJob(job, time.perf_counter(), pool)
                 print_line(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
             if not running and ready:
                 time.sleep(RETRY)
@@ -114,8 +119,10 @@ def run_jobs(
             if not done:
                 print_line(_progress_line(running.values(), len(results), len(jobs)))
             for future in done:
-                job, began = running.pop(future)
+                job, began, pool = running.pop(future)
                 results[job.name] = _result(job, future, pool)
+                if job.isolated:
+                    pool.shutdown()
                 if claims is not None:
                     claims.release(job)
                 log(f"{job.name}: {time.perf_counter() - began:.0f} s")

@@ -101,6 +101,11 @@ def _flag(name: str, value: object, local: set[str]) -> list[str]:
     return [f"--{flag}", *(_shown(str(one), local) for one in every)]
 
 
+def end_of_path(place: str) -> str:
+    """The last two parts of a local path, without the folders of this machine; a hub id as it is."""
+    return "/".join(Path(place).parts[-2:]) if Path(place).exists() else place
+
+
 def _shown(value: str, local: set[str]) -> str:
     """A setting's value without the folders of this machine."""
     # NAME=FOLDER and FILE=WEIGHT contain `=`, and folder names may too.

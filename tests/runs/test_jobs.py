@@ -42,6 +42,23 @@ from groundling.runs import jobs
 jobs._set_up_process = abs  # of a number, which loads no torch
 assert jobs.run_jobs([jobs.Job("one", len, ("a",))], 1, print) == {"one": 1}
 assert list(jobs.run_parallel(len, [("bc",), ("bc",)], 2)) == [2, 2]
+
+import os
+
+# Foreign code has a process of its own, which ends with it.
+every = [
+    jobs.Job("before", os.getpid, ()),
+    jobs.Job("foreign", os.getpid, (), after=("before",), isolated=True),
+    jobs.Job("after", os.getpid, (), after=("foreign",)),
+]
+found = jobs.run_jobs(every, 1, print)
+assert found["before"] == found["after"] != found["foreign"]
+try:
+    os.kill(found["foreign"], 0)
+except ProcessLookupError:
+    pass
+else:
+    raise AssertionError("the process of the foreign job is still there")
 """
 """Without `if __name__ == "__main__":`, which processes would need that begin with the script."""
 

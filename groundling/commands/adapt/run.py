@@ -49,7 +49,7 @@ from groundling.objectives import (
 from groundling.objectives.embedding_retention import EmbeddingRetention
 from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.runs.model_card import MLM_HEAD_TEXTS, library_of
+from groundling.runs.model_card import MLM_HEAD_TEXTS, end_of_path, library_of
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
 from groundling.settings.fields import replace_settings
@@ -533,7 +533,8 @@ def _card(
         for term, value in result["train_metrics"].items()
     )
     kd_teacher = config.objective_settings.state_distillation.kd_teacher
-    teachers = "`, `".join(filter(None, (config.teacher, kd_teacher)))
+    places = filter(None, (config.teacher, kd_teacher))
+    teachers = "`, `".join(map(end_of_path, places))
     loading = "`AutoModel.from_pretrained`"
     if library == "sentence-transformers":
         loading = "`SentenceTransformer`, or its encoder alone with `AutoModel.from_pretrained`"
@@ -546,7 +547,7 @@ tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 A stock `transformers` encoder with {result["parameters"]:,} parameters; load it with {loading}.
 {MLM_HEAD_TEXTS[result["fills_masks"]]}
 
-- student: `{config.student}`
+- student: `{end_of_path(config.student)}`
 - teacher: `{teachers or "none (control)"}`
 - objectives: {", ".join(result["objectives"])}
 - text ({result["texts"]} texts, {result["truncated_tokens"]} truncated tokens):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import typing
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,11 @@ class ArmRun:
             about += f", {self.method.weight} {self.weight}"
         return f"{about}, seed {self.seed}"
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it runs the user's own code, which could change what later jobs of its process do."""
+        return self.arm != TEXT_CONTROL and is_outside(self.method)
+
 
 def has_arm(method: BenchMethod, arm: str) -> bool:
     """Whether a method has an arm: one without a teacher has no images to shuffle and no targets to replace."""
@@ -139,7 +145,7 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
     # A method could keep what it reads of one world for a later run on another.
     private = [one / "private" for one in sorted((folder.root / "shared").iterdir())]
     # The job's own result is written after this.
-    with watch_files(*private) as opened, watch_writes(folder.jobs) as written:
+    with watch_files(*private) as opened, watch_writes(*_not_its_own(folder, one)) as written:
         for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
             stage_folder = runs / f"stage-{number}"
             settings = stage_settings(one.method, one.arm, stage, place, runs)
@@ -150,16 +156,18 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
             cost.add(ADAPT(config, training, stage_folder), training)
             check_inputs(stage_folder, allowed, runs)
     cost.stop()
-    check_handed(place, f"while {one.name} ran")
+    if check_handed(place, f"while {one.name} ran") != hashes:
+        raise InputError(f"{place.record}: changed while {one.name} ran")
     model = runs / f"stage-{len(stages)}" / "model"
     handed_encoder = place.place("encoder")
     remarks = [f"not plain: {fault}" for fault in plain_faults(model, handed_encoder)]
     if opened:
         (answers, *_) = relative_names(opened, folder.root / "shared")
         remarks.append(f"leak: opened the world's answers ({answers})")
+    written = {path for path in written if not Path(path).is_relative_to(os.path.realpath(runs))}
     if written:
-        (results, *_) = relative_names(written, folder.root)
-        remarks.append(f"leak: wrote the bench's results ({results})")
+        (first, *_) = relative_names(written, folder.root)
+        remarks.append(f"leak: wrote what is not its own ({first})")
     more = parameters_of(model) - parameters_of(handed_encoder)
     result = {
         "key": key,
@@ -176,6 +184,16 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
         "remarks": remarks,
     }
     return finish_job(folder, one.name, result)
+
+
+def _not_its_own(folder: BenchFolder, one: ArmRun) -> list[Path]:
+    """Folders and files that an arm may not write: results, models of others, and what is handed over."""
+    shared = sorted((folder.root / "shared").iterdir())
+    places = [folder.jobs, folder.runs(), folder.probes()]
+    places += [world / name for world in shared for name in ("handed", "making", "handed.json")]
+    if one.is_foreign:  # stock teachers keep their features there
+        places += [world / "features" for world in shared]
+    return places
 
 
 def _folder(folder: BenchFolder, one: ArmRun, weight: Weight) -> Path:
@@ -294,7 +312,9 @@ def weight_scores(folder: BenchFolder, method: BenchMethod) -> dict[Weight, floa
     for one in grid_runs(method):
         path = folder.job(one.name)
         with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
-            scores[one.weight] = float(read_object(path)["readings"][VISUAL][CHOICE])
+            scores[one.weight] = score = float(read_object(path)["readings"][VISUAL][CHOICE])
+            if not isfinite(score):
+                raise ValueError(f"a score of {score}")
     return scores
 
 

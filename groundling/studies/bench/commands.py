@@ -90,11 +90,16 @@ def check(config: BenchConfig, out: str | Path) -> None:
             f"--worlds {TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"
         )
     if config.merge:
-        flags: dict[str, object] = {"--plan": config.plan, "--report": config.report}
-        flags |= {"--method": config.method, "--curve": config.curve}
-        for flag, given in flags.items():
-            if given:
-                raise InputError(f"--merge runs nothing; leave {flag} out")
+        for name in changed:
+            if name != "merge":
+                raise InputError(f"--merge runs nothing; leave --{flag_name(name)} out")
+        into = Path(out).resolve()
+        for source in map(Path, config.merge):
+            of_file = source.is_file() and source.resolve().parent == into
+            if of_file or (source.is_dir() and into.is_relative_to(source.resolve())):
+                raise InputError(
+                    f"--merge {source}: --out {out} is there too; expected another folder"
+                )
         return
     if config.plan and config.report:
         raise InputError("--plan and --report: expected one of them")

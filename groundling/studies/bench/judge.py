@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from groundling.runs.report import format_count
 from groundling.stats.verdict import ALPHA, holm
 from groundling.studies.bench.arms import METHOD, RANDOM, SHUFFLED, TEXT_CONTROL
 from groundling.studies.bench.protocol import TUNING_WORLD
@@ -116,7 +117,10 @@ def noise_of(entries: Sequence[Entry], reading: str) -> float:
 def difference(
     method: Sequence[Entry], control: Sequence[Entry], reading: str, noise: float
 ) -> Difference:
-    """A method minus a control in a reading's test value; `noise` is the standard deviation between seeds."""
+    """A method minus a control in a reading's test value.
+
+    `noise`: the standard deviation between seeds, without which (NaN) there is no interval.
+    """
     of_control = {
         (one["world"], one["seed"], one["handed"]): value_of(one, reading) for one in control
     }
@@ -132,13 +136,11 @@ def difference(
         return Difference((), ())
     mean = float(np.mean(by_world))
     count = len(worlds)
-    if count < 2:
+    if count < 2 or not isfinite(noise):
         return Difference(worlds, by_world, mean)
-    error = float(np.std(by_world, ddof=1)) / sqrt(count)
-    if isfinite(noise):
-        # Few worlds can agree by chance; they cannot agree better than their seeds do.
-        variance = sum(2 * noise**2 / len(pairs[world]) for world in worlds)
-        error = max(error, sqrt(variance) / count)
+    # Few worlds can agree by chance; they cannot agree better than their seeds do.
+    variance = sum(2 * noise**2 / len(pairs[world]) for world in worlds)
+    error = max(float(np.std(by_world, ddof=1)) / sqrt(count), sqrt(variance) / count)
     margin = float(stats.t.ppf(0.975, count - 1)) * error
     ratio = mean / error if error else inf
     p = min(1.0, 2 * float(stats.t.sf(ratio, count - 1))) if mean > 0 else 1.0
@@ -196,10 +198,22 @@ def _judge_family(
         verdicts.append(verdict)
     for verdict, p in zip(verdicts, holm([one.p for one in verdicts]), strict=True):
         verdict.holm = p
-        leaks = any(remark.startswith("leak") for remark in verdict.remarks)
-        verdict.transfers = bool(p <= ALPHA) and verdict.shuffled is not None and not leaks
+        is_fair = not _why_unfair(verdict.remarks)
+        verdict.transfers = bool(p <= ALPHA) and verdict.shuffled is not None and is_fair
         verdict.sentence = _sentence(verdict, len(verdicts))
     return verdicts
+
+
+def _why_unfair(remarks: Sequence[str]) -> str:
+    """Why remarks of a method's runs leave no verdict; empty if they do."""
+    reasons = {
+        "leak": "it read or wrote what it may not",
+        "not plain": "its model is not the handed-over one with other weights",
+    }
+    return next(
+        (reason for start, reason in reasons.items() for one in remarks if one.startswith(start)),
+        "",
+    )
 
 
 def words_of(one: Difference) -> str:
@@ -235,14 +249,16 @@ def _finding(one: MethodVerdict, methods: int) -> str:
             f"{one.method}: no verdict over worlds is possible with {worlds} of them, it takes {MIN_WORLDS}; visual "
             f"attributes minus those of its {both}.{remarks}"
         )
-    if any(remark.startswith("leak") for remark in one.remarks):
-        return f"{one.method}: no verdict, since it read or wrote what it may not.{remarks}"
+    if unfair := _why_unfair(one.remarks):
+        return f"{one.method}: no verdict, since {unfair}.{remarks}"
     if not isfinite(one.holm):
         return (
             f"{one.method}: no verdict is possible without repeated adaptation seeds, which show their noise; visual "
             f"attributes minus those of its {both}.{remarks}"
         )
-    corrected = f"p = {one.holm:.2g} after Holm over {methods} method{'s' if methods > 1 else ''}"
+    corrected = (
+        f"{worlds} worlds, p = {one.holm:.2g} after Holm over {format_count(methods, 'method')}"
+    )
     if one.transfers:
         return f"{one.method}: visual attributes beyond its {both}; {corrected}.{remarks}"
     if one.shuffled is None and one.holm <= ALPHA:

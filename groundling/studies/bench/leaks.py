@@ -38,6 +38,10 @@ WRITING = {"os.link": 2, "os.symlink": 2, "os.rename": 2, "os.remove": 1, "os.tr
 
 A file can be changed under another name by a link to it.
 """
+NOT_COMPARED = {"auto_map", "architectures", "dtype", "transformers_version", "_name_or_path"}
+"""Settings of a model's configuration that do not change its states, or are compared apart."""
+RENAMING = ("os.link", "os.symlink", "os.rename")
+"""Audit events that give a file, or all files of a folder, another name, under which they are no longer watched."""
 WRITABLE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 """Flags of `open`, one of which every opening for writing has."""
 _installed = False
@@ -91,7 +95,9 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
             continue
         place = os.path.realpath(os.fsdecode(path)) + os.sep
         for one in _WATCHED:
-            if number < counts[one.is_written] and place.startswith(one.folder):
+            is_below = place.startswith(one.folder)
+            is_above = event in RENAMING and number == 0 and one.folder.startswith(place)
+            if number < counts[one.is_written] and (is_below or is_above):
                 one.seen.add(place.removesuffix(os.sep))
 
 
@@ -124,8 +130,14 @@ def plain_faults(model: Path, encoder: Path) -> list[str]:
         faults.append("another vocabulary")
     elif own.backend_tokenizer.to_str() != handed.backend_tokenizer.to_str():
         faults.append("another tokenizer")
-    if getattr(AutoConfig.from_pretrained(model), "auto_map", None):
+    changed, config = (AutoConfig.from_pretrained(one).to_dict() for one in (model, encoder))
+    if changed.get("auto_map"):
         faults.append("code of its own")
+    names = sorted(
+        name for name in {*changed, *config} - NOT_COMPARED if changed.get(name) != config.get(name)
+    )
+    if names:
+        faults.append(f"another configuration ({', '.join(names)})")
     more = parameters_of(model) - parameters_of(encoder)
     if more > 0:
         faults.append(f"{more:,} more parameters")

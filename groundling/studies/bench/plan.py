@@ -194,7 +194,8 @@ class BenchPlan:
         return key_of(self.protocol.as_json(), about, one.arm, str(one.world), one.seed)
 
     def _arm_job(self, one: ArmRun, after: tuple[str, ...]) -> Job:
-        return Job(one.name, run_arm, (self.folder, self.protocol, one, self._key(one)), after)
+        arguments = (self.folder, self.protocol, one, self._key(one))
+        return Job(one.name, run_arm, arguments, after, one.is_foreign)
 
     def _probe_job(self, one: ArmRun) -> Job:
         questions, seeds = self.questions(one), self.config.probe_seeds
@@ -237,6 +238,8 @@ class BenchPlan:
             for path in sorted(self.folder.jobs.glob("*.json")):
                 result = read_object(path)
                 if "cost" in result and "condition" not in result:
+                    with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
+                        check_run(result)
                     name = result["method"] or "text control"
                     found[name] = result["cost"]["seconds"] / result["cost"]["steps"]
             self._described["measured"] = found
@@ -324,24 +327,33 @@ class BenchPlan:
             with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
                 entries[one.name] = entry = read_object(path)
                 check_run(entry)
-                if one.arm == METHOD:
-                    entry["remarks"] = list(dict.fromkeys([*entry["remarks"], *self._remarks(one)]))
+            if one.arm == METHOD:
+                entry["remarks"] = list(dict.fromkeys([*entry["remarks"], *self._remarks(one)]))
             questions = self.questions(one)
             probes = self.folder.job(probes_name(one, questions, self.config.probe_seeds))
             if questions and probes.exists():
                 with convert_errors(f"{probes}: damaged", "; delete it to run the probes again"):
                     entry["readings"] |= read_object(probes)["readings"]
+                    check_run(entry)
         for name in (tower_name(world, tower) for tower in self.towers(world)):
-            if self.folder.job(name).exists():
-                entries[name] = read_object(self.folder.job(name))
+            path = self.folder.job(name)
+            if path.exists():
+                with convert_errors(f"{path}: damaged", "; delete it to read the teacher again"):
+                    entries[name] = read_object(path)
+                    check_run(entries[name])
         for entry in entries.values():
             del entry["key"]
         return list(entries.values())
 
     def _remarks(self, one: ArmRun) -> list[str]:
         """Remarks on the runs that chose the weight of an arm."""
-        paths = [self.folder.job(run.name) for run in grid_runs(one.method)]
-        return [note for path in paths if path.exists() for note in read_object(path)["remarks"]]
+        remarks: list[str] = []
+        for path in (self.folder.job(run.name) for run in grid_runs(one.method)):
+            if path.exists():
+                with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
+                    check_run(run := read_object(path))
+                    remarks += run["remarks"]
+        return remarks
 
     def _notes(self) -> list[str]:
         notes = []

@@ -49,16 +49,21 @@ def read_bench(source: str | Path) -> Bench:
 
 def _check(bench: Mapping[str, Any]) -> None:
     """Check everything that a merged bench needs; raises what a reader of damaged content raises."""
-    for about in bench["methods"].values():
+    for name, about in bench["methods"].items():
+        _text(name)
         _ = (about["source"], about["stages"], about["grid"], _text(about["weight"]))
         if about["data"] not in CLASSES:
             raise ValueError(f"data = {about['data']!r}, expected one of {', '.join(CLASSES)}")
-    for about in bench["worlds"].values():
-        _text(about["world"])
+    names: dict[str, str] = {}
+    for name, about in bench["worlds"].items():
+        same = names.setdefault(_text(about["world"]), _text(name))
+        if same != name:
+            raise ValueError(f"{same} and {name} are one world (hash {about['world'][:12]})")
         for value in (about.get("retrieval") or {}).values():
             _number(value)
     _ = bench["protocol"]["settings"]
     seen = set()
+    models: dict[object, object] = {}
     for one in _list(bench["runs"]):
         check_run(one)
         world = f"{one['family']} {one['world']}"
@@ -69,6 +74,11 @@ def _check(bench: Mapping[str, Any]) -> None:
         if place in seen:
             raise ValueError(f"{world}: {one['method'] or one['arm']} is listed twice")
         seen.add(place)
+        sha256 = one.get("model", {}).get("sha256")
+        where = f"{world}, seed {one['seed']}"
+        # A run of the world itself may stand under several conditions.
+        if sha256 is not None and models.setdefault(sha256, where) != where:
+            raise ValueError(f"one model is listed for {models[sha256]} and for {where}")
     for name, about in bench["weights"].items():
         values = [(value, _number(score)) for value, score in about["scores"]]
         if about["chosen"] not in [value for value, _ in values]:
@@ -87,6 +97,8 @@ def _list(value: object) -> list[Any]:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{describe_value(value)} in place of a text")
+    if not value.isprintable():
+        raise ValueError(f"{value!r} has characters that cannot be printed")
     return value
 
 
@@ -190,10 +202,24 @@ def _add(merged: Bench, other: Bench, source: str | Path) -> list[str]:
             raise InputError(
                 f"{source}: another method is called {name} ({differing}); rename one and run it again"
             )
-    for name, about in other["weights"].items():
-        merged["weights"].setdefault(name, about)
+    notes = _differing_weights(merged["weights"], other["weights"], source)
     merged["notes"] += [note for note in other["notes"] if note not in merged["notes"]]
-    return _add_runs(merged, other["runs"], source)
+    return [*notes, *_add_runs(merged, other["runs"], source)]
+
+
+def _differing_weights(
+    weights: dict[str, Any], others: Mapping[str, Any], source: str | Path
+) -> list[str]:
+    """Add chosen weights; returns notes on methods whose weights differ."""
+    notes = []
+    for name, about in others.items():
+        chosen = weights.setdefault(name, about)["chosen"]
+        if chosen != about["chosen"]:
+            notes.append(
+                f"{source}: {name} was tuned to {about['chosen']} there and to {chosen} in the earlier bench; each run "
+                "has the weight of its own bench"
+            )
+    return notes
 
 
 def add_earlier(found: Bench, path: Path) -> Bench:
@@ -256,12 +282,15 @@ def _add_runs(merged: Bench, runs: Sequence[dict[str, Any]], source: str | Path)
             known = {(*_place(one), one["handed"]) for one in old}
             merged["runs"] += [one for one in new if (*_place(one), one["handed"]) not in known]
             continue
-        if _seeds(new) > _seeds(old):
+        replaces = _seeds(new) > _seeds(old)
+        if replaces:
             merged["runs"] = [one for one in merged["runs"] if one not in old] + new
-        kept = source if _seeds(new) > _seeds(old) else "the earlier bench"
+        kept = source if replaces else "the earlier bench"
         notes.append(
             f"{name} was run in world {family} {world}{condition} by two benches; those of {kept} count"
         )
+        for remark in sorted({one for run in (old if replaces else new) for one in run["remarks"]}):
+            notes.append(f"the runs of {name} that do not count have the remark: {remark}")
     base = base_entries(merged["runs"])
     encoders = {one["handed"] for one in base}
     worlds = {_of_world(one)[1:] for one in base}

@@ -238,8 +238,14 @@ def test_results_that_no_run_of_the_folder_has_are_left_out(inside: Ran) -> None
     path = inside.out / "bench.json"
     honest = read_json(path)
     forged = json.loads(path.read_text())
-    forged["worlds"] |= {f"objects {seed}": honest["worlds"]["objects 0"] for seed in (7, 8, 9)}
-    forged["runs"] += [{**one, "world": seed} for one in honest["runs"] for seed in (7, 8, 9)]
+    for seed in (7, 8, 9):
+        world = {**honest["worlds"]["objects 0"], "world": str(seed) * 64}
+        forged["worlds"][f"objects {seed}"] = world
+        for one in honest["runs"]:
+            model = (
+                {"model": {"sha256": f"{seed}{one['model']['sha256']}"}} if one.get("model") else {}
+            )
+            forged["runs"].append({**one, "world": seed} | model)
     path.write_text(json.dumps(forged))
     BENCH(CONFIG, inside.out)
     assert read_json(path)["runs"] == honest["runs"]
@@ -258,6 +264,30 @@ def test_a_damaged_job_is_one_line(inside: Ran, lacks: str) -> None:
         path.write_text(json.dumps(damaged))
         with pytest.raises(InputError, match=r"seed-0\.json: damaged .*delete it to run") as caught:
             BENCH(replace(CONFIG, report=True), inside.out)
+        assert "\n" not in str(caught.value)
+    finally:
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "part", "value", "flag"),
+    [
+        ("objects-100-contrastive-method-*0.1*", "remarks", 3, "report"),
+        ("objects-100-contrastive-method-*1.0*", "readings", {}, "report"),
+        ("objects-0-teacher-s-text-tower", "readings", 3, "report"),
+        ("objects-0-contrastive-random*", "cost", {"steps": 0, "seconds": "x"}, "plan"),
+    ],
+)
+def test_the_damaged_job_is_named(
+    inside: Ran, pattern: str, part: str, value: object, flag: str
+) -> None:
+    """Not the job that needs it."""
+    (path,) = (inside.out / "jobs").glob(f"{pattern}.json")
+    text = path.read_text()
+    try:
+        path.write_text(json.dumps(json.loads(text) | {part: value}))
+        with pytest.raises(InputError, match=f"{re.escape(path.name)}: damaged") as caught:
+            BENCH(replace(CONFIG, **{flag: True}), inside.out)
         assert "\n" not in str(caught.value)
     finally:
         path.write_text(text)
@@ -338,6 +368,13 @@ def test_merging_a_laboratorys_method(
     ):
         refused({**theirs, "runs": [{**first, **change}, *theirs["runs"][1:]]}, "damaged")
     refused({**theirs, "runs": [first, *theirs["runs"]]}, "damaged .*is listed twice")
+    again = [first, {**first, "seed": 7}, *theirs["runs"][1:]]
+    refused(
+        {**theirs, "runs": again}, "damaged .*one model is listed for .*, seed 0 and for .*, seed 7"
+    )
+    named = {"objects 0": theirs["worlds"]["objects 0"], "objects 7": theirs["worlds"]["objects 0"]}
+    refused({**theirs, "worlds": named}, "damaged .*objects 0 and objects 7 are one world")
+    refused({**theirs, "notes": ["\x1b[2J"]}, "damaged .*cannot be printed")
     about = {**theirs["worlds"]["objects 0"], "retrieval": {"text_to_image_r@1": "high"}}
     refused({**theirs, "worlds": {"objects 0": about}}, "damaged .*in place of a number")
     protocol = {**theirs["protocol"], "steps": 7}
@@ -349,8 +386,13 @@ def test_merging_a_laboratorys_method(
     refused(other, "another method is called look")
     with pytest.raises(InputError, match="at least two"):
         BENCH(BenchConfig(merge=(str(inside.out),)), tmp_path / "one")
+    for out in (inside.out, inside.out / "runs" / "both"):
+        with pytest.raises(InputError, match=r"^--merge .*: --out .* is there too"):
+            BENCH(merging, out)
     with pytest.raises(InputError, match="is not empty"):
-        BENCH(merging, inside.out)
+        BENCH(merging, inside.work)
+    with pytest.raises(InputError, match="--merge runs nothing; leave --adapt-seeds out"):
+        BENCH(replace(merging, adapt_seeds=1), tmp_path / "both")
 
 
 def test_shuffled_captions_keep_their_texts_and_no_image_keeps_its_own() -> None:

@@ -105,7 +105,7 @@ def test_both_controls_must_be_beaten_and_p_is_corrected_over_methods() -> None:
     assert one.p == max(one.visual.p, one.shuffled.p) and one.holm == pytest.approx(3 * one.p)
     assert texty.p == texty.shuffled.p > 0.05 > texty.visual.p
     assert one.sentence.startswith("strong: visual attributes beyond its text control (+0.61, 95 %")
-    assert "after Holm over 3 methods" in one.sentence
+    assert "; 3 worlds, p = " in one.sentence and "after Holm over 3 methods" in one.sentence
     assert "but not beyond shuffled images" in texty.sentence
     assert null.sentence.startswith("null: no visual attributes beyond its text control (+0.00")
 
@@ -121,7 +121,9 @@ def test_a_leak_or_too_few_worlds_leave_no_verdict() -> None:
     )
     plump = arms("a", strong, low, low, remarks=["not plain: 5 more parameters"])
     (found,) = judge_methods(plump, {"a": ABOUT})
-    assert found.transfers and found.sentence.endswith("Not plain: 5 more parameters.")
+    assert not found.transfers and found.sentence.endswith(
+        "no verdict, since its model is not the handed-over one with other weights. Not plain: 5 more parameters."
+    )
     (found,) = judge_methods(arms("a", strong[:2], low, low), {"a": ABOUT})
     assert isnan(found.holm) and not found.transfers
     assert "no verdict over worlds is possible with 2 of them, it takes 3" in found.sentence
@@ -129,6 +131,8 @@ def test_a_leak_or_too_few_worlds_leave_no_verdict() -> None:
     (found,) = judge_methods(arms("a", single, [[0.3]] * 3, [[0.3]] * 3), {"a": ABOUT})
     assert isnan(found.holm) and not found.transfers
     assert "no verdict is possible without repeated adaptation seeds" in found.sentence
+    # Worlds that agree by chance would have an interval of no width.
+    assert "text control (+0.60) and" in found.sentence
     of_text = [one for one in arms("a", strong, low, []) if one["arm"] != "shuffled images"]
     (found,) = judge_methods(of_text, {"a": {**ABOUT, "data": "text"}})
     assert found.holm < 0.05 and not found.transfers

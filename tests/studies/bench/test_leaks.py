@@ -87,7 +87,22 @@ def forge(context):
     return Quiet(context.sizes)
 
 
+def record(context):
+    path = Path(context.options["world"]) / "handed.json"
+    path.write_text(path.read_text() + " ")
+    return Quiet(context.sizes)
+
+
+def replace_model(context):
+    runs = Path(context.options["world"]).parents[1] / "runs"
+    (runs / "objects-0" / "l1").mkdir(parents=True)
+    (runs / "objects-0" / "l1" / "model.safetensors").write_text("")
+    return Quiet(context.sizes)
+
+
 FORGE = ObjectiveSpec("forge", forge)
+RECORD = ObjectiveSpec("record", record)
+REPLACE = ObjectiveSpec("replace", replace_model)
 PEEK = ObjectiveSpec("peek", peek)
 SPOIL = ObjectiveSpec("spoil", spoil)
 NOT_A_METHOD = 3
@@ -123,12 +138,19 @@ def test_reading_the_answers_is_reported(own: BenchFolder, monkeypatch: pytest.M
     ]
 
 
-def test_writing_results_of_other_runs_is_reported(
-    own: BenchFolder, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("FORGE", "jobs/objects-0-l1-method-seed-0.json"),
+        ("RECORD", "shared/objects-0/handed.json"),
+        ("REPLACE", "runs/objects-0/l1"),
+    ],
+)
+def test_writing_what_is_not_its_own_is_reported(
+    own: BenchFolder, monkeypatch: pytest.MonkeyPatch, name: str, file: str
 ) -> None:
-    assert cheat(own, "FORGE", monkeypatch)["remarks"] == [
-        "leak: wrote the bench's results (jobs/objects-0-l1-method-seed-0.json)"
-    ]
+    (remark,) = cheat(own, name, monkeypatch)["remarks"]
+    assert remark.startswith(f"leak: wrote what is not its own ({file}")
 
 
 def test_the_benchs_own_results_are_not_reported(
@@ -210,6 +232,16 @@ def test_links_and_other_worlds_are_seen(tmp_path: Path) -> None:
     assert relative_names(opened, tmp_path) == ["one/private/a", "two/private/a"]
 
 
+@pytest.mark.parametrize("watch", [watch_files, watch_writes])
+def test_another_name_for_a_folder_above_is_seen(watch: Callable, tmp_path: Path) -> None:
+    (tmp_path / "one" / "private").mkdir(parents=True)
+    with watch(tmp_path / "one" / "private") as seen:
+        list((tmp_path / "one").iterdir())
+        assert not seen
+        (tmp_path / "one").rename(tmp_path / "two")
+    assert relative_names(seen, tmp_path) == ["one"]
+
+
 def test_a_method_with_a_teacher_cannot_pass_for_one_of_text() -> None:
     method = BenchMethod("sneak", "p", "text", (Stage("contrastive"),))
     assert method.why_not() == "contrastive reads a teacher, so the data class is not `text`"
@@ -224,12 +256,17 @@ def test_models_that_are_not_plain(ran: Ran, tmp_path: Path) -> None:
     tokenizer.add_tokens(["newword"])
     for one in (model, tokenizer):
         one.save_pretrained(tmp_path / "big")
-    assert plain_faults(tmp_path / "big", encoder) == ["another vocabulary", "256 more parameters"]
+    assert plain_faults(tmp_path / "big", encoder) == [
+        *("another vocabulary", "another configuration (vocab_size)", "256 more parameters"),
+    ]
     shutil.copytree(encoder, tmp_path / "coded")
     config = json.loads((tmp_path / "coded" / "config.json").read_text())
     config["auto_map"] = {"AutoModel": "code.Model"}
     (tmp_path / "coded" / "config.json").write_text(json.dumps(config))
     assert "code of its own" in plain_faults(tmp_path / "coded", encoder)
+    config = json.loads((encoder / "config.json").read_text()) | {"hidden_act": "relu"}
+    (tmp_path / "coded" / "config.json").write_text(json.dumps(config))
+    assert plain_faults(tmp_path / "coded", encoder) == ["another configuration (hidden_act)"]
 
 
 def test_a_run_on_other_files_is_refused(tmp_path: Path) -> None:

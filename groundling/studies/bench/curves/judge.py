@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 from groundling.runs.report import format_count
@@ -71,6 +72,7 @@ def judge_curves(
         for family in families_of(entries):
             own = [one for one in entries if one["family"] == family]
             noise = noise_of(base_entries(own), VISUAL)
+            noise = noise if isfinite(noise) else 0.0  # curves alone have one seed
             for method in methods:
                 curve = _judge_curve(axis, family, method, own, noise)
                 if curve is not None:

@@ -27,7 +27,7 @@ from groundling.studies.bench.arms import (
 )
 from groundling.studies.bench.cost import Cost
 from groundling.studies.bench.leaks import check_inputs
-from groundling.studies.bench.method import TEXT, BenchMethod, Stage
+from groundling.studies.bench.method import TEXT, BenchMethod, Stage, is_outside
 from groundling.studies.bench.protocol import ADAPTING, BenchFolder
 from groundling.studies.bench.real.finished import BEFORE, read_job
 from groundling.studies.bench.real.handed import RealFiles
@@ -53,6 +53,13 @@ class RealArm:
         if self.arm == TEXT_CONTROL:
             return f"text control {text_key(self.method)}, seed {self.seed}"
         return f"{self.method.name}, {self.arm}, seed {self.seed}"
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it runs the user's own code, which could change what later jobs of its process do."""
+        if self.method is None or self.arm == TEXT_CONTROL:
+            return False
+        return is_outside(self.method)
 
     @property
     def owner(self) -> str:

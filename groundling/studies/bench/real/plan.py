@@ -57,7 +57,10 @@ class RealPlan:
         before = [self._reading(BEFORE_ARM, one, ()) for one in self.sets]
         if first:
             return before
-        arms = [Job(one.name, run_arm, self._arguments(one)) for one in self.arms()]
+        arms = [
+            Job(one.name, run_arm, self._arguments(one), isolated=one.is_foreign)
+            for one in self.arms()
+        ]
         readings = [
             self._reading(one, read, (one.name,)) for one in self.arms() for read in self.sets
         ]
