@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,8 +71,17 @@ def modules(page: Path) -> dict[str, str]:
     return {match["path"]: match["code"] for match in MODULE.finditer(text)}
 
 
+def forget_modules(package: str) -> None:
+    """Forget an imported package: documents have packages of the same name in other folders."""
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
 def write_modules(page: Path, folder: Path) -> None:
-    """Writes these files below a folder."""
+    """Writes these files below a folder; packages of the same names that other pages wrote are forgotten."""
+    for package in {path.partition("/")[0].removesuffix(".py") for path in modules(page)}:
+        forget_modules(package)
     for path, code in modules(page).items():
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import sys
@@ -49,13 +48,6 @@ class Ran:
     """What the second, finished bench printed."""
 
 
-def forget_modules(package: str) -> None:
-    """Forget an imported package: documents have packages of the same name in other folders."""
-    for name in [name for name in sys.modules if name.split(".")[0] == package]:
-        del sys.modules[name]
-    importlib.invalidate_caches()
-
-
 def run_bench(work: Path) -> Ran:
     """Killed after some jobs, then finished by the same command, beside a method in one file of the user's own."""
     out = work / "out"
@@ -71,7 +63,7 @@ def run_bench(work: Path) -> Ran:
 
     before = os.getcwd()
     path = list(sys.path)
-    forget_modules("mine")
+    documents.forget_modules("mine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "ProcessPoolExecutor", Here)
         os.chdir(work)
@@ -87,5 +79,5 @@ def run_bench(work: Path) -> Ran:
         finally:
             os.chdir(before)
             sys.path[:] = path
-            forget_modules("mine")
+            documents.forget_modules("mine")
     return Ran(out, work, killed, said.getvalue())

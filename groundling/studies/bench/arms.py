@@ -131,43 +131,16 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
     done = finished_job(folder, one.name, key)
     if done is not None:
         return done
+    trained = train_arm(folder, protocol, one, key)
     place = folder.world(one.world)
-    weight = one.weight
-    if weight is None and one.arm != TEXT_CONTROL:
-        weight = chosen_weight(folder, one.method)
-    runs = _folder(folder, one, weight)
-    hashes = check_handed(place, f"before {one.name} ran")
-    stages = control_stages(one.method) if one.arm == TEXT_CONTROL else one.method.stages
-    base_steps = protocol.scaled(ADAPTING, 0).steps
-    steps = one.method.stage_steps(base_steps, one.world.condition.steps)
+    runs = _folder(folder, one, trained["weight"])
+    hashes = check_handed(place, f"while {one.name} ran")
     allowed = {os.path.abspath(place.place(name)): value for name, value in hashes.items()}
-    cost = Cost()
-    # A method could keep what it reads of one world for a later run on another.
-    private = [one / "private" for one in sorted((folder.root / "shared").iterdir())]
-    # The job's own result is written after this.
-    with watch_files(*private) as opened, watch_writes(*_not_its_own(folder, one)) as written:
-        for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
-            stage_folder = runs / f"stage-{number}"
-            settings = stage_settings(one.method, one.arm, stage, place, runs)
-            if number == len(stages):
-                settings = _with_weight(settings, one, weight)
-            training = stage_training(stage, count, one.seed)
-            config = make_settings(AdaptConfig, **settings)
-            cost.add(ADAPT(config, training, stage_folder), training)
-            check_inputs(stage_folder, allowed, runs)
-    cost.stop()
-    if check_handed(place, f"while {one.name} ran") != hashes:
-        raise InputError(f"{place.record}: changed while {one.name} ran")
-    model = runs / f"stage-{len(stages)}" / "model"
+    stages = [runs / name for name in trained["stages"]]
+    for stage in stages:
+        check_inputs(stage, allowed, runs)
+    model = stages[-1] / "model"
     handed_encoder = place.place("encoder")
-    remarks = [f"not plain: {fault}" for fault in plain_faults(model, handed_encoder)]
-    if opened:
-        (answers, *_) = relative_names(opened, folder.root / "shared")
-        remarks.append(f"leak: opened the world's answers ({answers})")
-    written = {path for path in written if not Path(path).is_relative_to(os.path.realpath(runs))}
-    if written:
-        (first, *_) = relative_names(written, folder.root)
-        remarks.append(f"leak: wrote what is not its own ({first})")
     more = parameters_of(model) - parameters_of(handed_encoder)
     result = {
         "key": key,
@@ -176,14 +149,75 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
         "texts": text_key(one.method),
         **one.world.as_json(),
         "seed": one.seed,
-        "weight": weight,
+        "weight": trained["weight"],
         "readings": read_encoder(model, place.private, folder.probes(one.name, "pairs")),
-        "cost": cost.as_json() | {"parameters_after": more},
+        "cost": trained["spent"] | {"parameters_after": more},
         "handed": key_of(hashes),
         "model": {"path": str(model.relative_to(folder.root)), "sha256": data_hash(model)},
-        "remarks": remarks,
+        "remarks": [
+            *(f"not plain: {fault}" for fault in plain_faults(model, handed_encoder)),
+            *trained["remarks"],
+        ],
     }
     return finish_job(folder, one.name, result)
+
+
+def training_name(one: ArmRun) -> str:
+    """Name of the job that trains an arm of foreign code; others are trained by the job that reads them."""
+    return f"{one.name}: training"
+
+
+def train_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> dict[str, Any]:
+    """Train an arm: its weight, stages, costs, and remarks on what it read and wrote.
+
+    One of foreign code has a job and a process of its own, so that its model is read where none of its code ran.
+    """
+    done = finished_job(folder, training_name(one), key) if one.is_foreign else None
+    if done is not None:
+        path = folder.job(training_name(one))
+        with convert_errors(f"{path}: damaged", "; delete it to train the arm again"):
+            return {name: done[name] for name in ("weight", "stages", "spent", "remarks")}
+    place = folder.world(one.world)
+    weight = one.weight
+    if weight is None and one.arm != TEXT_CONTROL:
+        weight = chosen_weight(folder, one.method)
+    runs = _folder(folder, one, weight)
+    check_handed(place, f"before {one.name} ran")
+    record = read_object(place.record)
+    stages = control_stages(one.method) if one.arm == TEXT_CONTROL else one.method.stages
+    base_steps = protocol.scaled(ADAPTING, 0).steps
+    steps = one.method.stage_steps(base_steps, one.world.condition.steps)
+    cost = Cost()
+    # A method could keep what it reads of one world for a later run on another.
+    private = [one / "private" for one in sorted((folder.root / "shared").iterdir())]
+    # The job's own result is written after this.
+    with watch_files(*private) as opened, watch_writes(*_not_its_own(folder, one)) as written:
+        for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
+            settings = stage_settings(one.method, one.arm, stage, place, runs)
+            if number == len(stages):
+                settings = _with_weight(settings, one, weight)
+            training = stage_training(stage, count, one.seed)
+            config = make_settings(AdaptConfig, **settings)
+            cost.add(ADAPT(config, training, runs / f"stage-{number}"), training)
+    cost.stop()
+    if read_object(place.record) != record:
+        raise InputError(f"{place.record}: changed while {one.name} ran")
+    remarks = []
+    if opened:
+        (answers, *_) = relative_names(opened, folder.root / "shared")
+        remarks.append(f"leak: opened the world's answers ({answers})")
+    written = {path for path in written if not Path(path).is_relative_to(os.path.realpath(runs))}
+    if written:
+        (first, *_) = relative_names(written, folder.root)
+        remarks.append(f"leak: wrote what is not its own ({first})")
+    result = {
+        "key": key,
+        "weight": weight,
+        "stages": [f"stage-{number + 1}" for number in range(len(stages))],
+        "spent": cost.as_json(),
+        "remarks": remarks,
+    }
+    return finish_job(folder, training_name(one), result) if one.is_foreign else result
 
 
 def _not_its_own(folder: BenchFolder, one: ArmRun) -> list[Path]:

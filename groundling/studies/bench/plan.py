@@ -30,6 +30,8 @@ from groundling.studies.bench.arms import (
     run_tower,
     text_key,
     tower_name,
+    train_arm,
+    training_name,
     weight_scores,
 )
 from groundling.studies.bench.commands import BenchConfig
@@ -83,7 +85,7 @@ class BenchPlan:
         if grids:
             jobs |= {job.name: job for job in self._shared(TUNING_WORLD)}
             ready = (f"{TUNING_WORLD}: hash",)
-            jobs |= {one.name: self._arm_job(one, ready) for one in grids}
+            jobs |= {job.name: job for one in grids for job in self._arm_jobs(one, ready)}
         for world in self.all_worlds:
             jobs |= {job.name: job for job in (*self._shared(world), *self._world_arms(world))}
         # Random targets have no part in the verdict, so they can wait.
@@ -114,6 +116,8 @@ class BenchPlan:
     def is_done(self, job: Job) -> bool:
         """Whether a job has a result; raises InputError if it was made by another version of the method."""
         path = self.folder.job(job.name)
+        if job.call is train_arm and not path.exists():
+            path = self.folder.job(job.arguments[2].name)
         if not path.exists():
             return False
         key = self._key_of_job(job)
@@ -178,7 +182,7 @@ class BenchPlan:
             after = tuple(run.name for run in grid_runs(one.method))
             if one.arm == TEXT_CONTROL:
                 after = ()
-            jobs.append(self._arm_job(one, (f"{one.world.shared}: hash", *after)))
+            jobs += self._arm_jobs(one, (f"{one.world.shared}: hash", *after))
             if self.questions(one):
                 probes.append(self._probe_job(one))
         return [*jobs, *probes]
@@ -193,9 +197,13 @@ class BenchPlan:
         about = text_key(one.method) if one.arm == TEXT_CONTROL else self.describe(one.method)
         return key_of(self.protocol.as_json(), about, one.arm, str(one.world), one.seed)
 
-    def _arm_job(self, one: ArmRun, after: tuple[str, ...]) -> Job:
+    def _arm_jobs(self, one: ArmRun, after: tuple[str, ...]) -> list[Job]:
+        """The job of an arm, after one that trains it if it runs foreign code."""
         arguments = (self.folder, self.protocol, one, self._key(one))
-        return Job(one.name, run_arm, arguments, after, one.is_foreign)
+        if not one.is_foreign:
+            return [Job(one.name, run_arm, arguments, after)]
+        training = Job(training_name(one), train_arm, arguments, after, isolated=True)
+        return [training, Job(one.name, run_arm, arguments, (training.name,))]
 
     def _probe_job(self, one: ArmRun) -> Job:
         questions, seeds = self.questions(one), self.config.probe_seeds
@@ -220,7 +228,10 @@ class BenchPlan:
             return steps * scale * SECONDS["probe step"]
         one: ArmRun = job.arguments[2]
         steps = sum(one.method.stage_steps(self.protocol.as_json()["steps"]))
-        return SECONDS["arm"] + steps * self.seconds_per_step(one)
+        training = steps * self.seconds_per_step(one)
+        if job.call is train_arm:
+            return SECONDS["arm"] + training
+        return SECONDS["arm"] + (0 if one.is_foreign else training)
 
     def seconds_per_step(self, one: ArmRun) -> float:
         """Measured in this folder, or else from the table."""

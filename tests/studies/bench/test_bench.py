@@ -21,7 +21,8 @@ from groundling.studies.bench.arms import METHOD, ArmRun, run_arm
 from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.handed import shuffle_images
-from groundling.studies.bench.method import built_in_methods
+from groundling.studies.bench.method import built_in_methods, find_methods
+from groundling.studies.bench.plan import BenchPlan
 from groundling.studies.bench.protocol import BenchFolder, BenchWorld, Protocol
 from groundling.studies.bench.report import scale_warning
 
@@ -432,6 +433,15 @@ def test_every_method_of_the_package_runs(ran: Ran, tmp_path: Path, name: str) -
 
 
 # -- several processes -----------------------------------------------------------------------------------------------
+
+
+def test_foreign_code_trains_in_a_process_that_reads_nothing(inside: Ran) -> None:
+    methods = [*find_methods(["mine.look:METHOD"]), *find_methods(["contrastive"])]
+    jobs = BenchPlan(CONFIG, methods, BenchFolder(inside.out)).jobs()
+    isolated = {job.name for job in jobs if job.isolated}
+    of_look = {job.name for job in jobs if "look" in job.name and job.call is run_arm}
+    assert isolated == {f"{name}: training" for name in of_look} and len(of_look) >= 6
+    assert all(job.after == (f"{job.name}: training",) for job in jobs if job.name in of_look)
 
 
 def _job(name: str) -> Job:

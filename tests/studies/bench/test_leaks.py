@@ -169,7 +169,10 @@ def test_the_benchs_own_results_are_not_reported(
 
     monkeypatch.setattr(arms, "ADAPT", beside)
     result = cheat(own, "Quiet", monkeypatch)
-    assert result["remarks"] == [] and len(list((own.root / "jobs").iterdir())) == 2
+    assert result["remarks"] == [] and {path.stem for path in (own.root / "jobs").iterdir()} == {
+        *("objects-0-l1-method-seed-0", "objects-0-Quiet-method-seed-0"),
+        "objects-0-Quiet-method-seed-0-training",
+    }
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,10 @@ def test_changing_a_handed_over_file_is_refused(
     check_handed(own.world(WORLD), "before")
     with pytest.raises(InputError, match=r"corpus\.txt: changed since it was handed over, while"):
         cheat(own, "SPOIL", monkeypatch)
-    assert not list((own.root / "jobs").glob("*.json"))
+    # It was trained, and is not read.
+    assert [path.stem for path in (own.root / "jobs").glob("*.json")] == [
+        "objects-0-SPOIL-method-seed-0-training"
+    ]
 
 
 def test_only_opened_files_below_the_folder_are_seen(tmp_path: Path) -> None:

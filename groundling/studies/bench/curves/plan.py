@@ -17,6 +17,7 @@ from groundling.studies.bench.arms import (
     TOWER,
     ArmRun,
     run_arm,
+    train_arm,
 )
 from groundling.studies.bench.curves.axes import CurveAxis, find_axes
 from groundling.studies.bench.handed import make_shared
@@ -135,9 +136,9 @@ class CurvePlan(BenchPlan):
     def seconds(self, job: Job) -> float:
         """Estimated seconds of a job on one core; an encoder's time grows as its size."""
         seconds = super().seconds(job)
-        if job.call not in (make_shared, run_arm):
+        of_arm = job.call in (run_arm, train_arm)
+        if not of_arm and job.call is not make_shared:
             return seconds
-        of_arm = job.call is run_arm
         condition = (job.arguments[2].world if of_arm else job.arguments[2]).condition
         size = prod(value / ENCODER[name] for name, value in condition.encoder.items())
         if of_arm:
