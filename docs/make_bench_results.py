@@ -75,11 +75,14 @@ def _list(sentences: Sequence[str]) -> str:
 
 def _shortened(bench: Bench) -> Bench:
     """Of the runs of curves only the readings that their tables show, since the file is tracked."""
-    runs = [
-        {**one, "readings": {VISUAL: one["readings"][VISUAL]}} if "condition" in one else one
-        for one in bench["runs"]
-    ]
+    runs = [_short_run(one) if "condition" in one else one for one in bench["runs"]]
     return {**bench, "runs": runs}
+
+
+def _short_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    left_out = {"model"} if run["method"] else {"model", "cost"}
+    kept = {name: value for name, value in run.items() if name not in left_out}
+    return {**kept, "readings": {VISUAL: run["readings"][VISUAL]}}
 
 
 def page(bench: Mapping[str, Any], text: str) -> str:
