@@ -40,9 +40,9 @@ DIGITS = 6
 
 
 def _rounded(value: Any) -> Any:
-    """A JSON value with rounded numbers."""
+    """A JSON value with rounded numbers; null for what is no number."""
     if isinstance(value, float):
-        return round(value, DIGITS)
+        return round(value, DIGITS) if isfinite(value) else None
     if isinstance(value, dict):
         return {name: _rounded(one) for name, one in value.items()}
     return [_rounded(one) for one in value] if isinstance(value, list) else value

@@ -327,6 +327,18 @@ class Here(ThreadPoolExecutor):
             return call(*arguments)
 
 
+def thread_that_stays() -> None:
+    """Leave a thread that would keep a process for ever."""
+    threading.Thread(target=threading.Event().wait).start()
+
+
+def alone_here(call: Any, arguments: tuple[Any, ...]) -> Any:
+    """`run_alone` without its process."""
+    call, arguments = pickle.loads(pickle.dumps((call, arguments)))
+    with Here.LOCK:
+        return call(*arguments)
+
+
 class Copies:
     """`from_pretrained` of transformers' classes, which reads a folder once and gives copies while it stays as it is.
 

@@ -8,17 +8,26 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, flatten_message
 from groundling.runs.progress import SECONDS, print_line
 
 ENVIRONMENT = {
@@ -56,7 +65,8 @@ class Job:
     after: tuple[str, ...] = ()
     """Names of jobs that must be done first."""
     isolated: bool = False
-    """Whether it has a process of its own: foreign code can change the modules of its process for later jobs."""
+    """Whether it has a process of its own, which ends when its result is there: foreign code can change the modules \
+of its process for later jobs."""
 
 
 class JobClaims(Protocol):
@@ -75,7 +85,6 @@ class _RunningJob(NamedTuple):
     job: Job
     began: float
     """`time.perf_counter()` when it was submitted."""
-    pool: ProcessPoolExecutor
 
 
 def run_jobs(
@@ -98,16 +107,18 @@ def run_jobs(
     results: dict[str, Any] = {}
     waiting = list(jobs)
     running: dict[Future[Any], _RunningJob] = {}
-    with ExitStack() as pools:
-        shared = pools.enter_context(_pool(processes))
+    # Each thread waits for a process of one isolated job.
+    with _pool(processes) as pool, ThreadPoolExecutor(processes) as threads:
         while waiting or running:
             free = processes - len(running)
             ready = _ready(waiting, results)
             for job in _taken(ready, free, claims):
                 waiting.remove(job)
-                pool = pools.enter_context(_pool(1)) if job.isolated else shared
-                future = pool.submit(job.call, *job.arguments)
-                running[future] = _RunningJob(job, time.perf_counter(), pool)
+                if job.isolated:
+                    future = threads.submit(run_alone, job.call, job.arguments)
+                else:
+                    future = pool.submit(job.call, *job.arguments)
+                running[future] = _RunningJob(job, time.perf_counter())
                 print_line(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
             if not running and ready:
                 time.sleep(RETRY)
@@ -119,14 +130,54 @@ def run_jobs(
             if not done:
                 print_line(_progress_line(running.values(), len(results), len(jobs)))
             for future in done:
-                job, began, pool = running.pop(future)
+                job, began = running.pop(future)
                 results[job.name] = _result(job, future, pool)
-                if job.isolated:
-                    pool.shutdown()
                 if claims is not None:
                     claims.release(job)
                 log(f"{job.name}: {time.perf_counter() - began:.0f} s")
     return results
+
+
+def run_alone(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    """The result of a module-level function in a new process, of which nothing is left afterwards.
+
+    Raises InputError for what the function raises, with its traceback on stderr unless that is an InputError, and for
+    a process that was killed.
+    """
+    context = get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_call_alone, args=(theirs, os.getpid(), call, arguments))
+    process.start()
+    theirs.close()
+    try:
+        kind, value = ours.recv()
+    except EOFError:
+        raise InputError(f"its process {KILLED}") from None
+    finally:
+        # A thread that it left would keep it.
+        process.kill()
+        process.join()
+        process.close()
+    if kind == "result":
+        result: T = value
+        return result
+    if kind == "error":
+        print(value[1], file=sys.stderr, end="")
+        value = value[0]
+    raise InputError(value)
+
+
+def _call_alone(
+    connection: Connection, parent: int, call: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    _set_up_process(parent)
+    try:
+        connection.send(("result", call(*arguments)))
+    except InputError as error:
+        connection.send(("input", str(error)))
+    except BaseException as error:  # foreign code may end its process, too
+        words = f"{type(error).__name__}: {flatten_message(error)}"
+        connection.send(("error", (words, traceback.format_exc())))
 
 
 def _progress_line(running: Iterable[_RunningJob], done: int, total: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,9 @@ def _flag(name: str, value: object, local: set[str]) -> list[str]:
 
 def end_of_path(place: str) -> str:
     """The last two parts of a local path, without the folders of this machine; a hub id as it is."""
-    return "/".join(Path(place).parts[-2:]) if Path(place).exists() else place
+    if not Path(place).exists():
+        return place
+    return "/".join(Path(os.path.abspath(place)).parts[1:][-2:])
 
 
 def _shown(value: str, local: set[str]) -> str:

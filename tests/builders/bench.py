@@ -11,7 +11,7 @@ from pathlib import Path
 
 import documents
 import pytest
-from homes import Here, digests
+from homes import Here, alone_here, digests
 
 from groundling.runs import jobs as running
 from groundling.studies.bench import arms
@@ -66,6 +66,7 @@ def run_bench(work: Path) -> Ran:
     documents.forget_modules("mine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "ProcessPoolExecutor", Here)
+        patch.setattr(running, "run_alone", alone_here)
         os.chdir(work)
         try:
             with patch.context() as killing:

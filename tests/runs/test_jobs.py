@@ -44,11 +44,15 @@ assert jobs.run_jobs([jobs.Job("one", len, ("a",))], 1, print) == {"one": 1}
 assert list(jobs.run_parallel(len, [("bc",), ("bc",)], 2)) == [2, 2]
 
 import os
+import sys
+
+from homes import thread_that_stays
 
 # Foreign code has a process of its own, which ends with it.
 every = [
     jobs.Job("before", os.getpid, ()),
     jobs.Job("foreign", os.getpid, (), after=("before",), isolated=True),
+    jobs.Job("slow to end", thread_that_stays, (), after=("before",), isolated=True),
     jobs.Job("after", os.getpid, (), after=("foreign",)),
 ]
 found = jobs.run_jobs(every, 1, print)
@@ -59,6 +63,13 @@ except ProcessLookupError:
     pass
 else:
     raise AssertionError("the process of the foreign job is still there")
+for call, words in ((sys.exit, "SystemExit"), (divmod, "TypeError"), (os.abort, "was killed")):
+    try:
+        jobs.run_jobs([jobs.Job("bad", call, (), isolated=True)], 1, print)
+    except jobs.InputError as error:
+        assert str(error).startswith("bad: ") and words in str(error), error
+    else:
+        raise AssertionError(words)
 """
 """Without `if __name__ == "__main__":`, which processes would need that begin with the script."""
 
@@ -72,7 +83,7 @@ def test_workers_run_nothing_of_the_working_directory(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path / "data",
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
     )
     assert not (tmp_path / "data/ran").exists()
     assert done.returncode == 0, done.stderr

@@ -156,16 +156,29 @@ def judge_methods(
     entries: Sequence[Entry], methods: Mapping[str, Mapping[str, Any]]
 ) -> list[MethodVerdict]:
     """The verdict of every method in every family of worlds; entries of curves have no part in it."""
+    remarks = {name: remarks_of(entries, name) for name in methods}
     entries = base_entries(entries)
     verdicts = []
     for family in families_of(entries):
         own = [one for one in entries if one["family"] == family]
-        verdicts += _judge_family(family, own, methods)
+        verdicts += _judge_family(family, own, methods, remarks)
     return verdicts
 
 
+def remarks_of(entries: Sequence[Entry], method: str) -> list[str]:
+    """Remarks on a method's runs and controls, in every family and on every curve.
+
+    A control reads with the method's code, and what is read of one world can be kept for a run on another.
+    """
+    own = [one for one in entries if one["method"] == method]
+    return list(dict.fromkeys(remark for one in own for remark in one.get("remarks", ())))
+
+
 def _judge_family(
-    family: str, entries: Sequence[Entry], methods: Mapping[str, Mapping[str, Any]]
+    family: str,
+    entries: Sequence[Entry],
+    methods: Mapping[str, Mapping[str, Any]],
+    remarks: Mapping[str, list[str]],
 ) -> list[MethodVerdict]:
     """The verdict of every method that has been run in a family, p corrected over them."""
     noise = noise_of(entries, VISUAL)
@@ -187,24 +200,20 @@ def _judge_family(
             if any(value_of(one, reading) is not None for one in own):
                 price = difference(own, text, reading, noise_of(entries, reading))
                 verdict.prices[reading] = price
-        # A control reads with the method's code, so what it leaks counts too.
-        of_method = [*own, *(one for one in entries if one["method"] == name)]
-        verdict.remarks = list(
-            dict.fromkeys(remark for one in of_method for remark in one.get("remarks", ()))
-        )
+        verdict.remarks = remarks[name]
         both = [verdict.visual, *([verdict.shuffled] if verdict.shuffled is not None else [])]
         if isfinite(noise) and all(len(one.worlds) >= MIN_WORLDS for one in both):
             verdict.p = max(one.p for one in both)
         verdicts.append(verdict)
     for verdict, p in zip(verdicts, holm([one.p for one in verdicts]), strict=True):
         verdict.holm = p
-        is_fair = not _why_unfair(verdict.remarks)
+        is_fair = not why_unfair(verdict.remarks)
         verdict.transfers = bool(p <= ALPHA) and verdict.shuffled is not None and is_fair
-        verdict.sentence = _sentence(verdict, len(verdicts))
+        verdict.sentence = _sentence(verdict, sum(isfinite(one.p) for one in verdicts))
     return verdicts
 
 
-def _why_unfair(remarks: Sequence[str]) -> str:
+def why_unfair(remarks: Sequence[str]) -> str:
     """Why remarks of a method's runs leave no verdict; empty if they do."""
     reasons = {
         "leak": "it read or wrote what it may not",
@@ -249,7 +258,7 @@ def _finding(one: MethodVerdict, methods: int) -> str:
             f"{one.method}: no verdict over worlds is possible with {worlds} of them, it takes {MIN_WORLDS}; visual "
             f"attributes minus those of its {both}.{remarks}"
         )
-    if unfair := _why_unfair(one.remarks):
+    if unfair := why_unfair(one.remarks):
         return f"{one.method}: no verdict, since {unfair}.{remarks}"
     if not isfinite(one.holm):
         return (

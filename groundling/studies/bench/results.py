@@ -12,7 +12,7 @@ from groundling.core.errors import InputError, convert_errors
 from groundling.core.registry import describe_value
 from groundling.runs.folder import difference, read_object
 from groundling.stats.linear_probes import TEXTUAL
-from groundling.studies.bench.arms import METHOD
+from groundling.studies.bench.arms import METHOD, TEXT_CONTROL
 from groundling.studies.bench.judge import base_entries
 from groundling.studies.bench.method import CLASSES
 from groundling.studies.bench.protocol import TUNING_WORLD
@@ -43,11 +43,11 @@ def read_bench(source: str | Path) -> Bench:
         raise InputError(f"{path}: {found}; expected {FORMAT!r}, version {VERSION}")
     advice = "; run that bench again"
     with convert_errors(f"{path}: damaged", advice):
-        _check(bench)
+        check_bench(bench)
     return bench
 
 
-def _check(bench: Mapping[str, Any]) -> None:
+def check_bench(bench: Mapping[str, Any]) -> None:
     """Check everything that a merged bench needs; raises what a reader of damaged content raises."""
     for name, about in bench["methods"].items():
         _text(name)
@@ -119,6 +119,12 @@ def check_run(one: Mapping[str, Any]) -> None:
     for name in ("method", "arm", "family", "handed"):
         _text(one[name])
     _ = (_whole(one["seed"]), _whole(one["world"]))
+    if one["arm"] == METHOD and not one["method"]:
+        raise ValueError("a run of a method without a name")
+    if one["method"] or one["arm"] == TEXT_CONTROL:
+        _text(one["texts"])
+    if not isinstance(one.get("model", {}), dict):
+        raise TypeError(f"model: {describe_value(one['model'])}")
     if "condition" in one:
         _ = (_text(one["condition"]["axis"]), _whole(one["condition"]["value"]))
     for name, reading in one["readings"].items():
@@ -141,7 +147,6 @@ def check_run(one: Mapping[str, Any]) -> None:
             raise ValueError("a negative cost, or no step")
         if not isinstance(one.get("weight"), int | float | str | None):
             raise TypeError(f"weight: {describe_value(one['weight'])}")
-        _text(one["texts"])
         if not all(_text(remark) for remark in _list(one["remarks"])):
             raise ValueError("an empty remark")
 
@@ -180,6 +185,8 @@ def merge(sources: Sequence[str | Path]) -> tuple[Bench, list[str]]:
     notes: list[str] = []
     for source in sources[1:]:
         notes += _add(merged, read_bench(source), source)
+        with convert_errors(f"{source}: cannot be joined with the benches before it"):
+            check_bench(merged)
     return merged, notes
 
 
@@ -248,8 +255,14 @@ def add_earlier(found: Bench, path: Path) -> Bench:
 
 def _finished(jobs: Path) -> list[dict[str, Any]]:
     """The results of arms and text towers in a folder of jobs."""
-    results = [read_object(path) for path in sorted(jobs.glob("*.json"))]
-    return [one for one in results if "arm" in one and "handed" in one]
+    results = []
+    for path in sorted(jobs.glob("*.json")):
+        one = read_object(path)
+        if "arm" in one and "handed" in one:
+            with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
+                check_run(one)
+            results.append(one)
+    return results
 
 
 def _made(one: Mapping[str, Any]) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders.bench import CONFIG, STOP_AT, Ran
-from homes import Here, digests, never
+from homes import Here, alone_here, digests, never
 
 from groundling.core.errors import InputError
 from groundling.data.corpora.files import iterate_texts, names_of
@@ -32,6 +32,7 @@ def inside(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> Ran:
     """In the working folder of the bench, where nothing may be trained."""
     monkeypatch.chdir(ran.work)
     monkeypatch.setattr(running, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(running, "run_alone", alone_here)
     monkeypatch.setattr("groundling.commands.adapt.run.train", never)
     monkeypatch.setattr("groundling.commands.train_clip.run.train", never)
     return ran
@@ -378,6 +379,11 @@ def test_merging_a_laboratorys_method(
     refused({**theirs, "notes": ["\x1b[2J"]}, "damaged .*cannot be printed")
     about = {**theirs["worlds"]["objects 0"], "retrieval": {"text_to_image_r@1": "high"}}
     refused({**theirs, "worlds": {"objects 0": about}}, "damaged .*in place of a number")
+    # Each file alone is sound: their world is ours under another name, their seed is ours.
+    renamed = {**theirs, "runs": [], "worlds": {"objects 7": theirs["worlds"]["objects 0"]}}
+    refused(renamed, "cannot be joined .*objects 0 and objects 7 are one world")
+    seeds = [{**one, "seed": 5} for one in theirs["runs"]]
+    refused({**theirs, "runs": seeds}, "cannot be joined .*one model is listed for")
     protocol = {**theirs["protocol"], "steps": 7}
     refused({**theirs, "protocol": protocol}, "another protocol .protocol.steps: 2 there, 7 now")
     worlds = {"objects 0": {**theirs["worlds"]["objects 0"], "world": "f" * 64}}

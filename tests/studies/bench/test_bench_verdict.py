@@ -6,6 +6,7 @@ from math import isnan, sqrt
 
 import pytest
 
+from groundling.studies.bench.curves.judge import judge_curves
 from groundling.studies.bench.judge import (
     difference,
     judge_methods,
@@ -108,6 +109,31 @@ def test_both_controls_must_be_beaten_and_p_is_corrected_over_methods() -> None:
     assert "; 3 worlds, p = " in one.sentence and "after Holm over 3 methods" in one.sentence
     assert "but not beyond shuffled images" in texty.sentence
     assert null.sentence.startswith("null: no visual attributes beyond its text control (+0.00")
+
+
+def test_a_leak_anywhere_leaves_no_verdict_and_no_curve() -> None:
+    """In another family, or on a curve."""
+    strong = [[0.9, 0.92], [0.91, 0.92], [0.9, 0.9]]
+    low = [[0.30, 0.31], [0.31, 0.30], [0.29, 0.30]]
+    entries = arms("a", strong, low, low)
+    assert all(one.transfers for one in judge_methods(entries, {"a": ABOUT}))
+    leak = {"remarks": ["leak: opened the world's answers (x)"]}
+    other = entry("a", "method", 0, 0, 0.9, **leak, family="pictograms")
+    condition = {"axis": "steps", "value": 100}
+    for one in (other, entry("a", "method", 0, 0, 0.9, **leak, condition=condition)):
+        found = judge_methods([*entries, one], {"a": ABOUT})
+        assert not any(each.transfers for each in found)
+        assert "no verdict, since it read or wrote what it may not" in found[0].sentence
+    (curve,) = judge_curves([*entries, one], {"a": ABOUT})
+    assert curve.sentence == "a: no statement, since it read or wrote what it may not."
+
+
+def test_holm_counts_methods_that_have_a_p() -> None:
+    strong = [[0.9, 0.92], [0.91, 0.92], [0.9, 0.9]]
+    low = [[0.30, 0.31], [0.31, 0.30], [0.29, 0.30]]
+    few = [one for one in arms("few", strong[:1], [], low[:1]) if one["method"]]
+    one, _ = judge_methods([*arms("a", strong, low, low), *few], dict.fromkeys(["a", "few"], ABOUT))
+    assert one.holm == one.p and "after Holm over 1 method." in one.sentence
 
 
 def test_a_leak_or_too_few_worlds_leave_no_verdict() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from builders.bench import CONFIG, Ran
-from homes import Here, digests, never
+from homes import Here, alone_here, digests, never
 
 from groundling.core.errors import InputError
 from groundling.models.small_encoder import new_encoder
@@ -297,6 +297,7 @@ def test_curves_share_the_runs_of_a_finished_bench(
     shutil.copytree(ran.out, out)
     monkeypatch.chdir(ran.work)
     monkeypatch.setattr(running, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(running, "run_alone", alone_here)
     few = (replace(IMAGES, values=(16, IMAGES.base)), replace(STEPS, values=(STEPS.base, 1000)))
     for module in ("axes", "judge", "report"):
         monkeypatch.setattr(f"groundling.studies.bench.curves.{module}.AXES", few)

@@ -21,6 +21,8 @@ from groundling.studies.bench.judge import (
     entries_of,
     families_of,
     noise_of,
+    remarks_of,
+    why_unfair,
     words_of,
 )
 from groundling.studies.bench.readings import VISUAL
@@ -74,14 +76,15 @@ def judge_curves(
             noise = noise_of(base_entries(own), VISUAL)
             noise = noise if isfinite(noise) else 0.0  # curves alone have one seed
             for method in methods:
-                curve = _judge_curve(axis, family, method, own, noise)
+                unfair = why_unfair(remarks_of(entries, method))
+                curve = _judge_curve(axis, family, method, own, noise, unfair)
                 if curve is not None:
                     curves.append(curve)
     return curves
 
 
 def _judge_curve(
-    axis: CurveAxis, family: str, method: str, entries: Sequence[Entry], noise: float
+    axis: CurveAxis, family: str, method: str, entries: Sequence[Entry], noise: float, unfair: str
 ) -> MethodCurve | None:
     """A method's curve in a family; None if it was run at no value but the protocol's own."""
     gains: dict[int, Difference] = {}
@@ -95,7 +98,8 @@ def _judge_curve(
         return None
     values, differences = tuple(gains), tuple(gains.values())
     place = "" if family == TUNED else f"In {family}, where no setting was tuned: "
-    sentence = f"{place}{method}: {_finding(axis, gains)}."
+    finding = f"no statement, since {unfair}" if unfair else _finding(axis, gains)
+    sentence = f"{place}{method}: {finding}."
     return MethodCurve(axis.name, family, method, values, differences, sentence)
 
 
