@@ -40,8 +40,6 @@ A file can be changed under another name by a link to it.
 """
 NOT_COMPARED = {"auto_map", "architectures", "dtype", "transformers_version", "_name_or_path"}
 """Settings of a model's configuration that do not change its states, or are compared apart."""
-RENAMING = ("os.link", "os.symlink", "os.rename")
-"""Audit events that give a file, or all files of a folder, another name, under which they are no longer watched."""
 WRITABLE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 """Flags of `open`, one of which every opening for writing has."""
 _installed = False
@@ -93,10 +91,14 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     for number, path in enumerate(arguments[: max(counts.values())]):
         if not isinstance(path, str | bytes | os.PathLike):
             continue
-        place = os.path.realpath(os.fsdecode(path)) + os.sep
+        name = os.fsdecode(path)
+        if event == "os.symlink" and number == 0:  # relative to the link's folder
+            name = os.path.join(os.path.dirname(os.fsdecode(arguments[1])), name)
+        place = os.path.realpath(name) + os.sep
         for one in _WATCHED:
             is_below = place.startswith(one.folder)
-            is_above = event in RENAMING and number == 0 and one.folder.startswith(place)
+            # Another name for all files of the folder, under which they are not watched.
+            is_above = event == "os.rename" and number == 0 and one.folder.startswith(place)
             if number < counts[one.is_written] and (is_below or is_above):
                 one.seen.add(place.removesuffix(os.sep))
 

@@ -248,6 +248,24 @@ def test_another_name_for_a_folder_above_is_seen(watch: Callable, tmp_path: Path
     assert relative_names(seen, tmp_path) == ["one"]
 
 
+def test_a_link_elsewhere_is_not_seen_and_what_is_opened_through_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("in", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_text("x")
+    with watch_files(tmp_path / "in") as opened, watch_writes(tmp_path / "in") as written:
+        os.symlink(".", "other/here")
+        os.symlink("a", "other/b")
+        os.symlink(tmp_path, "other/above")
+        assert not opened and not written
+        os.symlink("../in/a", "other/c")
+        assert len(opened) == len(written) == 1
+        (tmp_path / "other/above/in/a").write_text("y")
+    assert relative_names(written, tmp_path) == ["in/a"]
+
+
 def test_a_method_with_a_teacher_cannot_pass_for_one_of_text() -> None:
     method = BenchMethod("sneak", "p", "text", (Stage("contrastive"),))
     assert method.why_not() == "contrastive reads a teacher, so the data class is not `text`"
