@@ -152,6 +152,7 @@ def parameters_of(model: Path) -> int:
 
 
 def relative_names(files: Iterable[str], folder: Path) -> list[str]:
-    """Names of watched files relative to a folder, in order."""
+    """Names of watched files relative to a folder, in order, without characters that cannot be printed."""
     root = os.path.realpath(folder)
-    return sorted(os.path.relpath(path, root) for path in files)
+    names = sorted(os.path.relpath(path, root) for path in files)
+    return ["".join(one if one.isprintable() else "?" for one in name) for name in names]

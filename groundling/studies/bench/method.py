@@ -98,6 +98,8 @@ class BenchMethod:
         where = f"method {self.name or '?'}"
         if not self.name or not self.stages:
             raise InputError(f"{where}: a method needs a name and at least one stage")
+        if not self.name.isprintable():
+            raise InputError(f"method {self.name!r}: has characters that cannot be printed")
         if self.data not in CLASSES:
             raise InputError(f"{where}: data = {self.data!r}, expected one of {', '.join(CLASSES)}")
         if bool(self.weight) != bool(self.grid) or len(self.grid) not in (0, 3):

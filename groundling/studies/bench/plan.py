@@ -47,7 +47,14 @@ from groundling.studies.bench.protocol import (
     Protocol,
     key_of,
 )
-from groundling.studies.bench.results import FORMAT, NOT_DONE, VERSION, Bench, check_run
+from groundling.studies.bench.results import (
+    FORMAT,
+    NOT_DONE,
+    VERSION,
+    Bench,
+    check_run,
+    check_world,
+)
 from groundling.studies.bench.times import SECONDS, SECONDS_PER_STEP
 
 
@@ -308,9 +315,12 @@ class BenchPlan:
         return self.folder.job(f"{world.shared}: hash").exists()
 
     def _world(self, world: BenchWorld) -> dict[str, Any]:
-        about = read_object(self.folder.world(world).record)
-        teacher = read_object(self.folder.job(f"{world}: teacher"))
-        return about | {"retrieval": teacher.get("retrieval")}
+        record, job = self.folder.world(world).record, self.folder.job(f"{world}: teacher")
+        about = read_object(record)
+        found = about | {"retrieval": read_object(job).get("retrieval")}
+        with convert_errors(f"{record} or {job}: damaged", "; use another --out"):
+            check_world(found)
+        return found
 
     def _weights(self) -> dict[str, Any]:
         """By method: the grid's scores in the tuning world and the chosen value."""

@@ -56,12 +56,14 @@ def check_bench(bench: Mapping[str, Any]) -> None:
             raise ValueError(f"data = {about['data']!r}, expected one of {', '.join(CLASSES)}")
     names: dict[str, str] = {}
     for name, about in bench["worlds"].items():
-        same = names.setdefault(_text(about["world"]), _text(name))
+        check_world(about)
+        same = names.setdefault(about["world"], _text(name))
         if same != name:
             raise ValueError(f"{same} and {name} are one world (hash {about['world'][:12]})")
-        for value in (about.get("retrieval") or {}).values():
-            _number(value)
-    _ = bench["protocol"]["settings"]
+    protocol = bench["protocol"]
+    _ = (_text(protocol["settings"]), _whole(protocol["steps"]), _whole(protocol["batch"]))
+    if _number(protocol["scale"]) <= 0:
+        raise ValueError(f"scale = {protocol['scale']}, expected a number above 0")
     seen = set()
     models: dict[object, object] = {}
     for one in _list(bench["runs"]):
@@ -81,11 +83,20 @@ def check_bench(bench: Mapping[str, Any]) -> None:
             raise ValueError(f"one model is listed for {models[sha256]} and for {where}")
     for name, about in bench["weights"].items():
         values = [(value, _number(score)) for value, score in about["scores"]]
+        if isinstance(about["chosen"], str):
+            _text(about["chosen"])
         if about["chosen"] not in [value for value, _ in values]:
             raise ValueError(f"weights of {name}: {about['chosen']!r} was not among the values")
         _ = bench["methods"][name]["weight"]
     for note in _list(bench["notes"]):
         _text(note)
+
+
+def check_world(about: Mapping[str, Any]) -> None:
+    """Check what pages show of a world; raises what a reader of damaged content raises."""
+    _text(about["world"])
+    for value in (about.get("retrieval") or {}).values():
+        _number(value)
 
 
 def _list(value: object) -> list[Any]:

@@ -278,6 +278,7 @@ def test_a_damaged_job_is_one_line(inside: Ran, lacks: str) -> None:
         ("objects-100-contrastive-method-*1.0*", "readings", {}, "report"),
         ("objects-0-teacher-s-text-tower", "readings", 3, "report"),
         ("objects-0-contrastive-random*", "cost", {"steps": 0, "seconds": "x"}, "plan"),
+        ("objects-0-teacher", "retrieval", {"text_to_image_r@1": "x"}, "report"),
     ],
 )
 def test_the_damaged_job_is_named(
@@ -384,6 +385,8 @@ def test_merging_a_laboratorys_method(
     refused(renamed, "cannot be joined .*objects 0 and objects 7 are one world")
     seeds = [{**one, "seed": 5} for one in theirs["runs"]]
     refused({**theirs, "runs": seeds}, "cannot be joined .*one model is listed for")
+    for change in ({"scale": "x"}, {"scale": float("nan")}, {"steps": None}):
+        refused({**theirs, "protocol": {**theirs["protocol"], **change}}, "damaged")
     protocol = {**theirs["protocol"], "steps": 7}
     refused({**theirs, "protocol": protocol}, "another protocol .protocol.steps: 2 there, 7 now")
     worlds = {"objects 0": {**theirs["worlds"]["objects 0"], "world": "f" * 64}}

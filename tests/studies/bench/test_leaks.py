@@ -338,6 +338,7 @@ def test_settings_name_no_foreign_files(settings: dict, match: str) -> None:
         ({"grid": ("a b", "c", "a-b")}, "grid values 'a b' and 'a-b' would have the same files"),
         ({"grid": (0.1, Decimal("0.1"), 2)}, "0.1 and .*0.1.* would have the same files; spell"),
         ({"weight": ""}, "or neither"),
+        ({"name": "a\nb"}, "cannot be printed"),
         ({"data": "pictures"}, "expected one of text, text and teacher, captions with images"),
         ({"stages": ()}, "at least one stage"),
         ({"stages": (Stage("l1", ("wikipedia",)),)}, "text 'wikipedia' is not handed over"),
