@@ -105,7 +105,7 @@ from groundling.vision_language.vlbert import vlbert
 BENCH = {
     "format": "groundling bench",
     "version": 2,
-    "protocol": {"settings": "a"},
+    "protocol": {"settings": "a", "steps": 300, "batch": 64, "scale": 1.0},
     "methods": {"m": {"data": "text", "source": {}, "stages": [], "grid": [], "weight": "w"}},
     "worlds": {"objects 0": {"world": "b"}},
     "weights": {"m": {"scores": [[1.0, 0.5]], "chosen": 1.0}},
