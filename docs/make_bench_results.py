@@ -59,9 +59,10 @@ def blocks(bench: Mapping[str, Any]) -> dict[str, str]:
     curves = judge_curves(bench["runs"], bench["methods"])
     for axis, family, own in curve_groups(curves):
         entries = [one for one in bench["runs"] if one["family"] == family]
-        rows = [list(row.values()) for row in curve_rows(axis, own, entries)]
-        head = list(curve_rows(axis, own, entries)[0])
-        made[f"{family} {axis.name}"] = _markdown(head, rows)
+        rows = curve_rows(axis, own, entries)
+        made[f"{family} {axis.name}"] = _markdown(
+            list(rows[0]), [list(row.values()) for row in rows]
+        )
         made[f"{family} {axis.name} sentences"] = _list([one.sentence for one in own])
     return made
 
@@ -175,7 +176,8 @@ def _weights(bench: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Publish a bench if one is named, and write the page."""
-    bench = _shortened(read_bench(arguments[0] if arguments else RESULTS))
+    # Rounded first: what is said follows from the published numbers.
+    bench = _rounded(_shortened(read_bench(arguments[0] if arguments else RESULTS)))
     for name, judge in (("verdicts", judge_methods), ("curves", judge_curves)):
         bench[name] = [one.as_json() for one in judge(bench["runs"], bench["methods"])]
     bench = _rounded(bench)

@@ -319,17 +319,18 @@ class Here(ThreadPoolExecutor):
         super().__init__(max_workers=1)
 
     def submit(self, call: Any, /, *arguments: Any, **_: Any) -> Any:
-        call, arguments = pickle.loads(pickle.dumps((call, arguments)))
-        return super().submit(self._alone, call, *arguments)
-
-    def _alone(self, call: Any, *arguments: Any) -> Any:
-        with self.LOCK:
-            return call(*arguments)
+        return super().submit(alone_here, call, arguments)
 
 
 def thread_that_stays() -> None:
     """Leave a thread that would keep a process for ever."""
     threading.Thread(target=threading.Event().wait).start()
+
+
+def stay_here(patch: pytest.MonkeyPatch) -> None:
+    """`run_jobs` starts no processes."""
+    patch.setattr("groundling.runs.jobs.ProcessPoolExecutor", Here)
+    patch.setattr("groundling.runs.jobs.run_alone", alone_here)
 
 
 def alone_here(call: Any, arguments: tuple[Any, ...]) -> Any:

@@ -251,8 +251,7 @@ def windows(clip_tokenizer) -> ClipRowEncoder:
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs run in this process."""
-    monkeypatch.setattr("groundling.runs.jobs.ProcessPoolExecutor", homes.Here)
-    monkeypatch.setattr("groundling.runs.jobs.run_alone", homes.alone_here)
+    homes.stay_here(monkeypatch)
 
 
 @pytest.fixture(scope="session", autouse=True)

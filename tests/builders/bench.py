@@ -11,9 +11,8 @@ from pathlib import Path
 
 import documents
 import pytest
-from homes import Here, alone_here, digests
+from homes import digests, stay_here
 
-from groundling.runs import jobs as running
 from groundling.studies.bench import arms
 from groundling.studies.bench.commands import BENCH, BenchConfig
 
@@ -65,8 +64,7 @@ def run_bench(work: Path) -> Ran:
     path = list(sys.path)
     documents.forget_modules("mine")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "ProcessPoolExecutor", Here)
-        patch.setattr(running, "run_alone", alone_here)
+        stay_here(patch)
         os.chdir(work)
         try:
             with patch.context() as killing:

@@ -54,6 +54,8 @@ from groundling.studies.bench.results import (
     Bench,
     check_run,
     check_world,
+    finished_runs,
+    read_run,
 )
 from groundling.studies.bench.times import SECONDS, SECONDS_PER_STEP
 
@@ -253,13 +255,10 @@ class BenchPlan:
         """Seconds per step by method, from finished runs in the folder."""
         if "measured" not in self._described:
             found: dict[str, Any] = {}
-            for path in sorted(self.folder.jobs.glob("*.json")):
-                result = read_object(path)
-                if "cost" in result and "condition" not in result:
-                    with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
-                        check_run(result)
-                    name = result["method"] or "text control"
-                    found[name] = result["cost"]["seconds"] / result["cost"]["steps"]
+            for one in finished_runs(self.folder.jobs):
+                if "cost" in one and "condition" not in one:
+                    name = one["method"] or "text control"
+                    found[name] = one["cost"]["seconds"] / one["cost"]["steps"]
             self._described["measured"] = found
         return self._described["measured"]
 
@@ -345,9 +344,7 @@ class BenchPlan:
             path = self.folder.job(one.name)
             if one.name in entries or not path.exists():
                 continue
-            with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
-                entries[one.name] = entry = read_object(path)
-                check_run(entry)
+            entries[one.name] = entry = read_run(path)
             if one.arm == METHOD:
                 entry["remarks"] = list(dict.fromkeys([*entry["remarks"], *self._remarks(one)]))
             questions = self.questions(one)
@@ -359,22 +356,15 @@ class BenchPlan:
         for name in (tower_name(world, tower) for tower in self.towers(world)):
             path = self.folder.job(name)
             if path.exists():
-                with convert_errors(f"{path}: damaged", "; delete it to read the teacher again"):
-                    entries[name] = read_object(path)
-                    check_run(entries[name])
+                entries[name] = read_run(path)
         for entry in entries.values():
             del entry["key"]
         return list(entries.values())
 
     def _remarks(self, one: ArmRun) -> list[str]:
         """Remarks on the runs that chose the weight of an arm."""
-        remarks: list[str] = []
-        for path in (self.folder.job(run.name) for run in grid_runs(one.method)):
-            if path.exists():
-                with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
-                    check_run(run := read_object(path))
-                    remarks += run["remarks"]
-        return remarks
+        paths = [self.folder.job(run.name) for run in grid_runs(one.method)]
+        return [note for path in paths if path.exists() for note in read_run(path)["remarks"]]
 
     def _notes(self) -> list[str]:
         notes = []

@@ -249,7 +249,7 @@ def add_earlier(found: Bench, path: Path) -> Bench:
     if differing:
         raise InputError(f"{path}: another protocol ({differing}); delete it to write a new one")
     # Only what this folder's runs have measured: a file can be edited.
-    measured_here = {_made(result) for result in _finished(path.parent / "jobs")}
+    measured_here = {_made(result) for result in finished_runs(path.parent / "jobs")}
     earlier["runs"] = [one for one in earlier["runs"] if _made(one) in measured_here]
     for part in ("methods", "worlds", "weights"):
         found[part] = {**earlier[part], **found[part]}
@@ -264,16 +264,22 @@ def add_earlier(found: Bench, path: Path) -> Bench:
     return found
 
 
-def _finished(jobs: Path) -> list[dict[str, Any]]:
-    """The results of arms and text towers in a folder of jobs."""
-    results = []
-    for path in sorted(jobs.glob("*.json")):
-        one = read_object(path)
-        if "arm" in one and "handed" in one:
-            with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
-                check_run(one)
-            results.append(one)
-    return results
+def finished_runs(jobs: Path) -> list[dict[str, Any]]:
+    """The results of arms and towers in a folder of jobs; raises InputError for a damaged one."""
+    results = [(path, read_object(path)) for path in sorted(jobs.glob("*.json"))]
+    return [checked_run(path, one) for path, one in results if "arm" in one and "handed" in one]
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The result of an arm or a tower; raises InputError if it is damaged."""
+    return checked_run(path, read_object(path))
+
+
+def checked_run(path: Path, run: dict[str, Any]) -> dict[str, Any]:
+    """The content of a job's file; raises InputError if it is no whole result of an arm or a tower."""
+    with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
+        check_run(run)
+    return run
 
 
 def _made(one: Mapping[str, Any]) -> tuple[object, ...]:

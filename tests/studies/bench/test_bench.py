@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders.bench import CONFIG, STOP_AT, Ran
-from homes import Here, alone_here, digests, never
+from homes import digests, never, stay_here
 
 from groundling.core.errors import InputError
 from groundling.data.corpora.files import iterate_texts, names_of
@@ -31,8 +31,7 @@ from groundling.studies.bench.report import scale_warning
 def inside(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> Ran:
     """In the working folder of the bench, where nothing may be trained."""
     monkeypatch.chdir(ran.work)
-    monkeypatch.setattr(running, "ProcessPoolExecutor", Here)
-    monkeypatch.setattr(running, "run_alone", alone_here)
+    stay_here(monkeypatch)
     monkeypatch.setattr("groundling.commands.adapt.run.train", never)
     monkeypatch.setattr("groundling.commands.train_clip.run.train", never)
     return ran

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 from builders.bench import CONFIG, Ran
-from homes import Here, alone_here, digests, never
+from homes import digests, never, stay_here
 
 from groundling.core.errors import InputError
 from groundling.models.small_encoder import new_encoder
-from groundling.runs import jobs as running
 from groundling.runs.folder import read_json
 from groundling.studies.bench.arms import METHOD, TEXT_CONTROL
 from groundling.studies.bench.commands import BENCH, BenchConfig
@@ -296,8 +295,7 @@ def test_curves_share_the_runs_of_a_finished_bench(
     out = tmp_path / "out"
     shutil.copytree(ran.out, out)
     monkeypatch.chdir(ran.work)
-    monkeypatch.setattr(running, "ProcessPoolExecutor", Here)
-    monkeypatch.setattr(running, "run_alone", alone_here)
+    stay_here(monkeypatch)
     few = (replace(IMAGES, values=(16, IMAGES.base)), replace(STEPS, values=(STEPS.base, 1000)))
     for module in ("axes", "judge", "report"):
         monkeypatch.setattr(f"groundling.studies.bench.curves.{module}.AXES", few)

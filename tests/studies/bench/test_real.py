@@ -17,13 +17,12 @@ import pytest
 import torch
 import toys
 from builders import open_clip
-from homes import Here, alone_here, never
+from homes import never, stay_here
 from scipy.stats import spearmanr, t
 from transformers import BertForMaskedLM, CLIPImageProcessorPil
 
 from groundling.core.errors import InputError
 from groundling.models.clip import load_clip_image_tower, load_clip_text_tower
-from groundling.runs import jobs as running
 from groundling.runs.folder import read_json
 from groundling.settings.fields import make_settings
 from groundling.studies.bench.commands import BENCH, BenchConfig
@@ -80,8 +79,7 @@ def run(config: BenchConfig, out: Path) -> str:
     """What a bench prints, its jobs in this process."""
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-        patch.setattr(running, "ProcessPoolExecutor", Here)
-        patch.setattr(running, "run_alone", alone_here)
+        stay_here(patch)
         BENCH(config, out)
     return said.getvalue()
 
