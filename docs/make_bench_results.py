@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from groundling.core.errors import InputError
 from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL, TOWER
 from groundling.studies.bench.curves.judge import judge_curves
 from groundling.studies.bench.curves.report import curve_groups, curve_rows
@@ -69,7 +70,7 @@ def blocks(bench: Mapping[str, Any]) -> dict[str, str]:
 
 def _list(sentences: Sequence[str]) -> str:
     return "\n".join(
-        textwrap.fill(f"- {one}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        textwrap.fill(f"- {_escaped(one)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         for one in sentences
     )
 
@@ -87,8 +88,19 @@ def _short_run(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def page(bench: Mapping[str, Any], text: str) -> str:
-    """The page with every block replaced; raises KeyError for a block without results."""
+    """The page with every block replaced; raises InputError for a block without results, or results without one."""
     made = blocks(bench)
+    asked = [found[2] for found in BLOCK.finditer(text)]
+    for name in asked:
+        if name not in made:
+            raise InputError(
+                f"{PAGE.name}: has a block '{name}', for which the bench has no results"
+            )
+    for name in made:
+        if name not in asked:
+            raise InputError(
+                f"{PAGE.name}: has no block for the results '{name}'; add <!-- results: {name} --> and <!-- end -->"
+            )
     return BLOCK.sub(lambda found: f"{found[1]}{made[found[2]]}\n{found[3]}", text)
 
 
@@ -137,7 +149,12 @@ def _table(bench: Mapping[str, Any], family: str) -> str:
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = (head, ["---"] * len(head), *rows)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return "\n".join("| " + " | ".join(map(_escaped, cells)) + " |" for cells in lines)
+
+
+def _escaped(text: str) -> str:
+    """Text, such as a method's name, without signs that end a cell or begin a comment."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def _words(value: float, digits: int = 2) -> str:
@@ -182,7 +199,10 @@ def main(arguments: Sequence[str]) -> None:
         bench[name] = [one.as_json() for one in judge(bench["runs"], bench["methods"])]
     bench = _rounded(bench)
     # The page is made before either file is written.
-    text = page(bench, PAGE.read_text(encoding="utf-8"))
+    try:
+        text = page(bench, PAGE.read_text(encoding="utf-8"))
+    except InputError as error:
+        raise SystemExit(str(error)) from None
     line = json.dumps(bench, separators=(",", ":"), allow_nan=False)
     RESULTS.write_text(line + "\n", encoding="utf-8")
     PAGE.write_text(text, encoding="utf-8")

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from groundling.core.errors import InputError
 from groundling.studies.bench.judge import judge_methods
 from groundling.studies.bench.method import built_in_methods
 from groundling.studies.bench.protocol import Protocol
@@ -31,6 +32,21 @@ def test_the_page_shows_the_published_results(results: ModuleType) -> None:
         "run `python docs/make_bench_results.py`"
     )
     assert len(results.BLOCK.findall(text)) >= 3
+
+
+def test_blocks_and_results_must_agree(results: ModuleType) -> None:
+    text = results.PAGE.read_text(encoding="utf-8")
+    bench = read_bench(results.RESULTS)
+    with pytest.raises(InputError, match="has a block 'stars', for which the bench has no results"):
+        results.page(bench, text + "<!-- results: stars -->\n<!-- end -->\n")
+    first = results.BLOCK.search(text)
+    with pytest.raises(InputError, match=f"has no block for the results '{first[2]}'"):
+        results.page(bench, text.replace(first[0], ""))
+
+
+def test_names_do_not_break_a_table(results: ModuleType) -> None:
+    rows = results._markdown(["method"], [["a|b <!-- end -->"]]).splitlines()
+    assert rows[-1] == r"| a\|b &lt;!-- end --> |"
 
 
 def test_published_results_are_those_of_this_protocol_and_its_methods(results: ModuleType) -> None:

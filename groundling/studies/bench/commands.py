@@ -98,7 +98,8 @@ def check(config: BenchConfig, out: str | Path) -> None:
             of_file = source.is_file() and source.resolve().parent == into
             if of_file or (source.is_dir() and into.is_relative_to(source.resolve())):
                 raise InputError(
-                    f"--merge {source}: --out {out} is there too; expected another folder"
+                    f"--merge {source}: --out {out} is in the same folder, where it would be part of that bench; "
+                    "expected a folder elsewhere"
                 )
         return
     if config.plan and config.report:

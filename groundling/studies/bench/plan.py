@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import groundling
 from groundling.core.errors import InputError, convert_errors
-from groundling.runs.folder import read_object
+from groundling.runs.folder import difference, read_object
 from groundling.runs.jobs import Job
 from groundling.runs.report import format_count, format_table
 from groundling.studies.bench.arms import (
@@ -344,7 +345,7 @@ class BenchPlan:
             path = self.folder.job(one.name)
             if one.name in entries or not path.exists():
                 continue
-            entries[one.name] = entry = read_run(path)
+            entries[one.name] = entry = _run_of(path, one)
             if one.arm == METHOD:
                 entry["remarks"] = list(dict.fromkeys([*entry["remarks"], *self._remarks(one)]))
             questions = self.questions(one)
@@ -379,3 +380,21 @@ class BenchPlan:
             if not method.grid:
                 notes.append(f"{method.name} has no tuned setting; others chose among three")
         return notes
+
+
+def _run_of(path: Path, one: ArmRun) -> dict[str, Any]:
+    """The result of an arm; raises InputError if its file holds another arm's."""
+    run = read_run(path)
+    expected = {
+        "method": "" if one.arm == TEXT_CONTROL else one.method.name,
+        "arm": one.arm,
+        "texts": text_key(one.method),
+        **one.world.as_json(),
+        "seed": one.seed,
+    }
+    differing = difference({name: run.get(name) for name in expected}, expected, "run")
+    if differing:
+        raise InputError(
+            f"{path}: holds the result of another run ({differing}); delete it to run the arm again"
+        )
+    return run

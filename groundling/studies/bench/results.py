@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -22,6 +21,8 @@ FORMAT = "groundling bench"
 VERSION = 2
 """Increases with every change of the file's layout."""
 NAME = "bench.json"
+TOO_LARGE = 1e15
+"""No reading or cost reaches it; the squares of larger numbers may overflow."""
 ROUNDING = 1e-5
 """Published results are rounded."""
 NOT_DONE = "not done yet: "
@@ -66,6 +67,7 @@ def check_bench(bench: Mapping[str, Any]) -> None:
         raise ValueError(f"scale = {protocol['scale']}, expected a number above 0")
     seen = set()
     models: dict[object, object] = {}
+    texts: dict[str, str] = {}
     for one in _list(bench["runs"]):
         check_run(one)
         world = f"{one['family']} {one['world']}"
@@ -76,6 +78,8 @@ def check_bench(bench: Mapping[str, Any]) -> None:
         if place in seen:
             raise ValueError(f"{world}: {one['method'] or one['arm']} is listed twice")
         seen.add(place)
+        if one["method"] and texts.setdefault(one["method"], one["texts"]) != one["texts"]:
+            raise ValueError(f"runs of {one['method']} read different texts")
         sha256 = one.get("model", {}).get("sha256")
         where = f"{world}, seed {one['seed']}"
         # A run of the world itself may stand under several conditions.
@@ -114,7 +118,7 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < TOO_LARGE:
         raise ValueError(f"{describe_value(value)} in place of a number")
     return value
 
@@ -146,7 +150,7 @@ def check_run(one: Mapping[str, Any]) -> None:
                 _share(value)
             elif value is not None:
                 _ = _number(value) if name == MASKED_LM else _share(value)
-    _check_visual(one["readings"])
+    _check_visual(one["readings"], "condition" in one)
     if "cost" in one or one["method"]:
         cost = one["cost"]
         # A model may have fewer parameters afterwards.
@@ -162,14 +166,18 @@ def check_run(one: Mapping[str, Any]) -> None:
             raise ValueError("an empty remark")
 
 
-def _check_visual(readings: Mapping[str, Any]) -> None:
-    """The visual reading is the mean of its attributes."""
+def _check_visual(readings: Mapping[str, Any], of_curve: bool) -> None:
+    """The visual reading is the mean of its attributes, which only published runs of curves leave out."""
     attributes = [
         reading
         for name, reading in readings.items()
         if name.startswith("linear/") and name != f"linear/{TEXTUAL}"
     ]
-    for part in ("dev", "test") if VISUAL in readings and attributes else ():
+    if VISUAL not in readings or (of_curve and not attributes):
+        return
+    if not attributes:
+        raise ValueError(f"{VISUAL} without the readings of its attributes, linear/...")
+    for part in ("dev", "test"):
         expected = mean(one[part] for one in attributes)
         if abs(readings[VISUAL][part] - expected) > ROUNDING:
             raise ValueError(

@@ -278,6 +278,13 @@ def test_a_damaged_job_is_one_line(inside: Ran, lacks: str) -> None:
         ("objects-0-teacher-s-text-tower", "readings", 3, "report"),
         ("objects-0-contrastive-random*", "cost", {"steps": 0, "seconds": "x"}, "plan"),
         ("objects-0-teacher", "retrieval", {"text_to_image_r@1": "x"}, "report"),
+        (
+            "objects-0-contrastive-method-seed-0",
+            "readings",
+            {"visual": {"dev": 0.9, "test": 0.9}},
+            "report",
+        ),
+        ("objects-0-contrastive-random*", "cost", {"steps": 1, "seconds": 1e308}, "plan"),
     ],
 )
 def test_the_damaged_job_is_named(
@@ -291,6 +298,23 @@ def test_the_damaged_job_is_named(
         with pytest.raises(InputError, match=f"{re.escape(path.name)}: damaged") as caught:
             BENCH(replace(CONFIG, **{flag: True}), inside.out)
         assert "\n" not in str(caught.value)
+    finally:
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("method", "l1"), ("arm", "random targets"), ("seed", 1), ("world", 1), ("texts", "0" * 8)],
+)
+def test_a_job_of_another_run_is_not_believed(inside: Ran, part: str, value: object) -> None:
+    path = inside.out / "jobs" / "objects-0-contrastive-shuffled-images-seed-0.json"
+    text = path.read_text()
+    try:
+        path.write_text(json.dumps(json.loads(text) | {part: value}))
+        with pytest.raises(
+            InputError, match=rf"seed-0\.json: holds .* another run \(run\.{part}: "
+        ):
+            BENCH(replace(CONFIG, report=True), inside.out)
     finally:
         path.write_text(text)
 
@@ -364,12 +388,15 @@ def test_merging_a_laboratorys_method(
         {"remarks": [""]},
         {"readings": {"visual": {"test": float("nan"), "chance": 0.3}}},
         {"readings": {"visual": {"test": 1.5, "chance": 0.3}}},
+        {"readings": {"visual": {"dev": 0.5, "test": 0.5, "chance": 0.3}}},
         {"readings": {"visual": {"test": [0.5], "chance": None}}},
         {"cost": {**first["cost"], "steps": "2"}},
         {"cost": {**first["cost"], "core_seconds": "much"}},
     ):
         refused({**theirs, "runs": [{**first, **change}, *theirs["runs"][1:]]}, "damaged")
     refused({**theirs, "runs": [first, *theirs["runs"]]}, "damaged .*is listed twice")
+    texts = [one | {"texts": "x"} if one["arm"] == METHOD else one for one in theirs["runs"]]
+    refused({**theirs, "runs": texts}, "damaged .*runs of theirs read different texts")
     again = [first, {**first, "seed": 7}, *theirs["runs"][1:]]
     refused(
         {**theirs, "runs": again}, "damaged .*one model is listed for .*, seed 0 and for .*, seed 7"
@@ -396,7 +423,7 @@ def test_merging_a_laboratorys_method(
     with pytest.raises(InputError, match="at least two"):
         BENCH(BenchConfig(merge=(str(inside.out),)), tmp_path / "one")
     for out in (inside.out, inside.out / "runs" / "both"):
-        with pytest.raises(InputError, match=r"^--merge .*: --out .* is there too"):
+        with pytest.raises(InputError, match=r"^--merge .*: --out .* is in the same folder"):
             BENCH(merging, out)
     with pytest.raises(InputError, match="is not empty"):
         BENCH(merging, inside.work)

@@ -117,7 +117,7 @@ def _level_entries(
     found: dict[str, dict[int, list[Entry]]] = {}
     sharing: dict[str, list[str]] = {}
     for one in curves:
-        (texts,) = {run["texts"] for run in entries if run["method"] == one.method} or {""}
+        texts = next((run["texts"] for run in entries if run["method"] == one.method), "")
         sharing.setdefault(texts, []).append(one.method)
     for names in sharing.values():
         label = f"{TEXT_CONTROL} of {' and '.join(names)}"
