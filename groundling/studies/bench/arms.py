@@ -340,15 +340,23 @@ def chosen_weight(folder: BenchFolder, method: BenchMethod) -> Weight:
 def weight_scores(folder: BenchFolder, method: BenchMethod) -> dict[Weight, float]:
     """By value of the grid: accuracy of the linear visual readings on dev nouns and cross-validated train nouns.
 
-    The 18 dev nouns alone would leave a standard error of .05; test nouns have no part in it.
+    The 18 dev nouns alone would leave a standard error of .05; test nouns have no part in it. Raises InputError if the
+    setting changes nothing.
     """
     scores: dict[Weight, float] = {}
+    readings = []
     for one in grid_runs(method):
         path = folder.job(one.name)
         with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
-            scores[one.weight] = score = float(read_object(path)["readings"][VISUAL][CHOICE])
+            readings.append(read_object(path)["readings"])
+            scores[one.weight] = score = float(readings[-1][VISUAL][CHOICE])
             if not isfinite(score):
                 raise ValueError(f"a score of {score}")
+    if readings and all(one == readings[0] for one in readings):
+        raise InputError(
+            f"method {method.name}: all values of {method.weight} gave the same model, so it does not read this "
+            "setting; check its spelling, or leave `weight` and `grid` out"
+        )
     return scores
 
 

@@ -127,7 +127,6 @@ class BenchOutput(CommandOutput):
             )
             if taken:
                 raise InputError(f"{out}: is not empty; --merge writes into a new folder")
-            folder.mkdir(parents=True, exist_ok=True)
         else:
             identity: dict[str, Any] = {"scale": config.scale, "protocol": PROTOCOL_VERSION}
             inputs: Inputs = {}

@@ -59,7 +59,7 @@ class Stage:
     arm: str
     """Objectives, as in `adapt --arm`."""
     texts: tuple[str, ...] = (CORPUS,)
-    """Texts that it reads: `corpus`, `captions`, each with an optional weight, e.g. `captions=2`."""
+    """Texts that it reads, of `corpus` and `captions`; all with a weight, `("corpus=1", "captions=2")`, or none."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of `adapt` by name; a value `stage-1/model` is an output of the first stage."""
     student: str = ""
@@ -185,6 +185,10 @@ def _check_stage(where: str, stage: Stage, number: int, data: DataClass) -> None
             raise InputError(
                 f"{where}: reads captions, so its data class is `{TEXT}` or `{IMAGES}`, not `{data}`"
             )
+    if len({"=" in text for text in stage.texts}) > 1:
+        raise InputError(
+            f"{where}: texts {', '.join(stage.texts)}: give all of them a weight, such as corpus=1, or none"
+        )
     if stage.images and data != IMAGES:
         raise InputError(f"{where}: reads images, so its data class is `{IMAGES}`, not `{data}`")
     if stage.share <= 0 or not 0 <= stage.batch <= BATCH:

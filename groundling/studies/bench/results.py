@@ -18,6 +18,7 @@ from groundling.studies.bench.protocol import TUNING_WORLD
 from groundling.studies.bench.readings import MASKED_LM, VISUAL
 
 FORMAT = "groundling bench"
+REAL_FORMAT = "groundling bench on a real encoder"
 VERSION = 2
 """Increases with every change of the file's layout."""
 NAME = "bench.json"
@@ -39,6 +40,10 @@ def read_bench(source: str | Path) -> Bench:
     if not path.exists():
         raise InputError(f"{path}: does not exist; a bench writes it when its runs are finished")
     bench = read_object(path)
+    if bench.get("format") == REAL_FORMAT:
+        raise InputError(
+            f"{path}: is a bench on a real encoder; these cannot be merged, run their methods into one --out"
+        )
     if (bench.get("format"), bench.get("version")) != (FORMAT, VERSION):
         found = f"{bench.get('format')!r}, version {bench.get('version')!r}"
         raise InputError(f"{path}: {found}; expected {FORMAT!r}, version {VERSION}")
@@ -200,6 +205,10 @@ def merge(sources: Sequence[str | Path]) -> tuple[Bench, list[str]]:
     """
     if len(sources) < 2:
         raise InputError("--merge: expected at least two benches")
+    places = [Path(source).resolve() for source in sources]
+    for source, place in zip(sources, places, strict=True):
+        if places.count(place) > 1:
+            raise InputError(f"--merge {source}: is given twice")
     merged = read_bench(sources[0])
     notes: list[str] = []
     for source in sources[1:]:
@@ -211,9 +220,11 @@ def merge(sources: Sequence[str | Path]) -> tuple[Bench, list[str]]:
 
 def _add(merged: Bench, other: Bench, source: str | Path) -> list[str]:
     """Add a bench; returns notes."""
-    differing = difference(merged["protocol"], other["protocol"], "protocol")
+    differing = difference(other["protocol"], merged["protocol"], "protocol")
     if differing:
-        raise InputError(f"{source}: another protocol ({differing}), so nothing is comparable")
+        raise InputError(
+            f"{source}: another protocol than the first bench's ({differing}), so nothing is comparable"
+        )
     for name, about in other["worlds"].items():
         known = merged["worlds"].setdefault(name, about)
         if known["world"] != about["world"]:
@@ -252,7 +263,10 @@ def add_earlier(found: Bench, path: Path) -> Bench:
     """A bench with the methods and worlds that the same folder's bench.json has from earlier commands."""
     if not path.exists():
         return found
-    earlier = read_bench(path)
+    try:
+        earlier = read_bench(path)
+    except InputError as error:
+        raise InputError(f"{error}; delete this file, which is written anew") from None
     differing = difference(earlier["protocol"], found["protocol"], "protocol")
     if differing:
         raise InputError(f"{path}: another protocol ({differing}); delete it to write a new one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from groundling.studies.bench.plan import BenchPlan
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.real.run import bench_real
 from groundling.studies.bench.report import scale_warning, table_rows, write_page
-from groundling.studies.bench.results import NAME, Bench, add_earlier, merge
+from groundling.studies.bench.results import NAME, Bench, add_earlier, finished_runs, merge
 
 
 def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
@@ -36,10 +37,16 @@ def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     if config.merge:
         merged, notes = merge(config.merge)
         merged["notes"] = list(dict.fromkeys([*merged["notes"], *notes]))
+        work.out.mkdir(parents=True, exist_ok=True)
         return _conclude(merged, work.out)
     plan = _plan(config, BenchFolder(work.out.resolve()))
-    for name, reason in plan.left_out().items():
-        print(f"note: {name} is left out: {reason}")
+    if config.report and not config.method:
+        # What the folder's commands have not run is not missing.
+        has_run = {one["method"] for one in finished_runs(plan.folder.jobs)}
+        plan = replace(plan, methods=[one for one in plan.methods if one.name in has_run])
+    else:
+        for name, reason in plan.left_out().items():
+            print(f"note: {name} is left out: {reason}")
     if config.plan:
         plan.print_plan()
         return {"jobs": len(plan.jobs()), "missing": len(plan.missing())}

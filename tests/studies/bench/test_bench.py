@@ -15,9 +15,9 @@ from homes import digests, never, stay_here
 from groundling.core.errors import InputError
 from groundling.data.corpora.files import iterate_texts, names_of
 from groundling.runs import jobs as running
-from groundling.runs.folder import read_json
+from groundling.runs.folder import read_json, write_json
 from groundling.runs.jobs import Job, run_jobs
-from groundling.studies.bench.arms import METHOD, ArmRun, run_arm
+from groundling.studies.bench.arms import METHOD, ArmRun, chosen_weight, grid_runs, run_arm
 from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.handed import shuffle_images
@@ -181,6 +181,32 @@ def test_a_report_shows_what_is_finished_and_says_what_is_missing(
     BENCH(CONFIG, inside.out)
     assert "not done yet" not in capsys.readouterr().out
     assert "not done yet" not in (inside.out / "bench.json").read_text()
+
+
+def test_a_report_without_methods_is_of_those_that_ran(
+    inside: Ran, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = read_json(inside.out / "bench.json")
+    BENCH(replace(CONFIG, report=True, method=()), inside.out)
+    assert "xdbert" not in capsys.readouterr().out
+    after = read_json(inside.out / "bench.json")
+    assert set(after["methods"]) == set(before["methods"]) and after["notes"] == before["notes"]
+    BENCH(CONFIG, inside.out)  # the folder's order again
+
+
+def test_a_weight_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    (method,) = find_methods(["contrastive"])
+    folder = BenchFolder(tmp_path)
+    folder.jobs.mkdir()
+    readings = {"visual": {"choice": 0.5}, "masked LM": {"test": 2.0}}
+    for one in grid_runs(method):
+        write_json(folder.job(one.name), {"readings": readings})
+    with pytest.raises(InputError, match="all values of distill_weight gave the same model"):
+        chosen_weight(folder, method)
+    # Equal scores of different models are a tie, which goes to the first value.
+    other = {**readings, "masked LM": {"test": 2.1}}
+    write_json(folder.job(grid_runs(method)[1].name), {"readings": other})
+    assert chosen_weight(folder, method) == method.grid[0]
 
 
 def test_a_plan_writes_nothing_and_compares_with_what_is_there(
@@ -414,12 +440,15 @@ def test_merging_a_laboratorys_method(
     for change in ({"scale": "x"}, {"scale": float("nan")}, {"steps": None}):
         refused({**theirs, "protocol": {**theirs["protocol"], **change}}, "damaged")
     protocol = {**theirs["protocol"], "steps": 7}
-    refused({**theirs, "protocol": protocol}, "another protocol .protocol.steps: 2 there, 7 now")
+    refused({**theirs, "protocol": protocol}, "another protocol .*protocol.steps: 7 there, 2 now")
     worlds = {"objects 0": {**theirs["worlds"]["objects 0"], "world": "f" * 64}}
     refused({**theirs, "worlds": worlds}, "world objects 0 has other texts, nouns or images")
     forged = {**theirs["methods"]["theirs"], "name": "look", "source": {"mine.look": "0" * 64}}
     other = {**theirs, "methods": {"look": forged}, "weights": {}}
     refused(other, "another method is called look")
+    merging_both = replace(merging, merge=(str(inside.out), str(inside.out)))
+    with pytest.raises(InputError, match="is given twice"):
+        BENCH(merging_both, tmp_path / "both")
     with pytest.raises(InputError, match="at least two"):
         BENCH(BenchConfig(merge=(str(inside.out),)), tmp_path / "one")
     for out in (inside.out, inside.out / "runs" / "both"):

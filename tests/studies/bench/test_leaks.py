@@ -343,6 +343,7 @@ def test_settings_name_no_foreign_files(settings: dict, match: str) -> None:
         ({"stages": ()}, "at least one stage"),
         ({"stages": (Stage("l1", ("wikipedia",)),)}, "text 'wikipedia' is not handed over"),
         ({"stages": (Stage("l1", ("captions",)),)}, "reads captions, so its data class"),
+        ({"stages": (Stage("l1", ("corpus=1", "corpus")),)}, "give all of them a weight"),
         ({"stages": (Stage("l1", images=True),)}, "reads images, so its data class"),
         ({"stages": (Stage("l1", batch=640),)}, "batch from 0 to 64, the bench's"),
         ({"stages": (Stage("l1", student="mine/encoder"),)}, "the first student is the bench's"),

@@ -379,6 +379,8 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
         ({"images": "glue"}, "6 of 6 captioned images are missing, the first is 0.png"),
         ({"images": "nowhere"}, "--images .*nowhere: no such folder"),
         ({"student": "nowhere"}, "--student .*nowhere: no model found"),
+        ({"steps": 1, "method": ("vokenization",)}, "--steps 1: vokenization has 2 stages"),
+        ({"method": ("caption_to_image",), "teacher": "encoder"}, "encoder: expected one of"),
         ({"teacher": ""}, "--method contrastive: learns from a CLIP-like teacher; pass --teacher"),
         (
             {"teacher": "encoder"},

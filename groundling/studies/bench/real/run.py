@@ -44,9 +44,8 @@ from groundling.studies.bench.real.readings import (
 )
 from groundling.studies.bench.real.report import entries_of, table_rows, write_page
 from groundling.studies.bench.real_settings import RealSettings
-from groundling.studies.bench.results import NOT_DONE
+from groundling.studies.bench.results import NOT_DONE, REAL_FORMAT
 
-FORMAT = "groundling bench on a real encoder"
 VERSION = 1
 """Increases with every change of the file's layout."""
 
@@ -66,8 +65,14 @@ def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     notes = [f"{name} is left out: {reason}" for name, reason in left_out.items()]
     notes += encoder_notes(settings)
     permutes = any(one.replaces_teacher for one in methods)
-    if permutes:
+    if settings.teacher and (permutes or any(method.data == IMAGES for method in methods)):
         check_teacher(settings.teacher)
+    for method in methods:
+        count = len(method.stages)
+        if not method.steps and settings.steps < count:
+            raise InputError(
+                f"--steps {settings.steps}: {method.name} has {count} stages, each of at least one step"
+            )
     plan = RealPlan(config, methods, sets, folder)
     plan.missing()  # jobs of another version end the bench before anything is written
     counts = hand_over_texts(files, writes=not (config.plan or config.report))
@@ -166,7 +171,7 @@ def conclude(
         if one["method"] and one["method"] not in methods
     }
     bench: dict[str, Any] = {
-        "format": FORMAT,
+        "format": REAL_FORMAT,
         "version": VERSION,
         "groundling": groundling.__version__,
         "settings": plan.settings.identity(),
@@ -263,7 +268,8 @@ def _notes(
         for one, other in shared_sets(readings)
     ]
     notes.append(
-        "no setting is tuned: each method has the weights of its paper, or of its released code"
+        "no setting is tuned: each method has the weights of its paper or its released code, and one of your own the "
+        "defaults of its code"
     )
     notes += [
         f"{name} asks for {about['steps']} steps; its controls got as many, other methods did not"
