@@ -22,6 +22,7 @@ from groundling.studies.xdbert.diversity import attention_report
 
 NEEDS_RESULTS = "results.md runs it, behind the commands whose outputs it reads"
 MERGED = "joins results that take hours; tests/studies/bench/test_bench.py merges small ones"
+OF_A_BENCH = "reads the folder of a bench, which takes hours; clip_td.md adapts to the same oracle"
 NOT_RUN = {
     (
         "results.md",
@@ -46,6 +47,18 @@ NOT_RUN = {
         "bench.md",
         "groundling bench --merge docs/bench.json runs/bench --out runs/both",
     ): MERGED,
+    (
+        "results.md",
+        "groundling adapt --student runs/bench/shared/objects-0/making/encoder/model --text "
+        "runs/bench/shared/objects-0/handed/corpus.txt --arm mlm+l1 --teacher groundling.studies.worlds.oracle:ORACLE "
+        "--option world=runs/bench/shared/objects-0/private noise=0.5 --steps 300 --batch 64 --lr 2e-3 --warmup-ratio "
+        "0.05 --max-length 32 --cpu --out runs/carries/l1",
+    ): OF_A_BENCH,
+    (
+        "results.md",
+        "groundling probe --model runs/carries/l1/model --data runs/bench/shared/objects-0/private --questions truth "
+        "--steps 1 --seeds 1 --cpu --out runs/carries/l1-probe",
+    ): OF_A_BENCH,
     ("papers.md", "groundling sweep --file sweeps/real.toml --out runs/real"): NEEDS_RESULTS,
     (
         "papers.md",

@@ -27,12 +27,12 @@ from groundling.runs.report import format_count
 from groundling.settings.fields import replace_settings
 from groundling.studies.bench.protocol import key_of
 from groundling.studies.bench.real_settings import RealSettings
-from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
-from groundling.studies.knowledge.word_similarity import read_word_pairs
 
 SetKind = Literal["facts", "words", "retention", "pairs", "task"]
 KEY = 6
 """Characters of a set's hash in its name."""
+CHECKED_BY = {"facts": "probe-facts", "words": "probe-words", "pairs": "pairs"}
+"""By kind: the command whose inputs are checked before anything runs."""
 GAINS = ("facts", "words")
 """Kinds of readings in which a method may gain; the others are its price."""
 SPEARMANS = "Spearman of cosine"
@@ -115,16 +115,13 @@ def set_readers(settings: RealSettings) -> list[SetReader]:
 
 def check_set(one: SetReader) -> None:
     """Raises InputError for a file that no reader knows; a task's files are read with the unadapted encoder, first."""
-    if one.kind == "facts":
-        command = COMMANDS["probe-facts"]
-        inputs: Callable[..., object] = vars(command.output)["inputs"]
-        inputs(replace_settings(command.settings["_own"], model="-", data=one.source))
     if one.kind == "retention":
         read_pairs(one.source)
-    if one.kind == "words":
-        read_word_pairs(one.source)
-    if one.kind == "pairs":
-        read_minimal_pairs(one.source)
+    if one.kind in CHECKED_BY:
+        command = COMMANDS[CHECKED_BY[one.kind]]
+        data = (one.source,) if one.kind == "words" else one.source
+        inputs: Callable[..., object] = vars(command.output)["inputs"]
+        inputs(replace_settings(command.settings["_own"], model="-", data=data))
 
 
 # -- facts -------------------------------------------------------------------------------------------------------------
