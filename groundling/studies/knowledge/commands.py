@@ -78,7 +78,7 @@ two words and a rating per line."""
 
 def probe_words_inputs(config: ProbeWordsConfig) -> Inputs:
     """Inputs whose hashes identify a run; raises InputError for a file that no reader knows."""
-    from groundling.studies.knowledge.word_similarity import read_word_pairs
+    from groundling.studies.knowledge.word_pairs import read_word_pairs
 
     for path in config.data:
         read_word_pairs(path)

@@ -16,12 +16,11 @@ from scipy.stats import spearmanr
 from groundling.core.errors import InputError
 from groundling.models.text_encoder import load_text_encoder
 from groundling.studies.knowledge.commands import PROBE_WORDS, ProbeWordsConfig
+from groundling.studies.knowledge.word_pairs import WordPairs, read_word_pairs
 from groundling.studies.knowledge.word_similarity import (
     LayerStates,
-    WordPairs,
     correlate_by_layer,
     format_words,
-    read_word_pairs,
     word_states_by_layer,
 )
 
