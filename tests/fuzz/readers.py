@@ -114,7 +114,10 @@ BENCH = {
         {
             **{"method": "m", "arm": "method", "family": "objects", "world": 0, "seed": 0},
             **{"texts": "t", "handed": "h", "remarks": []},
-            "readings": {"visual": {"test": 0.5}},
+            "readings": {
+                "visual": {"dev": 0.5, "test": 0.5},
+                "linear/colour": {"dev": 0.5, "test": 0.5},
+            },
             "cost": {
                 **{"steps": 2, "samples": 4, "epochs": [0.5], "seconds": 1.0, "memory_mb": 9},
                 **{"extra_parameters": 0, "parameters_after": 0},
