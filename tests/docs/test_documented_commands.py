@@ -22,6 +22,7 @@ from groundling.studies.xdbert.diversity import attention_report
 
 NEEDS_RESULTS = "results.md runs it, behind the commands whose outputs it reads"
 MERGED = "joins results that take hours; tests/studies/bench/test_bench.py merges small ones"
+NEEDS_DATA = "needs real data; another command of the page runs the same on stand-ins"
 OF_A_BENCH = "reads the folder of a bench, which takes hours; clip_td.md adapts to the same oracle"
 NOT_RUN = {
     (
@@ -38,7 +39,15 @@ NOT_RUN = {
         "flickr8k/subset2000.token.txt --images flickr8k/images --facts coda_annotations.jsonl memory_colors.jsonl "
         "--modes linear --words EN-RG-65.txt --retention-pairs stsb_dev_300.tsv --steps 100 --batch 16 --lr 1e-4 "
         "--max-length 32 --cpu --processes 1 --method contrastive --adapt-seeds 3 --out runs/real",
-    ): "needs real data; another command of the page runs the same on stand-ins",
+    ): NEEDS_DATA,
+    (
+        "bench.md",
+        "groundling bench --real --student minilm --teacher runs/teacher6/model --captions "
+        "flickr8k/subset2000.token.txt --images flickr8k/images --facts coda_annotations.jsonl --modes linear "
+        "--retention-pairs stsb_dev_300.tsv --tasks glue/sst-2 --data glue --task-seeds 1 --limit-train 500 "
+        "--steps 100 --batch 16 --lr 1e-4 --max-length 32 --cpu --method lexi_contrastive caption_to_image "
+        "--adapt-seeds 3 --out runs/real6",
+    ): NEEDS_DATA,
     (
         "bench.md",
         "groundling bench --merge runs/bench theirs/bench.json --out runs/both",
