@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -94,6 +95,16 @@ class ArmRun:
             about += f", {self.method.weight} {self.weight}"
         return f"{about}, seed {self.seed}"
 
+    def as_json(self) -> dict[str, Any]:
+        """What its result says of which run it is."""
+        return {
+            "method": "" if self.arm == TEXT_CONTROL else self.method.name,
+            "arm": self.arm,
+            "texts": text_key(self.method),
+            **self.world.as_json(),
+            "seed": self.seed,
+        }
+
     @property
     def is_foreign(self) -> bool:
         """Whether it runs the user's own code, which could change what later jobs of its process do."""
@@ -144,11 +155,7 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
     more = parameters_of(model) - parameters_of(handed_encoder)
     result = {
         "key": key,
-        "method": "" if one.arm == TEXT_CONTROL else one.method.name,
-        "arm": one.arm,
-        "texts": text_key(one.method),
-        **one.world.as_json(),
-        "seed": one.seed,
+        **one.as_json(),
         "weight": trained["weight"],
         "readings": read_encoder(model, place.private, folder.probes(one.name, "pairs")),
         "cost": trained["spent"] | {"parameters_after": more},
@@ -333,7 +340,11 @@ def grid_runs(method: BenchMethod) -> list[ArmRun]:
 
 def chosen_weight(folder: BenchFolder, method: BenchMethod) -> Weight:
     """The grid's value with the best linear visual readings; ties go to the first."""
-    scores = weight_scores(folder, method)
+    return best_weight(weight_scores(folder, method))
+
+
+def best_weight(scores: Mapping[Weight, float]) -> Weight:
+    """The value with the highest score, the first of several; None without scores."""
     return max(scores, key=lambda value: scores[value]) if scores else None
 
 

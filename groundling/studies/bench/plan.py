@@ -21,7 +21,7 @@ from groundling.studies.bench.arms import (
     TEXT_CONTROL,
     TOWER,
     ArmRun,
-    chosen_weight,
+    best_weight,
     describe_controls,
     grid_runs,
     has_arm,
@@ -332,7 +332,7 @@ class BenchPlan:
                 pairs = [list(pair) for pair in scores.items()]
                 weights[method.name] = {
                     "scores": pairs,
-                    "chosen": chosen_weight(self.folder, method),
+                    "chosen": best_weight(scores),
                 }
         return weights
 
@@ -385,13 +385,7 @@ class BenchPlan:
 def _run_of(path: Path, one: ArmRun) -> dict[str, Any]:
     """The result of an arm; raises InputError if its file holds another arm's."""
     run = read_run(path)
-    expected = {
-        "method": "" if one.arm == TEXT_CONTROL else one.method.name,
-        "arm": one.arm,
-        "texts": text_key(one.method),
-        **one.world.as_json(),
-        "seed": one.seed,
-    }
+    expected = one.as_json()
     differing = difference({name: run.get(name) for name in expected}, expected, "run")
     if differing:
         raise InputError(
