@@ -106,13 +106,13 @@ def _check_output_path(path: Path) -> None:
     """Raises InputError for a path that is not a PNG, or an existing file that this command did not
     write.
     """
-    from PIL import Image
+    from groundling.data.images import open_image
 
     check_file(path, (".png", ".PNG"))
     if not path.exists():
         return
     try:
-        with Image.open(path) as picture:
+        with open_image(path) as picture:
             is_ours = picture.info.get("Software") == MARK
     except OSError:
         is_ours = False

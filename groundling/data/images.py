@@ -27,6 +27,8 @@ HEIF_ADVICE = "pip install 'groundling[heic]'"
 UNSUPPORTED_ENDINGS = frozenset({".tif", ".tiff", ".avif", ".jxl", ".jp2", ".psd", ".dng", ".cr2"})
 UNSUPPORTED_ENDINGS |= frozenset({".cr3", ".nef", ".arw", ".orf", ".rw2"})
 """Endings of images that are not searched for in folders."""
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""Pillow's readers that may see a file, whatever its ending; others, such as EPS, start programs."""
 SAME_SHAPE = 0.02
 """Tolerance for the ratio of width and height after scaling to whole pixels."""
 ON_ITS_SIDE = (5, 6, 7, 8)
@@ -59,6 +61,13 @@ def register_heif(name: str) -> None:
     if not reader:
         raise InputError(f"a HEIC file; {HEIF_ADVICE}")
     import_module(reader).register_heif_opener()
+
+
+def open_image(path: Path) -> Image.Image:
+    """An image file, opened by one of Pillow's readers in `IMAGE_FORMATS`, or by one of HEIF."""
+    register_heif(path.name)
+    heif = ["HEIF"] if "HEIF" in Image.OPEN else []
+    return Image.open(path, formats=[*IMAGE_FORMATS, *heif])
 
 
 def unread_images(folder: str | Path, names: Iterable[str] | None = None) -> list[str]:
@@ -199,8 +208,7 @@ def read_image(image: ImageInput, reduced: bool = False) -> Image.Image:
             return _in_rgb(image)
         if image.exists() and not image.is_file():  # reading a pipe would never end
             raise InputError("is not a regular file")
-        register_heif(image.name)
-        with Image.open(image) as opened:
+        with open_image(image) as opened:
             if reduced:
                 opened.draft("RGB", (1, 1))
             return _in_rgb(opened)
@@ -229,11 +237,12 @@ def _size_of(image: ImageInput) -> tuple[int, int]:
     if isinstance(image, Image.Image):
         return _in_rgb(image).size
     # See `read_image`.
-    with convert_errors("does not decode as an image", errors=Exception):
-        register_heif(image.name)
-        with Image.open(image) as opened:
-            is_turned = opened.getexif().get(ExifTags.Base.Orientation, 1) in ON_ITS_SIDE
-            wide, high = opened.size
+    with (
+        convert_errors("does not decode as an image", errors=Exception),
+        open_image(image) as opened,
+    ):
+        is_turned = opened.getexif().get(ExifTags.Base.Orientation, 1) in ON_ITS_SIDE
+        wide, high = opened.size
     return (high, wide) if is_turned else (wide, high)
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import homes
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
+import groundling
 from groundling.check import check
 from groundling.core.errors import InputError
 from groundling.data.image_samples import decode_image
-from groundling.data.images import read_image
+from groundling.data.images import read_image, shape_mismatch
 
 
 def test_e1_pictures_are_read_in_their_full_range_and_turned_everywhere(tmp_path: Path) -> None:
@@ -47,3 +48,26 @@ def test_e13_a_pipe_among_pictures_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a regular file"):
         read_image(tmp_path / "x.jpg")
     assert "x.jpg: does not decode" in check(tmp_path).problems[0]
+
+
+def test_a_file_that_ghostscript_would_draw_is_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given: started.append(given))
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.jpg", "EPS")
+    with pytest.raises(InputError, match="does not decode as an image"):
+        read_image(tmp_path / "x.jpg")
+    with pytest.raises(InputError, match="does not decode as an image"):
+        shape_mismatch((8, 8), tmp_path / "x.jpg")
+    assert "x.jpg: does not decode" in check(tmp_path).problems[0]
+    assert not started
+    package = Path(groundling.__file__).parent
+    opening = [path for path in package.rglob("*.py") if "Image.open(" in path.read_text()]
+    assert opening == [package / "data/images.py"]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+def test_a_picture_with_the_wrong_ending_is_read(kind: str, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8), (200, 0, 0)).save(tmp_path / "x.png", kind)
+    assert np.asarray(read_image(tmp_path / "x.png"))[..., 0].min() > 190

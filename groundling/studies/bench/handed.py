@@ -20,6 +20,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.commands.train_clip import COMMAND as TRAIN_CLIP
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
+from groundling.data.images import open_image
 from groundling.models.small_encoder import new_encoder
 from groundling.runs.folder import json_text, read_json, read_object, write_json, write_whole
 from groundling.runs.hashing import data_hash, sha256_of
@@ -107,7 +108,7 @@ def _world_hash(folder: WorldFolder) -> str:
     ):
         digest.update(sha256_of(path).encode())
     for path in sorted(folder.place("images").iterdir()):
-        with Image.open(path) as image:
+        with open_image(path) as image:
             digest.update(np.asarray(image).tobytes())
     return digest.hexdigest()
 

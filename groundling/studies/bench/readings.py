@@ -19,6 +19,7 @@ from groundling.command_line import COMMANDS
 from groundling.core.batch import require
 from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
+from groundling.data.images import open_image
 from groundling.data.tables import lines_of
 from groundling.models.clip import load_frozen_clip
 from groundling.models.text_encoder import load_text_encoder
@@ -192,7 +193,7 @@ def read_image_tower(place: WorldFolder) -> dict[str, Reading]:
 
 
 def _read_image(path: Path) -> Image.Image:
-    with Image.open(path) as image:
+    with open_image(path) as image:
         return image.convert("RGB")
 
 
