@@ -765,6 +765,55 @@ def test_lmdb(tmp_path):
             taken(base(tmp_path / f"b{len(values)}", **values), tmp_path / "no")
 
 
+def test_reading_an_lmdb_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    lmdb = pytest.importorskip("lmdb")
+    put(tmp_path / "here/lmdb.py", f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with (
+        lmdb.open(str(tmp_path / "in"), map_size=1 << 22) as env,
+        env.begin(write=True) as view,
+    ):
+        view.put(b"one.npz", npz())
+    monkeypatch.chdir(tmp_path / "here")
+    store, _ = taken(tmp_path / "in", tmp_path / "store")
+    assert store.ids == ["one"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_hdf5_reads_no_other_file(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    secret = tmp_path / "secret.h5"
+    with h5py.File(secret, "w") as file:
+        file["features"] = np.ones((2, 4), np.float32)
+    raw = put(tmp_path / "secret.bin", "x" * 32)
+
+    def outside(group, how: str) -> None:
+        if how == "link":
+            group["features"] = h5py.ExternalLink(str(secret), "/features")
+        elif how == "storage":
+            group.create_dataset("features", (2, 4), "f4", external=[(str(raw), 0, 32)])
+        else:
+            layout = h5py.VirtualLayout((2, 4), "f4")
+            layout[:] = h5py.VirtualSource(str(secret), "features", (2, 4))
+            group.create_virtual_dataset("features", layout)
+
+    with h5py.File(tmp_path / "volta.h5", "w") as file:
+        for how in ("link", "storage", "virtual", "none"):
+            group = file.create_group(how)
+            group["img_w"], group["img_h"], group["num_boxes"] = 8, 8, 2
+            group["boxes"] = np.float32([[0, 0, 4, 4], [2, 2, 8, 8]])
+            if how == "none":
+                group["features"] = np.ones((2, 4), np.float32)
+            else:
+                outside(group, how)
+    store, result = taken(tmp_path / "volta.h5", tmp_path / "store")
+    assert store.ids == ["none"] and result["skipped"] == 3
+    assert all("lies in another file" in reason for reason in store.manifest["skipped"])
+    with h5py.File(tmp_path / "ban.h5", "w") as file:
+        file["image_features"] = h5py.ExternalLink(str(secret), "/features")
+    with pytest.raises(InputError, match=r"ban.h5: 'image_features' lies in another file"):
+        taken(tmp_path / "ban.h5", tmp_path / "no", str(put(tmp_path / "ids.txt", "1\n2\n")))
+
+
 def test_pickles_and_unknown_files_are_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="loading a pickle runs code"):
         import_regions(tmp_path / "features.pkl")

@@ -522,11 +522,11 @@ with lmdb.open(sys.argv[1], readonly=True, lock=False) as base, base.begin(buffe
 
 def _refuse_damaged(path: Path) -> None:
     """Raises InputError if an LMDB is damaged: reading a damaged page crashes the process, so a
-    subprocess tries it first.
+    subprocess tries it first. With -P it imports nothing from the working directory.
     """
     file = path / "data.mdb"
     size = str(file.stat().st_size)
-    walk = [sys.executable, "-c", _WALK, str(path), size]
+    walk = [sys.executable, "-P", "-c", _WALK, str(path), size]
     ended = subprocess.run(walk, capture_output=True, text=True, errors="replace", check=False)
     if ended.returncode:
         last = ended.stderr.strip().splitlines()[-1:]
@@ -567,6 +567,23 @@ def _hdf5(path: Path, ids: str | None) -> Iterator[Item]:
                 yield _item(name, "group", partial(_volta, name, content))
 
 
+def _own_member(group: Any, name: str) -> Any:
+    """A group or data set; raises InputError if it is a link to, or stored in, another file."""
+    h5py = _need("h5py")
+    link = group.get(name, getlink=True)
+    member = None if isinstance(link, h5py.ExternalLink) else group[name]
+    is_data = isinstance(member, h5py.Dataset)
+    if (
+        member is None
+        or member.file.filename != group.file.filename
+        or (is_data and (member.external or member.is_virtual))
+    ):
+        raise InputError(
+            f"{group.file.filename}: {name!r} lies in another file, which is not read; copy it into this one"
+        )
+    return member
+
+
 def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
     """BAN: image_features, image_bb, spatial_features; 36 boxes per image, or a variable
     number with pos_boxes (N, 2).
@@ -575,10 +592,10 @@ def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
         raise InputError(
             f"{path}: its rows have no ids; give --ids FILE (one a line, or json: a list, or id to row)"
         )
-    flat = content["pos_boxes"][()] if "pos_boxes" in content else None
+    flat = _own_member(content, "pos_boxes")[()] if "pos_boxes" in content else None
     if flat is not None and (flat.ndim != 2 or flat.shape[1] != 2):
         raise InputError(f"{path}: pos_boxes is {flat.shape}, expected (images, 2)")
-    count = len(content["image_features"] if flat is None else flat)
+    count = len(_own_member(content, "image_features") if flat is None else flat)
     for row, name in enumerate(_names(path, ids, count)):
         rows: int | slice = row
         if flat is not None:
@@ -605,14 +622,15 @@ def _names(path: Path, ids: str | None, count: int) -> list[str]:
 
 
 def _slice(name: str, content: Any, rows: int | slice) -> ImageRegions:
-    pixels = content["image_bb"][rows]
-    shares = content["spatial_features"][rows][:, :4]
+    pixels = _own_member(content, "image_bb")[rows]
+    shares = _own_member(content, "spatial_features")[rows][:, :4]
     # The image's size is the ratio of boxes in pixels and in shares; an empty box does not
     # determine it.
     with np.errstate(divide="ignore", invalid="ignore"):
         sides = np.median(pixels / shares, 0)
     width, height = (int(side) for side in np.rint(np.nan_to_num(sides, posinf=0))[2:])
-    return _regions(name, shares, content["image_features"][rows], size=(width, height))
+    features = _own_member(content, "image_features")[rows]
+    return _regions(name, shares, features, size=(width, height))
 
 
 def _volta(name: str, content: Any) -> ImageRegions:
@@ -620,12 +638,12 @@ def _volta(name: str, content: Any) -> ImageRegions:
 
     Optional: cls_prob and objects_conf; some files encode them in base64.
     """
-    group = content[name]
-    rows = int(group["num_boxes"][()])
+    group = _own_member(content, name)
+    rows = int(_own_member(group, "num_boxes")[()])
     arrays: Arrays = {}
     for key in ("boxes", "features", "cls_prob", "objects_conf"):
         if key in group:
-            value = group[key][()]
+            value = _own_member(group, key)[()]
             packed = isinstance(value, bytes)
             arrays[key] = _array(value, rows) if packed else value.reshape(rows, -1)
     classes = arrays.get("cls_prob")
@@ -635,7 +653,7 @@ def _volta(name: str, content: Any) -> ImageRegions:
         features=arrays["features"],
         confidence=arrays.get("objects_conf", _best_class(classes)),
         classes=classes,
-        pixels=(int(group["img_w"][()]), int(group["img_h"][()])),
+        pixels=(int(_own_member(group, "img_w")[()]), int(_own_member(group, "img_h")[()])),
     )
 
 

@@ -13,18 +13,20 @@ import numpy as np
 from numpy.random import Generator
 
 from groundling.core.batch import Example, require
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, prefix_errors
 from groundling.core.output_types import (
     Classification,
     MultipleChoice,
     OpenAnswer,
     OutputType,
 )
+from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
 from groundling.data.text.words import word_spans
 from groundling.runs.folder import read_object
 from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import WorldConfig
+from groundling.studies.worlds.families import WorldFamily
 from groundling.studies.worlds.world import Scene, World
 
 SCENE_ID = re.compile(r"(\d{10,})(?:@\d+)?$")
@@ -41,6 +43,9 @@ def read_world(folder: Path) -> World:
             settings = read_object(path).get(key)
             if not isinstance(settings, dict):
                 raise InputError(f"{path}: has no settings of a world; write the folder again")
+            family = settings.get("family", WorldConfig.family)
+            with prefix_errors(path):  # a file never names what is imported
+                resolve_builtin("families", WorldFamily, str(family))
             return World(make_settings(WorldConfig, **settings))
     raise InputError(
         f"{folder}: is no rendered world; expected the --out of `groundling data make-world` or `data make-tasks`"

@@ -211,6 +211,18 @@ def test_every_choice_has_one_image_feature_and_its_own_text_feature(tmp_path: P
             assert torch.equal(one, own[example.label]) == (number == example.label)
 
 
+@pytest.mark.parametrize(("file", "key"), [("world.json", "config"), ("tasks.json", "world")])
+def test_a_world_file_imports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, key: str
+) -> None:
+    homes.put(tmp_path / "evil.py", f"open({str(tmp_path / 'ran')!r}, 'w')")
+    homes.put(tmp_path / file, json.dumps({key: {"family": "evil:FAMILY"}}))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=rf"{file}: no family is called 'evil:FAMILY'"):
+        read_world(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_features_of_texts(world: Path) -> None:
     known = read_world(world)
     noun = known.nouns[0]
