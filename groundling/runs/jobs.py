@@ -217,13 +217,29 @@ def run_parallel(
             raise
 
 
+REFUSED_PLUGINS = {
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism config",
+}
+"""What `accelerate launch` can switch on in a run's environment, and no run here was ever checked with."""
+
+
 def use_cpu(cpu: bool) -> bool:
     """Whether to run on the CPU: because `cpu` asks for it, or because there is no accelerator.
 
     accelerate needs the answer even without an accelerator, or it does not connect the processes
-    of torchrun.
+    of torchrun. Raises InputError if the environment asks accelerate for a plugin.
     """
     import torch
+
+    for variable, plugin in REFUSED_PLUGINS.items():
+        if os.environ.get(variable, "false").lower() in ("true", "1"):
+            raise InputError(
+                f"{variable}: groundling trains with plain data parallelism, not with {plugin}; "
+                "unset it, or choose no plugin in `accelerate config`"
+            )
 
     return cpu or not torch.accelerator.is_available()
 

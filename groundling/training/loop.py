@@ -16,7 +16,11 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, gather_object
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
+    gather_object,
+)
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -500,6 +504,9 @@ def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
         mixed_precision={"fp32": "no"}.get(config.precision, config.precision),
         log_with="tensorboard",
         project_dir=out,
+        # Without these two, accelerate would read them from the environment and change the run in silence.
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        dynamo_backend="no",
         # Poolers, and objectives that are inactive in a step, get no gradient.
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )

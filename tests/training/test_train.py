@@ -149,6 +149,26 @@ def test_accumulation_changes_nothing(cross, samples, tmp_path):
         close(found[1][1], found[accumulate][1], 2e-5)
 
 
+def test_the_environment_changes_nothing(student, text_only, tmp_path, monkeypatch):
+    """What accelerate reads there is pinned, or refused before anything is written."""
+    config = TrainingArguments(steps=3, batch=8, **CPU)
+
+    def losses(name: str) -> list[dict]:
+        model = student()
+        torch.manual_seed(4)
+        train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path / name)
+        return terms_of(tmp_path / name)
+
+    plain = losses("plain")
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert losses("changed") == plain
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(InputError, match=r"^ACCELERATE_USE_FSDP: groundling trains with plain"):
+        losses("refused")
+
+
 def test_workers_change_nothing(cross, samples, tmp_path):
     found = []
     for workers in (0, 2):
