@@ -21,6 +21,7 @@ from groundling.core.output_types import (
 from groundling.data.regions.stores import CombinedStore
 from groundling.runs.folder import read_object, write_json
 from groundling.runs.hashing import hashes_of
+from groundling.runs.local_paths import keep_path, kept_path, without_folders
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN
 
@@ -106,6 +107,13 @@ class ModelDescription:
         content = {"format": FORMAT, **asdict(self), "tokenizer": tokenizer_sha256(folder)}
         content["form"] = None if self.form is None else output_type_as_json(self.form)
         content["own"] = None if self.own is None else asdict(self.own)
+        made_with = self.regions.get("made_with") or {}
+        kept = {
+            role: keep_path(folder, role, made_with[role]) for role in MODELS & made_with.keys()
+        }
+        content["regions"] = without_folders(content["regions"])
+        if kept:
+            content["regions"]["made_with"] |= kept
         write_json(folder / FILE, content)
 
 
@@ -148,7 +156,12 @@ def read_description(folder: Path) -> ModelDescription:
         prefix_errors(f"{path}: damaged, or from another version of groundling"),
         convert_errors("fine-tune again"),
     ):
-        return _parsed(content)
+        description = _parsed(content)
+    made_with = description.regions.get("made_with")
+    if isinstance(made_with, dict):
+        for role in MODELS & made_with.keys():
+            made_with[role] = kept_path(folder, role, made_with[role])
+    return description
 
 
 def _parsed(content: Mapping[str, Any]) -> ModelDescription:
@@ -240,6 +253,8 @@ DESCRIBED_FIELDS = (
     "made_with",
 )
 """Manifest fields of region stores that a model's description keeps."""
+MODELS = {"backbone", "detector"}
+"""Settings in `made_with` that name a model."""
 
 
 def region_facts(store: CombinedStore) -> dict[str, Any]:

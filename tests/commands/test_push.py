@@ -114,6 +114,11 @@ def test_every_command_that_saves_has_a_card(kind: str, tmp_path: Path) -> None:
     assert "`hf download me/it --local-dir FOLDER`" in text and "- steps: 3" in text
 
 
+def test_a_saved_model_names_no_folder(place: Path) -> None:
+    for model in ("adapted/model", "tuned/seed-0/model"):
+        assert str(place) not in homes.told_by(place / model)
+
+
 def run_words(place: Path, out: Path) -> list[str]:
     words = ["adapt", "--student", str(place / "student"), "--arm", "mlm", *FEW]
     return [*words, "--text", str(place / "words.txt"), "--out", str(out)]

@@ -386,6 +386,18 @@ def test_from_an_empty_folder_in_another_process(own: Path, tmp_path: Path, proc
         assert float(live["probability"]) == pytest.approx(float(kept["probability"]), abs=1e-3)
 
 
+def test_a_saved_model_names_no_folder_and_finds_its_backbone(own: Path, tmp_path: Path) -> None:
+    model = own / "run/seed-0/model"
+    assert str(own) not in homes.told_by(model)
+    photo = own / "photos/trip/1.png"
+    answer = load(model, device="cpu").predict("what is it", image=photo)
+    given = shutil.copytree(model, tmp_path / "given")
+    with pytest.raises(InputError, match=r"^\./vit: no model .* folders with --backbone and"):
+        load(given, device="cpu").predict("what is it", image=photo)
+    again = load(given, backbone=str(own / "vit"), device="cpu").predict("what is it", image=photo)
+    assert again.probability == answer.probability
+
+
 def test_python_answers_one_and_many(own: Path) -> None:
     model = load(own / "run/seed-1", device="cpu")
     photos = [str(own / f"photos/trip/{n}.png") for n in (3, 0)]
@@ -458,6 +470,7 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
         "table/own", form, head=ADAPTER, own=columns, reads=InputPreprocessing(16, 1)
     )
     models = {"adapter": saved(tmp_path / "adapter", tmp_path / "mlp", adapter, about)}
+    shutil.copy(tmp_path / "mlp.paths.json", tmp_path / "adapter.paths.json")
     looking = make_end_to_end_model(
         toys.bert(len(homes.words())), homes.words(), resnet(tmp_path / "cnn"), 32
     )
