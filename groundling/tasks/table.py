@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from sys import intern
@@ -21,6 +22,8 @@ from groundling.data.text.words import normalize
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task
 
+MISSING_LABELS = {"nan", "NaN", "<NA>", "NaT"}
+"""How tables are written by programs that had no label for a row."""
 DECIMAL_COMMA = re.compile(r"^(-?\d+),(\d+)$")
 MOST_CLASSES = 20
 """Whole numbers with more distinct values than this make a regression."""
@@ -289,6 +292,7 @@ def _odd_classes(
     spellings: dict[str, list[str]] = {}
     for name in form.labels:
         spellings.setdefault(normalize(name), []).append(ascii(name))
+    notes += _equal_numbers(form.labels)
     same_spelling = [names for names in spellings.values() if len(names) > 1]
     if same_spelling:
         others = f"; {len(same_spelling):,} such names" if len(same_spelling) > 1 else ""
@@ -297,6 +301,21 @@ def _odd_classes(
             f"separate classes{others}"
         )
     return notes
+
+
+def _equal_numbers(labels: Sequence[str]) -> list[str]:
+    """A note on classes that are the same number in several spellings, such as 1 and 1.0; empty without any."""
+    spellings: dict[float, list[str]] = {}
+    for name in labels:
+        with suppress(ValueError):
+            spellings.setdefault(float(name), []).append(repr(name))
+    equal = [names for names in spellings.values() if len(names) > 1]
+    if not equal:
+        return []
+    others = f"; {len(equal):,} such numbers" if len(equal) > 1 else ""
+    return [
+        f"classes {' and '.join(equal[0])} are the same number, and count as separate classes{others}"
+    ]
 
 
 def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRow]) -> list[str]:
@@ -371,6 +390,10 @@ def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
             raise InputError(f"{where}: column {name!r} is empty; expected {expected[name]}")
         texts = tuple([values[place] for place in text_places])
         label = intern(plain[label_place])
+        if label in MISSING_LABELS:
+            raise InputError(
+                f"{row_position(path, line)}: the label {label!r} stands for a missing value; remove the row"
+            )
         stripped = label != values[label_place]
         images: tuple[str, ...] = ()
         # Surrounding spaces, and `./` before a file name, do not change the group.

@@ -141,7 +141,7 @@ def test_labels_are_classes_or_numbers(
         ),
         ("x.csv", "q,a,y\n1,2,0\n3,4,\n", ", line 3: column 'y' is empty; expected a label"),
         ("x.csv", "q,a,y\n1,2,0\n ,4,1\n", ", line 3: column 'q' is empty; expected a text"),
-        ("x.csv", "q,a,y\n1,2,0.5\n3,4,nan\n", ", line 3: label 'nan' is not a number"),
+        ("x.csv", "q,a,y\n1,2,0.5\n3,4,nan\n", ", line 3: the label 'nan' stands for a missing value"),
         ("x.json", '{"q": 1}', ": expected a list of objects"),
         ("x.json", '[{"q": "1", "a": "2", "y": 0}, {"q": "1", "y": 0}]', ", entry 1: no field 'a'"),
         ("x.jsonl", '{"q": "1", "a": "2", "y": null}', ", line 1: no field 'y'"),
@@ -508,6 +508,22 @@ def test_classes_that_are_spelt_alike_are_told(tmp_path: Path) -> None:
     assert "'Yes' and 'yes'" in capitals
     (forms,) = told(["caf\N{LATIN SMALL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}"])
     assert "'cafe\\u0301' and 'caf\\xe9'" in forms
+
+
+def test_equal_numbers_are_told_and_missing_labels_refused(tmp_path: Path) -> None:
+    def told(labels: list[str]) -> list[str]:
+        task = own_of(tmp_path / "own.csv", labels * 8)
+        return [note for note in table_notes(task.read) if "same number" in note]
+
+    assert told(["1", "2"]) == []
+    assert told(["1", "1.0", "2"]) == [
+        "classes '1' and '1.0' are the same number, and count as separate classes"
+    ]
+    (several,) = told(["01", "1", "2", "2.0", "3"])
+    assert "'01' and '1' are the same number" in several and "2 such numbers" in several
+    for missing in ("nan", "NaN", "<NA>"):
+        with pytest.raises(InputError, match=rf"own\.csv, line 4: the label '{missing}' stands"):
+            own_of(tmp_path / "own.csv", ["yes", "no", missing, "yes"])
 
 
 def test_a_decimal_comma_is_told_with_its_own_line(tmp_path: Path) -> None:
