@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from groundling import __version__
 from groundling.command_line import COMMANDS
 from groundling.command_line.flags import HELP, command_help, command_list, parse_flags
-from groundling.core.errors import InputError, describe_os_error, did_you_mean
+from groundling.core.errors import InputError, describe_os_error, did_you_mean, printable
 from groundling.runs.folder import json_text
 from groundling.runs.progress import is_main_process, report_silence
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # readers of files raise InputError themselves
-        print(f"groundling: {describe_os_error(error)}", file=sys.stderr)
+        print(printable(f"groundling: {describe_os_error(error)}"), file=sys.stderr)
         return 2
 
 
@@ -84,7 +84,7 @@ def _run(name: str, arguments: list[str]) -> int:
     if command.prints_output:
         return result if isinstance(result, int) else 0
     if is_main_process():
-        print(result if isinstance(result, str) else json_text(result, indent=2))
+        print(printable(result) if isinstance(result, str) else json_text(result, indent=2))
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from groundling.core.errors import InputError
 from groundling.runs.outputs import CommandOutput, NoOutput
-from groundling.runs.progress import is_main_process
+from groundling.runs.progress import is_main_process, printable_stdout
 from groundling.settings.fields import Settings, flag_name, flatten_settings, required
 from groundling.settings.training import PushToHubSettings
 
@@ -143,9 +143,10 @@ printed."""
         upload fails.
         """
         own = _function_values(values)
-        result = self._run_function(own)
-        if self.formatter and is_main_process():
-            print(_import_function(self.formatter)(result))
+        with printable_stdout():
+            result = self._run_function(own)
+            if self.formatter and is_main_process():
+                print(_import_function(self.formatter)(result))
         for sharing in _hub_settings(values):
             _import_function(SHARE)(own[-1], sharing)
         return result

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from groundling.command_line import Command
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, printable
 from groundling.core.registry import resolve
 from groundling.runs.folder import check_file, disk_errors, write_whole
 from groundling.runs.outputs import NoOutput, OutputFile
@@ -41,7 +41,7 @@ def data_check(config: CheckConfig, work: CommandContext) -> int:
     for line in [*report.lines, *report.files]:
         print(f"  {line}")
     for line in report.problems:
-        print(f"  problem: {line}", file=sys.stderr)
+        print(printable(f"  problem: {line}"), file=sys.stderr)
     return 0 if report.ok else 1
 
 

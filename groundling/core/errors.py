@@ -23,6 +23,15 @@ class InputError(ValueError):
         return "".join(one if one.isprintable() else " " for one in super().__str__())
 
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that steer a terminal; line ends and tabs do not."""
+
+
+def printable(text: str) -> str:
+    """A text in which control characters of names and captions are written in hexadecimal, with a backslash."""
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 FLAG = re.compile(
     r"(`groundling [^`]*`)|(?<![\w/.-])--([a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)?)(?: (?=([^\s]+)))?"
 )

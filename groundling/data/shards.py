@@ -28,7 +28,14 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import InputError, convert_errors, count_suffix, first_line, raise_first
+from groundling.core.errors import (
+    InputError,
+    convert_errors,
+    count_suffix,
+    first_line,
+    printable,
+    raise_first,
+)
 from groundling.data.images import normalize_unicode
 from groundling.runs.folder import (
     difference,
@@ -448,7 +455,8 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"note: {folder}: waiting for another run, which is {doing}", file=sys.stderr)
+            note = f"note: {folder}: waiting for another run, which is {doing}"
+            print(printable(note), file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError:
         pass  # a read-only folder, or a disk without locks

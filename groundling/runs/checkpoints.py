@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from groundling.core.errors import InputError, convert_errors
+from groundling.core.errors import InputError, convert_errors, printable
 from groundling.runs.folder import disk_errors, json_text, read_json, set_file_modes, sync_to_disk
 from groundling.runs.hashing import sha256_of
 from groundling.runs.progress import is_main_process
@@ -161,7 +161,7 @@ class Checkpoints:
             counters = _load(state, module, optimizer)
             if faults and is_main_process():
                 note = f"note: {faults[0]}; resuming from step {counters.step:,}, the checkpoint before"
-                print(note, file=sys.stderr)
+                print(printable(note), file=sys.stderr)
             return counters
         if faults:
             raise InputError(

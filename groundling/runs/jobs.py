@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from groundling.core.errors import InputError, flatten_message
+from groundling.core.errors import InputError, flatten_message, printable
 from groundling.runs.progress import SECONDS, print_line
 
 ENVIRONMENT = {
@@ -162,7 +162,7 @@ def run_alone(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
         result: T = value
         return result
     if kind == "error":
-        print(value[1], file=sys.stderr, end="")
+        print(printable(value[1]), file=sys.stderr, end="")
         value = value[0]
     raise InputError(value)
 

@@ -7,14 +7,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from tqdm import tqdm
+
+from groundling.core.errors import printable
 
 T = TypeVar("T")
 SECONDS = 30.0
@@ -56,7 +58,7 @@ class Progress:
 
         A total of 0 means unknown.
         """
-        self.name = name
+        self.name = printable(name)
         self.total = total
         self.unit = unit
         self.done = done
@@ -70,7 +72,7 @@ class Progress:
         _PHASES[next(_NUMBERS)] = self
         in_terminal = self.prints and self.stream.isatty()
         self.bar = tqdm(
-            desc=name,
+            desc=self.name,
             total=total or None,
             initial=done,
             unit=unit,
@@ -101,7 +103,7 @@ class Progress:
         if self.bar.disable:
             self._write(line)
         else:
-            self.bar.write(line, file=self.stream)
+            self.bar.write(printable(line), file=self.stream)
 
     def line(self) -> str:
         """The progress in one line."""
@@ -158,8 +160,29 @@ def print_notes(notes: Iterable[str]) -> None:
 
 def _print(line: str, stream: TextIO) -> None:
     """Write a line and its end at once, so that lines of threads do not mix, and flush."""
-    stream.write(f"{line}\n")
+    stream.write(f"{printable(line)}\n")
     stream.flush()
+
+
+class _PrintableStream:
+    """A stream that writes control characters as `printable` does; for the rest the one inside."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        return self.stream.write(printable(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def printable_stdout() -> redirect_stdout[TextIO]:
+    """Context manager: what is printed on stdout cannot steer the terminal.
+
+    stderr stays as it is, because libraries draw their progress bars there.
+    """
+    return redirect_stdout(cast(TextIO, _PrintableStream(sys.stdout)))
 
 
 @contextmanager

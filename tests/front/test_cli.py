@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import homes
@@ -24,6 +25,7 @@ from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.compare import TrainAndCompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.registry import import_object
+from groundling.runs.progress import CommandContext, Progress
 from groundling.settings.fields import make_settings
 from groundling.settings.training import PushToHubSettings, TrainingArguments
 from groundling.studies.worlds.commands import PROBING, WorldConfig
@@ -378,6 +380,32 @@ def test_data_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert main(["data", "check", str(tmp_path / "absent")]) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def test_no_file_or_text_steers_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A title or a cleared screen from a file's name; \x9b is \x1b[ in one character."""
+    folder = tmp_path / "a\x1b]0;mine\x07"
+    homes.picture(folder / "fine\x9b2J.png")
+    homes.put(folder / "x\x1b[2J.png", "no picture")
+    assert main(["data", "check", str(folder)]) == 1
+    told = capsys.readouterr()
+    assert "a\\x1b]0;mine\\x07: images" in told.out and "x\\x1b[2J.png" in told.err
+    CommandContext().note("caption \x1b[31m", "a\rb\tc\nd")
+    name = "tokenising \x1b]0;x\x07"
+    progress = Progress(name, 2, "text", clock=count(0, 99).__next__)
+    progress.write("task \x9b2J")
+    progress.step()
+    progress.close()
+    notes = capsys.readouterr().err
+    assert "caption \\x1b[31m\nnote: a\\x0db\tc\nd\ntask \\x9b2J\ntokenising" in notes
+    assert main(["info", "\x1b[2J"]) == 2
+    read = capsys.readouterr()
+    assert not CONTROL.search(told.out + told.err + notes + read.out + read.err)
 
 
 def test_data_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ from accelerate import PartialState
 from tokenizers import Tokenizer
 
 from groundling.core.batch import Example, Sample
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, printable
 from groundling.data.captions.captions import CaptionReadOptions
 from groundling.data.corpora.files import (
     CHUNK,
@@ -253,7 +253,7 @@ def _mend(folder: Path, key: Facts) -> None:
 
 
 def _remove(path: Path, fault: str) -> None:
-    print(f"note: {fault}; its texts are tokenised again", file=sys.stderr)
+    print(printable(f"note: {fault}; its texts are tokenised again"), file=sys.stderr)
     path.unlink(missing_ok=True)
 
 
