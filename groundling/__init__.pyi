@@ -24,6 +24,9 @@ __all__: list[str]
 def adapt(
     *,
     student: Text = "",
+    from_scratch: bool = False,
+    student_layers: int = 0,
+    student_width: int = 0,
     teacher: Text = "",
     text: Texts = (),
     caption_column: Text = "",

@@ -17,6 +17,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens, require
 from groundling.core.errors import InputError, convert_errors
+from groundling.core.rng import derive_seed
 from groundling.data.samples import TextRowEncoder, check_vocabulary
 from groundling.models.attention import (
     AttentionCallback,
@@ -333,13 +334,19 @@ class TextEncoder(Encoder):
             self.sentence.write(folder)
 
 
-def load_text_encoder(source: str | Path) -> TextEncoder:
-    """Load a text encoder and its tokenizer from a hub id or folder; raises InputError for another model."""
+def _text_config(source: str | Path) -> Any:
+    """The configuration of a text encoder; raises InputError for another model."""
     config = load_config(source)
     # Two encoders (CLIP) have no `hidden_size`, an image encoder no `vocab_size`.
     one_text_encoder = hasattr(config, "hidden_size") and hasattr(config, "vocab_size")
     if not one_text_encoder or config.is_encoder_decoder:
         raise InputError(f"{source}: a {config.model_type} model is not a text encoder")
+    return config
+
+
+def load_text_encoder(source: str | Path) -> TextEncoder:
+    """Load a text encoder and its tokenizer from a hub id or folder; raises InputError for another model."""
+    config = _text_config(source)
     tokenizer = load_tokenizer(source)
     sentence, lower = load_sentence_modules(source, config.hidden_size)
     if lower:
@@ -348,3 +355,32 @@ def load_text_encoder(source: str | Path) -> TextEncoder:
     if sentence is not None:
         text.set_sentence_modules(sentence)
     return text
+
+
+HEAD_WIDTH = 64
+"""Width of an attention head of a new encoder, as in every BERT."""
+
+
+def new_text_encoder(source: str | Path, seed: int, layers: int, width: int) -> TextEncoder:
+    """A text encoder with new weights, with the configuration and tokenizer of a hub id or folder.
+
+    `layers` and `width` replace those of the configuration, 0: not. Raises InputError for another model, and for a
+    sentence-transformers folder, whose pooling belongs to trained weights.
+    """
+    config = _text_config(source)
+    if width % HEAD_WIDTH:
+        raise InputError(
+            f"--student-width {width}: expected a multiple of {HEAD_WIDTH}, the width of a head"
+        )
+    if load_sentence_modules(source, config.hidden_size)[0] is not None:
+        raise InputError(
+            f"{source}: --from-scratch: a sentence-transformers model; expected a plain encoder"
+        )
+    config.num_hidden_layers = layers or config.num_hidden_layers
+    if width:
+        config.intermediate_size = config.intermediate_size * width // config.hidden_size
+        config.hidden_size, config.num_attention_heads = width, width // HEAD_WIDTH
+    torch.manual_seed(derive_seed(seed, "init", "student"))
+    with convert_errors(f"{source}: no encoder of this size", errors=Exception):
+        encoder = AutoModel.from_config(config, dtype=torch.float32)
+    return TextEncoder(encoder, load_tokenizer(source))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -337,3 +338,50 @@ def test_probe_asks_every_question_of_unseen_nouns(
     assert digests(Path(config.model)) == before
     monkeypatch.setattr(tuning, "train", never)
     assert probe(config, replace(STEPS, steps=2), tmp_path / "out") == result
+
+
+def test_a_student_starts_from_nothing_at_a_size_of_its_own(
+    settings: AdaptConfig, encoder: Path, tmp_path: Path
+) -> None:
+    """F1: Vokenization and VidLanKD train 12 layers of 768 or 6 of 512 from new weights."""
+    bare = tmp_path / "bare"  # a configuration and a tokenizer are enough
+    shutil.copytree(encoder, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    own = {"student": str(bare), "arm": "mlm", "from_scratch": True}
+    new = replace_settings(settings, **own, student_layers=1, student_width=64)
+    still = replace(STEPS, steps=1, lr=0.0)
+    result = adapt(new, still, tmp_path / "new")
+    model = AutoModel.from_pretrained(tmp_path / "new" / "model")
+    sizes = model.config
+    assert (sizes.num_hidden_layers, sizes.hidden_size, sizes.num_attention_heads) == (1, 64, 1)
+    assert result["heads_from"] == {"mlm": "new"}
+    adapt(new, still, tmp_path / "again")
+    adapt(new, replace(still, seed=1), tmp_path / "other")
+    tables = [
+        AutoModel.from_pretrained(tmp_path / name / "model").get_input_embeddings().weight
+        for name in ("new", "again", "other")
+    ]
+    assert torch.equal(tables[0], tables[1])
+    assert not torch.allclose(tables[0], tables[2])
+
+    adapt(replace_settings(settings, **own | {"student": str(encoder)}), still, tmp_path / "same")
+    untrained = AutoModel.from_pretrained(tmp_path / "same" / "model").get_input_embeddings().weight
+    trained = AutoModel.from_pretrained(encoder).get_input_embeddings().weight
+    assert untrained.shape == trained.shape
+    assert not torch.allclose(untrained, trained)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"student_layers": 2}, "--student-layers.*--from-scratch"),
+        ({"from_scratch": True, "student_width": 100}, "--student-width 100.*multiple of 64"),
+        ({"from_scratch": True, "student": "sentences"}, "--from-scratch.*sentence-transformers"),
+    ],
+)
+def test_a_student_from_nothing_needs_a_size_that_can_be(
+    given: dict, complaint: str, settings: AdaptConfig, tmp_path: Path
+) -> None:
+    if "student" in given:
+        given = given | {"student": str(homes.sentence_encoder(tmp_path / "sentences"))}
+    with pytest.raises(InputError, match=complaint):
+        adapt(replace_settings(settings, arm="mlm", **given), STEPS, tmp_path / "run")

@@ -40,6 +40,14 @@ class AdaptConfig(Settings):
 
     student: Annotated[str, InputKind.WEIGHTS] = ""
     """Text encoder: hub id or folder, with its tokenizer."""
+    from_scratch: bool = False
+    """Take only the configuration and the tokenizer of --student, and start with new weights, drawn \
+from --seed (Vokenization, VidLanKD)."""
+    student_layers: Annotated[int, at_least(0)] = 0
+    """--from-scratch: number of layers; 0: as configured."""
+    student_width: Annotated[int, at_least(0)] = 0
+    """--from-scratch: width of the hidden states, a multiple of 64, with attention heads of 64; \
+feed-forward layers keep their proportion. 0: as configured."""
     teacher: Annotated[str, InputKind.WEIGHTS] = ""
     """CLIP-like teacher: hub id or folder, with its tokenizer, open_clip:NAME/TAG, or MODULE:NAME of \
 your own; the arm `mlm` needs none."""
@@ -117,6 +125,10 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
     if config.cross_modal.save_joint and not (arm.needs_cross_modal or arm.wraps_encoder):
         raise InputError(
             f"--save-joint: --arm {config.arm} has no cross-modal model; use --arm xdbert"
+        )
+    if (config.student_layers or config.student_width) and not config.from_scratch:
+        raise InputError(
+            "--student-layers, --student-width: a pretrained student has a size; add --from-scratch"
         )
     if config.keep_projection:
         projects = {"l1", "contrastive"} & set(

@@ -35,7 +35,7 @@ from groundling.models.formats import Encoder
 from groundling.models.heads import LMHead, init_lm_head, save_with_lm_head
 from groundling.models.loading import precision_note
 from groundling.models.sentence_modules import SentenceModules, make_sentence_modules
-from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.models.text_encoder import TextEncoder, load_text_encoder, new_text_encoder
 from groundling.objectives import (
     MaskingVocabulary,
     Objective,
@@ -133,7 +133,8 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         config.training_step.training_step, config.training_step.adversarial
     )
     pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
-    text = load_text_encoder(config.student)
+    text = _student(config, training.seed)
+    pretrained = "" if config.from_scratch else config.student
     if config.dropout:
         text.set_dropout(config.dropout)
     settings = config.objective_settings
@@ -141,7 +142,9 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     retention = (
         RetentionEvaluator(pairs, text, text.sentence or _pooled(text, pool)) if pairs else None
     )
-    run.note(*precision_note(config.student), *_unused_settings_notes(config, arm))
+    run.note(
+        *(precision_note(pretrained) if pretrained else ()), *_unused_settings_notes(config, arm)
+    )
     run.note(*_pool_notes(config, arm, text))
     retains = bool(config.retain_weight) and text.sentence is not None and not arm.needs_cross_modal
     max_windows = settings.distillation.max_windows
@@ -168,8 +171,8 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     context = replace(context, sizes=teacher_set.sizes(context.sizes))
     model = _wrapped(model, arm.names, context.sizes, training.seed)
     objectives = make_objectives(arm.names, context, training.seed)
-    heads = _start_heads(arm.names, objectives, config.student, text)
-    run.note(*_notes(config.student, arm, training, heads, text))
+    heads = _start_heads(arm.names, objectives, pretrained, text)
+    run.note(*_notes(pretrained, arm, training, heads, text))
     if retains:
         objectives.append(EmbeddingRetention(context.sizes, weight=config.retain_weight))
         run.note(_retain_note(config.retain_weight, config.student))
@@ -209,6 +212,12 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
 
     run.save(save)
     return result
+
+
+def _student(config: AdaptConfig, seed: int) -> TextEncoder:
+    if not config.from_scratch:
+        return load_text_encoder(config.student)
+    return new_text_encoder(config.student, seed, config.student_layers, config.student_width)
 
 
 def _texts(
@@ -303,7 +312,7 @@ def _export(
     Returns which head `AutoModelForMaskedLM` finds in the encoder's folder, see `_save_lm_head`.
     """
     text.export(folder / "model")
-    fills_masks = _save_lm_head(folder / "model", objectives, config.student, text)
+    fills_masks = _save_lm_head(folder / "model", objectives, config, text)
     save_objective_heads(folder / "model", objectives)
     if config.cross_modal.save_joint and model is not text:
         model.export(folder / "joint")
@@ -408,7 +417,7 @@ def _notes(
     """Notes on a new masked-LM head, and on learning rates other than the paper's."""
     notes = []
     pace = _learning_rate_words(training)
-    if "new" in [heads.get(name) for name in heads if find_objective(name).masks_text]:
+    if student and "new" in [heads.get(name) for name in heads if find_objective(name).masks_text]:
         chance = math.log(text.sizes.input_embeddings[0])
         notes.append(
             f"masked LM: {student} has no head; a new one starts at a loss of about {chance:.1f}, and the encoder "
@@ -475,12 +484,12 @@ def _start_heads(
     names: Sequence[str], objectives: Sequence[Objective], student: str, text: TextEncoder
 ) -> dict[str, str]:
     """Initialise masked-LM heads from the student's own head, if it has one; returns each
-    objective's head origin.
+    objective's head origin. `student` is empty for one from nothing.
     """
     origins = {}
     for name, objective in zip(names, objectives, strict=True):
         origins[name] = "new"
-        if isinstance(objective, MaskedLM):
+        if isinstance(objective, MaskedLM) and student:
             family = text.encoder.config.model_type
             origins[name] = init_lm_head(
                 objective.head, student, family, objective.pretrained_names
@@ -489,7 +498,7 @@ def _start_heads(
 
 
 def _save_lm_head(
-    folder: Path, objectives: Sequence[Objective], student: str, text: TextEncoder
+    folder: Path, objectives: Sequence[Objective], config: AdaptConfig, text: TextEncoder
 ) -> str:
     """Save a masked-LM head that Hugging Face loads; returns its origin: `this run's`, `the
     student's`, or `none`.
@@ -501,7 +510,7 @@ def _save_lm_head(
     heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
     if not heads:
         origin = "the student's"
-        heads = own_lm_head(student, text)
+        heads = [] if config.from_scratch else own_lm_head(config.student, text)
     written = [save_with_lm_head(folder, text.encoder, head) for head in heads]
     return origin if any(written) else "none"
 
@@ -547,7 +556,7 @@ tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 A stock `transformers` encoder with {result["parameters"]:,} parameters; load it with {loading}.
 {MLM_HEAD_TEXTS[result["fills_masks"]]}
 
-- student: `{end_of_path(config.student)}`
+- student: `{end_of_path(config.student)}`{", new weights" if config.from_scratch else ""}
 - teacher: `{teachers or "none (control)"}`
 - objectives: {", ".join(result["objectives"])}
 - text ({result["texts"]} texts, {result["truncated_tokens"]} truncated tokens):
