@@ -106,7 +106,9 @@ def end_of_path(place: str) -> str:
     """The last two parts of a local path, without the folders of this machine; a hub id as it is."""
     if not Path(place).exists():
         return place
-    return "/".join(Path(os.path.abspath(place)).parts[1:][-2:])
+    path = Path(os.path.abspath(place))
+    top = Path.home() if path.is_relative_to(Path.home()) else Path(path.anchor)
+    return "/".join(path.relative_to(top).parts[-2:])
 
 
 def _shown(value: str, local: set[str]) -> str:

@@ -20,7 +20,7 @@ from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.push import COMMAND as push
 from groundling.commands.push import PushConfig
 from groundling.core.errors import InputError
-from groundling.runs.model_card import card, command
+from groundling.runs.model_card import card, command, end_of_path
 from groundling.settings.training import PushToHubSettings
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
@@ -117,6 +117,14 @@ def test_every_command_that_saves_has_a_card(kind: str, tmp_path: Path) -> None:
 def test_a_saved_model_names_no_folder(place: Path) -> None:
     for model in ("adapted/model", "tuned/seed-0/model"):
         assert str(place) not in homes.told_by(place / model)
+
+
+def test_the_end_of_a_path_has_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "alice"))
+    for name in ("encoder", "runs/a/model"):
+        (tmp_path / "alice" / name).mkdir(parents=True)
+    assert end_of_path(str(tmp_path / "alice/encoder")) == "encoder"
+    assert end_of_path(str(tmp_path / "alice/runs/a/model")) == "a/model"
 
 
 def run_words(place: Path, out: Path) -> list[str]:
