@@ -37,10 +37,12 @@ from groundling.models.heads import HEADS, load_head
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction.inputs import ImageLookup, reads_pixels, split_columns
 from groundling.prediction.model_description import (
+    CONFIG,
     FILE,
+    TOKENIZER,
     ModelDescription,
     detection_settings,
-    tokenizer_sha256,
+    sha256_of_files,
 )
 from groundling.prediction.predictions import combine_seeds
 from groundling.runs.hashing import hashes_of
@@ -109,10 +111,14 @@ class LoadedModel:
         self.notes: list[str] = []
         self.other_seeds: Sequence[LoadedModel] = ()
         self._compare_code(description.kind, description.design)
-        if description.tokenizer and description.tokenizer != tokenizer_sha256(folder):
-            self.note(
-                f"{folder}: its tokenizer files changed after training; predictions may be wrong"
-            )
+        for trained_with, names, changed in (
+            (description.tokenizer, TOKENIZER, "tokenizer files"),
+            (description.config, CONFIG, "configuration files"),
+        ):
+            if trained_with and trained_with != sha256_of_files(folder, names):
+                self.note(
+                    f"{folder}: its {changed} changed after training; predictions may be wrong"
+                )
         self.student: Encoder = load_encoder(str(folder), description.kind, description.design)
         self.form: OutputType = self.task().form if description.form is None else description.form
         if isinstance(self.student, SingleStreamModel):

@@ -101,10 +101,14 @@ class ModelDescription:
 
     tokenizer: str = ""
     """Hash of the tokenizer files beside the weights; empty if there are none or it is unknown."""
+    config: str = ""
+    """Hash of the model's configuration beside the weights; likewise."""
 
     def write(self, folder: Path) -> None:
-        """Write the description beside the weights, with the hash of the folder's tokenizer files."""
-        content = {"format": FORMAT, **asdict(self), "tokenizer": tokenizer_sha256(folder)}
+        """Write the description beside the weights, with the hashes of the folder's tokenizer and configuration."""
+        content = {"format": FORMAT, **asdict(self)}
+        content["tokenizer"] = sha256_of_files(folder, TOKENIZER)
+        content["config"] = sha256_of_files(folder, CONFIG)
         content["form"] = None if self.form is None else output_type_as_json(self.form)
         content["own"] = None if self.own is None else asdict(self.own)
         made_with = self.regions.get("made_with") or {}
@@ -123,15 +127,19 @@ TOKENIZER = (
     *("sentencepiece.bpe.model", "tokenizer.model"),
 )
 """Tokenizer file names of transformers."""
+CONFIG = ("config.json", "join.json")
+"""Configuration file names of transformers and of models with regions."""
 
 
-def tokenizer_sha256(folder: Path) -> str:
-    """Hash of the tokenizer files in a model's folder; empty if there are none.
+def sha256_of_files(folder: Path, names: Sequence[str]) -> str:
+    """Hash of the files of these names in a model's folder and its sub-folders; empty if there are none.
 
     Raises InputError if one cannot be read.
     """
-    files = [folder / name for name in TOKENIZER if (folder / name).is_file()]
-    lines = [f"{file.name} {sha256}" for file, sha256 in zip(files, hashes_of(files), strict=True)]
+    places = [folder, *sorted(place for place in folder.iterdir() if place.is_dir())]
+    files = [place / name for place in places for name in names if (place / name).is_file()]
+    hashes = zip(files, hashes_of(files), strict=True)
+    lines = [f"{file.relative_to(folder).as_posix()} {sha256}" for file, sha256 in hashes]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
 
 

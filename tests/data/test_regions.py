@@ -338,6 +338,9 @@ def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos,
         InputError, match=r"no image can be stored \(0: 40x30 pixels, but annotated as 30x40\)"
     ):
         regions(replace_settings(config, boxes=str(turned)), tmp_path / "c")
+    shares = instances(tmp_path / "e.json", [[0.1, 0.1, 0.5, 0.5], [0, 0, 1, 1]])
+    with pytest.raises(InputError, match=r"e\.json, annotation 0: .* not shares of the image"):
+        regions(replace_settings(config, boxes=str(shares)), tmp_path / "e")
     with pytest.raises(InputError, match="expected COCO's instances"):
         read_annotated_boxes(put(tmp_path / "d.json", '{"images": []}'))
 
@@ -632,6 +635,14 @@ def like_the_rest(store: RegionStore, name: str, order: tuple[int, ...] = (1, 0)
     np.testing.assert_allclose(row.features, FEATURES[list(order)])
 
 
+def test_pixels_that_are_shares_are_no_regions(tmp_path):
+    put(tmp_path / "in.tsv", lxmert("good") + lxmert("shares").replace(b64(PIXELS), b64(SHARES)))
+    store, _ = taken(tmp_path / "in.tsv", tmp_path / "out")
+    assert store.ids == ["good"]
+    (reason,) = store.manifest["skipped"]
+    assert "boxes are within one pixel; expected pixels" in reason
+
+
 def test_lxmerts_tsv(tmp_path):
     cut, broken = lxmert("cut").rsplit("\t", 2)[0] + "\n", lxmert("broken")[:-9] + "\n"
     rows = [
@@ -836,6 +847,8 @@ def test_pickles_and_unknown_files_are_refused(tmp_path, monkeypatch):
         ({"features": FEATURES * np.nan}, "features of region 0 are not finite"),
         ({"norm_bb": np.full((3, 6), np.nan)}, "all 3 boxes are empty"),
         ({"norm_bb": np.full((3, 6), 2.0)}, "all 3 boxes are empty"),
+        ({"features": FEATURES * 0}, "all features are 0 or below"),
+        ({"features": FEATURES * 1e-9}, "all features are 0 or below"),
     ],
 )
 def test_imports_refuse_values_that_no_store_may_hold(tmp_path, change, message):  # E5

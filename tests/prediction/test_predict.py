@@ -398,6 +398,18 @@ def test_a_saved_model_names_no_folder_and_finds_its_backbone(own: Path, tmp_pat
     assert again.probability == answer.probability
 
 
+def test_a_configuration_changed_after_training_is_told(own: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(own / "run/seed-0/model", tmp_path / "model")
+    assert not [note for note in load(model, device="cpu").notes if "changed" in note]
+    config = json.loads((model / "bert/config.json").read_text())
+    put(model / "bert/config.json", json.dumps({**config, "hidden_act": "relu"}))
+    (note,) = [note for note in load(model, device="cpu").notes if "changed" in note]
+    assert note.endswith("configuration files changed after training; predictions may be wrong")
+    put(model / "bert/tokenizer_config.json", "{}")
+    notes = [note for note in load(model, device="cpu").notes if "changed" in note]
+    assert len(notes) == 2 and "its tokenizer files changed" in notes[0]
+
+
 def test_python_answers_one_and_many(own: Path) -> None:
     model = load(own / "run/seed-1", device="cpu")
     photos = [str(own / f"photos/trip/{n}.png") for n in (3, 0)]

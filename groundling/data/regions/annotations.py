@@ -116,6 +116,8 @@ def read_vcr_objects(path: Path) -> VcrObjects:
         raise InputError(
             f"{path}: box {int(good.argmin())} is empty or outside the image of {size[0]} x {size[1]}"
         )
+    if min(size) > 1 and are_shares(boxes[:, :4]):
+        raise InputError(f"{path}: {SHARES}")
     confidence = boxes[:, 4]
     if not np.isfinite(confidence).all():
         raise InputError(f"{path}: the score of a box is not a finite number")
@@ -138,6 +140,7 @@ def _polygons(
 SIZE = "expected width and height in whole pixels"
 ALONE = "image_id is not among the images"
 UNLISTED = "expected a listed category_id"
+SHARES = "every box of the file is within one pixel; expected pixels, not shares of the image"
 NO_BOX = "expected bbox [x, y, width, height]"
 OUTSIDE = "expected a box inside its image, and not an empty one"
 
@@ -146,6 +149,11 @@ def box_corners(box: Sequence[float]) -> np.ndarray:
     """Corners (4,) of a box given as x, y, width, height."""
     x, y, width, height = map(float, box)
     return np.array([x, y, x + width, y + height])
+
+
+def are_shares(corners: Any) -> bool:
+    """Whether no box (x1, y1, x2, y2) reaches beyond the first pixel, so that its numbers are no pixels."""
+    return len(corners) > 0 and float(np.max(np.asarray(corners))) <= 1
 
 
 # -- annotated ---------------------------------------------------------------------------------------------------------
@@ -227,6 +235,9 @@ def read_instances(path: Path, content: Any) -> CocoInstances:
             (_add_annotation(instances, annotation), annotation)
             for annotation in content["annotations"]
         ]
+    boxes = [box for of_image in instances.annotations.values() for box in of_image]
+    if are_shares([box.corners for box in boxes]):
+        instances.add_fault(SHARES, places[0][0])
     instances.add_remark(DUPLICATE, *duplicates(place for place, _ in places))
     instances.add_remark(OUTSIDE, *_empty_or_outside(instances, places))
     return instances
@@ -345,4 +356,6 @@ def read_detections(path: str | Path, content: object = None) -> list[Detection]
             raise InputError(
                 f"{path}: expected a list of detections with image_id, box and score (entry {number}: {error})"
             ) from None
+    if are_shares([detection.corners for detection in detections]):
+        raise InputError(f"{path}: {SHARES}")
     return detections

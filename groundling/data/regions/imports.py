@@ -49,6 +49,8 @@ VG = {"classes": VG_CLASSES, "background": "none; class 0 is the first line of o
 SOFT = {"background": BACKGROUND}
 HDF5 = {".h5", ".hdf5"}
 CUT = "cut row"
+TINY = 6e-8
+"""About the smallest number above 0 in half precision."""
 """Name, in messages, of a TSV row that is too short to have an id."""
 NUMBER = re.compile(r"\d{1,18}$")
 """The number at the end of an image's id."""
@@ -321,6 +323,8 @@ def _regions(
     if pixels is not None:
         if min(pixels) < 1:
             raise InputError(f"image of {pixels[0]}x{pixels[1]} pixels")
+        if len(boxes) and min(pixels) > 1 and boxes.max() <= 1:
+            raise InputError("boxes are within one pixel; expected pixels, not shares of the image")
         boxes = boxes / np.array([*pixels, *pixels], np.float32)
         size = pixels
     if confidence is None:
@@ -335,6 +339,8 @@ def _regions(
             f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape}: "
             "expected one row per region"
         )
+    if features.size and np.abs(features).max() < TINY:
+        raise InputError(f"all features are 0 or below {TINY}, which half precision stores as 0")
     clipped, valid = clip_boxes(boxes)
     if not valid.any():
         raise InputError(f"all {len(boxes)} boxes are empty or outside the image")
