@@ -36,6 +36,7 @@ from groundling.studies.bench.results import Bench, read_bench
 PAGE = Path(__file__).with_name("bench.md")
 RESULTS = Path(__file__).with_name("bench.json")
 BLOCK = re.compile(r"(<!-- results: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+CATEGORY = "linear/category"
 WIDTH = 120
 DIGITS = 6
 
@@ -124,6 +125,7 @@ def _table(bench: Mapping[str, Any], family: str) -> str:
             f"{_number(own, READOUT)} ({_number(text, READOUT)})",
             f"{_number(own, MASKED_LM)} ({_number(text, MASKED_LM)})",
             f"{_number(own, PAIRS)} ({_number(text, PAIRS)})",
+            f"{_number(own, CATEGORY)} ({_number(text, CATEGORY)})",
             _words(seconds, 0),
         ]
         rows.append((_mean(own, VISUAL), cells))
@@ -131,18 +133,20 @@ def _table(bench: Mapping[str, Any], family: str) -> str:
     towers = [one for one in first if one["arm"] == TOWER]
     made = [cells for _, cells in rows]
     made.append(
-        ["teacher's text tower", _by_world(towers), "", "", _number(towers, READOUT), *[""] * 3]
+        ["teacher's text tower", _by_world(towers), "", "", _number(towers, READOUT), *[""] * 4]
     )
     chances = [one["readings"][VISUAL].get("chance", nan) for one in first]
-    made.append(["guessing", _words(mean(chances)), "", "", ".50", "", ".50", ""])
-    noise = [noise_of(entries, reading) for reading in (VISUAL, READOUT, MASKED_LM, PAIRS)]
+    made.append(["guessing", _words(mean(chances)), "", "", ".50", "", ".50", "", ""])
+    noise = [
+        noise_of(entries, reading) for reading in (VISUAL, READOUT, MASKED_LM, PAIRS, CATEGORY)
+    ]
     if isfinite(noise[0]):
         words = [_words(one, 3) for one in noise]
         made.append(["noise between seeds", words[0], "", "", *words[1:], ""])
     head = [
         *("method", "visual", "text control", "control without its images"),
         *("odd one out, read out (text control)", "masked LM, nats (text control)"),
-        *("minimal pairs (text control)", "core seconds"),
+        *("minimal pairs (text control)", "category, linear (text control)", "core seconds"),
     ]
     return _markdown(head, made)
 
