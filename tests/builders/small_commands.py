@@ -69,6 +69,8 @@ def smaller(command: TypedCommand) -> list[str]:
     flags += next((["--rows", *rows] for file, rows in ROWS.items() if file in command.line), [])
     if "token_image_matching" in command.line and "--vokenizer-layers" not in command.line:
         flags += ["--vokenizer-layers", "2"]  # the stand-in has no more
+    if "--gradient-accumulation-steps" in command.line:
+        flags += ["--gradient-accumulation-steps", "2"]
     if "--gradient-shares" in command.line:
         flags += ["--gradient-shares", "1"]  # the one step that it has
     if "bench --real" in command.line:
