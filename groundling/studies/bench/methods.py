@@ -3,6 +3,8 @@
 Each is the paper's method at the bench's budget; all weights are chosen from the same grid.
 """
 
+from dataclasses import replace
+
 from groundling.studies.bench.method import CAPTIONS, CORPUS, IMAGES, TEACHER, BenchMethod, Stage
 
 GRID = (0.1, 1.0, 10.0)
@@ -16,7 +18,7 @@ XDBERT = BenchMethod(
 )
 L1 = BenchMethod(
     name="l1",
-    paper="masked LM and L1 to the teacher's features (CLIP-TD's naive text term, Wang et al. 2022)",
+    paper="masked LM and L1 to the teacher's features, a baseline of ours",
     data=TEACHER,
     stages=(Stage("l1"),),
     weight="distill_weight",
@@ -24,7 +26,7 @@ L1 = BenchMethod(
 )
 CONTRASTIVE = BenchMethod(
     name="contrastive",
-    paper="masked LM and InfoNCE to the teacher's features",
+    paper="masked LM and InfoNCE to the teacher's features, a baseline of ours",
     data=TEACHER,
     stages=(Stage("contrastive"),),
     weight="distill_weight",
@@ -35,7 +37,7 @@ VOKENIZATION = BenchMethod(
     paper="Vokenization (Tan and Bansal 2020)",
     data=IMAGES,
     stages=(
-        # The paper's matcher reads the last four layers; the bench's encoder has two.
+        # The paper's matcher reads the last four layers; the bench's encoder has two. See `for_encoder`.
         Stage("token_image_matching", (CAPTIONS,), settings={"vokenizer_layers": 2}),
         Stage(
             "mlm+voken_classification",
@@ -83,7 +85,7 @@ CLIP_BERT = BenchMethod(
 )
 MCSE = BenchMethod(
     name="mcse",
-    paper="MCSE (Zhang et al. 2022)",
+    paper="MCSE (Zhang et al. 2022), SimCSE included, beside masked LM, which the paper does not train",
     data=IMAGES,
     # The bench's encoder has no dropout, by which the method's two passes differ.
     stages=(Stage("mlm+simcse+mcse", (CORPUS, CAPTIONS), settings={"dropout": 0.1}),),
@@ -115,3 +117,12 @@ CAPTION_TO_IMAGE = BenchMethod(
     weight="caption_to_image_weight",
     grid=GRID,
 )
+
+
+def for_encoder(method: BenchMethod, layers: int) -> BenchMethod:
+    """The method for an encoder of so many layers: Vokenization's matcher reads the last four, or all of fewer."""
+    if method != VOKENIZATION:
+        return method
+    matching, vokens = method.stages
+    own = replace(matching, settings={"vokenizer_layers": min(4, layers)})
+    return replace(method, stages=(own, vokens))

@@ -26,6 +26,8 @@ from groundling.models.clip import load_clip_image_tower, load_clip_text_tower
 from groundling.runs.folder import read_json
 from groundling.settings.fields import make_settings
 from groundling.studies.bench.commands import BENCH, BenchConfig
+from groundling.studies.bench.method import find_methods
+from groundling.studies.bench.methods import for_encoder
 from groundling.studies.bench.real.handed import RealFiles, permute_teacher, permute_tokens
 from groundling.studies.bench.real.judge import Gain, GainVerdict, compare, decide, sentences_of
 from groundling.studies.bench.real.readings import shared_sets
@@ -264,6 +266,28 @@ def test_a_bench_resumes_does_only_what_is_missing_and_takes_more_sets(
         assert "memory-colors, fill-mask" in said
     with pytest.raises(InputError, match=r"holds another run \(config.steps: 2 there, 3 now\)"):
         BENCH(settings_for(files, steps=3), out)
+
+
+@pytest.mark.parametrize(("depth", "read"), [(6, 4), (3, 3)])
+def test_vokenization_reads_the_last_four_layers_of_a_real_encoder(
+    files: Path, tmp_path: Path, depth: int, read: int
+) -> None:
+    words = homes.words()
+    config = toys.bert(len(words)).config
+    config.num_hidden_layers = depth
+    homes.home(tmp_path / "deep", BertForMaskedLM(config), words)
+    own = settings_for(files, student=tmp_path / "deep", method=("vokenization",), facts=())
+    run(own, tmp_path / "out")
+    config_of = tmp_path / "out/runs/vokenization-method-seed-0/stage-1/config.json"
+    assert f'"vokenizer_layers": {read}' in config_of.read_text()
+    about = read_json(tmp_path / "out/bench.json")["methods"]["vokenization"]
+    assert about["stages"][0]["settings"] == {"vokenizer_layers": read}
+
+
+def test_the_two_layers_of_rendered_worlds_stay_and_no_other_method_follows_the_encoder() -> None:
+    for one in find_methods(()):
+        assert for_encoder(one, 2) == one
+        assert (for_encoder(one, 12) == one) == (one.name != "vokenization")
 
 
 def test_a_plan_says_what_is_handed_over_trained_and_read(

@@ -24,6 +24,7 @@ from groundling.studies.bench.method import (
     built_in_methods,
     find_methods,
 )
+from groundling.studies.bench.methods import for_encoder
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.real.arms import describe_method
 from groundling.studies.bench.real.finished import BEFORE, finished_jobs
@@ -64,6 +65,8 @@ def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         check_set(one)
     notes = [f"{name} is left out: {reason}" for name, reason in left_out.items()]
     notes += encoder_notes(settings)
+    depth = load_text_encoder(settings.student).encoder.config.num_hidden_layers
+    methods = [for_encoder(one, depth) for one in methods]
     permutes = any(one.replaces_teacher for one in methods)
     if settings.teacher and (permutes or any(method.data == IMAGES for method in methods)):
         check_teacher(settings.teacher)
