@@ -234,7 +234,8 @@ def _add(merged: Bench, other: Bench, source: str | Path) -> list[str]:
             )
     for name, about in other["methods"].items():
         known = merged["methods"].setdefault(name, about)
-        differing = difference(known, about, name)
+        # Words about a method are not the method.
+        differing = difference({**known, "paper": about["paper"]}, about, name)
         if differing:
             raise InputError(
                 f"{source}: another method is called {name} ({differing}); rename one and run it again"
