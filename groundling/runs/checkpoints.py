@@ -41,8 +41,10 @@ class Counters:
     """Truncated regions."""
     seconds: float = 0.0
     """Wall-clock time, restarts included."""
-    train_metrics: dict[str, float] = field(default_factory=dict)
-    """Means in the latest log line."""
+    windows: list[dict[str, Any]] = field(default_factory=list)
+    """Sums of the last log lines, over which the result's losses are averaged: `steps`, and sum, items and weight
+    by term.
+    """
     scaler: dict[str, Any] | None = None
     """State of the fp16 loss scaler."""
     evaluations: list[dict[str, float | None]] = field(default_factory=list)
@@ -227,7 +229,9 @@ def _load(state: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> C
             optimizer.state[parameter] = {
                 key: value.to(parameter.device) for key, value in state_of_parameter.items()
             }
-    return Counters(**read_json(state / COUNTERS))
+    counted = read_json(state / COUNTERS)
+    counted.pop("train_metrics", None)  # of versions that kept the last log line's means
+    return Counters(**counted)
 
 
 def _with_prefix(stored: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

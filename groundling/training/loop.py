@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -57,6 +57,8 @@ from groundling.training.training_steps import (
     TrainingStep,
 )
 
+MIN_METRIC_STEPS = 50
+"""Minimum number of last steps over which a result's losses are averaged; all steps of a shorter run."""
 MAX_WORKERS = 4
 """Maximum number of data-loading processes by default."""
 
@@ -396,10 +398,10 @@ class _TrainingLoop:
             self.deferred_checks.raise_if_not_finite()
             rate = self.optimizer.param_groups[0]["lr"]
             seconds = counters.seconds
-            counters.train_metrics = self.log.write(
-                done, lr=rate, norm=float(norm), seconds=seconds
-            )
-            progress.set_measurements(counters.train_metrics)
+            means = self.log.write(done, lr=rate, norm=float(norm), seconds=seconds)
+            progress.set_measurements(means)
+            least = max(MIN_METRIC_STEPS, self.config.log_every, -(-steps // 10))
+            counters.windows = _last_windows([*counters.windows, self.log.window], least)
         if self.term_gradients is not None:
             self._record_shares(self.term_gradients, progress)
             self.term_gradients = None
@@ -474,6 +476,7 @@ class _TrainingLoop:
     def result(self) -> dict[str, object]:
         """The result of the run."""
         counters = self.counters
+        metrics, weights = _means_of_windows(counters.windows)
         result: dict[str, object] = {
             "steps": counters.step,
             "epochs": round(self.plan.covered_epochs() * counters.step / len(self.plan), 4),
@@ -481,19 +484,43 @@ class _TrainingLoop:
             "truncated_tokens": counters.truncated_tokens,
             "truncated_regions": counters.truncated_regions,
             "seconds": round(counters.seconds, 1),
-            "train_metrics": counters.train_metrics,
+            "train_metrics": metrics,
+            "train_metrics_steps": sum(window["steps"] for window in counters.windows),
             # In `train_metrics`, the loss is the sum of each term times its weight.
-            "loss_weights": {
-                term: self.module.weight(term, counters.step - 1)
-                for term in counters.train_metrics
-                if term != "loss"
-            },
+            "loss_weights": weights,
         }
         if self.evaluator is not None:
             result["evaluation"] = self.evaluator.report(
                 counters.evaluations, counters.step, len(self.plan)
             )
         return result
+
+
+def _last_windows(windows: Sequence[dict[str, Any]], least: int) -> list[dict[str, Any]]:
+    """The fewest last windows that cover at least so many steps, or all."""
+    kept: list[dict[str, Any]] = []
+    for window in reversed(windows):
+        if sum(one["steps"] for one in kept) >= least:
+            break
+        kept.insert(0, window)
+    return kept
+
+
+def _means_of_windows(
+    windows: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The loss and every term's mean over its items in all windows, and the terms' last weights."""
+    sums: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    weights: dict[str, float] = {}
+    for window in windows:
+        for term, (total, count, weight) in window["terms"].items():
+            sums[term] = sums.get(term, 0.0) + total
+            counts[term] = counts.get(term, 0.0) + count
+            weights[term] = weight
+    means = {term: total / max(1.0, counts[term]) for term, total in sums.items()}
+    loss = sum(weights[term] * mean for term, mean in means.items())
+    return ({"loss": loss, **means} if windows else {}), weights
 
 
 def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
@@ -714,6 +741,8 @@ class _TrainingLog:
         self.counts: dict[str, Tensor] = {}
         self.weights: dict[str, float] = {}
         self.steps = 0
+        self.window: dict[str, Any] = {}
+        """Of the last line: its steps, and by term the sum, the items that divide it, and the weight."""
         if accelerator.is_main_process:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -740,8 +769,8 @@ class _TrainingLog:
         for term, count in counts.items():
             self.counts[term] = self.counts.get(term, torch.zeros_like(count)) + count
 
-    def _means(self) -> dict[str, float]:
-        """Means over all processes, even if some lack a term; terms without a count are averaged over steps."""
+    def _totals(self) -> dict[str, list[float]]:
+        """Sum, items and weight of each term over all processes, even if some lack it; without a count, steps."""
         terms = list(self.sums)
         if self.accelerator.num_processes > 1:
             terms = sorted(set(gather_object(terms)))
@@ -750,21 +779,21 @@ class _TrainingLog:
         zero = torch.zeros((), device=self.accelerator.device)
         sums = torch.stack([self.sums.get(term, zero) for term in terms])
         totals = self.accelerator.reduce(sums, "sum").tolist()
-        means = {}
-        for term, total in zip(terms, totals, strict=True):
-            means[term] = total / max(1.0, float(self.counts.get(term, self.steps)))
-        return means
+        return {
+            term: [total, float(self.counts.get(term, self.steps)), self.weights.get(term, 1.0)]
+            for term, total in zip(terms, totals, strict=True)
+        }
 
     def write(self, step: int, lr: float, norm: float, seconds: float) -> dict[str, float]:
         """Append a line and reset the sums; returns the loss and every term's mean."""
-        means = self._means()
-        loss = sum(self.weights.get(term, 1.0) * mean for term, mean in means.items())
+        self.window = {"steps": self.steps, "terms": self._totals()}
+        line, _ = _means_of_windows([self.window])
+        loss = line["loss"]
         if not math.isfinite(loss):
             raise InputError(f"step {step}: the loss is {loss}; {self.advice()}")
         if self.accelerator.is_main_process:
             measured = {
-                "loss": loss,
-                **means,
+                **line,
                 "lr": lr,
                 "grad_norm": norm,
                 "seconds": round(seconds, 2),
@@ -773,7 +802,7 @@ class _TrainingLog:
         self.sums = {}
         self.counts = {}
         self.steps = 0
-        return {"loss": loss, **means}
+        return line
 
     def note(self, step: int, measured: Mapping[str, float | None]) -> None:
         """Append measurements after a step, from the main process; None marks an undefined value."""

@@ -1,6 +1,7 @@
 """The loop: it learns, and how a batch is split, prefetched or scheduled changes nothing it should not."""
 
 import json
+import shutil
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -104,7 +105,9 @@ def test_a_learnable_task_is_learnt(student, text_only, tmp_path):
     assert last < 0.5 * first, "the label says whether `dog` is in the text"
     assert result["steps"] == 40
     assert result["epochs"] == 10.0
-    assert result["train_metrics"]["task"] == lines[-1]["task"]
+    assert result["train_metrics"]["task"] == pytest.approx(
+        sum(line["task"] for line in lines) / 40
+    )
 
 
 def test_every_xdbert_term_falls_on_few_texts(cross, samples, tmp_path):
@@ -568,6 +571,32 @@ def test_log_has_one_line_per_log_step_with_means_between(student, text_only, tm
     assert min(singles) < runs[4][0]["mlm"] < max(singles)
 
 
+@pytest.mark.parametrize(("steps", "log_every", "covered"), [(63, 7, 56), (12, 5, 12)])
+def test_last_losses_are_of_enough_steps_and_the_same_after_a_kill(
+    student, text_only, tmp_path, steps, log_every, covered
+):
+    """Fifty steps at least, in whole log lines, or all."""
+
+    def losses(folder: Path) -> dict:
+        model = student()
+        task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
+        each = CPU | {"log_every": log_every, "save_every": 2 * steps // 3}
+        config = TrainingArguments(steps=steps, batch=8, **each)
+        result = train(model, [task], text_only, config, folder)
+        return {key: result[key] for key in ("train_metrics", "train_metrics_steps")}
+
+    whole = losses(tmp_path / "whole")
+    lines = [line["task"] for line in log_of(tmp_path / "whole")]
+    ends = [line["step"] for line in log_of(tmp_path / "whole")]
+    spans = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    lines = [line if end > steps - covered else 0.0 for line, end in zip(lines, ends, strict=True)]
+    mean = sum(a * b for a, b in zip(lines, spans, strict=True)) / covered
+    assert whole["train_metrics_steps"] == covered
+    assert whole["train_metrics"]["task"] == pytest.approx(mean, rel=1e-5)
+    shutil.rmtree(tmp_path / f"whole/checkpoints/step-{steps:09d}")
+    assert losses(tmp_path / "whole") == whole, "from the checkpoint before the last"
+
+
 def test_a_finished_run_is_not_run_again(student, text_only, tmp_path):
     model, config = student(), TrainingArguments(steps=4, batch=8, **CPU)
     torch.manual_seed(2)
@@ -578,7 +607,8 @@ def test_a_finished_run_is_not_run_again(student, text_only, tmp_path):
     result = train(again, [head], text_only, config, tmp_path)
     assert log_of(tmp_path) == lines
     assert result["steps"] == 4
-    assert result["train_metrics"]["mlm"] == lines[-1]["mlm"]
+    assert result["train_metrics"].keys() == {"loss", "mlm"}
+    assert result["train_metrics_steps"] == 4 and result["loss_weights"] == {"mlm": 1.0}
     assert all(torch.equal(v, end[k]) for k, v in weights(again, [head]).items())
 
 

@@ -562,7 +562,7 @@ A stock `transformers` encoder with {result["parameters"]:,} parameters; load it
 - text ({result["texts"]} texts, {result["truncated_tokens"]} truncated tokens):
 {texts}
 - {result["steps"]} steps of {training.batch_size}, learning rate {training.lr}, seed {training.seed}
-- final losses: {terms}
+- losses, means over the last {result["train_metrics_steps"]} steps: {terms}
 
 Heads used in training are in `groundling_heads.safetensors`, which transformers ignores. The licences of the
 student, the teacher and the text apply.
