@@ -179,7 +179,7 @@ def evaluate_on(
         counts[name] = len(examples)
         dropped += answers.truncated_tokens
     result: dict[str, Any] = {"task": task.name, "model": str(model.folder), "scores": scores}
-    result |= {"examples": counts, "truncated_tokens": dropped}
+    result |= {"n": counts, "truncated_tokens": dropped}
     return result | ({"notes": model.notes} if model.notes else {})
 
 

@@ -48,6 +48,8 @@ def test_finetune_reports_every_seed_and_the_median(tuned: tuple[Path, dict]) ->
     out, result = tuned
     assert (result["task"], result["headline"], result["seeds"]) == ("glue/rte", "accuracy", [4, 5])
     assert list(result["scores"]) == list(result["median"]) == ["dev"]
+    lines = (out / "seed-4/predictions_dev.jsonl").read_text().splitlines()
+    assert result["n"] == {"dev": len(lines)}
     each = [json.loads((out / f"seed-{seed}" / "result.json").read_text()) for seed in (4, 5)]
     assert [run["seed"] for run in each] == [4, 5]
     assert result["scores"]["dev"]["accuracy"] == [run["scores"]["dev"]["accuracy"] for run in each]

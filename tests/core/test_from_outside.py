@@ -581,7 +581,7 @@ def test_a_model_of_ones_own_kind_and_task_is_asked_again(
     (model / "groundling_task.json").write_text(json.dumps(about))
     run("predict", "--model", str(model), *words[2:], "--out", str(tmp_path / "answers.jsonl"))
     assert "dogs.py: changed since the model was trained" in capsys.readouterr().err
-    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == scored["examples"]["dev"]
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == scored["n"]["dev"]
 
 
 def test_a_kind_is_probed(average: Path, tmp_path: Path) -> None:

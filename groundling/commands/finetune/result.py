@@ -86,8 +86,9 @@ def summary(
         "truncated_regions": sum(run.get("truncated_regions", 0) for run in runs),
         **({"unlabelled_examples": unlabelled[0]} if unlabelled else {}),
     }
-    if runs and "majority" in runs[0]:
-        result["majority"] = runs[0]["majority"]
+    for name in ("n", "majority"):
+        if runs and name in runs[0]:
+            result[name] = runs[0][name]
     if trained_on:
         result["trained_on"] = list(trained_on)
     return result

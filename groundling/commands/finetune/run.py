@@ -496,7 +496,8 @@ def _scores(
     for split, some in answers.items():
         majority.add(split, some)
     scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
-    return {"scores": scores, **majority.as_result()}
+    counts = {split: len(some.ids) for split, some in labelled.items()}
+    return {"scores": scores, "n": counts, **majority.as_result()}
 
 
 def _evaluate_splits(
