@@ -80,6 +80,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
     with disk_errors(place):
         place.mkdir(exist_ok=True)
     scores: dict[str, dict[str, float]] = {}
+    counts: dict[str, int] = {}
     for split in splits:
         answers = average_probabilities(
             task, folder, split, [member / FILE.format(split) for member in members]
@@ -88,9 +89,11 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
         if answers.labels is not None:
             official = task.official(folder, split, answers.official_ids, answers.predictions)
             scores[split] = answers.metrics | official
+            counts[split] = len(answers.ids)
     done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
     done |= {"splits": list(scores), "scores": scores, "members": [str(one) for one in members]}
-    result = {"task": config.task, "members": done["members"], "scores": scores}
+    done["n"] = counts
+    result = {"task": config.task, "members": done["members"], "scores": scores, "n": counts}
     learned = [split for split in splits if any(_trained_on(member, split) for member in members)]
     if learned:
         done["trained_on"] = learned

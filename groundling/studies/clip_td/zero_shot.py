@@ -86,18 +86,20 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     with disk_errors(place):
         place.mkdir(exist_ok=True)
     scores: dict[str, dict[str, float]] = {}
+    counts: dict[str, int] = {}
     for split in predicted_splits:
         answers = work.answers(split)
         if run.state.is_main_process:
             write_predictions(answers, task, split, place)
         if answers.labels is not None:
             scores[split] = _score(answers, task, split, folder, not config.most_questions)
+            counts[split] = len(answers.ids)
     done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
-    done |= {"splits": list(scores), "scores": scores}
+    done |= {"splits": list(scores), "scores": scores, "n": counts}
     if run.state.is_main_process:
         write_json(place / "result.json", done)
     result = {"task": task.name, "version": task.version, "model": config.model, "scores": scores}
-    return result | work.summary
+    return result | {"n": counts} | work.summary
 
 
 def _kind_of(task: Task) -> ZeroShotKind:

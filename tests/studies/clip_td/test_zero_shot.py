@@ -237,6 +237,7 @@ def test_snli_ve_by_hand(place: Path, tmp_path: Path, fit: Any) -> None:
         assert chosen(tmp_path, split) == gaps.argmin(1).tolist()
         right = gaps.argmin(1) == np.arange(len(gaps)) % 3
         assert result["scores"][split]["accuracy"] == right.mean()
+        assert result["n"][split] == len(right)
         assert result["centroids"][split] == pytest.approx(
             {"contradiction": low, "neutral": middle, "entailment": high}, abs=1e-3
         )
