@@ -23,7 +23,7 @@ from groundling.data.regions import imports as region_imports
 from groundling.data.regions.imports import import_regions
 from groundling.data.tables import read_json_lines
 from groundling.models.loading import _check_shards
-from groundling.prediction.model_description import tokenizer_sha256
+from groundling.prediction.model_description import TOKENIZER, sha256_of_files
 from groundling.prediction.predictions import read_predictions
 from groundling.stats import finished_runs
 from groundling.studies.knowledge.visual_facts import read_coda
@@ -177,13 +177,13 @@ def test_an_index_of_weights_names_files_of_its_own_folder(tmp_path: Path) -> No
 
 
 def test_another_tokenizer_of_the_same_size_is_another_hash(tmp_path: Path) -> None:
-    assert tokenizer_sha256(tmp_path) == ""
+    assert sha256_of_files(tmp_path, TOKENIZER) == ""
     put(tmp_path / "tokenizer.json", '{"a": 0, "b": 1}')
-    before = tokenizer_sha256(tmp_path)
+    before = sha256_of_files(tmp_path, TOKENIZER)
     put(tmp_path / "model.safetensors", "x")
-    assert tokenizer_sha256(tmp_path) == before
+    assert sha256_of_files(tmp_path, TOKENIZER) == before
     put(tmp_path / "tokenizer.json", '{"b": 0, "a": 1}')
-    assert tokenizer_sha256(tmp_path) != before
+    assert sha256_of_files(tmp_path, TOKENIZER) != before
 
 
 # -- size --------------------------------------------------------------------------------------------------------------

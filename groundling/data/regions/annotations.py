@@ -236,7 +236,7 @@ def read_instances(path: Path, content: Any) -> CocoInstances:
             for annotation in content["annotations"]
         ]
     boxes = [box for of_image in instances.annotations.values() for box in of_image]
-    if are_shares([box.corners for box in boxes]):
+    if not instances.faults and are_shares([box.corners for box in boxes]):
         instances.add_fault(SHARES, places[0][0])
     instances.add_remark(DUPLICATE, *duplicates(place for place, _ in places))
     instances.add_remark(OUTSIDE, *_empty_or_outside(instances, places))
