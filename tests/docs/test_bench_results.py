@@ -10,9 +10,11 @@ from types import ModuleType
 import pytest
 
 from groundling.core.errors import InputError
-from groundling.studies.bench.judge import judge_methods
+from groundling.studies.bench.arms import METHOD, TEXT_CONTROL
+from groundling.studies.bench.judge import base_entries, entries_of, judge_methods
 from groundling.studies.bench.method import built_in_methods
 from groundling.studies.bench.protocol import Protocol
+from groundling.studies.bench.readings import READOUT, VISUAL
 from groundling.studies.bench.results import merge, read_bench
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -33,6 +35,31 @@ def test_the_page_shows_the_published_results(results: ModuleType) -> None:
         "run `python docs/make_bench_results.py`"
     )
     assert len(results.BLOCK.findall(text)) >= 3
+
+
+def test_the_readme_claims_what_the_bench_found(results: ModuleType) -> None:
+    """One value per headline: the first screen's numbers are the mean of the published worlds."""
+    runs = [one for one in base_entries(read_bench(results.RESULTS)["runs"]) if one["seed"] == 0]
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    claims = " ".join(readme[: readme.index("## Install")].split())
+
+    def number(method: str, arm: str, reading: str, family: str = "objects") -> str:
+        of_family = [one for one in runs if one["family"] == family]
+        return results._number(entries_of(of_family, method, arm), reading)
+
+    visual = {name: number(name, METHOD, VISUAL) for name in ("l1", "contrastive", "mcse")}
+    assert f"{visual['mcse']} after MCSE" in claims
+    assert f"{visual['l1']} after L1 and {visual['contrastive']} after contrastive" in claims
+    for name in ("caption_to_image", "lexi_contrastive"):
+        assert f"read {number(name, METHOD, VISUAL)} of the visual attributes" in claims
+    odd = [number("contrastive", arm, READOUT) for arm in (METHOD, TEXT_CONTROL)]
+    assert f"for {odd[0]} after contrastive, for {odd[1]} after its control" in claims
+    category = [
+        number(name, arm, results.CATEGORY, "pictograms")
+        for name, arm in (("l1", METHOD), ("contrastive", METHOD), ("l1", TEXT_CONTROL))
+    ]
+    said = "{} and {} of the nouns' categories, their control's {}".format(*category)
+    assert said in claims
 
 
 def test_blocks_and_results_must_agree(results: ModuleType) -> None:
