@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "groundling"
 MOST_FILES = 590
-MOST_BYTES = 7_700_000
+MOST_BYTES = 7_800_000
 """Little above what text, code and published results need: rendered or trained files would pass it at once."""
 IMAGES = {
     ".avif",
