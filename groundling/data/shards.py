@@ -42,6 +42,7 @@ from groundling.runs.folder import (
     disk_errors,
     json_text,
     read_object,
+    refuse_link,
     write_json,
 )
 from groundling.runs.hashing import each_hash, sha256_of
@@ -337,7 +338,7 @@ def _write(path: Path, chunks: Iterable[memoryview]) -> str:
     that an index names exists.
     """
     digest = hashlib.sha256()
-    partial = path.with_name(path.name + ".partial")
+    partial = refuse_link(path.with_name(path.name + ".partial"))
     with disk_errors(path):
         with partial.open("wb") as stream:
             for chunk in chunks:

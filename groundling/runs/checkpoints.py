@@ -15,7 +15,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groundling.core.errors import InputError, convert_errors, printable
-from groundling.runs.folder import disk_errors, json_text, read_json, set_file_modes, sync_to_disk
+from groundling.runs.folder import (
+    disk_errors,
+    json_text,
+    read_json,
+    refuse_link,
+    set_file_modes,
+    sync_to_disk,
+)
 from groundling.runs.hashing import sha256_of
 from groundling.runs.progress import is_main_process
 
@@ -73,7 +80,7 @@ class Checkpoints:
         weights that it needs.
         """
         target = self.folder / f"step-{counters.step:09d}"
-        partial = self.folder / "partial"
+        partial = refuse_link(refuse_link(self.folder) / "partial")
         with disk_errors(target, self.intact_remark()):
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
@@ -122,7 +129,7 @@ class Checkpoints:
     def save_best(self, module: nn.Module, step: int) -> None:
         """Save the weights after `step` as the best so far."""
         target = self._best_path(step)
-        partial = self.folder / "partial.safetensors"
+        partial = refuse_link(refuse_link(self.folder) / "partial.safetensors")
         with disk_errors(target, self.intact_remark()):
             self.folder.mkdir(parents=True, exist_ok=True)
             weights = {name: _plain(value) for name, value in _weights(module).items()}

@@ -126,8 +126,15 @@ def begin_file(path: Path) -> None:
 
 
 def _partial(path: Path) -> Path:
-    """Temporary path of a file that is being written."""
-    return path.with_name(path.name + ".partial")
+    """Temporary path of a file that is being written; raises InputError as `refuse_link`."""
+    return refuse_link(path.with_name(path.name + ".partial"))
+
+
+def refuse_link(path: Path) -> Path:
+    """The path; raises InputError for a symbolic link, because writing there would change another file."""
+    if path.is_symlink():
+        raise InputError(f"{path}: is a symbolic link; remove it, so that no other file is written")
+    return path
 
 
 @contextmanager
@@ -164,7 +171,7 @@ def write_new(path: Path, text: str) -> None:
     Raises InputError if the file exists by now, or as `write_json`.
     """
     with disk_errors(path):
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        partial = refuse_link(path.with_name(f"{path.name}.{os.getpid()}.partial"))
         try:
             partial.write_text(text, encoding="utf-8")
             _name(partial, path)

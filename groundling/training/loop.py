@@ -33,7 +33,14 @@ from groundling.models.formats import Encoder
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
 from groundling.objectives import Objective
 from groundling.runs.checkpoints import Checkpoints, Counters
-from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
+from groundling.runs.folder import (
+    disk_errors,
+    json_safe,
+    json_text,
+    read_log,
+    refuse_link,
+    write_whole,
+)
 from groundling.runs.jobs import use_cpu
 from groundling.runs.progress import Progress
 from groundling.runs.report import format_count
@@ -809,7 +816,7 @@ class _TrainingLog:
         if not self.accelerator.is_main_process:
             return
         with disk_errors(self.path, self.checkpoints.intact_remark()):
-            with self.path.open("a", encoding="utf-8") as file:
+            with refuse_link(self.path).open("a", encoding="utf-8") as file:
                 file.write(json_text({"step": step, **measured}) + "\n")
             defined = {name: value for name, value in measured.items() if value is not None}
             self.accelerator.log(defined, step=step)

@@ -162,3 +162,29 @@ def test_e9_a_finished_run_whose_model_is_gone_says_how_to_make_it_again(
     result.unlink()
     assert main(arguments) == 0
     assert digests(out / made) == before
+
+
+@pytest.mark.parametrize("name", ["result.json.partial", "log.jsonl", "checkpoints", "partial"])
+def test_nothing_is_written_through_a_planted_link(
+    control: AdaptConfig, tmp_path: Path, name: str
+) -> None:
+    """The folder itself may be a link, for instance to another disk."""
+    victim = put(tmp_path / "victim/mine.txt", "kept").parent
+    real = tmp_path / "disk"
+    real.mkdir()
+    out = tmp_path / "out"
+    out.symlink_to(real)
+    assert adapt(control, STEPS, out)["steps"] == STEPS.steps
+    other = shutil.copytree(real, tmp_path / "other")
+    (other / "result.json").unlink()
+    (other / "log.jsonl").unlink()
+    planted = other / ("checkpoints/partial" if name == "partial" else name)
+    planted.parent.mkdir(exist_ok=True)
+    planted.symlink_to(victim if name in ("checkpoints", "partial") else victim / "mine.txt")
+    if name == "log.jsonl":  # written anew when a run starts, in place of the link
+        adapt(control, STEPS, other)
+    else:
+        with pytest.raises(InputError) as caught:
+            adapt(control, STEPS, other)
+        assert str(planted) in str(caught.value) and "\n" not in str(caught.value)
+    assert digests(victim) == digests(put(tmp_path / "same/mine.txt", "kept").parent)
