@@ -122,6 +122,10 @@ class Objective(nn.Module):
         """
         return {}
 
+    def guessing_losses(self, rows: int) -> Mapping[str, float]:
+        """The loss of each term that knows nothing, for terms that compare a batch's `rows` with each other."""
+        return {}
+
     def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor | None:
         """Outputs of the head, such as logits (B, outputs); the loop stores them in `encoded.heads[self.name]`.
 

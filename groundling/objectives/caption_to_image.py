@@ -54,6 +54,10 @@ class Cap2Img(Objective):
         """Captions."""
         return {"caption_to_image": batch.rows}
 
+    def guessing_losses(self, rows: int) -> dict[str, float]:
+        """Equal cosines everywhere leave the margin, in both directions, for every other row of the batch."""
+        return {"caption_to_image": 2 * self.margin * (rows - 1)}
+
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The hinges () summed over captions, their negatives and both directions, as `caption_to_image`."""
         sentences = pool_sentences(encoded, batch, self.sizes, self.pool, self.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import Literal
 
 import torch
@@ -72,6 +73,12 @@ class FeatureDistillation(Objective):
             for part, share in self.part_weights.items()
             if share
         }
+
+    def guessing_losses(self, rows: int) -> dict[str, float]:
+        """Of contrastive sentences: each text among all of the batch. The number of words varies."""
+        if self.kind != "contrastive" or not self.part_weights["sentence"]:
+            return {}
+        return {"contrastive_sentence": self.part_weights["sentence"] * log(rows)}
 
     def _distilled_words(self, batch: Batch) -> Tensor:
         """(N, K) bool: words with a teacher feature that the student reads without a masked token."""

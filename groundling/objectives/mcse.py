@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import log
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -65,6 +67,10 @@ class MCSE(Objective):
     def count(self, batch: Batch) -> dict[str, int]:
         """Captions."""
         return {self.name: batch.rows}
+
+    def guessing_losses(self, rows: int) -> dict[str, float]:
+        """Each caption's image among all of the batch."""
+        return {self.name: log(rows)}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The mean of both passes' InfoNCE loss, summed over captions, (), as `mcse`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import log
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -56,6 +58,10 @@ class SimCSE(Objective):
     def count(self, batch: Batch) -> dict[str, int]:
         """Texts."""
         return {self.name: batch.rows}
+
+    def guessing_losses(self, rows: int) -> dict[str, float]:
+        """Each text among all of the batch."""
+        return {self.name: log(rows)}
 
     def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The pooled states (N, D) of the second pass, which MCSE reads too."""

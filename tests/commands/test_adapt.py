@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -294,6 +295,26 @@ def test_two_kinds_of_distillation_keep_two_heads(
     ]
     both, l1, contrastive, mlm = (sum(v.numel() for v in found.values()) for found in heads)
     assert both == l1 + contrastive - mlm
+
+
+def test_a_term_that_is_no_better_than_guessing_is_told(
+    settings: AdaptConfig, tmp_path: Path
+) -> None:
+    """Untrained, a contrastive loss is at or above the logarithm of the rows; where it falls, nothing is said."""
+    config = replace_settings(settings, arm="contrastive", masked_lm=False)
+
+    def told(steps: int, lr: float, temperature: float) -> list[str]:
+        some = replace_settings(config, temperature=temperature)
+        training = replace(STEPS, steps=steps, lr=lr)
+        result = adapt(some, training, tmp_path / f"{steps} {temperature}")
+        return [note for note in result.get("notes", ()) if "no better than guessing" in note]
+
+    (note,) = told(2, 0.0001, 1.0)
+    assert note.startswith(
+        f"contrastive_sentence is no better than guessing among {STEPS.batch} rows"
+    )
+    assert f"that of guessing {math.log(STEPS.batch):.4g}" in note
+    assert told(200, 0.003, 0.07) == []
 
 
 def test_arms_by_name_and_by_parts() -> None:

@@ -59,7 +59,12 @@ from groundling.settings.training import TrainingArguments
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
-from groundling.training.held_out_loss import HeldOutLoss, report_held_out, selection_bias_note
+from groundling.training.held_out_loss import (
+    BASELINE_SHARE,
+    HeldOutLoss,
+    report_held_out,
+    selection_bias_note,
+)
 from groundling.training.loop import train
 from groundling.training.training_steps import load_training_step
 
@@ -193,6 +198,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         evaluator=evaluator,
     )
     run.note(*selection_bias_note(result))
+    run.note(*_guessing_notes(objectives, training, result))
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result["training_parameters"] = _count(nn.ModuleList([model, *objectives]))
@@ -218,6 +224,25 @@ def _student(config: AdaptConfig, seed: int) -> TextEncoder:
     if not config.from_scratch:
         return load_text_encoder(config.student)
     return new_text_encoder(config.student, seed, config.student_layers, config.student_width)
+
+
+def _guessing_notes(
+    objectives: Sequence[Objective], training: TrainingArguments, result: Mapping[str, Any]
+) -> list[str]:
+    """A note for each term whose last losses are no better than guessing among the rows of a micro-batch."""
+    if training.batch_tokens:  # the number of rows differs from batch to batch
+        return []
+    rows = training.batch // training.gradient_accumulation_steps
+    levels: dict[str, float] = {}
+    for objective in objectives:
+        levels |= objective.guessing_losses(rows)
+    losses = result["train_metrics"]
+    return [
+        f"{term} is no better than guessing among {rows} rows: its last loss is {losses[term]:.4g}, that of guessing "
+        f"{level:.4g}; train longer, or raise --lr: the encoder has learned nothing from this term"
+        for term, level in levels.items()
+        if term in losses and not losses[term] < BASELINE_SHARE * level
+    ]
 
 
 def _texts(
