@@ -49,9 +49,9 @@ VG = {"classes": VG_CLASSES, "background": "none; class 0 is the first line of o
 SOFT = {"background": BACKGROUND}
 HDF5 = {".h5", ".hdf5"}
 CUT = "cut row"
+"""Name, in messages, of a TSV row that is too short to have an id."""
 TINY = 6e-8
 """About the smallest number above 0 in half precision."""
-"""Name, in messages, of a TSV row that is too short to have an id."""
 NUMBER = re.compile(r"\d{1,18}$")
 """The number at the end of an image's id."""
 SUBSET = re.compile(r"(?<![a-z])(train|val|test)20\d\d(?!\d)")
