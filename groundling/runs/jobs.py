@@ -224,24 +224,36 @@ REFUSED_PLUGINS = {
     "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism config",
 }
 """What `accelerate launch` can switch on in a run's environment, and no run here was ever checked with."""
+TRUE = ("y", "yes", "t", "true", "on", "1")
+"""What accelerate takes as true."""
 
 
 def use_cpu(cpu: bool) -> bool:
     """Whether to run on the CPU: because `cpu` asks for it, or because there is no accelerator.
 
     accelerate needs the answer even without an accelerator, or it does not connect the processes
-    of torchrun. Raises InputError if the environment asks accelerate for a plugin.
+    of torchrun. Raises InputError if the environment asks accelerate for a plugin, or for a device
+    that the run's settings would not record.
     """
     import torch
 
     for variable, plugin in REFUSED_PLUGINS.items():
-        if os.environ.get(variable, "false").lower() in ("true", "1"):
+        if os.environ.get(variable, "false").lower() in TRUE:
             raise InputError(
                 f"{variable}: groundling trains with plain data parallelism, not with {plugin}; "
                 "unset it, or choose no plugin in `accelerate config`"
             )
-
-    return cpu or not torch.accelerator.is_available()
+    if "ACCELERATE_TORCH_DEVICE" in os.environ:
+        raise InputError(
+            "ACCELERATE_TORCH_DEVICE: chooses a device that the run does not record; unset it, and pass "
+            "--cpu for the CPU"
+        )
+    on_cpu = cpu or not torch.accelerator.is_available()
+    if not on_cpu and os.environ.get("ACCELERATE_USE_CPU", "false").lower() in TRUE:
+        raise InputError(
+            "ACCELERATE_USE_CPU: the run's settings say nothing of it; pass --cpu, or unset it"
+        )
+    return on_cpu
 
 
 def cores() -> int:

@@ -22,6 +22,7 @@ from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.runs.jobs import use_cpu
 from groundling.settings.training import TrainingArguments
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
@@ -170,6 +171,18 @@ def test_the_environment_changes_nothing(student, text_only, tmp_path, monkeypat
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(InputError, match=r"^ACCELERATE_USE_FSDP: groundling trains with plain"):
         losses("refused")
+    monkeypatch.delenv("ACCELERATE_USE_FSDP")
+    # A device that the run's settings do not record; `accelerate launch` always sets the first.
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "False")
+    assert not use_cpu(False)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
+    assert use_cpu(True)
+    with pytest.raises(InputError, match=r"^ACCELERATE_USE_CPU: .* --cpu"):
+        use_cpu(False)
+    monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "meta")
+    with pytest.raises(InputError, match=r"^ACCELERATE_TORCH_DEVICE: .* --cpu"):
+        use_cpu(True)
 
 
 def test_workers_change_nothing(cross, samples, tmp_path):
