@@ -31,6 +31,9 @@ from groundling.settings.objectives import (
     VokenSettings,
 )
 
+LABELLED = {"random", "shuffled", "reversed"}
+"""Controls that give each token a voken, or the position of one, as a label."""
+
 
 class VokenClassification(Objective):
     """Predict the voken of every token: the image that the vokenizer finds for it, among M images.
@@ -44,9 +47,9 @@ class VokenClassification(Objective):
     Needs the teacher's `voken` (N, T), computed from the uncorrupted text (`teachers/vokens.py`).
 
     `control` replaces vokens as the authors' ablations do (airsplay/vokenization, vlm/data.py): "random" draws each
-    anew in every epoch, "shuffled" permutes the vokens of a text among its ordinary tokens, anew in every epoch. For
-    "token_id" the teacher returns the token's own id. That code shuffles the vokens of a block of text; here a text
-    is one sample.
+    anew in every epoch, "shuffled" permutes the vokens of a text among its ordinary tokens, anew in every epoch,
+    "reversed" gives them to these tokens in reverse order. For "token_id" the teacher returns the token's own id. That
+    code shuffles and reverses the vokens of a block of text; here a text is one sample.
     """
 
     name = "voken_classification"
@@ -56,7 +59,7 @@ class VokenClassification(Objective):
         self,
         sizes: OutputSizes,
         *,
-        control: Literal["none", "random", "shuffled", "token_id"] = "none",
+        control: Literal["none", "random", "shuffled", "reversed", "token_id"] = "none",
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
@@ -70,14 +73,14 @@ class VokenClassification(Objective):
             nn.LayerNorm(sizes.text, eps=sizes.epsilon),
             nn.Linear(sizes.text, self.vokens),
         )
-        if control in {"random", "shuffled"}:
+        if control in LABELLED:
             self.required_fields = (*self.required_fields, f"labels.{self.name}")
 
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
     ) -> Sample:
-        """A copy with the random choices of its control as labels (T,); inputs are unchanged."""
-        if self.control not in {"random", "shuffled"}:
+        """A copy with what its control gives each token as labels (T,); inputs are unchanged."""
+        if self.control not in LABELLED:
             return sample
         return sample.each_row(
             lambda row: row.with_label(
@@ -91,6 +94,8 @@ class VokenClassification(Objective):
         labels = np.full(len(row.input_ids), IGNORE, np.int64)
         if self.control == "random":
             labels[places] = rng.integers(self.vokens, size=len(places))
+        elif self.control == "reversed":
+            labels[places] = places[::-1]
         else:
             labels[places] = rng.permutation(places)
         return labels
@@ -107,7 +112,7 @@ class VokenClassification(Objective):
     def _targets(self, batch: Batch) -> Tensor:
         """(n,) long: the voken of each ordinary token."""
         vokens = batch.features["voken"].long()
-        if self.control in {"random", "shuffled"}:
+        if self.control in LABELLED:
             drawn = batch.labels[self.name]
             vokens = drawn if self.control == "random" else vokens.gather(1, drawn.clamp(min=0))
         return select(vokens, batch.flat_indices(self._scored))

@@ -212,9 +212,10 @@ tokenizer; --teacher and --teacher-space must be those of that run."""
 Genome); empty: --teacher-images."""
     voken_weight: Annotated[float, at_least(0)] = 1.0
     """voken_classification: weight of its loss (Vokenization: 1, as masked LM's)."""
-    voken_control: Literal["none", "random", "shuffled", "token_id"] = "none"
+    voken_control: Literal["none", "random", "shuffled", "reversed", "token_id"] = "none"
     """voken_classification: controls of Vokenization's code: random vokens, drawn anew in each \
-epoch; a text's vokens shuffled among its tokens; each token's own id in place of an image."""
+epoch; a text's vokens shuffled among its tokens, or in reverse order; each token's own id in place \
+of an image."""
 
 
 @dataclass(frozen=True)

@@ -359,6 +359,12 @@ def test_shuffled_vokens_are_those_of_the_text() -> None:
     assert plain._targets(collate([text_sample(3)])).tolist() == [101, 102, 103]
 
 
+def test_reversed_vokens_are_those_of_the_text_backwards() -> None:
+    one = VokenClassification(OutputSizes(text=2, teacher=200), control="reversed")
+    samples = [one.corrupt(text_sample(length), generator(0), never) for length in (3, 2)]
+    assert one._targets(collate(samples)).tolist() == [103, 102, 101, 102, 101]
+
+
 def test_masking_and_controls_leave_each_other_alone() -> None:
     sizes = OutputSizes(text=2, input_embeddings=(300, 2), teacher=5)
     one = VokenClassification(sizes, control="random")
@@ -636,7 +642,7 @@ def test_vokens_are_computed_once(
     assert log_of(tmp_path / "one") == log_of(tmp_path / "two") == log_of(tmp_path / "live")
 
 
-@pytest.mark.parametrize("control", ["random", "shuffled", "token_id"])
+@pytest.mark.parametrize("control", ["random", "shuffled", "reversed", "token_id"])
 def test_controls(control: str, second: AdaptConfig, tmp_path: Path) -> None:
     adapt(second, STEPS, tmp_path / "real")
     adapt(replace_settings(second, voken_control=control), STEPS, tmp_path / control)
