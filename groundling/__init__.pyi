@@ -946,6 +946,7 @@ def regions(
     imports: Texts = (),
     ids: Texts = (),
     ids_as: Texts = (),
+    filter_imports: bool = False,
     processes: int = 1,
     out: Text = "runs/regions",
 ) -> dict[str, Any]:

@@ -48,6 +48,10 @@ line or json."""
 image's id and {subset} the subset (such as train2014) in its id or file name, e.g. \
 `COCO_{subset}_{number:012d}`; or by COCO's json files, which list names by number; or by VCR's \
 jsonl files, from UNITER's image names."""
+    filter_imports: bool = False
+    """--imports of files: of each image keep only the boxes above --score-threshold, best first, at least \
+--min-boxes and at most --max-boxes (UNITER and VILLA; VL-BERT with --score-threshold 0.5); \
+otherwise all boxes are kept."""
     processes: Annotated[int, at_least(1)] = 1
     """Parallel processes, spread over the available GPUs."""
 
@@ -58,7 +62,11 @@ def check(config: RegionsConfig, out: str | Path) -> None:
     if bool(reads.images) == bool(config.imports):
         raise InputError("regions needs either --images FOLDER or --imports FILE")
     if not config.imports:
-        names = {"--ids": config.ids, "--ids-as": config.ids_as}
+        names = {
+            "--ids": config.ids,
+            "--ids-as": config.ids_as,
+            "--filter-imports": config.filter_imports,
+        }
         refuse_settings(names, "applies only to --imports; leave it out")
     if bool(reads.boxes) and reads.detection.grid:
         raise InputError("regions: --boxes and --grid both give the boxes; pass only one")
@@ -157,7 +165,8 @@ def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
     from groundling.data.regions.store import RegionWriter
 
     writer = RegionWriter(folder, config.extraction.shard_size)
-    facts, items = import_several(config.imports, config.ids, config.ids_as)
+    box_filter = config.extraction.detection if config.filter_imports else None
+    facts, items = import_several(config.imports, config.ids, config.ids_as, box_filter)
     writer.fill(items)
     return writer.close(facts)
 

@@ -339,11 +339,11 @@ class DetectionSettings(Settings):
     """Short side of the images for the backbone, in pixels; 0: the backbone's own square size, or \
 608 if it has none."""
     score_threshold: Annotated[float, at_least(0)] = 0.2
-    """Detector: minimum confidence of a box."""
+    """Detector, --filter-imports: boxes above this confidence are kept."""
     min_boxes: Annotated[int, at_least(0)] = 10
-    """Detector: minimum number of boxes per image, whatever their confidence."""
+    """Detector, --filter-imports: minimum number of boxes per image, whatever their confidence."""
     max_boxes: Annotated[int, at_least(1)] = 100
-    """Detector: maximum number of boxes per image."""
+    """Detector, --filter-imports: maximum number of boxes per image."""
     iou_threshold: Annotated[float, between(0, 1)] = 0.7
     """Detector: drop a box whose intersection over union with a higher-scoring box exceeds this."""
     add_whole_image: bool = False

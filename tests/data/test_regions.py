@@ -27,6 +27,7 @@ from builders.regions import (
     lxmert,
     npz,
     some,
+    store,
     vlbert,
 )
 from builders.seeing import seeing_models
@@ -691,6 +692,71 @@ def test_uniters_npz(tmp_path):
         and store.size(store.ids[0]) == (0, 0)
     )
     assert result["skipped"] == 2
+
+
+def sized(count: int) -> dict[str, np.ndarray]:
+    """UNITER's arrays of boxes with confidences 0, .1, .2 and so on, out of order."""
+    order = np.random.default_rng(0).permutation(count)
+    boxes = np.tile(np.array([0, 0, 0.5, 0.5, 0.5, 0.5], np.float32), (count, 1))
+    features = np.stack([order, order + 1], 1).astype(np.float32)
+    return {"norm_bb": boxes, "features": features, "conf": (order / 10).astype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        ({}, 8),
+        ({"filter_imports": True, "min_boxes": 1}, 5),  # .7 to .3: .2 is not above .2
+        ({"filter_imports": True, "min_boxes": 6}, 6),
+        ({"filter_imports": True}, 8),  # fewer than ten
+        ({"filter_imports": True, "min_boxes": 1, "score_threshold": 0.5}, 2),
+        ({"filter_imports": True, "min_boxes": 1, "max_boxes": 3}, 3),
+        ({"filter_imports": True, "min_boxes": 6, "max_boxes": 3}, 3),
+    ],
+)
+def test_imports_keep_the_boxes_that_a_detector_would(tmp_path, flags, kept):  # F7
+    arrays = {name: array.astype(np.float32) for name, array in sized(8).items()}
+    soft = np.stack([1 - arrays["conf"], arrays["conf"]], 1)
+    put(tmp_path / "in" / "a.npz", npz(**arrays, soft_labels=soft))
+    result = regions(
+        make_settings(RegionsConfig, imports=str(tmp_path / "in"), **flags), tmp_path / "out"
+    )
+    row = RegionStore(tmp_path / "out")["a"]
+    np.testing.assert_allclose(row.confidence, np.arange(7, 7 - kept, -1) / 10, rtol=1e-6)
+    assert row.features[:, 0].tolist() == list(range(7, 7 - kept, -1))
+    assert len(row.boxes) == len(row.classes) == kept == result["regions"]
+    said = RegionStore(tmp_path / "out").manifest.get("kept_boxes")
+    assert bool(said) == bool(flags)
+
+
+def test_the_whole_image_is_no_box_of_the_filter(tmp_path):  # F7
+    put(tmp_path / "in" / "12.json", vlbert(image_box_feature=b64([9, 9, 9, 9])))
+    flags = {"filter_imports": True, "min_boxes": 1, "max_boxes": 1}
+    regions(make_settings(RegionsConfig, imports=str(tmp_path / "in"), **flags), tmp_path / "out")
+    row = RegionStore(tmp_path / "out")["12"]
+    assert row.is_whole_image.tolist() == [True, False] and row.confidence.tolist() == [1, 0.5]
+
+
+def test_a_filter_of_boxes_needs_files_with_confidences(tmp_path):  # F7
+    put(tmp_path / "plain.tsv", bottom_up("9"))
+    store(tmp_path / "store", ["a"])
+    put(tmp_path / "mixed" / "1.json", vlbert())
+    without = {name: text for name, text in json.loads(vlbert()).items() if name != "classes"}
+    put(tmp_path / "mixed" / "2.json", json.dumps(without))
+    for given, message in (
+        ({"imports": "plain.tsv"}, r"plain\.tsv: .* no confidences .*leave --filter-imports out"),
+        ({"imports": "store"}, "--filter-imports.* appl.* to files"),
+        ({"images": "."}, "--filter-imports: applies only to --imports"),
+    ):
+        paths = {name: str(tmp_path / path) for name, path in given.items()}
+        config = make_settings(RegionsConfig, filter_imports=True, **paths)
+        with pytest.raises(InputError, match=message) as caught:
+            regions(config, tmp_path / "out")
+        assert "\n" not in str(caught.value)
+    config = make_settings(RegionsConfig, filter_imports=True, imports=str(tmp_path / "mixed"))
+    regions(config, tmp_path / "some")
+    (reason,) = RegionStore(tmp_path / "some").manifest["skipped"]
+    assert reason.startswith("2: ") and "no confidences" in reason
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -38,6 +38,7 @@ from groundling.data.regions.store import BACKGROUND, ImageRegions, Item, clip_b
 from groundling.data.regions.stores import are_stores, combine_images
 from groundling.data.tables import lines_of, read_json_lines
 from groundling.runs.folder import read_json
+from groundling.settings.input_settings import DetectionSettings
 
 LAYOUTS = """a TSV of bottom-up-attention (6 columns) or LXMERT (10), .h5 or .hdf5, a folder with data.mdb (LMDB), \
 a folder of *.npz (UNITER) or *.json (VL-BERT), or a .zip of such json"""
@@ -48,6 +49,7 @@ VG_CLASSES = 1600
 VG = {"classes": VG_CLASSES, "background": "none; class 0 is the first line of objects_vocab.txt"}
 SOFT = {"background": BACKGROUND}
 HDF5 = {".h5", ".hdf5"}
+NO_CONFIDENCE = "its boxes have no confidences to filter them by"
 CUT = "cut row"
 """Name, in messages, of a TSV row that is too short to have an id."""
 TINY = 6e-8
@@ -150,19 +152,26 @@ class ImageNames:
 
 
 def import_several(
-    paths: Sequence[str | Path], ids: Sequence[str] = (), ids_as: Sequence[str] = ()
+    paths: Sequence[str | Path],
+    ids: Sequence[str] = (),
+    ids_as: Sequence[str] = (),
+    box_filter: DetectionSettings | None = None,
 ) -> tuple[dict[str, Any], Iterator[Item]]:
     """Like `import_regions`, for several sources of one layout, whose images may be
     renamed (see `ImageNames`).
 
     For several region stores, each image gets its regions of all stores (see `combine_images`).
-    `ids` are files of ids by row, one for each HDF5 file of `paths`. Also raises
-    InputError if layouts differ.
+    `ids` are files of ids by row, one for each HDF5 file of `paths`. Of each image only the boxes
+    that pass `box_filter` are kept (see `_best_boxes`). Also raises InputError if layouts differ.
     """
     if are_stores(paths):
         if ids or ids_as:
             raise InputError(
                 "--ids and --ids-as apply to files; images in stores already have ids; leave both flags out"
+            )
+        if box_filter is not None:
+            raise InputError(
+                "--filter-imports applies to files, not to stores; filter when you import the files"
             )
         return combine_images(paths)
     rows = [Path(path).suffix in HDF5 for path in paths]
@@ -187,8 +196,57 @@ def import_several(
     names = ImageNames(ids_as) if ids_as else None
     if names is not None:
         facts = {**facts, "ids_as": list(ids_as)}
-    return facts, _renamed(
-        [(Path(p), items) for p, (_, items) in zip(paths, sources, strict=True)], names
+    if box_filter is not None:
+        facts = {
+            **facts,
+            "kept_boxes": f"confidence above {box_filter.score_threshold:g}, at least "
+            f"{box_filter.min_boxes} and at most {box_filter.max_boxes} per image",
+        }
+    opened = [(Path(path), items) for path, (_, items) in zip(paths, sources, strict=True)]
+    if box_filter is not None:
+        opened = [(path, _filtered(path, items, box_filter)) for path, items in opened]
+    return facts, _renamed(opened, names)
+
+
+def _filtered(path: Path, items: Iterator[Item], box_filter: DetectionSettings) -> Iterator[Item]:
+    """The images of a source with their best boxes; raises InputError if the first readable image
+    has no confidences.
+    """
+    checked = False
+    for name, read in items:
+        checked = checked or _has_confidence(path, read)
+        yield name, partial(_best_boxes, read, box_filter)
+
+
+def _has_confidence(path: Path, read: Callable[[], ImageRegions]) -> bool:
+    """Whether an image can be read; raises InputError if it can, but has no confidences."""
+    try:
+        regions = read()
+    except InputError:
+        return False
+    if not regions.has_confidence:
+        raise InputError(f"{path}: {NO_CONFIDENCE}; leave --filter-imports out")
+    return True
+
+
+def _best_boxes(read: Callable[[], ImageRegions], box_filter: DetectionSettings) -> ImageRegions:
+    """The most confident boxes of an image, as many as are above the threshold, but between the
+    minimum and the maximum number (ChenRocks/UNITER, data/data.py, `compute_num_bb`).
+
+    The whole image is always kept, and is not counted.
+    """
+    regions = read()
+    if not regions.has_confidence:
+        raise InputError(NO_CONFIDENCE)
+    whole = int(regions.has_whole_image)
+    confident = int((regions.confidence[whole:] > box_filter.score_threshold).sum())
+    kept = whole + min(box_filter.max_boxes, max(box_filter.min_boxes, confident))
+    return replace(
+        regions,
+        boxes=regions.boxes[:kept],
+        confidence=regions.confidence[:kept],
+        features=regions.features[:kept],
+        classes=None if regions.classes is None else regions.classes[:kept],
     )
 
 
@@ -327,6 +385,7 @@ def _regions(
             raise InputError("boxes are within one pixel; expected pixels, not shares of the image")
         boxes = boxes / np.array([*pixels, *pixels], np.float32)
         size = pixels
+    has_confidence = confidence is not None
     if confidence is None:
         confidence = np.ones(len(boxes), np.float32)
     confidence = confidence.reshape(-1)
@@ -357,6 +416,7 @@ def _regions(
         features=features[order],
         classes=None if classes is None else classes[order],
         left_out=int((~valid).sum()),
+        has_confidence=has_confidence,
     )
 
 

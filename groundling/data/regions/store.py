@@ -91,6 +91,8 @@ class ImageRegions:
     """
     appended_detections: int = 0
     """Number of detected regions, which follow the annotated objects."""
+    has_confidence: bool = True
+    """False if the source has no confidences; all of them are then 1."""
 
     @property
     def form(self) -> str:
