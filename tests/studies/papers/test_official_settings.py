@@ -80,6 +80,8 @@ VCR_IMAGES = "/img/vcr_gt_train/;/img/vcr_train/"
 REFCOCO_IMAGES = {"train_img_db": "/img/re/re_coco_gt", "val_img_db": "/img/re/re_coco_det/"}
 REFCOCO_TRUTH = {"img_db": "/img/re_coco_gt"}
 """Of scripts/eval_refcoco+.sh, its first command."""
+REFCOCO_BEST = {"evaluate after each": "epoch", "save best model": True}
+"""Comments of train_re.py, which no other train_*.py has."""
 ADAMW_EPS = 1e-6
 """optim/adamw.py, the default, which every train_*.py and pretrain*.py leaves as it is."""
 SCHEDULE = "warmup_linear"
@@ -137,6 +139,8 @@ VLBERT_CODE = {
     **{"betas": (0.9, 0.999), "eps": 1e-6, "groups": 1},
     # function/config.py: the default of LR_SCHEDULE
     "LR_SCHEDULE": "step",
+    # common/callbacks/epoch_end_callbacks: ValidationMonitor, at the end of each epoch; Checkpoint
+    **{"epochs between evaluations": 1, "Save new best model": True},
 }
 SEQ_LEN = {"pretrain/data": 64, "vcr/data/datasets/vcr.py": 64}
 """For pre-training, text with special tokens plus boxes; for VCR, question and answer without
@@ -234,6 +238,10 @@ CLASS_EMBS = True
 """Default of VisualBERTDetector in models/model.py."""
 VCR_TEXTS = {"complete_shuffle": True, "pretraining_include_qa_and_qar": True, "texts": 8}
 NO_NEXT_SENTENCE = {"nlvr2/pre-train": False}
+PATIENCE = 3
+"""Of the fine-tuning files; models/train.py evaluates after each epoch, saves the best as such, and stops
+if argmax < evaluations - 1 - patience.
+"""
 PHRASES, CAPTIONS = 427_193, 148_915
 """Phrases with boxes in Flickr30k Entities' training captions."""
 # From the paper's appendices.
@@ -302,7 +310,9 @@ def uniter(step: SweepStep) -> Settings:
     (file,) = [file for file in UNITER if file.startswith(f"train-{short(step.task)}-{size}")]
     settings = of_tokens(file, UNITER[file])
     if "refcoco" in file:
+        assert REFCOCO_BEST["evaluate after each"] == "epoch"
         settings |= of_refcoco(step.task)
+        settings |= {"eval_every": 1.0, "keep_best": REFCOCO_BEST["save best model"]}
     return settings
 
 
@@ -350,9 +360,12 @@ def villa(step: SweepStep) -> Settings:
 def vlbert(step: SweepStep) -> Settings:
     if step.command == "pretrain":
         return vlbert_pretrained(step)
-    if step.task.startswith(("Code: ", "Half: ")):
-        return vlbert_tuned_by_code(step)
-    return vlbert_tuned_by_paper(step)
+    by_code = step.task.startswith(("Code: ", "Half: "))
+    # The paper does not say which weights are scored.
+    return (vlbert_tuned_by_code if by_code else vlbert_tuned_by_paper)(step) | {
+        "eval_every": VLBERT_CODE["epochs between evaluations"],
+        "keep_best": VLBERT_CODE["Save new best model"],
+    }
 
 
 def vlbert_pretrained(step: SweepStep) -> Settings:
@@ -534,6 +547,7 @@ def visualbert(step: SweepStep) -> Settings:
         settings |= {"mentioned_objects_only": True, "object_tags": paper["alignments used"]}
     if step.command == "finetune":
         settings |= visualbert_regions(step, folder)
+        settings |= {"eval_every": 1.0, "keep_best": True, "patience": PATIENCE + 1}
     return settings
 
 
