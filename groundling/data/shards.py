@@ -452,7 +452,7 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
     lock = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
+        lock = os.open(refuse_link(folder / LOCK), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

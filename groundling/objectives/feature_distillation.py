@@ -19,9 +19,9 @@ from groundling.settings.objectives import DistillationSettings
 class FeatureDistillation(Objective):
     """Distil a frozen teacher's features into the text encoder's states, through projections that are not saved.
 
-    Needs a teacher (`TeacherDataset`) with features `sentence` (N, E) and `words` (N, K, E). The kind "l1" is
-    CLIP-TD's naive text term (Eq. 3-4): summed over dimensions, averaged over items, either of unit-length
-    features of both (`targets="unit"`), or with the teacher's standardised features. The kind "contrastive"
+    Needs a teacher (`TeacherDataset`) with features `sentence` (N, E) and `words` (N, K, E). The kind "l1" has
+    the distance of CLIP-TD's naive text term (Eq. 3-4): summed over dimensions, averaged over items, either of
+    unit-length features of both (`targets="unit"`), or with the teacher's standardised features. The kind "contrastive"
     is InfoNCE against the teacher's features of other sentences and words in the micro-batch of all
     processes; equal words are not negatives. The student's sentence feature is its first position, the
     mean, or with `pooling="own"` its own sentence-transformers pooling, if it has one; its word feature is

@@ -22,6 +22,7 @@ from groundling.runs.folder import (
     open_run,
     read_json,
     read_result,
+    refuse_link,
     whole_folder,
     write_json,
 )
@@ -134,7 +135,7 @@ class Run(RunFolder):
         `reads` accesses every value that the caller needs of an earlier result. Raises InputError if
         one is missing or damaged.
         """
-        part = RunFolder(self.folder / name)
+        part = RunFolder(refuse_link(self.folder / name))
         part.folder.mkdir(parents=True, exist_ok=True)
         done = finished_result(part.folder, reads)
         self._ran_parts.append(done is None)

@@ -755,7 +755,8 @@ class _TrainingLog:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 kept = [json_text(line) for line in read_log(path) if line["step"] <= step]
                 write_whole(path, "".join(line + "\n" for line in kept))
-        with disk_errors(path.parent / "tensorboard", checkpoints.intact_remark()):
+        board = refuse_link(path.parent / "tensorboard")
+        with disk_errors(board, checkpoints.intact_remark()):
             accelerator.init_trackers("tensorboard")
 
     def advice(self) -> str:

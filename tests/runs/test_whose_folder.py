@@ -164,7 +164,9 @@ def test_e9_a_finished_run_whose_model_is_gone_says_how_to_make_it_again(
     assert digests(out / made) == before
 
 
-@pytest.mark.parametrize("name", ["result.json.partial", "log.jsonl", "checkpoints", "partial"])
+@pytest.mark.parametrize(
+    "name", ["result.json.partial", "log.jsonl", "checkpoints", "partial", "tensorboard"]
+)
 def test_nothing_is_written_through_a_planted_link(
     control: AdaptConfig, tmp_path: Path, name: str
 ) -> None:
@@ -178,9 +180,12 @@ def test_nothing_is_written_through_a_planted_link(
     other = shutil.copytree(real, tmp_path / "other")
     (other / "result.json").unlink()
     (other / "log.jsonl").unlink()
+    shutil.rmtree(other / "tensorboard")
     planted = other / ("checkpoints/partial" if name == "partial" else name)
     planted.parent.mkdir(exist_ok=True)
-    planted.symlink_to(victim if name in ("checkpoints", "partial") else victim / "mine.txt")
+    planted.symlink_to(
+        victim if name in ("checkpoints", "partial", "tensorboard") else victim / "mine.txt"
+    )
     if name == "log.jsonl":  # written anew when a run starts, in place of the link
         adapt(control, STEPS, other)
     else:
