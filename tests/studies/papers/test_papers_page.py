@@ -5,10 +5,12 @@ states.
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import documents
 import pytest
 
 from groundling.command_line import COMMANDS
@@ -171,3 +173,34 @@ def test_what_a_paper_does_not_say_is_told_as_ours_or_the_codes() -> None:
             silent.append(line)
     assert len(silent) > 10
     assert [line for line in silent if not HAS_SAID_SO.search(line)] == []
+
+
+def typed(page: str) -> list[documents.TypedCommand]:
+    return [one for one in documents.commands(ROOT / "docs" / page) if one.is_whole]
+
+
+def test_pages_that_are_named_for_commands_have_them() -> None:  # F11
+    """CLIP-TD's protocols, and what its sweep says that it leaves to another page."""
+    section = PAGE.split("### Its protocols\n")[1].split("\n## ")[0]
+    introduction, table = section.split("\n| ", 1)
+    pages = re.findall(r"\]\((\w+\.md)\)", introduction)
+    there = {one.name for page in pages for one in typed(page)}
+    named = set(re.findall(r"`((?:data )?[a-z-]+)(?= --|`)", table)) & set(COMMANDS)
+    assert len(named) > 5
+    assert sorted(named - there) == []
+    head = (ROOT / "sweeps/clip_td.toml").read_text().split("\nseeds")[0].replace("\n# ", " ")
+    (left,) = re.findall(r"docs/clip_td\.md has what this file lacks: (.*?\.)(?: |$)", head + " ")
+    flags = {
+        flag for code in re.findall(r"`([^`]+)`", left) for flag in code.split() if "--" in flag
+    }
+    page = (ROOT / "docs/clip_td.md").read_text()
+    assert flags and [flag for flag in flags if flag not in page] == []
+
+
+def test_sm_beside_the_papers_numbers_is_edited_as_the_release_edits() -> None:  # F12
+    edited = [one.line for one in typed("clip_td.md") if "--protocol sm" in one.line]
+    assert edited
+    assert [line for line in edited if "--legacy" not in line.split()] == []
+    sweep = tomllib.loads((ROOT / "sweeps/clip_td.toml").read_text())
+    shifts = [one["shift"] for one in sweep["data"].values() if "shift" in one]
+    assert [one.get("legacy") for one in shifts if one["protocol"] == "sm"] == [True]
