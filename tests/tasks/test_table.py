@@ -141,7 +141,11 @@ def test_labels_are_classes_or_numbers(
         ),
         ("x.csv", "q,a,y\n1,2,0\n3,4,\n", ", line 3: column 'y' is empty; expected a label"),
         ("x.csv", "q,a,y\n1,2,0\n ,4,1\n", ", line 3: column 'q' is empty; expected a text"),
-        ("x.csv", "q,a,y\n1,2,0.5\n3,4,nan\n", ", line 3: the label 'nan' stands for a missing value"),
+        (
+            "x.csv",
+            "q,a,y\n1,2,0.5\n3,4,nan\n",
+            ", line 3: the label 'nan' stands for a missing value",
+        ),
         ("x.json", '{"q": 1}', ": expected a list of objects"),
         ("x.json", '[{"q": "1", "a": "2", "y": 0}, {"q": "1", "y": 0}]', ", entry 1: no field 'a'"),
         ("x.jsonl", '{"q": "1", "a": "2", "y": null}', ", line 1: no field 'y'"),
