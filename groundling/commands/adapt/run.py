@@ -197,8 +197,8 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         training_step=training_step,
         evaluator=evaluator,
     )
-    run.note(*selection_bias_note(result))
     run.note(*_guessing_notes(objectives, training, result))
+    run.note(*selection_bias_note(result))
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result["training_parameters"] = _count(nn.ModuleList([model, *objectives]))
