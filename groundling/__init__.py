@@ -39,7 +39,6 @@ FUNCTIONS = (
     "probe",
     "probe_facts",
     "probe_words",
-    "push",
     "quickstart",
     "regions",
     "retrieve",

@@ -154,8 +154,6 @@ def adapt(
     log_every: int = 10,
     gradient_shares: Sequence[int] = (),
     cpu: bool = False,
-    push_to_hub: Text = "",
-    private: bool = False,
     out: Text = "runs/adapt",
 ) -> dict[str, Any]:
     """Adapt a text encoder with a CLIP-like teacher (or without: the control)."""
@@ -547,8 +545,6 @@ def finetune(
     log_every: int = 10,
     gradient_shares: Sequence[int] = (),
     cpu: bool = False,
-    push_to_hub: Text = "",
-    private: bool = False,
     out: Text = "runs/finetune",
 ) -> dict[str, Any]:
     """Fine-tune an encoder on a task, over seeds."""
@@ -830,8 +826,6 @@ def pretrain(
     log_every: int = 10,
     gradient_shares: Sequence[int] = (),
     cpu: bool = False,
-    push_to_hub: Text = "",
-    private: bool = False,
     out: Text = "runs/pretrain",
 ) -> dict[str, Any]:
     """Pre-train VisualBERT, VL-BERT or UNITER on captioned images."""
@@ -904,15 +898,6 @@ def probe_words(
     out: Text = "runs/probe-words",
 ) -> dict[str, Any]:
     """Word similarity of an encoder by layer: MEN, SimLex, WordSim, SimVerb, RG-65."""
-
-def push(
-    *,
-    run: Text = "",
-    to: Text = "",
-    model_seed: int = -1,
-    private: bool = False,
-) -> dict[str, Any]:
-    """Upload a run's model to the Hugging Face hub, with a model card."""
 
 def quickstart(
     *,
@@ -1086,8 +1071,6 @@ def train_clip(
     log_every: int = 10,
     gradient_shares: Sequence[int] = (),
     cpu: bool = False,
-    push_to_hub: Text = "",
-    private: bool = False,
     out: Text = "runs/train-clip",
 ) -> dict[str, Any]:
     """Train a small CLIP on captioned images, e.g. as a teacher."""

@@ -13,7 +13,6 @@ from groundling.core.errors import InputError
 from groundling.runs.outputs import CommandOutput, NoOutput
 from groundling.runs.progress import is_main_process, printable_stdout
 from groundling.settings.fields import Settings, flag_name, flatten_settings, required
-from groundling.settings.training import PushToHubSettings
 
 TITLES = ("Train", "Use", "Judge", "Data")
 """Sections of the core's commands in help, in order."""
@@ -58,19 +57,12 @@ printed."""
     """MODULE:NAME of a function that formats the result for people; empty: none."""
 
     def __call__(self, *values: Any) -> Any:
-        """Check the settings and run the command; `values` are its settings without `PushToHubSettings`, and
-        its `out`.
+        """Check the settings and run the command; `values` are its settings and its `out`.
 
         Raises InputError as `check` and `call`.
         """
-        remaining = iter(values)
-        every = [
-            one if isinstance(one, PushToHubSettings) else next(remaining)
-            for one in self.settings.values()
-        ]
-        every += remaining
-        self.check(every)
-        return self.call(every)
+        self.check(values)
+        return self.call(values)
 
     @property
     def has_out(self) -> bool:
@@ -101,10 +93,6 @@ printed."""
         if self.has_out and (not out or "\0" in out):
             raise InputError(f"--out {out!r}: not the name of a file or folder")
         self.check_settings(values)
-        for sharing in _hub_settings(values):
-            from groundling.models.hub import check_sharing
-
-            check_sharing(sharing, _function_values(values))
         self.check_inputs_exist(values)
 
     def check_settings(self, values: Sequence[Any]) -> None:
@@ -113,7 +101,7 @@ printed."""
             if required in one.annotations and not vars(group)[one.name]:
                 raise InputError(f"{self.name} needs --{flag_name(one.name)}")
         if self.validate is not None:
-            self.validate(*_function_values(values))
+            self.validate(*values)
 
     def check_inputs_exist(
         self, values: Sequence[Any], skip: Callable[[str], bool] = lambda word: False
@@ -128,7 +116,7 @@ printed."""
             if isinstance(settings, Settings):  # the last value is `out`
                 check_inputs(settings, flag_prefix(prefix), skip)
         if self.default_models is not None:
-            for flag, word in self.default_models(*_function_values(values)).items():
+            for flag, word in self.default_models(*values).items():
                 check_model_exists(flag, word)
 
     def function(self) -> Callable[..., Any]:
@@ -136,29 +124,19 @@ printed."""
         return _import_function(self.function_path)
 
     def call(self, values: Sequence[Any]) -> Any:
-        """The function's result, or the result of an earlier run of the same folder; uploads the
-        saved model if asked.
+        """The function's result, or the result of an earlier run of the same folder.
 
-        Raises InputError as the function does, if the run folder holds another run, or if the
-        upload fails.
+        Raises InputError as the function does, or if the run folder holds another run.
         """
-        own = _function_values(values)
         with printable_stdout():
-            result = self._run_function(own)
+            result = self._run_function(values)
             if self.formatter and is_main_process():
                 print(_import_function(self.formatter)(result))
-        for sharing in _hub_settings(values):
-            _import_function(SHARE)(own[-1], sharing)
         return result
 
-    def _run_function(self, own: Sequence[Any]) -> Any:
-        settings, out = (own[:-1], own[-1]) if self.has_out else (own, "")
-        names = [
-            name
-            for name, group in self.settings.items()
-            if not isinstance(group, PushToHubSettings)
-        ]
-        by_name = dict(zip(names, settings, strict=True))
+    def _run_function(self, values: Sequence[Any]) -> Any:
+        settings, out = (values[:-1], values[-1]) if self.has_out else (values, "")
+        by_name = dict(zip(self.settings, settings, strict=True))
         return self.output.run(self.function(), self.name, by_name, out)
 
 
@@ -239,20 +217,3 @@ def _import_function(place: str) -> Callable[..., Any]:
     module, _, name = place.partition(":")
     function: Callable[..., Any] = vars(importlib.import_module(module))[name]
     return function
-
-
-def _function_values(values: Sequence[Any]) -> list[Any]:
-    """The values that the function takes: all but `PushToHubSettings`."""
-    return [value for value in values if not isinstance(value, PushToHubSettings)]
-
-
-def _hub_settings(values: Sequence[Any]) -> list[PushToHubSettings]:
-    """Where to upload the model, if asked and if this is the main process."""
-    shared = [one for one in values if isinstance(one, PushToHubSettings) and one.push_to_hub]
-    return shared if is_main_process() else []
-
-
-SHARED = {"_share": PushToHubSettings()}
-"""Additional settings of commands that save a model."""
-SHARE = "groundling.commands.push:push_after_run"
-"""Function that uploads a saved model, given its run folder and `PushToHubSettings`."""

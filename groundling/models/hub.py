@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,12 +12,8 @@ from huggingface_hub import HfApi, constants, get_session, is_offline_mode
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.file_download import repo_folder_name
 
-from groundling.core.errors import InputError, convert_errors, first_line
-from groundling.settings.fields import Settings
-from groundling.settings.training import PushToHubSettings
+from groundling.core.errors import InputError, first_line
 
-NAME = re.compile(r"[\w.-]+/[\w.-]+")
-"""OWNER/NAME."""
 WAIT = 2.0
 """Seconds to wait for an answer."""
 ADVICE = ". If you were trying to load it from"
@@ -50,33 +45,6 @@ def describe_load_error(source: str | Path, error: BaseException) -> str:
         return first_line(error).partition(ADVICE)[0]
     reason = "HF_HUB_OFFLINE forbids requests" if is_offline_mode() else "the hub does not answer"
     return f"no such folder, not in the hub's cache, and {reason}"
-
-
-def check_sharing(sharing: PushToHubSettings, settings: Sequence[object]) -> None:
-    """Raises InputError before a run if pushing its model would fail at the end."""
-    check_repository(sharing.push_to_hub)
-    if not all(vars(one).get("save_model", True) for one in settings if isinstance(one, Settings)):
-        raise InputError("--push-to-hub: --no-save-model leaves nothing to push")
-    if not is_hub_reachable():
-        raise InputError(
-            "--push-to-hub: the hub does not answer, or HF_HUB_OFFLINE is set; omit the flag and run "
-            "`groundling push` later"
-        )
-    # The HTTP client, and so its errors, differ between versions.
-    with convert_errors(
-        "--push-to-hub: you are not logged in to the hub",
-        advice="; log in with `hf auth login`",
-        errors=Exception,
-    ):
-        HfApi().whoami()
-
-
-def check_repository(name: str) -> None:
-    """Raises InputError unless a name has the form OWNER/NAME."""
-    if not NAME.fullmatch(name):
-        raise InputError(
-            f"{name}: not a valid hub name; expected OWNER/NAME of letters, digits, - _ ."
-        )
 
 
 # Whether a hub id or a model folder exists, decided by file names alone.

@@ -148,20 +148,3 @@ def check_has_eval_data(evaluation: EvaluationSettings, has_eval_data: bool, fla
     """
     if evaluation.eval_every and not has_eval_data:
         raise InputError(f"--eval-every: there is no held-out data to evaluate on; pass {flags}")
-
-
-@dataclass(frozen=True)
-class PushToHubSettings(Settings):
-    """Upload to the Hugging Face hub."""
-
-    push_to_hub: str = ""
-    """OWNER/NAME: upload the saved model there after the run, with a model card, like `groundling \
-push`; with several seeds the one with the best development score. Empty: no upload."""
-    private: bool = False
-    """--push-to-hub: make a new repository private; otherwise the owner's default applies, \
-usually public. An existing repository keeps its visibility."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.push_to_hub:
-            refuse_settings({"--private": self.private}, "needs --push-to-hub OWNER/NAME")

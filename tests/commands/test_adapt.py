@@ -24,6 +24,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt import run as adapting
 from groundling.commands.finetune import run as tuning
 from groundling.core.errors import InputError
+from groundling.runs.model_card import end_of_path
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig
@@ -295,6 +296,20 @@ def test_two_kinds_of_distillation_keep_two_heads(
     ]
     both, l1, contrastive, mlm = (sum(v.numel() for v in found.values()) for found in heads)
     assert both == l1 + contrastive - mlm
+
+
+def test_a_saved_model_names_no_folder(settings: AdaptConfig, adapted: dict) -> None:
+    given = str(Path(settings.student).parent)
+    for out, _ in adapted.values():
+        assert given not in homes.told_by(out / "model")
+
+
+def test_the_end_of_a_path_has_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "alice"))
+    for name in ("encoder", "runs/a/model"):
+        (tmp_path / "alice" / name).mkdir(parents=True)
+    assert end_of_path(str(tmp_path / "alice/encoder")) == "encoder"
+    assert end_of_path(str(tmp_path / "alice/runs/a/model")) == "a/model"
 
 
 def test_a_term_that_is_no_better_than_guessing_is_told(

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import documents
-import hubs
 import pytest
 import standins
 from builders.small_commands import REPRODUCTIONS, smaller
@@ -95,7 +94,6 @@ def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypat
             text = re.sub(r"\bbatch = \d+", "batch = 4", text)
             text = re.sub(r"\bper_stratum = \d+", "per_stratum = 4", text)
         standins.put(tmp_path / "sweeps" / path.name, text)
-    hubs.put_up(monkeypatch)
     few = partial(attention_report, draws=50, min_texts=standins.SENTENCES)
     monkeypatch.setattr("groundling.studies.xdbert.diversity.attention_report", few)
     monkeypatch.setattr("groundling.studies.attention.figures.DPI", 60)

@@ -57,7 +57,6 @@ CASES = [
     ("finetune --model model --task glue/rtee --data photos", "did you mean glue/rte?"),
     (f"finetune --model model {OWN} --objectives td_txt --teacher model", "mean td_text?"),
     (f"finetune --model model {OWN} --objectives l1", "l1 needs --teacher"),
-    (f"finetune --model model {OWN} --push-to-hub me/it", "--push-to-hub: the hub does not"),
     ("predict --model gone --data my.csv", "--model gone: no such folder"),
     ("predict --model tuned --data gone.csv", "--data gone.csv: no such file"),
     ("predict --model tuned --data other.csv", "no column 'question'"),
@@ -65,7 +64,6 @@ CASES = [
     ("predict --model tuned --data my.csv --out my.csv", "my.csv: exists already"),
     ("evaluate --model tuned --data other.csv", "no column 'question'"),
     ("evaluate --model tuned --data gone.csv", "--data gone.csv: no such file"),
-    ("push gone --to me/it", "--run gone: no such folder"),
     ("probe --model model --data gone", "--data gone: no such folder"),
     ("probe-facts --model model --data gone.jsonl", "--data gone.jsonl: no such file"),
     ("probe-words --model model --data gone.txt", "--data gone.txt: no such file"),
@@ -150,7 +148,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_refused_command_has_not_loaded_torch(place: Path) -> None:
     """All in one process: what one of them loaded would be there for the next."""
     assert {case.split(" --")[0].split(" gone")[0] for case, _ in CASES} >= set(COMMANDS) - (
-        NOTHING_READ | {"visualize", "data show", "regions", "push", "figures", "data check"}
+        NOTHING_READ | {"visualize", "data show", "regions", "figures", "data check"}
     )
     code = f"""
 import sys

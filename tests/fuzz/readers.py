@@ -31,7 +31,6 @@ from PIL import Image
 
 from groundling.check.checked_folder import ColumnFlags
 from groundling.cli import main
-from groundling.commands import push
 from groundling.commands.adapt.evaluation import read_pairs
 from groundling.commands.finetune.result import summary
 from groundling.commands.sweep.file import read_sweep
@@ -1019,10 +1018,9 @@ def _opened(place: Path) -> object:
 
 
 def _about_run(place: Path) -> object:
-    """What other commands want to know of a run: `push`, the page of a verdict, and `data shift`."""
-    told = push._card("me/it", place, place, push._read_run_config(place), {"notes": ["a note"]})
+    """What other commands want to know of a run: the page of a verdict, and `data shift`."""
     seed = implicit.text_only_run(place / "seed-0" / "predictions_val.jsonl")
-    return [told, judging._settings(place / "seed-0"), seed]
+    return [judging._settings(place / "seed-0"), seed]
 
 
 def _vcr_run(place: Path, shelf: LazyFixture) -> None:

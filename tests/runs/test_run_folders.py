@@ -19,7 +19,6 @@ from standins import PHOTOS
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.commands.push import _card, _read_run_config
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
 from groundling.runs.folder import (
@@ -393,12 +392,6 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
     put(out / "seed-0/result.json", json.dumps({"trained_on": 1}))
     with pytest.raises(InputError, match=r"result.json: 'trained_on' is 1, expected a list"):
         read_result(out / "seed-0")
-    put(
-        out / "config.json",
-        json.dumps({"kind": "adapt", "config": 1, "inputs": {}, "versions": {}}),
-    )
-    with pytest.raises(InputError, match=r"run: config.json or result.json is malformed"):
-        _card("me/it", out, out, _read_run_config(out), {})
 
 
 def test_e14_a_log_is_read_but_for_a_last_line_that_a_kill_cut_off(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from groundling.command_line import SHARED, Command
+from groundling.command_line import Command
 from groundling.command_line.registered_names import (
     ArmObjectives,
     check_options,
@@ -166,7 +166,7 @@ COMMAND = Command(
     "adapt",
     "adapt a text encoder with a CLIP-like teacher (or without: the control)",
     "groundling.commands.adapt.run:adapt",
-    {"_own": AdaptConfig(), "_train": ADAPTING, **SHARED},
+    {"_own": AdaptConfig(), "_train": ADAPTING},
     title="Train",
     example="groundling adapt --student bert-base-uncased --teacher openai/clip-vit-base-patch32 "
     "--text my_text.txt --out runs/adapted",

@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import disk_usage
 from typing import Annotated, Literal
 
-from groundling.command_line import SHARED, Command
+from groundling.command_line import Command
 from groundling.command_line.registered_names import (
     check_extra_objectives,
     check_options,
@@ -282,7 +282,7 @@ COMMAND = Command(
     "finetune",
     "fine-tune an encoder on a task, over seeds",
     "groundling.commands.finetune.run:finetune",
-    {"_own": FinetuneConfig(), "_train": TUNING, **SHARED},
+    {"_own": FinetuneConfig(), "_train": TUNING},
     title="Train",
     example="groundling finetune --model bert-base-uncased --task glue/rte --data glue_data --out "
     "runs/rte",

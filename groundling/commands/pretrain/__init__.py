@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from groundling.command_line import SHARED, Command
+from groundling.command_line import Command
 from groundling.command_line.registered_names import (
     check_extra_objectives,
     check_options,
@@ -219,7 +219,7 @@ COMMAND = Command(
     "pretrain",
     "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
     "groundling.commands.pretrain.run:pretrain",
-    {"_own": PretrainConfig(), "_train": PRETRAINING, **SHARED},
+    {"_own": PretrainConfig(), "_train": PRETRAINING},
     title="Train",
     example="groundling pretrain --architecture uniter --model bert-base-uncased --regions runs/store "
     "--captions my_captions.tsv --out runs/seen",

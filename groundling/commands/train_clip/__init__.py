@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from groundling.command_line import SHARED, Command
+from groundling.command_line import Command
 from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
@@ -131,7 +131,7 @@ COMMAND = Command(
     "train-clip",
     "train a small CLIP on captioned images, e.g. as a teacher",
     "groundling.commands.train_clip.run:train_clip",
-    {"_own": TrainClipConfig(), "_train": CLIP_TRAINING, **SHARED},
+    {"_own": TrainClipConfig(), "_train": CLIP_TRAINING},
     title="Train",
     example="groundling train-clip --captions my_data/captions.csv --images my_data/photos --out "
     "runs/my_clip",
