@@ -155,6 +155,7 @@ def adapt(
     gradient_shares: Sequence[int] = (),
     cpu: bool = False,
     out: Text = "runs/adapt",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Adapt a text encoder with a CLIP-like teacher (or without: the control)."""
 
@@ -169,6 +170,7 @@ def attention(
     limit: int = 400,
     max_length: int = 128,
     out: Text = "runs/attention",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Attention diversity of two cross-modal models."""
 
@@ -212,6 +214,7 @@ def bench(
     max_length: int = 64,
     cpu: bool = False,
     out: Text = "runs/bench",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Compare methods that give a text encoder visual knowledge, each with its controls."""
 
@@ -235,6 +238,7 @@ def compare(
     train: Mapping[str, Any] = {},
     tune: Mapping[str, Any] = {},
     out: Text = "runs/compare",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Adapt and fine-tune several arms and the control, and report verdicts."""
 
@@ -244,6 +248,7 @@ def data_captions(
     split: Text = "val",
     include_unrelated_captions: bool = True,
     out: Text = "captions.txt",
+    dry_run: bool = False,
 ) -> str:
     """Write the captions that `syntax` reads, one per line, for a parser of your own."""
 
@@ -269,6 +274,7 @@ def data_counts(
     caption_splits: Texts = (),
     tokenizer: Text = "",
     out: Text = "runs/data-counts",
+    dry_run: bool = False,
 ) -> str:
     """Count the words of captions, for `grounded`."""
 
@@ -278,6 +284,7 @@ def data_make_store(
     noise: float = 0.0,
     seed: int = 0,
     out: Text = "runs/data-make-store",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Make a region store of a rendered world whose features are the objects' attributes."""
 
@@ -288,6 +295,7 @@ def data_make_tasks(
     shortcut: float = 0.0,
     world: Mapping[str, Any] = {},
     out: Text = "runs/data-make-tasks",
+    dry_run: bool = False,
 ) -> dict[str, int]:
     """Make six vision-and-language data sets of a rendered world, with captions and boxes."""
 
@@ -306,6 +314,7 @@ def data_make_world(
     stated_rate: float = 0.0,
     control_images: bool = True,
     out: Text = "runs/data-make-world",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Render a world whose nouns have visual attributes that only images show."""
 
@@ -318,6 +327,7 @@ def data_partition(
     seed: int = 0,
     allow_fewer: bool = False,
     out: Text = "runs/data-partition",
+    dry_run: bool = False,
 ) -> str:
     """Draw a few training examples per stratum, as a reproducible list with a hash."""
 
@@ -339,6 +349,7 @@ def data_shift(
     confidence_threshold: float = 0.9,
     cpu: bool = False,
     out: Text = "runs/data-shift",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Make VCR files without text shortcuts (SM, EM, IM), with overlap statistics."""
 
@@ -348,6 +359,7 @@ def data_show(
     image: Text = "",
     images: Text = "",
     out: Text = "regions.png",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Draw the boxes of a region store on a photo."""
 
@@ -357,6 +369,7 @@ def ensemble(
     task: Text = "",
     data: Text = "",
     out: Text = "runs/ensemble",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Average the probabilities of finished runs and score the ensemble."""
 
@@ -386,6 +399,7 @@ def figures(
     results: Texts = (),
     formats: Texts = ("svg", "pdf", "png"),
     out: Text = "runs/figures",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Draw figures for papers from runs of `heads`, `syntax` and `modality`."""
 
@@ -546,6 +560,7 @@ def finetune(
     gradient_shares: Sequence[int] = (),
     cpu: bool = False,
     out: Text = "runs/finetune",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune an encoder on a task, over seeds."""
 
@@ -560,6 +575,7 @@ def grounded(
     threshold: int = 100,
     variant: Literal["tokens", "inherit", "words"] = "tokens",
     out: Text = "runs/grounded",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Do gains grow with the share of visually grounded words?."""
 
@@ -587,6 +603,7 @@ def heads(
     shuffled_images_control: bool = True,
     processes: int = 1,
     out: Text = "runs/heads",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Which attention heads ground phrases: every head as a phrase-grounding classifier."""
 
@@ -635,6 +652,7 @@ def modality(
     relevance: Literal["contextual", "isolated"] = "contextual",
     processes: int = 1,
     out: Text = "runs/modality",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """How much a model attends to and depends on text and image, e.g. before and after distillation."""
 
@@ -651,6 +669,7 @@ def pairs(
     model_seed: int = 0,
     cpu: bool = False,
     out: Text = "runs/pairs",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Minimal-pair accuracy of a language model: BLiMP, EWoK, or your own pairs."""
 
@@ -674,6 +693,7 @@ def predict(
     top_k: int = 1,
     skip_bad: bool = False,
     out: Text = "answers.csv",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Predict with a fine-tuned model: writes your file with the answers added."""
 
@@ -827,6 +847,7 @@ def pretrain(
     gradient_shares: Sequence[int] = (),
     cpu: bool = False,
     out: Text = "runs/pretrain",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Pre-train VisualBERT, VL-BERT or UNITER on captioned images."""
 
@@ -872,6 +893,7 @@ def probe(
     gradient_shares: Sequence[int] = (),
     cpu: bool = False,
     out: Text = "runs/probe",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Probe an encoder's knowledge of a rendered world's nouns."""
 
@@ -886,6 +908,7 @@ def probe_facts(
     seed: int = 0,
     max_length: int = 64,
     out: Text = "runs/probe-facts",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Probe an encoder for visual facts: Memory Colors, CoDa, ViComTe, VEC, ImageNetVC, feature norms."""
 
@@ -896,6 +919,7 @@ def probe_words(
     template: Text = "{}",
     max_length: int = 64,
     out: Text = "runs/probe-words",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Word similarity of an encoder by layer: MEN, SimLex, WordSim, SimVerb, RG-65."""
 
@@ -907,6 +931,7 @@ def quickstart(
     full: bool = False,
     scale: float = 1.0,
     out: Text = "runs/quickstart",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """The whole pipeline on a rendered world, offline, in minutes."""
 
@@ -934,6 +959,7 @@ def regions(
     filter_imports: bool = False,
     processes: int = 1,
     out: Text = "runs/regions",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Make a region store of your own images, or of existing region files."""
 
@@ -956,6 +982,7 @@ def retrieve(
     teacher_cache: Text = "",
     cpu: bool = False,
     out: Text = "runs/retrieve",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Image-text retrieval of a CLIP, and of a text encoder aligned with its space."""
 
@@ -967,6 +994,7 @@ def similarity(
     permutations: int = 5,
     seed: int = 0,
     out: Text = "runs/similarity",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """CCA, SVCCA and PWCCA similarity of two encoders' word embeddings."""
 
@@ -981,6 +1009,7 @@ def sweep(
     seconds_per_step: float = 0.0,
     miniature: bool = False,
     out: Text = "runs/sweep",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Run variants on tasks over seeds, from a TOML file; finished runs are not repeated."""
 
@@ -1010,6 +1039,7 @@ def syntax(
     shuffled_images_control: bool = True,
     processes: int = 1,
     out: Text = "runs/syntax",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Which attention heads attend from a word to the region of its syntactic neighbour."""
 
@@ -1072,6 +1102,7 @@ def train_clip(
     gradient_shares: Sequence[int] = (),
     cpu: bool = False,
     out: Text = "runs/train-clip",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Train a small CLIP on captioned images, e.g. as a teacher."""
 
@@ -1083,6 +1114,7 @@ def vcr(
     split: Text = "val",
     both: Text = "",
     out: Text = "runs/vcr",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """VCR's joint Q->AR score and server file, from runs on answers and on rationales."""
 
@@ -1092,6 +1124,7 @@ def verdict(
     published: Texts = (),
     trust: Texts = (),
     out: Text = "runs/verdict",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Compare runs with a control: intervals, permutation test, one sentence each."""
 
@@ -1107,6 +1140,7 @@ def winoground(
     max_length: int = 128,
     cpu: bool = False,
     out: Text = "runs/winoground",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Winoground: match images with captions that contain the same words."""
 
@@ -1130,5 +1164,6 @@ def zero_shot(
     teacher_cache: Text = "",
     cpu: bool = False,
     out: Text = "runs/zero-shot",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Zero-shot evaluation of a CLIP, or of a pre-trained model's match head, on a task."""

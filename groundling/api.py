@@ -20,6 +20,9 @@ Texts = Text | Sequence[Text]
 """A list of strings; a single string is accepted too."""
 
 
+DRY_RUN = "dry_run"
+
+
 def function_name(command: str) -> str:
     """The function name of a command."""
     return command.replace("-", "_").replace(" ", "_")
@@ -48,6 +51,7 @@ def function_of(name: str) -> Callable[..., Any]:
     def call(**values: object) -> Any:
         keywords = dict(values)
         out = [keywords.pop("out", command.default_out)] if command.has_out else []
+        is_dry = keywords.pop(DRY_RUN, False) if command.has_out else False
         if not all(isinstance(place, str | os.PathLike) for place in out):
             raise InputError(f"{where}: out = {out[0]!r}, expected a string or a path")
         with rename_flags_to_keywords(kinds, switches, keywords):
@@ -62,7 +66,7 @@ def function_of(name: str) -> Callable[..., Any]:
             places = [str(place) for place in out]
             every = [*(settings[prefix] for prefix in command.settings), *places]
             command.check(every)
-            return command.call(every)
+            return command.rehearse(every) if is_dry is True else command.call(every)
 
     parameters = [
         Parameter(one.doc.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)
@@ -122,6 +126,8 @@ def keywords_of(name: str) -> list[KeywordParameter]:
     if command.has_out:
         doc = FieldDoc("out", "str", repr(command.default_out), command.about_out)
         found.append(KeywordParameter(doc, str, command.default_out))
+        about = "Read the inputs, return what they are, and stop before anything long."
+        found.append(KeywordParameter(FieldDoc(DRY_RUN, "bool", "False", about), bool, False))
     return found
 
 

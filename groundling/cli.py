@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from groundling import __version__
 from groundling.command_line import COMMANDS
-from groundling.command_line.flags import HELP, command_help, command_list, parse_flags
+from groundling.command_line.flags import DRY_RUN, HELP, command_help, command_list, parse_flags
 from groundling.core.errors import InputError, describe_os_error, did_you_mean, printable
 from groundling.runs.folder import json_text
 from groundling.runs.progress import is_main_process, report_silence
@@ -75,13 +75,14 @@ def _run(name: str, arguments: list[str]) -> int:
     if not HELP.isdisjoint(arguments):
         print(command_help(command))
         return 0
-    values = parse_flags(command, arguments)
+    is_dry = DRY_RUN in arguments
+    values = parse_flags(command, [word for word in arguments if word != DRY_RUN])
     command.check(values)
     command.function()
     _silence_transformers()
     with report_silence(name):
-        result = command.call(values)
-    if command.prints_output:
+        result = command.rehearse(values) if is_dry else command.call(values)
+    if command.prints_output and not is_dry:
         return result if isinstance(result, int) else 0
     if is_main_process():
         print(printable(result) if isinstance(result, str) else json_text(result, indent=2))

@@ -6,10 +6,13 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from pkgutil import iter_modules
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from groundling.core.errors import InputError
+from groundling.runs.dry_run import dry_run
 from groundling.runs.outputs import CommandOutput, NoOutput
 from groundling.runs.progress import is_main_process, printable_stdout
 from groundling.settings.fields import Settings, flag_name, flatten_settings, required
@@ -123,6 +126,16 @@ printed."""
         """The function, imported now together with what it needs."""
         return _import_function(self.function_path)
 
+    def rehearse(self, values: Sequence[Any]) -> Any:
+        """What the command read and would do next, without computing or keeping anything (`--dry-run`).
+
+        Raises InputError as `call`.
+        """
+        if not self.has_out:
+            raise InputError(f"{self.name}: writes nothing, so it has no --dry-run")
+        with TemporaryDirectory() as folder, dry_run():
+            return self.call([*values[:-1], str(Path(folder) / Path(values[-1]).name)])
+
     def call(self, values: Sequence[Any]) -> Any:
         """The function's result, or the result of an earlier run of the same folder.
 
@@ -130,7 +143,8 @@ printed."""
         """
         with printable_stdout():
             result = self._run_function(values)
-            if self.formatter and is_main_process():
+            is_rehearsal = isinstance(result, dict) and "dry_run" in result
+            if self.formatter and is_main_process() and not is_rehearsal:
                 print(_import_function(self.formatter)(result))
         return result
 

@@ -27,6 +27,7 @@ from groundling.settings.fields import (
 )
 
 HELP = frozenset({"-h", "--help"})
+DRY_RUN = "--dry-run"
 OUT = "out"
 WIDTH = 120
 """Maximum line length of help."""
@@ -224,6 +225,9 @@ def command_help(command: Command) -> str:
     out = [
         _entry(f"--{OUT} PATH", command.about_out, f"default: {command.default_out}")
     ] * command.has_out
+    out += [
+        _entry(DRY_RUN, "Read the inputs, print what they are, and stop before anything long.")
+    ] * len(out)
     parts.append("\n".join(["most used flags:", *map(_flag_help, common), *out]))
     groups: dict[tuple[str, type[Any]], list[Flag]] = {
         (prefix, type(settings)): [] for prefix, settings in command.settings.items()

@@ -374,7 +374,7 @@ class CaptionedImageDataset:
         self.shift = round(shift * size)
         self.flip = flip
         self.ids = [image.id for image in images]
-        reading = track(images, "reading images", "image")
+        reading = track(images, "reading images", "image", reads_inputs=True)
         paths = (Path(folder) / image.file for image in reading)
         pixels = (
             decode_image(path, size) if make_pixels is None else make_pixels(_read_file(path))

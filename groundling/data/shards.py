@@ -654,7 +654,8 @@ class ShardStore:
             raise InputError(
                 f"{self.folder / 'manifest.json'}: lacks the SHA-256 of {unknown.name}; copy the store again"
             )
-        progress = Progress(f"comparing the files of {self.folder}", len(files), "file")
+        name = f"comparing the files of {self.folder}"
+        progress = Progress(name, len(files), "file", reads_inputs=True)
         for file, sha256 in zip(files, each_hash(files), strict=True):
             if sha256 != expected[file]:
                 raise InputError(

@@ -28,6 +28,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from groundling.core.errors import InputError, flatten_message, printable
+from groundling.runs.dry_run import end_dry_run
 from groundling.runs.progress import SECONDS, print_line
 
 ENVIRONMENT = {
@@ -103,6 +104,7 @@ def run_jobs(
         InputError: the first one that a job raises, prefixed by the job's name; no further job is started.
         ValueError: if jobs wait for a name that no job has.
     """
+    end_dry_run(f"{len(jobs):,} jobs")
     os.environ.update(ENVIRONMENT)  # new processes inherit it
     results: dict[str, Any] = {}
     waiting = list(jobs)

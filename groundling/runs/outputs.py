@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.core.errors import InputError
+from groundling.runs.dry_run import DryRunEnd
 from groundling.runs.folder import SETTINGS, open_run
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import config_dict, setting_values
@@ -29,11 +30,19 @@ class CommandOutput:
         taken.
         """
         work = self.open(name, Path(out))
-        return work.with_notes(function(*settings.values(), work))
+        return work.with_notes(_result(function, settings, work))
 
     def open(self, name: str, out: Path) -> CommandContext:
         """The object for output and notes."""
         return CommandContext()
+
+
+def _result(function: Callable[..., Any], settings: ByPrefix, work: CommandContext) -> Any:
+    """The function's result; of a dry run what it read and would do next."""
+    try:
+        return function(*settings.values(), work)
+    except DryRunEnd as end:
+        return {"dry_run": str(end), "read": work.counts}
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,7 @@ extend the run; `train.seed` is the seed of the group `train`."""
         run = Run(out, name, identity, self.inputs(*groups), cpu, artifacts, self.timeout)
         if not self.extendable and run.result is not None:
             return run.result
-        return run.end(function(*groups, run))
+        return run.end(_result(function, settings, run))
 
     def _identity(self, settings: ByPrefix) -> dict[str, Any]:
         """The settings that identify the run: the command's own, and other groups beside them."""

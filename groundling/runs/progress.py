@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from tqdm import tqdm
 
 from groundling.core.errors import printable
+from groundling.runs.dry_run import end_dry_run
 
 T = TypeVar("T")
 SECONDS = 30.0
@@ -50,14 +51,18 @@ class Progress:
         unit: str,
         *,
         done: int = 0,
+        reads_inputs: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`total` units of a phase, of which an earlier process has finished `done`; `clock`
         returns seconds.
 
-        A total of 0 means unknown.
+        A total of 0 means unknown. A dry run ends at the first phase that does more than read inputs
+        (`reads_inputs`).
         """
+        if not reads_inputs:
+            end_dry_run(f"{name}, {total:,} {unit}{'s' * (total != 1)}" if total else name)
         self.name = printable(name)
         self.total = total
         self.unit = unit
@@ -225,9 +230,9 @@ def report_silence(name: str, stream: TextIO | None = None) -> Iterator[None]:
         thread.join()
 
 
-def track(items: Collection[T], name: str, unit: str) -> Iterator[T]:
+def track(items: Collection[T], name: str, unit: str, reads_inputs: bool = False) -> Iterator[T]:
     """The items one by one, as a phase with progress lines."""
-    progress = Progress(name, len(items), unit)
+    progress = Progress(name, len(items), unit, reads_inputs=reads_inputs)
     try:
         for item in items:
             yield item
@@ -246,6 +251,8 @@ class CommandContext:
         self._out = out
         self.notes: list[str] = []
         """Notes for the result."""
+        self.counts: dict[str, int] = {}
+        """What was read, by name, which a dry run reports."""
 
     @property
     def out(self) -> Path:

@@ -165,6 +165,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         run.note(layout.note(config.arm, windows.max_windows))
     files = parse_weighted_files(config.text, "--text")
     texts, eval_texts = _texts(config, files, layout, text, windows, stores_folder(run.folder))
+    run.counts |= {"texts": len(texts), "eval texts": len(eval_texts or ())}
     context = ObjectiveContext(
         model.sizes, MaskingVocabulary.of(text.tokenizer), settings, config.cross_modal
     )

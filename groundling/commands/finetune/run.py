@@ -335,6 +335,7 @@ class SeedRunner:
     def run(self, seed: int, part: RunFolder) -> dict[str, Any]:
         """Fine-tune and evaluate with one seed."""
         splits = self.splits
+        self.parent_run.counts |= {split: len(examples) for split, examples in splits.items()}
         student = student_of(self.config, seed, self.inputs.training_stores)
         if self.teachers is None:
             self.teachers = self._teachers(student)

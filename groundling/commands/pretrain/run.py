@@ -128,6 +128,7 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     sources = sources_of(data, phase, own, auxiliary)
     files = parse_weighted_files(config.text, "--text")
     sources += text_only_sources(files, text, sources, stores_folder(run.folder))
+    run.counts |= {"samples": sum(len(source.samples) for source in sources)}
     run.note(*precision_note(config.model), *data.notes, *_unused_settings_notes(config))
     run.note(*_read_labels_note(task, train_texts, answers))
     run.note(*_missing_steps(phase, own, config.pretraining_objectives.region_classes))

@@ -152,6 +152,7 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
     """
     data = _data(config)
     images = data.images
+    run.counts |= {"images": len(images), "missing images": data.missing}
     model, cut = _model(run, images, config, training)
     contrast = ClipContrastiveLoss(model.sizes)
     run.note(*data.notes, *_learning_rate_note(config.model, training))

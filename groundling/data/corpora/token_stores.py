@@ -287,7 +287,8 @@ def _make(
     writer = ShardWriter(folder, key, process)
     size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
     shard_size = min(max(size // SHARDS, SMALLEST), LARGEST)
-    progress = Progress(f"tokenising {path.name}", max(1, size // shard_size), "shard")
+    name = f"tokenising {path.name}"
+    progress = Progress(name, max(1, size // shard_size), "shard", reads_inputs=True)
     shards = 0
 
     def calls() -> Iterator[tuple[Path, Facts, int, RawTextShard, TokenizationSpec]]:
