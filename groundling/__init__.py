@@ -17,7 +17,6 @@ FUNCTIONS = (
     "bench",
     "compare",
     "data_captions",
-    "data_check",
     "data_counts",
     "data_make_store",
     "data_make_tasks",

@@ -252,20 +252,6 @@ def data_captions(
 ) -> str:
     """Write the captions that `syntax` reads, one per line, for a parser of your own."""
 
-def data_check(
-    *,
-    folder: Text = "",
-    caption_column: Text = "",
-    image_column: Text = "",
-    text: Text = "",
-    label: Text = "",
-    image: Text = "",
-    label_type: Literal["auto", "classify", "regress"] = "auto",
-    dev: Text = "",
-    group: Text = "",
-) -> int:
-    """Check a folder of data before training."""
-
 def data_counts(
     *,
     captions: Texts = (),

@@ -1,63 +1,19 @@
-"""Data commands: `data check`, `data show` and `data partition`."""
+"""Data commands: `data show` and `data partition`."""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from groundling.command_line import Command
-from groundling.core.errors import InputError, printable
+from groundling.core.errors import InputError
 from groundling.core.registry import resolve
 from groundling.runs.folder import check_file, disk_errors, write_whole
-from groundling.runs.outputs import NoOutput, OutputFile
+from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings, at_least, required
-from groundling.settings.input_settings import CaptionColumns, TableTaskSettings
-
-
-@dataclass(frozen=True)
-class CheckConfig(Settings):
-    """Folder to check."""
-
-    folder: Annotated[str, InputKind.FOLDER, required] = ""
-    """Folder of data in any supported layout; nothing in it is changed. The exit status is 1 if \
-there are problems."""
-    columns: CaptionColumns = field(default_factory=CaptionColumns)
-    own: TableTaskSettings = field(default_factory=TableTaskSettings)
-
-
-def data_check(config: CheckConfig, work: CommandContext) -> int:
-    """Print the folder's content and problems; exit status 1 if there are problems, else 0."""
-    from groundling.check import check
-    from groundling.check.checked_folder import ColumnFlags
-
-    if config.own.label and not config.own.text:
-        raise InputError("data check: --text and --label belong together; pass both or neither")
-    report = check(Path(config.folder), ColumnFlags(config.columns, config.own))
-    print(f"{config.folder}: {report.layout}")
-    for line in [*report.lines, *report.files]:
-        print(f"  {line}")
-    for line in report.problems:
-        print(printable(f"  problem: {line}"), file=sys.stderr)
-    return 0 if report.ok else 1
-
-
-CHECK = Command(
-    "data check",
-    "check a folder of data before training",
-    "groundling.commands.data:data_check",
-    {"_own": CheckConfig()},
-    title="Data",
-    example="groundling data check my_data",
-    common_flags="folder text label image",
-    positional=("--folder",),
-    prints_output=True,
-    output=NoOutput(),
-)
-
 
 # `groundling data show`: a photo with its boxes from a region store.
 

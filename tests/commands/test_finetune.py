@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from toys import sentences
 from transformers import AutoModel
 
-from groundling.check import check
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
@@ -110,9 +109,7 @@ def silent(width: int, outputs: int) -> torch.nn.Linear:
     return linear
 
 
-def test_a_text_of_spaces_is_noted_as_data_check_has_it(
-    tune: FinetuneConfig, tmp_path: Path
-) -> None:
+def test_a_text_of_spaces_is_noted(tune: FinetuneConfig, tmp_path: Path) -> None:
     folder = rte(tmp_path / "glue")
     dev = folder / "RTE/dev.tsv"
     put(dev, dev.read_text() + "99\tIt snowed.\t \tentailment\n")
@@ -121,7 +118,6 @@ def test_a_text_of_spaces_is_noted_as_data_check_has_it(
     )
     told = f"{dev}, example rte-dev-8: expected text, found none"
     assert f"seed 0: {told}" in result["notes"]
-    assert told in check(folder).problems
 
 
 def test_predictions_are_the_scores(tuned: tuple[Path, dict]) -> None:

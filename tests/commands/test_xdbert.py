@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 import toys
-from homes import put
 
-from groundling.check import check
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.evaluation import evaluate_objectives, length_note, match_by_length
@@ -178,16 +176,6 @@ def test_negatives_of_like_length_are_keyed_other_texts(cross, uneven: list[str]
         assert np.array_equal(one.clip.input_ids, other.clip.input_ids)
     hard = SameSentencePrediction(cross.sizes, similar_length=True, hard_candidates=20)
     assert SampleCorruptor(5)(lines, [3], 2, [hard])[0].labels["match"] in (0, 1)
-
-
-def test_data_check_says_what_lengths_tell(tmp_path: Path, uneven: list[str]) -> None:
-    path = put(tmp_path / "train.txt", "\n".join(uneven) + "\n")
-    (line,) = [line for line in check(tmp_path).lines if "AUC" in line]
-    assert line.startswith(f"{path}: length alone tells equal from different lines")
-    assert "an AUC of 0.89" in line and "--match-negatives length" in line
-    put(path, "one two three four\n" * 200)
-    (line,) = [line for line in check(tmp_path).lines if "AUC" in line]
-    assert line.endswith("an AUC of 0.50 (chance .5)")
 
 
 # -- what the parts learn ----------------------------------------------------------------------------------------------

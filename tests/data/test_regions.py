@@ -34,7 +34,6 @@ from builders.seeing import seeing_models
 from homes import Killed, digests, never, picture, put
 from PIL import Image
 
-from groundling.check import check
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
@@ -561,17 +560,6 @@ def test_a_store_with_such_values_is_not_called_clean(tmp_path):  # E5
     ]
     with pytest.raises(InputError, match="image 'b' has class 2, expected less than 2"):
         RegionStore(folder)["b"]
-
-
-def test_data_check_tells_of_them_before_and_after_the_import(tmp_path):  # E5, E15
-    put(tmp_path / "files" / "a.npz", npz(conf=np.array([np.nan, 0.5, 0.5])))
-    assert check(tmp_path).problems == [
-        f"{tmp_path}/files, a.npz: confidence of region 0 is not finite or outside 0..1"
-    ]
-    folder = small_store(tmp_path / "store")
-    np.save(folder / "features-00001.npy", np.full((2, 6), np.nan, np.float16))
-    told = f"{folder}/features-00001.npy: image 'c': a number is not finite"
-    assert told in check(tmp_path).problems
 
 
 @pytest.mark.parametrize(

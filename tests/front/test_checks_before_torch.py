@@ -105,7 +105,6 @@ CASES = [
     ("figures gone", "--results gone: no such folder"),
     ("visualize model --image gone.jpg --text words", "--image gone.jpg: no such file"),
     ("info", "info needs --name"),
-    ("data check gone", "--folder gone: no such folder"),
     ("data show gone 1", "--store gone: no such folder"),
     ("data shift --data gone", "--data gone: no such folder"),
     ("data partition --task glue/rte --data gone --per-stratum 3", "--data gone: no such file"),
@@ -148,7 +147,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_refused_command_has_not_loaded_torch(place: Path) -> None:
     """All in one process: what one of them loaded would be there for the next."""
     assert {case.split(" --")[0].split(" gone")[0] for case, _ in CASES} >= set(COMMANDS) - (
-        NOTHING_READ | {"visualize", "data show", "regions", "figures", "data check"}
+        NOTHING_READ | {"visualize", "data show", "regions", "figures"}
     )
     code = f"""
 import sys

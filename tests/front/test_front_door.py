@@ -187,7 +187,11 @@ def test_every_setting_of_a_function_is_explained(name: str) -> None:
     flags = flags_of(command_of(name))
     flags = {flag: text for flag, text in flags.items() if "." not in flag}
     groups = [prefix for prefix in command.settings if not prefix.startswith("_")]
-    expected = [*flags, *(f"--{prefix}" for prefix in groups), *["--out"][: command.has_out]]
+    expected = [
+        *flags,
+        *(f"--{prefix}" for prefix in groups),
+        *["--out", "--dry-run"][: 2 * command.has_out],
+    ]
     assert [f"--{key.replace('_', '-')}" for key in keywords] == expected
     text = " ".join(pydoc.render_doc(function, renderer=pydoc.plaintext).split())
     assert command.summary[1:] in text
@@ -200,7 +204,7 @@ def test_every_setting_of_a_function_is_explained(name: str) -> None:
 def test_a_functions_defaults_are_its_commands() -> None:
     default = inspect.signature(groundling.finetune).parameters["epochs"].default
     assert default == TUNING.epochs != TrainingArguments().epochs
-    assert functions.keywords_of("finetune")[-1].default == "runs/finetune"
+    assert functions.keywords_of("finetune")[-2].default == "runs/finetune"
 
 
 # -- what help() says of fields --------------------------------------------------------------------------------------

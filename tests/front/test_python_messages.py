@@ -122,7 +122,6 @@ def test_a_lone_path_stands_for_a_list_in_a_group_too(here: Path) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda name: groundling.data_check(folder=name),
         lambda name: groundling.adapt(student=name, text=name, arm="mlm"),
         lambda name: groundling.data_make_world(out=name),
         lambda name: groundling.quickstart(out=name),

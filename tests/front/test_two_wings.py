@@ -79,11 +79,6 @@ from groundling.tasks import Task
 
 TASK = Task("mine", Classification(("no", "yes")), lambda folder, split: [], metrics=(ACCURACY,), source="here")
 """,
-    "layouts.py": """
-from groundling.check.checked_folder import DataLayout
-
-LAYOUT = DataLayout("mine", "mine.txt", lambda place, report: None)
-""",
     "published.py": """
 from groundling.command_line.registered_names import PublishedScores
 
@@ -94,13 +89,11 @@ REPORTED = PublishedScores("MINE-b", {"glue/rte": 70.0})
 
 FOUND = """
 from groundling import cli
-from groundling.check import describe_layouts
 from groundling.core.registry import resolve
 from groundling.command_line.registered_names import published_scores
 from groundling.tasks import Task
 
 assert resolve("tasks", Task, "mine").name == "mine"
-assert "mine (mine.txt)" in describe_layouts()
 assert published_scores()["MINE-b"] == {"glue/rte": 70.0} and published_scores()["XDBERT-b"]
 assert cli.main(["mine", "--word", "Hello"]) == 0
 cli.main(["--help"])
@@ -133,7 +126,7 @@ import sys
 from groundling import cli
 
 assert cli.main(["finetune", "--nope", "3"]) == 2
-assert cli.main(["data", "check", "--nope", "3"]) == 2
+assert cli.main(["data", "show", "--nope", "3"]) == 2
 assert cli.main(["regions", "nowhere", "--nope", "3"]) == 2
 print([name for name in sys.modules if name.startswith("groundling.studies.")])
 """

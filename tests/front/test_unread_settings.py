@@ -152,7 +152,6 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
             "--label-type describes your own file",
         ),
         ("compare --tasks vqa --data d --dev x.csv", "--dev describes your own file"),
-        ("data check d --image photo", "--image describes your own file"),
         ("finetune --model m --task vqa --data d --backbone b", "--backbone needs --images FOLDER"),
         (
             "pretrain --model m --regions r --task vqa --data d --no-flip",

@@ -11,7 +11,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -29,7 +29,6 @@ import wordnets
 from homes import put, table
 from PIL import Image
 
-from groundling.check.checked_folder import ColumnFlags
 from groundling.cli import main
 from groundling.commands.adapt.evaluation import read_pairs
 from groundling.commands.finetune.result import summary
@@ -136,13 +135,11 @@ class Reader:
     read: Callable[[Path], object]
     """All that is read of them; raises InputError."""
     checked: bool = True
-    """Whether `data check` knows the layout."""
+    """Whether damage must be told, because the layout has rules."""
     sealed: bool = False
     """Whether the files carry checksums, so that every change is damage."""
     unsealed: tuple[str, ...] = ()
     """Names of those that carry none."""
-    flags: ColumnFlags = field(default_factory=ColumnFlags)
-    """What `data check` is told of columns."""
     kept: tuple[str, ...] = ()
     """Endings of files that are not mutated: another reader's."""
 
@@ -288,7 +285,6 @@ def _texts(shelf: LazyFixture) -> dict[str, Reader]:
         made[f"own {ending}"] = Reader(
             written(f"a.{ending}", text),
             partial(_own, name=f"a.{ending}", columns=columns),
-            flags=ColumnFlags(own=columns),
         )
         made[f"rows to answer {ending}"] = Reader(
             written(f"a.{ending}", text),

@@ -23,7 +23,6 @@ from typing import Any
 from mutations import FOREIGN, Effect, Mutation, mutated
 from readers import LazyFixture, Reader, readers, told
 
-from groundling.check import check
 from groundling.core.errors import InputError, flatten_message
 
 PATIENCE = 5
@@ -90,7 +89,6 @@ class Bench:
                 if path.is_file() and path.suffix not in reader.kept
             )
             self.before = told(reader.read(place))
-            self.problems = set(self._problems()) if reader.checked else set()
 
     def mutation(self, number: int) -> tuple[Path, Mutation]:
         """What a number stands for, whatever was tried before."""
@@ -119,29 +117,15 @@ class Bench:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             what, message, after = guarded(lambda: told(self.reader.read(self.place)), self.place)
             noted = bool(said.getvalue())
-            if not self.reader.checked or what not in ("", "refused"):
-                problems: list[str] = []
-            else:
-                worse, about, found = guarded(self._problems, self.place)
-                if worse:
-                    return f"data check: {worse}", about
-                problems = [str(one) for one in found or () if one not in self.problems]
-        if what == "refused" and self.reader.checked and mutation.content and not problems:
-            return "data check is clean", message
         if what:
             return what, message
         if after == self.before:
             return "as before", ""
-        if problems or noted:
+        if noted:
             return "reported", ""
         if self._may_differ(mutation.kind, path):
             return "edited", ""
         return f"silent {mutation.kind}", _difference(self.before, after)
-
-    def _problems(self) -> list[str]:
-        """What `data check` says: its problems, or that it takes the files for something else."""
-        report = check(self.place, self.reader.flags)
-        return [*report.problems, report.layout]
 
     def _may_differ(self, kind: Effect, path: Path) -> bool:
         """Whether another reading may go unsaid: nobody can know of an edit, nor of damage in a layout of no rules."""

@@ -1,8 +1,4 @@
-"""Readers of common layouts of captioned images, each into rows; faults are collected, not raised.
-
-Commands and `data check` both read captions through this module, so they
-report the same for one file.
-"""
+"""Readers of common layouts of captioned images, each into rows; faults are collected, not raised."""
 
 from __future__ import annotations
 

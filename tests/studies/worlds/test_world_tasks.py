@@ -420,9 +420,7 @@ def test_rendering_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixt
     assert {word for text in sentences(tmp_path / "tasks") for word in text.split()} <= words.keys()
     render_world(SMALL, tmp_path / "world")
     assert (tmp_path / "world" / "world.json").is_file()
-    told = (
-        f"{tmp_path}/world: world written; `groundling data check {tmp_path}/world` describes it\n"
-    )
+    told = f"{tmp_path}/world: world written\n"
     assert capsys.readouterr().out == told
 
 

@@ -90,7 +90,7 @@ def render_world(config: WorldConfig, work: CommandContext) -> dict[str, Any]:
     with disk_errors(work.out):
         begin_file(work.out / "world.json")
         World(config).write(work.out)
-    print(f"{work.out}: world written; `groundling data check {work.out}` describes it")
+    print(f"{work.out}: world written")
     return world_settings(config)
 
 
