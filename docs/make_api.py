@@ -5,20 +5,23 @@ Run `python docs/make_api.py` after a change of either; a test checks that the f
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import groundling
-from groundling.api import KeywordParameter, command_of, keywords_of
+from groundling.api import command_of, keywords_of
 from groundling.cli import COMMANDS
-from groundling.core.field_docs import field_docs, summary_of
 
 ROOT = Path(groundling.__file__).parents[1]
 PAGE = ROOT / "docs" / "api.md"
@@ -141,7 +144,7 @@ def _entry(module: ModuleType, name: str) -> str:
     if not isinstance(value, type):
         lines += [_definition(name, value), _markdown(inspect.getdoc(value) or "")]
         return "\n".join(lines)
-    lines.append(_markdown(summary_of(value)))
+    lines.append(_markdown(inspect.getdoc(value) or ""))
     if not is_dataclass(value) and "__init__" in vars(value):
         constructor = vars(value)["__init__"]
         lines += [_definition(name, value), _markdown(inspect.getdoc(constructor) or "")]
@@ -246,20 +249,99 @@ def stub() -> str:
     for name in commands():
         command = COMMANDS[command_of(name)]
         returned = inspect.signature(command.function()).return_annotation
-        parameters = [f"    {_keyword(one)}," for one in keywords_of(name)]
+        parameters = [f"    {_keyword(one)}," for one in keywords_of(name).values()]
         lines += [f"def {name}(", "    *,", *parameters, f") -> {returned}:"]
         lines += [f'    """{_sentence(command.summary)}"""', ""]
     return "\n".join(lines)
 
 
-def _keyword(one: KeywordParameter) -> str:
+def _keyword(one: inspect.Parameter) -> str:
     """A keyword of a command's function, as the stub has it; it accepts more types than the setting stores."""
-    kind = one.doc.kind.replace("'", '"')
+    kind = getattr(one.annotation, "__name__", "") if isinstance(one.annotation, type) else ""
+    kind = kind if kind and "[" not in str(one.annotation) else str(one.annotation)
+    kind = kind.replace("typing.", "").replace("collections.abc.", "").replace("'", '"')
     kind = {"str": "Text", "tuple[str, ...]": "Texts"}.get(kind, kind)
-    numbers = re.match(r"tuple\[(int|float)", kind)
+    numbers = re.match(r"tuple\[.*\b(int|float)\b", kind)
     if numbers:
         kind = f"Sequence[{numbers[1]}]"
-    return f"{one.doc.name}: {kind} = {one.doc.default}".replace("'", '"')
+    return f"{one.name}: {kind} = {one.default!r}".replace("'", '"')
+
+
+# -- fields, read from the source, because Python keeps no docstrings of attributes ------------------------------------
+
+
+class FieldDoc(NamedTuple):
+    """A field of a class, as written in its source."""
+
+    name: str
+    """Its name."""
+    kind: str
+    """Its type annotation."""
+    default: str
+    """Its default, as written; empty if it has none."""
+    text: str
+    """Its docstring, on one line."""
+
+
+def field_docs(kind: type[Any]) -> list[FieldDoc]:
+    """The public fields of a class, inherited ones first; empty if its source is not available."""
+    found: dict[str, FieldDoc] = {}
+    package = kind.__module__.partition(".")[0]
+    for one in reversed(kind.__mro__):
+        if (
+            one.__module__.partition(".")[0] == package
+        ):  # fields of a library's own classes are not listed
+            found |= _own_fields(one)
+    return list(found.values())
+
+
+def _own_fields(kind: type[Any]) -> dict[str, FieldDoc]:
+    """The fields in the class's own body, by name."""
+    node = _classes(kind.__module__).get(kind.__qualname__)
+    body = [] if node is None else node.body
+    found: dict[str, FieldDoc] = {}
+    for line, below in zip_longest(body, body[1:]):
+        if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
+            continue
+        if not line.target.id.startswith("_"):
+            default = "" if line.value is None else _default(line.value)
+            name, hint = line.target.id, _plain(line.annotation)
+            found[name] = FieldDoc(name, hint, default, _text(below))
+    return found
+
+
+@cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """The classes in a module's source, by name; empty if it has no source, as in a shell."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError):
+        return {}
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _plain(annotation: ast.expr) -> str:
+    """A type annotation without the metadata of `Annotated`."""
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
+        inside = annotation.slice
+        annotation = inside.elts[0] if isinstance(inside, ast.Tuple) else inside
+    return ast.unparse(annotation)
+
+
+def _default(value: ast.expr) -> str:
+    """A default as written; for `field(default_factory=dict)`, the value that the factory makes."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+        keywords = {one.arg: ast.unparse(one.value) for one in value.keywords}
+        factory = keywords.get("default_factory")
+        return f"{factory}()" if factory else keywords.get("default", "")
+    return ast.unparse(value)
+
+
+def _text(below: ast.stmt | None) -> str:
+    """The string of a docstring statement, on one line; empty for any other statement."""
+    if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+        return " ".join(str(below.value.value).split())
+    return ""
 
 
 def main() -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
-from typing import Any, NamedTuple
+from textwrap import TextWrapper
+from typing import Any
 
 from groundling.command_line import COMMANDS, Command
 from groundling.core.errors import InputError, rename_flags_to_keywords
-from groundling.core.field_docs import FieldDoc, field_docs, format_fields
-from groundling.settings.fields import fill_settings, flatten_settings
+from groundling.settings.fields import Setting, fill_settings, settings_of
 
 Text = str | os.PathLike[str]
 """A string setting; a path is accepted too."""
@@ -43,9 +43,8 @@ def function_of(name: str) -> Callable[..., Any]:
     InputError as the command does.
     """
     command = COMMANDS[command_of(name)]
-    settings = keywords_of(name)
-    kinds = {one.doc.name: one.kind for one in settings}
-    switches = [name for name, kind in kinds.items() if kind is bool]
+    declared = keywords_of(name)
+    switches = [name for name, one in declared.items() if one.annotation is bool]
     where = f"groundling.{name}"
 
     def call(**values: object) -> Any:
@@ -54,7 +53,7 @@ def function_of(name: str) -> Callable[..., Any]:
         is_dry = keywords.pop(DRY_RUN, False) if command.has_out else False
         if not all(isinstance(place, str | os.PathLike) for place in out):
             raise InputError(f"{where}: out = {out[0]!r}, expected a string or a path")
-        with rename_flags_to_keywords(kinds, switches, keywords):
+        with rename_flags_to_keywords(declared, switches, keywords):
             groups = {
                 prefix: _group(keywords.pop(prefix, {}), prefix, where) for prefix in _groups(name)
             }
@@ -68,14 +67,10 @@ def function_of(name: str) -> Callable[..., Any]:
             command.check(every)
             return command.rehearse(every) if is_dry is True else command.call(every)
 
-    parameters = [
-        Parameter(one.doc.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)
-        for one in settings
-    ]
-    call.__dict__["__signature__"] = Signature(parameters)
+    call.__dict__["__signature__"] = Signature([*declared.values()])
     call.__name__ = call.__qualname__ = name
     call.__module__ = "groundling"
-    call.__doc__ = _docstring(name, command, [one.doc for one in settings])
+    call.__doc__ = _docstring(name, command)
     return call
 
 
@@ -97,41 +92,24 @@ def _group(value: object, prefix: str, where: str) -> dict[str, object]:
     return {str(key): one for key, one in value.items()}
 
 
-class KeywordParameter(NamedTuple):
-    """A keyword of a command's function."""
-
-    doc: FieldDoc
-    """Name, type, default and help as written."""
-    kind: Any
-    """Type."""
-    default: object
-    """Default value."""
-
-
-def keywords_of(name: str) -> list[KeywordParameter]:
-    """The keywords of a command's function; `out`, if it has one, comes last."""
+def keywords_of(name: str) -> dict[str, Parameter]:
+    """The keywords of a command's function with types and defaults; `out`, if it has one, comes last."""
     command = COMMANDS[command_of(name)]
-    found: list[KeywordParameter] = []
-    for config in _own(name).values():
-        for group, one in flatten_settings(config):
-            kind: Any = type(group)
-            (doc,) = (field for field in field_docs(kind) if field.name == one.name)
-            default = vars(group)[one.name]
-            found.append(KeywordParameter(doc._replace(default=repr(default)), one.kind, default))
-    for prefix in _groups(name):
-        names = ", ".join(one.name for _, one in flatten_settings(command.settings[prefix]))
-        about = f"Settings by name, like the flags `--{prefix}.NAME`: {names}."
-        doc = FieldDoc(prefix, "Mapping[str, Any]", "{}", about)
-        found.append(KeywordParameter(doc, Mapping[str, Any], {}))
+    found: dict[str, tuple[Any, Any]] = {
+        one.name: (one.field.annotation, one.value)
+        for config in _own(name).values()
+        for one in settings_of(config)
+    }
+    found |= {prefix: (Mapping[str, Any], {}) for prefix in _groups(name)}
     if command.has_out:
-        doc = FieldDoc("out", "str", repr(command.default_out), command.about_out)
-        found.append(KeywordParameter(doc, str, command.default_out))
-        about = "Read the inputs, return what they are, and stop before anything long."
-        found.append(KeywordParameter(FieldDoc(DRY_RUN, "bool", "False", about), bool, False))
-    return found
+        found |= {"out": (str, command.default_out), DRY_RUN: (bool, False)}
+    return {
+        name: Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in found.items()
+    }
 
 
-def _docstring(name: str, command: Command, docs: Sequence[FieldDoc]) -> str:
+def _docstring(name: str, command: Command) -> str:
     """The docstring of a command's function."""
     lines = [
         f"{command.summary[0].upper()}{command.summary[1:]}.",
@@ -140,12 +118,40 @@ def _docstring(name: str, command: Command, docs: Sequence[FieldDoc]) -> str:
         "a list of strings also takes a single string, and paths are accepted as strings.",
         "",
         "Settings:",
-        *format_fields(docs),
-        "",
-        "Returns:",
-        "    What the command prints; for a run, the content of `result.json` in its folder.",
-        "",
-        "Raises:",
-        "    InputError: A setting is unknown or not allowed, or an input is missing or malformed.",
     ]
-    return "\n".join(lines)
+    for config in _own(name).values():
+        for one in settings_of(config):
+            kind = str(one.field.annotation).replace("typing.", "")
+            kind = getattr(one.field.annotation, "__name__", kind) if "[" not in kind else kind
+            lines += [f"    {one.name}: {kind} = {one.value!r}", *_WRAPPER.wrap(_about(one))]
+    for prefix in _groups(name):
+        names = ", ".join(one.name for one in settings_of(command.settings[prefix]))
+        lines += [f"    {prefix}: a dict of settings: {names}."]
+    if command.has_out:
+        lines += [
+            f"    out: str = {command.default_out!r}",
+            *_WRAPPER.wrap(command.about_out),
+            f"    {DRY_RUN}: bool = False",
+            *_WRAPPER.wrap("Read the inputs, return what they are, and stop before anything long."),
+        ]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "Returns:",
+            "    What the command prints; for a run, the content of `result.json` in its folder.",
+            "",
+            "Raises:",
+            "    InputError: A setting is unknown or not allowed, or an input is missing or malformed.",
+        ]
+    )
+
+
+_WRAPPER = TextWrapper(
+    100, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False
+)
+
+
+def _about(setting: Setting) -> str:
+    """A setting's docstring on one line."""
+    return " ".join((setting.field.description or "").split())

@@ -11,7 +11,15 @@ from collections.abc import Sequence
 
 from groundling import __version__
 from groundling.command_line import COMMANDS
-from groundling.command_line.flags import DRY_RUN, HELP, command_help, command_list, parse_flags
+from groundling.command_line.flags import (
+    DRY_RUN,
+    HELP,
+    HELP_ALL,
+    command_help,
+    command_list,
+    full_help,
+    parse_flags,
+)
 from groundling.core.errors import InputError, describe_os_error, did_you_mean, printable
 from groundling.runs.folder import json_text
 from groundling.runs.progress import is_main_process, report_silence
@@ -60,7 +68,7 @@ def _no_command(words: Sequence[str]) -> int:
         print(__version__)
         return 0
     group = {name: one for name, one in COMMANDS.items() if name.startswith(words[0] + " ")}
-    wants_help = not HELP.isdisjoint(words)
+    wants_help = any(word in words for word in HELP)
     if group:
         print(command_list(group), file=sys.stdout if wants_help else sys.stderr)
         return 0 if wants_help else 2
@@ -72,8 +80,8 @@ def _no_command(words: Sequence[str]) -> int:
 
 def _run(name: str, arguments: list[str]) -> int:
     command = COMMANDS[name]
-    if not HELP.isdisjoint(arguments):
-        print(command_help(command))
+    if HELP_ALL in arguments or any(word in arguments for word in HELP):
+        print((full_help if HELP_ALL in arguments else command_help)(command))
         return 0
     is_dry = DRY_RUN in arguments
     values = parse_flags(command, [word for word in arguments if word != DRY_RUN])

@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from multiprocessing.connection import wait
@@ -304,3 +305,9 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _search_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that imports code of its own folder leaves this folder on no other test's search path."""
+    monkeypatch.setattr(sys, "path", [*sys.path])

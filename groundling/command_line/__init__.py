@@ -15,7 +15,7 @@ from groundling.core.errors import InputError
 from groundling.runs.dry_run import dry_run
 from groundling.runs.outputs import CommandOutput, NoOutput
 from groundling.runs.progress import is_main_process, printable_stdout
-from groundling.settings.fields import Settings, flag_name, flatten_settings, required
+from groundling.settings.fields import Settings, flag_name, settings_of
 
 TITLES = ("Train", "Use", "Judge", "Data")
 """Sections of the core's commands in help, in order."""
@@ -87,7 +87,7 @@ printed."""
         return "Run folder; running the same command again resumes."
 
     def check(self, values: Sequence[Any]) -> None:
-        """Checks that need no torch, which takes seconds to load; `values`: the settings and `out`.
+        """Checks before a command begins; `values`: the settings and `out`.
 
         Raises InputError for settings that are missing or do not fit together, and for files,
         folders, models and columns that do not exist.
@@ -100,8 +100,8 @@ printed."""
 
     def check_settings(self, values: Sequence[Any]) -> None:
         """Raises InputError for settings that are missing or do not fit together."""
-        for group, one in flatten_settings(values[0]):
-            if required in one.annotations and not vars(group)[one.name]:
+        for one in settings_of(values[0]):
+            if one.is_required and not one.value:
                 raise InputError(f"{self.name} needs --{flag_name(one.name)}")
         if self.validate is not None:
             self.validate(*values)

@@ -8,31 +8,34 @@ import argparse
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from difflib import get_close_matches
 from shutil import get_terminal_size
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from groundling.command_line import Command, flag_prefix
-from groundling.core.errors import InputError, qualify_flags
-from groundling.core.field_docs import field_docs, summary_of
+from groundling.core.errors import InputError, prefix_errors
 from groundling.settings.fields import (
-    InvalidSettingError,
     Setting,
+    canonical_name,
     flag_name,
-    flatten_settings,
     format_value,
-    prefixed_flags,
     replace_settings,
-    required,
+    settings_of,
 )
 
-HELP = frozenset({"-h", "--help"})
+HELP = ("-h", "--help")
+HELP_ALL = "--help-all"
 DRY_RUN = "--dry-run"
 OUT = "out"
 WIDTH = 120
 """Maximum line length of help."""
 INDENT = 26
 """Column at which a flag's help text begins."""
+SHORT_TEXT = 100
+"""Maximum number of characters of a flag's help in `--help`, if that would be too long otherwise."""
+SHORT_HELP = 45
+"""Maximum number of lines of `--help`."""
 
 
 class Flag(NamedTuple):
@@ -41,25 +44,33 @@ class Flag(NamedTuple):
     prefix: str
     """Key of its settings in `Command.settings`."""
     setting: Setting
-    """The setting that it sets."""
-    group: type[Any]
-    """The class that declares the setting."""
-    default: object
-    """Default value."""
+    """The setting that it sets, with its default."""
 
     @property
     def name(self) -> str:
         """The flag without the leading dashes."""
         return flag_prefix(self.prefix) + flag_name(self.setting.name)
 
+    @property
+    def metavar(self) -> str:
+        """Placeholder for the value in help."""
+        setting = self.setting
+        if setting.choices:
+            return f"{{{','.join(map(str, setting.choices))}}}"
+        kind = str(setting.field.annotation)
+        plain = "N" if "int" in kind else "NUMBER" if "float" in kind else "TEXT"
+        one = setting.input.metavar if setting.input else plain
+        return f"[{one} ...]" if setting.length == -1 else " ".join([one] * (setting.length or 1))
 
-def flags_of(command: Command) -> list[Flag]:
-    """Every flag of a command's settings, without `--out`."""
-    return [
-        Flag(prefix, one, type(group), vars(group)[one.name])
+
+def flags_of(command: Command) -> dict[str, Flag]:
+    """Every flag of a command's settings by name, without `--out`."""
+    flags = [
+        Flag(prefix, one)
         for prefix, settings in command.settings.items()
-        for group, one in flatten_settings(settings)
+        for one in settings_of(settings)
     ]
+    return {one.name: one for one in flags}
 
 
 # -- parsing -----------------------------------------------------------------------------------------------------------
@@ -70,29 +81,28 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
 
     Raises InputError for an unknown flag, and for a value that is not allowed.
     """
-    flags = {one.name: one for one in flags_of(command)}
+    flags = flags_of(command)
     parser = _parser(command, flags)
+    advice = f"see `groundling {command.name} --help`"
     try:
-        namespace, unknown = parser.parse_known_args(
-            [*map(_number, _expand_positional(command, words))]
-        )
+        namespace, unknown = parser.parse_known_args([*_expanded(command, words, flags)])
     except argparse.ArgumentError as error:
-        reason = error.message.replace("ignored explicit argument", "takes no value, found")
-        message = f"{error.argument_name}: {reason}"
-        raise InputError(f"{message}; see `groundling {command.name} --help`") from None
+        raise InputError(f"{error.argument_name}: {error.message}; {advice}") from None
     if unknown:
-        raise InputError(_unknown_message(unknown[0], command, flags))
-    typed_words = {name: _without_blank(words) for name, words in vars(namespace).items()}
+        raise InputError(f"{_unknown_message(unknown[0], command, flags)}; {advice}")
+    typed = vars(namespace)
     values: dict[str, dict[str, object]] = defaultdict(dict)
-    for name, flag in flags.items():
-        if name in typed_words:
-            values[flag.prefix][flag.setting.name] = _parse_value(flag, typed_words[name])
-    settings = [_make_settings(*item, values[item[0]]) for item in command.settings.items()]
-    return [*settings, typed_words.get(OUT, command.default_out)] if command.has_out else settings
+    for name in typed.keys() & flags.keys():
+        values[flags[name].prefix][flags[name].setting.name] = typed[name]
+    settings = []
+    for prefix, default in command.settings.items():
+        with prefix_errors(prefix) if flag_prefix(prefix) else nullcontext():
+            settings.append(replace_settings(default, **values[prefix]))
+    return [*settings, typed.get(OUT, command.default_out)] if command.has_out else settings
 
 
 class _StoreOnce(argparse.Action):
-    """Stores a flag's value and refuses the flag a second time."""
+    """Stores a flag's value and refuses the flag a second time, which would replace a list in silence."""
 
     def __call__(
         self,
@@ -107,7 +117,7 @@ class _StoreOnce(argparse.Action):
 
 
 def _parser(command: Command, flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
-    """Separates flags from values, which stay text; for a switch given twice the last one counts."""
+    """Separates flags from values, which stay text until the settings are made."""
     parser = argparse.ArgumentParser(
         add_help=False,
         allow_abbrev=False,
@@ -115,11 +125,10 @@ def _parser(command: Command, flags: Mapping[str, Flag]) -> argparse.ArgumentPar
         argument_default=argparse.SUPPRESS,
     )
     for name, one in flags.items():
-        if one.setting.kind is bool:
-            parser.add_argument(f"--{name}", dest=name, action="store_true")
-            parser.add_argument(_negated(name), dest=name, action="store_false")
+        if one.setting.field.annotation is bool:
+            parser.add_argument(f"--{name}", dest=name, action=argparse.BooleanOptionalAction)
         else:
-            count: int | Literal["*"] | None = one.setting.count
+            count = one.setting.length
             nargs = "*" if count == -1 else count
             parser.add_argument(f"--{name}", dest=name, nargs=nargs, action=_StoreOnce)
     if command.has_out:
@@ -127,74 +136,31 @@ def _parser(command: Command, flags: Mapping[str, Flag]) -> argparse.ArgumentPar
     return parser
 
 
-def _number(word: str) -> str:
-    """A negative number with a blank before it; argparse takes -1e-5 and -inf for flags otherwise."""
-    try:
-        float(word)
-    except ValueError:
-        return word
-    return f" {word}" if word.startswith("-") else word
-
-
-def _without_blank(words: Any) -> Any:
-    """The typed words without the blank of `_number`."""
-    if isinstance(words, list):
-        return [_without_blank(word) for word in words]
-    return words[1:] if isinstance(words, str) and words == _number(words[1:]) else words
-
-
-def _expand_positional(command: Command, words: Sequence[str]) -> list[str]:
-    """The words with positional flags written out, and `_` in flags replaced by `-`."""
+def _expanded(command: Command, words: Sequence[str], flags: Mapping[str, Flag]) -> Iterator[str]:
+    """The words with positional flags written out, and flags in the spelling of help."""
     rest = list(words)
-    named = []
     for flag in command.positional:
-        if not rest or rest[0].startswith("-"):
-            break
-        named += [flag, rest.pop(0)]
-    return [*named, *map(_with_dashes, rest)]
-
-
-def _with_dashes(word: str) -> str:
-    flag, equals_sign, value = word.partition("=")
-    return flag.replace("_", "-") + equals_sign + value if flag.startswith("--") else word
-
-
-def _negated(name: str) -> str:
-    """`--no-object-tags` for `object-tags`, `--adapt.no-masked-lm` for `adapt.masked-lm`."""
-    prefix, dot, last = name.rpartition(".")
-    return f"--{prefix}{dot}no-{last}"
-
-
-def _parse_value(flag: Flag, words: Any) -> object:
-    """The value of a flag's words."""
-    try:
-        return flag.setting.parse(words)
-    except InvalidSettingError as error:
-        raise error.under(flag_prefix(flag.prefix)) from None
-
-
-def _make_settings(prefix: str, default: Any, values: Mapping[str, object]) -> Any:
-    """Settings with some values; errors name the flags of the command."""
-    try:
-        return replace_settings(default, **values)
-    except InvalidSettingError as error:
-        raise error.under(flag_prefix(prefix)) from None
-    except InputError as error:
-        raise InputError(
-            qualify_flags(str(error), prefixed_flags(flag_prefix(prefix), default))
-        ) from None
+        if rest and not rest[0].startswith("-"):
+            yield from (flag, rest.pop(0))
+    names = {name.replace("-", "_") for name in flags}
+    for word in rest:
+        flag, equals_sign, value = word.partition("=")
+        if flag.startswith("--"):
+            name = canonical_name(flag[2:].replace("-", "_"), names)
+            yield f"--{flag_name(name)}{equals_sign}{value}"
+        else:
+            yield word
 
 
 def _unknown_message(word: str, command: Command, flags: Mapping[str, Flag]) -> str:
     """Message for a word that is neither a flag of the command nor a value."""
-    bare = word.partition("=")[0].lstrip("-").replace("_", "-")
+    bare = word.partition("=")[0].lstrip("-")
     names = [*flags, *[OUT][: command.has_out]]
-    same = [one for one in names if one.rpartition(".")[2] == bare]
-    similar = same or [one for one in names if bare in one.split("-")]
+    similar = [one for one in names if one.rpartition(".")[2] == bare]
     similar = similar or get_close_matches(bare, names, 1)
     hint = f"; did you mean {' or '.join(f'--{one}' for one in similar)}?" if similar else ""
     fault = "has no flag" if word.startswith("-") else "takes no argument"
-    return f"{command.name} {fault} {word.strip()!r}{hint}; see `groundling {command.name} --help`"
+    return f"{command.name} {fault} {word!r}{hint}"
 
 
 # -- help --------------------------------------------------------------------------------------------------------------
@@ -212,72 +178,92 @@ def command_list(commands: Mapping[str, Command]) -> str:
 
 
 def command_help(command: Command) -> str:
-    """Output of `--help`: usage, an example, the most used flags, and the rest in groups."""
-    bare = "".join(f" {_metavar(one)}" for one in _positional(command))
-    end = "" if command.summary.endswith("?") else "."
-    parts = [
-        f"usage: groundling {command.name}{bare} [FLAGS]",
-        f"{command.summary[0].upper()}{command.summary[1:]}{end}",
-        f"example:\n  {command.example}",
-    ]
-    flags = {one.name: one for one in flags_of(command)}
-    common = [flags.pop(name) for name in command.common_flags.split()]
-    out = [
-        _entry(f"--{OUT} PATH", command.about_out, f"default: {command.default_out}")
-    ] * command.has_out
-    out += [
-        _entry(DRY_RUN, "Read the inputs, print what they are, and stop before anything long.")
-    ] * len(out)
-    parts.append("\n".join(["most used flags:", *map(_flag_help, common), *out]))
+    """Output of `--help`, which fits one screen: usage, an example, and the flags that most people use."""
+    flags = flags_of(command)
+    common = [flags[name] for name in command.common_flags.split()]
+    parts = [*_head(command, flags), "\n".join(["flags:", *map(_entry, common), *_own(command)])]
+    rest = len(flags) - len(common)
+    if rest:
+        parts.append(f"{rest} more flags: groundling {command.name} {HELP_ALL}")
+    text = "\n\n".join(parts)
+    if len(text.splitlines()) <= SHORT_HELP:
+        return text
+    short = [_entry(flag, is_short=True) for flag in common]
+    parts[len(_head(command, flags))] = "\n".join(["flags:", *short, *_own(command)])
+    return "\n\n".join(parts)
+
+
+def full_help(command: Command) -> str:
+    """Output of `--help-all`: every flag, in the groups of its settings."""
+    flags = flags_of(command)
     groups: dict[tuple[str, type[Any]], list[Flag]] = {
         (prefix, type(settings)): [] for prefix, settings in command.settings.items()
     }
     for one in flags.values():
-        groups.setdefault((one.prefix, one.group), []).append(one)
+        groups.setdefault((one.prefix, one.setting.group), []).append(one)
+    parts = _head(command, flags)
     for (prefix, group), some in groups.items():
         if some:
-            parts.append("\n".join([_title(prefix, group), *map(_flag_help, some)]))
-    return "\n\n".join(parts)
+            parts.append("\n".join([_title(prefix, group), *map(_entry, some)]))
+    return "\n\n".join([*parts, "\n".join(_own(command))])
 
 
-def _positional(command: Command) -> Iterator[Setting]:
-    known = {f"--{one.name}": one.setting for one in flags_of(command)}
-    return (known[flag] for flag in command.positional)
+def _head(command: Command, flags: Mapping[str, Flag]) -> list[str]:
+    """Usage, summary and example."""
+    bare = "".join(f" {flags[flag[2:]].metavar}" for flag in command.positional)
+    end = "" if command.summary.endswith("?") else "."
+    return [
+        f"usage: groundling {command.name}{bare} [FLAGS]",
+        f"{command.summary[0].upper()}{command.summary[1:]}{end}",
+        f"example:\n  {command.example}",
+    ]
+
+
+def _own(command: Command) -> list[str]:
+    """Entries of the flags that do not belong to settings."""
+    if not command.has_out:
+        return []
+    return [
+        _wrapped(f"--{OUT} PATH", f"{command.about_out} (default: {command.default_out})"),
+        _wrapped(DRY_RUN, "Read the inputs, print what they are, and stop before anything long."),
+    ]
 
 
 def _title(prefix: str, group: type[Any]) -> str:
     """Heading of a group of flags: the docstring of its class."""
-    first = " ".join(summary_of(group).split("\n\n")[0].split()).rstrip(".")
+    first = " ".join((group.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
     return f"{first} (--{flag_prefix(prefix)}NAME):" if flag_prefix(prefix) else f"{first}:"
 
 
-def _flag_help(flag: Flag) -> str:
+def _entry(flag: Flag, is_short: bool = False) -> str:
     """A flag with its value, help, range and default."""
-    (doc,) = (one for one in field_docs(flag.group) if one.name == flag.setting.name)
-    remarks = [str(flag.setting.range)] if flag.setting.range else []
-    is_required = required in flag.setting.annotations
-    if is_required:
+    setting = flag.setting
+    text = " ".join((setting.field.description or "").split())
+    if is_short:
+        text = textwrap.shorten(text, SHORT_TEXT, placeholder=" ...")
+    remarks = list(range_words(setting.field.metadata))
+    if setting.is_required:
         remarks.append("required")
-    if flag.setting.kind is bool:
-        remarks.append(f"default: {'on' if flag.default else 'off'}")
-        return _entry(f"--{flag.name}/{_negated(flag.name)}", doc.text, *remarks)
-    if not is_required and flag.default not in ("", ()):
-        remarks.append(f"default: {format_value(flag.default)}")
-    return _entry(f"--{flag.name} {_metavar(flag.setting)}", doc.text, *remarks)
-
-
-def _metavar(setting: Setting) -> str:
-    """Placeholder for the value in help."""
-    if setting.choices:
-        return f"{{{','.join(map(str, setting.choices))}}}"
-    plain = {int: "N", float: "NUMBER"}.get(setting.element_type, "TEXT")
-    one = setting.input.metavar if setting.input else plain
-    return f"[{one} ...]" if setting.count == -1 else " ".join([one] * (setting.count or 1))
-
-
-def _entry(flag: str, text: str, *remarks: str) -> str:
-    """A flag with its help text beside or below it."""
+    is_switch = setting.field.annotation is bool
+    if is_switch:
+        remarks.append(f"default: {'on' if setting.value else 'off'}")
+    elif setting.value not in ("", ()) and not setting.is_required:
+        remarks.append(f"default: {format_value(setting.value)}")
     about = f"{text} ({'; '.join(remarks)})" if remarks else text
+    return _wrapped(f"--[no-]{flag.name}" if is_switch else f"--{flag.name} {flag.metavar}", about)
+
+
+def range_words(metadata: Sequence[object]) -> Iterator[str]:
+    """The bounds that a field declares, in words."""
+    for sign, bound in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
+        for mark in metadata:
+            value = getattr(mark, sign, None)
+            if value is not None:
+                yield f"{bound} {value:g}"
+
+
+def _wrapped(flag: str, about: str) -> str:
+    """A flag with its help text beside or below it."""
     lines = textwrap.wrap(
         about,
         min(WIDTH, get_terminal_size().columns) - INDENT,

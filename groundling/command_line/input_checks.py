@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from groundling.command_line.registered_names import check_name
 from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
 from groundling.data.captions.files import check_named_captions, header_of
@@ -22,7 +21,7 @@ from groundling.data.tables import (
 )
 from groundling.models.hub import check_model
 from groundling.runs.folder import RESULT, read_json
-from groundling.settings.fields import InputKind, flag_name, flatten_settings, setting_values
+from groundling.settings.fields import InputKind, flag_name, setting_values, settings_of
 from groundling.settings.input_settings import (
     CaptionColumns,
     PredictionColumns,
@@ -118,17 +117,8 @@ CHECKS: Mapping[InputKind | None, Check] = {
     InputKind.WEIGHTS: check_weights_exist,
     InputKind.MODEL_OR_RANDOM: check_model_or_random,
     InputKind.OBJECT: check_own_object,
-    InputKind.TASK: lambda flag, word: check_name("tasks", "Task", word),
-    InputKind.ARCHITECTURE: lambda flag, word: check_name("vision_language", "Architecture", word),
-    InputKind.TRAINING_STEP: lambda flag, word: check_name(
-        "training.training_steps", "TrainingStepSpec", word
-    ),
 }
 """Check of each kind of input."""
-
-
-NAMES = (InputKind.TASK, InputKind.ARCHITECTURE, InputKind.TRAINING_STEP)
-"""Inputs that are names, not files."""
 
 
 def check_inputs(
@@ -139,16 +129,14 @@ def check_inputs(
     Checks files, folders, models, and table columns as far as headers show them. `prefix` stands
     before a flag's name; `skip` decides which words are not checked yet.
     """
-    # Names first: their check does not read the disk.
-    for group, one in sorted(
-        flatten_settings(settings), key=lambda pair: pair[1].input not in NAMES
-    ):
+    has_own_format = bool(setting_values(settings).get("model_format"))
+    for one in settings_of(settings):
         # A user's own `ModelFormat` may load anything.
         is_model = one.input in (InputKind.MODEL, InputKind.WEIGHTS)
-        if one.input not in CHECKS or (is_model and vars(group).get("model_format")):
+        if one.input not in CHECKS or (is_model and has_own_format):
             continue
         flag = f"--{prefix}{flag_name(one.name)}"
-        for word in _words(vars(group)[one.name]):
+        for word in _words(one.value):
             if not skip(word):
                 CHECKS[one.input](flag, word)
     if not skip(str(setting_values(settings).get("data", ""))):

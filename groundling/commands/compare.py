@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
-from groundling.core.errors import qualify_flags
 from groundling.runs.outputs import RunCollection
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    at_least,
-    prefixed_flags,
     require_settings,
+    settings,
 )
 from groundling.settings.input_settings import TableTaskSettings, check_one_task
 from groundling.settings.training import TrainingArguments
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from groundling.commands.sweep.schema import Sweep
 
 
-@dataclass(frozen=True)
+@settings
 class TrainAndCompareConfig(Settings):
     """Arms and the control: adapted (--adapt.NAME, --train.NAME), then fine-tuned (--tune.NAME)."""
 
@@ -40,13 +40,13 @@ class TrainAndCompareConfig(Settings):
     """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json \
 or jsonl file."""
     own: TableTaskSettings = field(default_factory=TableTaskSettings)
-    seeds: Annotated[int, at_least(1, below=10_000)] = 3
+    seeds: Annotated[int, Interval(ge=1, lt=10_000)] = 3
     """Fine-tuning runs per arm and task."""
-    limit_train: Annotated[int, at_least(0)] = 0
+    limit_train: Annotated[int, Ge(0)] = 0
     """Maximum number of training examples per task, evenly spaced; 0: all."""
-    max_length: Annotated[int, at_least(0)] = 128
+    max_length: Annotated[int, Ge(0)] = 128
     """Maximum tokens per input in fine-tuning."""
-    processes: Annotated[int, at_least(1)] = 1
+    processes: Annotated[int, Ge(1)] = 1
     """Parallel runs, one thread each."""
 
 
@@ -67,15 +67,9 @@ def check(
 
     check_one_task("compare", config.tasks, config.own, "--tasks")
     require_settings(config, "compare", "data")
-    check_runs(_as_sweep(config, adapting, training, tuning), Path(out), _with_own_flags)
-
-
-def _with_own_flags(command: str, message: str) -> str:
-    """A message about flags of `adapt` or `finetune`, rewritten with the flags of `compare`."""
-    if command == "adapt":
-        flags = prefixed_flags("adapt.", AdaptConfig()) | prefixed_flags("train.", ADAPTING)
-        return qualify_flags(message, {**flags, "arm": "arms"})
-    return qualify_flags(message, {**prefixed_flags("tune.", TUNING), "task": "tasks"})
+    check_runs(
+        _as_sweep(config, adapting, training, tuning), Path(out), lambda command, message: message
+    )
 
 
 def compare(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
@@ -13,12 +14,12 @@ from groundling.core.registry import resolve
 from groundling.runs.folder import check_file, disk_errors, write_whole
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import InputKind, Settings, at_least, required
+from groundling.settings.fields import InputKind, Settings, required, settings
 
 # `groundling data show`: a photo with its boxes from a region store.
 
 
-@dataclass(frozen=True)
+@settings
 class ShowRegionsConfig(Settings):
     """Image of a region store to show."""
 
@@ -96,7 +97,7 @@ SHOW = Command(
 # `groundling data partition`: a few training examples of every stratum, as a reproducible list with a hash.
 
 
-@dataclass(frozen=True)
+@settings
 class FewShotPartitionConfig(Settings):
     """Training examples of a few-shot partition."""
 
@@ -104,12 +105,12 @@ class FewShotPartitionConfig(Settings):
     """Task name, e.g. vcr/answer, or MODULE:NAME of your own task."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
-    per_stratum: Annotated[int, at_least(0), required] = 0
+    per_stratum: Annotated[int, Ge(0), required] = 0
     """Number of examples to draw per stratum."""
     stratify_by: Literal["auto", "total", "label", "category", "question-type", "answer"] = "auto"
     """What the strata are. auto: VCR's question category, a classification's label, otherwise the \
 whole split (total). question-type and answer are for VQA."""
-    seed: Annotated[int, at_least(0)] = 0
+    seed: Annotated[int, Ge(0)] = 0
     """Seed of the draw; with the same seed, a larger partition includes a smaller one."""
     allow_fewer: bool = False
     """Take all examples of a stratum that has fewer; otherwise it is an error."""

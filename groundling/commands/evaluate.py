@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
 
 from groundling.command_line import Command
 from groundling.runs.outputs import NoOutput
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import InputKind, Settings, required
+from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import PredictionColumns, SavedModelSettings
 
 
-@dataclass(frozen=True)
+@settings
 class EvaluateConfig(Settings):
     """Labelled data on which a fine-tuned model is scored."""
 

@@ -6,9 +6,11 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError, raise_first
@@ -16,7 +18,7 @@ from groundling.data.tables import ROWS
 from groundling.runs.folder import check_file, json_safe, json_text, write_new
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext, is_main_process
-from groundling.settings.fields import InputKind, Settings, at_least, required
+from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import PredictionColumns, SavedModelSettings
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from groundling.tasks import Task
 
 
-@dataclass(frozen=True)
+@settings
 class PredictConfig(Settings):
     """Data to predict, and how many answers to write."""
 
@@ -37,7 +39,7 @@ class PredictConfig(Settings):
     """Folder of official files: split to predict; empty: the unlabelled split if the task has \
 one, else the first labelled one."""
     columns: PredictionColumns = field(default_factory=PredictionColumns)
-    top_k: Annotated[int, at_least(1)] = 1
+    top_k: Annotated[int, Ge(1)] = 1
     """Number of answers to write per row, most likely first."""
     skip_bad: bool = False
     """Leave the answer of a bad row empty (a missing or broken photo, an empty text) and count \

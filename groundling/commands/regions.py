@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
@@ -14,10 +16,10 @@ from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    at_least,
     may_repeat,
     refuse_settings,
     setting_values,
+    settings,
 )
 from groundling.settings.input_settings import ExtractionSettings
 
@@ -31,7 +33,7 @@ SHARD_TIMEOUT = timedelta(days=7)
 """How long a process under torchrun waits for the shards of the others."""
 
 
-@dataclass(frozen=True)
+@settings
 class RegionsConfig(Settings):
     """Images, boxes and features of a region store, or existing region files."""
 
@@ -52,7 +54,7 @@ jsonl files, from UNITER's image names."""
     """--imports of files: of each image keep only the boxes above --score-threshold, best first, at least \
 --min-boxes and at most --max-boxes (UNITER and VILLA; VL-BERT with --score-threshold 0.5); \
 otherwise all boxes are kept."""
-    processes: Annotated[int, at_least(1)] = 1
+    processes: Annotated[int, Ge(1)] = 1
     """Parallel processes, spread over the available GPUs."""
 
 

@@ -5,7 +5,6 @@ each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,11 +13,11 @@ from groundling.command_line.registered_names import published_scores
 from groundling.core.errors import InputError, require_known
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import InputKind, Settings
+from groundling.settings.fields import InputKind, Settings, settings
 from groundling.settings.input_settings import parse_named_folder
 
 
-@dataclass(frozen=True)
+@settings
 class VerdictConfig(Settings):
     """Runs to compare."""
 

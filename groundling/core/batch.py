@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from groundling.core.errors import InputError
-from groundling.core.field_docs import with_field_docs
 
 IGNORE = -100
 """Label of a position that no loss may score (PyTorch's convention)."""
@@ -40,7 +39,6 @@ def require(value: T | None, name: str, who: str) -> T:
     return value
 
 
-@with_field_docs
 class GoldBoxes(NamedTuple):
     """The gold boxes of an example, in pixels of its image."""
 
@@ -50,7 +48,6 @@ class GoldBoxes(NamedTuple):
     """Width and height of the image."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class Example:
     """One example, as read from its file."""
@@ -103,7 +100,6 @@ class Example:
     """
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class TextRow:
     """One tokenised text of one row, without padding."""
@@ -133,7 +129,6 @@ class TextRow:
         return replace(self, **{name: each[places] for name, each in fields_of_tokens.items()})
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class RegionRow:
     """The regions of one row's images, most confident first; `data/regions/store.py` stores them."""
@@ -184,7 +179,6 @@ class RegionRow:
         return RegionRow(**{name: change(values) for name, values in self.fields().items()})
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class Sample:
     """One example, tokenised and decoded once; objectives modify copies of it."""
@@ -238,7 +232,6 @@ class Sample:
         return replace(self, labels={**self.labels, name: value})
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class Tokens:
     """Inputs of the text encoder in a batch."""
@@ -259,7 +252,6 @@ class Tokens:
     """(N, T) long: the part of the text that a token belongs to; None for models without parts."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class Regions:
     """The regions of a batch."""
@@ -284,7 +276,6 @@ class Regions:
     """(N, R, 14, 14) bool: the cells of a box that its object fills."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class ClipWindows:
     """Inputs of a CLIP text tower in a batch: each row has only as many windows as its text needs."""
@@ -324,7 +315,6 @@ class ClipWindows:
         return flat[:places].view(rows, tokens, -1)
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class AdversarialPerturbation:
     """What adversarial training adds to a model's input embeddings (VILLA, Gan
@@ -359,7 +349,6 @@ class AdversarialPerturbation:
         return AdversarialPerturbation(text, regions)
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class TeacherInput:
     """Input of a teacher that runs during training: equal rows once, and the index
@@ -372,7 +361,6 @@ class TeacherInput:
     """(N,) long: index of each row of the outer batch among the distinct rows."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class Batch:
     """All inputs of a model for B samples; frozen, use `dataclasses.replace`."""
@@ -522,7 +510,6 @@ class RepeatedForwardPass(Protocol):
         ...
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class EncoderOutput:
     """All outputs of a model for a batch; a field is None if the model has no such output."""
@@ -568,7 +555,6 @@ class EncoderOutput:
     """
 
 
-@with_field_docs
 class OutputSizes(NamedTuple):
     """Widths of a model's outputs, from which heads are built; 0 if the model has no such output."""
 

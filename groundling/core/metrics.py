@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
-from groundling.core.field_docs import with_field_docs
-
 Values = np.ndarray
 
 DEGENERATE_SHARE = 0.99
@@ -29,7 +27,6 @@ rounding error of a constant.
 """
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class Metric:
     """A number computed from predictions (N,) and labels: `from_sums` of the sum

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from groundling.core.errors import InputError
-from groundling.core.field_docs import with_field_docs
 
 AnyOutputType = TypeVar("AnyOutputType", bound="OutputType")
 
@@ -78,7 +77,6 @@ class OutputType(Protocol):
         ...
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class Classification(OutputType):
     """One of several classes."""
@@ -123,7 +121,6 @@ class Classification(OutputType):
         return self.labels[int(prediction)]
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class MultipleChoice(Classification):
     """One of the example's own choices; each choice is an input and gets one score.
@@ -154,7 +151,6 @@ class MultipleChoice(Classification):
         return scores.argmax(-1)
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class Regression(OutputType):
     """A number; squared error."""
@@ -199,7 +195,6 @@ class Regression(OutputType):
         return f"{prediction:.3f}"
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class OpenAnswer(OutputType):
     """One of many answers, several of which may have full or partial credit."""
@@ -302,7 +297,6 @@ class OpenAnswer(OutputType):
         return self.labels[int(prediction)]
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class RegionSelection(OutputType):
     """One of the regions, each with one score: for an expression, or for each phrase of a caption."""

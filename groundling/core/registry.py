@@ -4,17 +4,13 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import pkgutil
 import re
 import sys
-import sysconfig
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
@@ -27,170 +23,6 @@ from groundling.core.errors import (
     prefix_errors,
     require_known,
 )
-
-# The user's own modules: their files and imports, found by parsing the source; no code is run.
-
-PACKAGE = __name__.partition(".")[0]
-"""The name of this package."""
-INSTALLED = {"site-packages", "dist-packages"}
-"""Folders of installed libraries, which a run records by version."""
-MAIN = "__main__"
-"""The main program's module, which Python loads without a module finder."""
-
-
-def source_files(module: str) -> dict[str, Path]:
-    """The files of a module and of the user's own modules that it imports, directly
-    or indirectly, by module.
-
-    Import statements anywhere in a file count; imports by a computed name are not detected. From
-    installed libraries, only the package of `module` itself is included, and from groundling, whose
-    version is recorded, the module alone. Empty for a module without a file.
-    """
-    root = _root(module)
-    if root == PACKAGE:
-        file = _file_of(module)
-        return {} if file is None else {module: file}
-    found: dict[str, Path] = {}
-    visited: set[str] = set()
-    todo = [module]
-    while todo:
-        for name in _with_packages(todo.pop()):
-            if name in visited or not (_root(name) == root or is_user_module(_root(name))):
-                continue
-            visited.add(name)
-            file = _file_of(name)
-            if file is not None:
-                found[name] = file
-                todo += sorted(_imported(file, name, file.stem == "__init__"))
-    return dict(sorted(found.items()))
-
-
-def is_user_module(package: str) -> bool:
-    """Whether a top-level package or module is the user's: not Python's, not
-    installed, and not this package.
-    """
-    if package in sys.stdlib_module_names or package == PACKAGE:
-        return False
-    spec = _find(package, None)
-    if spec is None:
-        return False
-    places = [spec.origin] if spec.has_location else spec.submodule_search_locations
-    return any(place is not None and not _is_installed(Path(place)) for place in places or ())
-
-
-def _is_installed(place: Path) -> bool:
-    if not INSTALLED.isdisjoint(place.parts):
-        return True
-    return place.is_relative_to(sysconfig.get_path("stdlib"))
-
-
-def _root(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def _with_packages(module: str) -> list[str]:
-    """The packages that contain a module, then the module: the order in which they are imported."""
-    parts = module.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-
-
-def _file_of(module: str) -> Path | None:
-    """The file of a module; None without one: a folder without `__init__.py`, an
-    object, code typed in a shell.
-    """
-    if module == MAIN:
-        file = vars(sys.modules[MAIN]).get("__file__")
-        return Path(file) if file else None
-    spec: ModuleSpec | None = None
-    path: Sequence[str] | None = None
-    for name in _with_packages(module):
-        if spec is not None:
-            path = spec.submodule_search_locations
-            if path is None:
-                return None
-        spec = _find(name, path)
-        if spec is None:
-            return None
-    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
-
-
-def _find(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """The spec of a module in its packages' `path` (None for a top-level module), or
-    in the working directory.
-    """
-    if not name.rpartition(".")[2].isidentifier():
-        return None
-    for finder in sys.meta_path:
-        if isinstance(finder, _WorkingDirectoryFinder) or not hasattr(finder, "find_spec"):
-            continue
-        spec = finder.find_spec(name, path)
-        if spec is not None:
-            return spec
-    return PathFinder.find_spec(name, [str(Path.cwd())]) if path is None else None
-
-
-def _imported(file: Path, module: str, is_package: bool) -> set[str]:
-    """The names in a file's import statements: modules, and objects of
-    modules, which may be modules.
-    """
-    if file.suffix != ".py":
-        return set()
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return set()  # importing it reports the error
-    package = module if is_package else module.rpartition(".")[0]
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            try:
-                base = resolve_name("." * node.level + (node.module or ""), package)
-            except ImportError:  # more dots than it has packages
-                continue
-            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    return names
-
-
-# -- the working directory ---------------------------------------------------------------------------------------------
-
-
-class _WorkingDirectoryFinder:
-    """Finds modules in a working directory: only those that the user named, and their imports.
-
-    A library that checks whether another library is installed does not find a file of
-    that name beside the data.
-    """
-
-    def __init__(self) -> None:
-        self.places: dict[str, str] = {}
-        """The folder of each top-level module."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The spec of a top-level module in `places`."""
-        place = self.places.get(name)
-        return PathFinder.find_spec(name, [place]) if place and path is None else None
-
-
-_FINDER = _WorkingDirectoryFinder()
-
-
-def allow_import(module: str) -> None:
-    """Let Python import a module that the user named, and its imports, from the working directory.
-
-    Installed modules come first: a file in the working directory never replaces a library.
-    """
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.append(_FINDER)
-    here = str(Path.cwd())
-    # A folder without `__init__.py` has no file, but is a package.
-    for name in {_root(module), *map(_root, source_files(module))}:
-        if PathFinder.find_spec(name, [here]) is not None:
-            _FINDER.places[name] = here
-
 
 T = TypeVar("T")
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -285,7 +117,9 @@ def import_object(name: str, kind: type[T]) -> T:
     if IMPORT_PATH.fullmatch(name) is None:
         raise InputError(f"{name!r}: expected MODULE:NAME")
     path, _, attribute = name.partition(":")
-    allow_import(path)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # last, so that no file beside the data replaces a library
     try:
         module = importlib.import_module(path)
     except ImportError as error:
@@ -312,12 +146,13 @@ def import_object(name: str, kind: type[T]) -> T:
 
 
 def files_of_object(name: str) -> dict[str, Path]:
-    """The files of the user's code for MODULE:NAME, by module, without importing any.
+    """The file of the module of MODULE:NAME, under `name`; empty for code typed in a shell.
 
-    Includes the module's file, under `name`, and those of the user's own modules that it imports.
+    Imports the module; what it imports in turn is not among the files.
     """
-    module = name.partition(":")[0]
-    return {name if one == module else one: file for one, file in source_files(module).items()}
+    import_object(name, object)
+    file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+    return {name: Path(file)} if file else {}
 
 
 def check_trust(names: Sequence[str], trusted: Collection[str], file: Path) -> None:

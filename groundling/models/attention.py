@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from groundling.core.batch import ClipWindows, Regions, Tokens
 from groundling.core.errors import InputError
-from groundling.core.field_docs import with_field_docs
 
 
 class PositionKind(IntEnum):
@@ -31,7 +30,6 @@ class PositionKind(IntEnum):
     """The class token before an image's patches."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class SequencePositions:
     """What the rows or columns of an attention map are."""
@@ -48,7 +46,6 @@ class SequencePositions:
         return SequencePositions(kinds, torch.cat([part.indices for part in parts], 1))
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class AttentionMap:
     """The attention weights of one layer."""

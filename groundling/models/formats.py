@@ -11,13 +11,11 @@ from torch import nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.core.field_docs import with_field_docs
 from groundling.data.regions.inputs import FeatureSource
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.attention import AttentionCallback
 
 
-@with_field_docs
 class Encoder(nn.Module):
     """A model that can read text alone, so that every text task can be run on it. Abstract."""
 
@@ -50,7 +48,6 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
 
-@with_field_docs
 class RegionEncoder(Encoder):
     """A model that reads text and regions, or text and patches. Abstract."""
 
@@ -81,7 +78,6 @@ class RegionEncoder(Encoder):
         raise NotImplementedError
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class ModelFormat:
     """A format of model folders other than a plain Hugging Face text encoder."""
@@ -94,7 +90,6 @@ class ModelFormat:
     """Load the model from that hub id or folder."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class InspectedModelFormat:
     """A format of model folders that `groundling visualize` loads differently than fine-tuning does."""

@@ -18,12 +18,10 @@ from transformers import BertModel, PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Regions, require, to_device
 from groundling.core.errors import InputError
-from groundling.core.field_docs import with_field_docs
 from groundling.data.samples import TextRowEncoder
 from groundling.models.text_encoder import embed_words
 
 
-@with_field_docs
 class EmbeddedSequence(NamedTuple):
     """The embedded sequence of text and regions, S positions."""
 
@@ -37,7 +35,6 @@ class EmbeddedSequence(NamedTuple):
     """The R positions of the regions."""
 
 
-@with_field_docs
 class RoiAlignSpec(NamedTuple):
     """How a paper's CNN computes a region's features from pixels."""
 
@@ -47,7 +44,6 @@ class RoiAlignSpec(NamedTuple):
     """Dilation of that stage's 3 x 3 convolutions."""
 
 
-@with_field_docs
 class MultimodalEmbeddings(nn.Module):
     """Embeds text and regions of a batch as one sequence, or the text alone, with BERT's embedding module."""
 

@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, require
 from groundling.core.errors import InputError
-from groundling.core.field_docs import with_field_docs
 from groundling.core.output_types import OutputType
 from groundling.data.samples import mask_id_of
 from groundling.models.heads import Pooler
@@ -21,7 +20,6 @@ HEAD = 64
 """Width of an attention head in every BERT."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class HeadContext:
     """The task and the model that a head is made for."""
@@ -41,7 +39,6 @@ class HeadContext:
         return self.output_type.head_width
 
 
-@with_field_docs
 class TaskHead(nn.Module):
     """Computes a task's outputs from a model's `EncoderOutput`; made from a `HeadContext` and keyword options."""
 
@@ -171,7 +168,6 @@ class RegionScoreHead(TaskHead):
         return _mask_scores(scores, batch)
 
 
-@with_field_docs
 class TransformedRegionScoreHead(RegionScoreHead):
     """One score per region, after the first layer of the masked-region head from pre-training."""
 

@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require
 from groundling.core.errors import InputError
-from groundling.core.field_docs import with_field_docs
 from groundling.core.output_types import OutputType
 from groundling.core.registry import (
     describe_value,
@@ -28,7 +27,7 @@ from groundling.data.samples import mask_id_of
 from groundling.models.formats import Encoder
 from groundling.models.heads import save_heads
 from groundling.models.text_encoder import TextEncoder
-from groundling.settings.fields import Settings, flag_name, flatten_settings
+from groundling.settings.fields import Settings, flag_name, settings_of
 from groundling.settings.objectives import (
     CrossModalEncoderSettings,
     ObjectiveSettings,
@@ -45,7 +44,6 @@ class NegativeSampler(Protocol):
         ...
 
 
-@with_field_docs
 class Objective(nn.Module):
     """A training objective: corruption, head and loss.
 
@@ -156,7 +154,6 @@ class Objective(nn.Module):
         raise InputError(f"{type(self).__name__}: this objective has no method `forward`")
 
 
-@with_field_docs
 class LossTargets(NamedTuple):
     """Targets of a term whose loss is a cross-entropy or a squared error."""
 
@@ -166,7 +163,6 @@ class LossTargets(NamedTuple):
     """(n,) class ids; (n, K) class probabilities; (n, D) numbers."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class MaskingVocabulary:
     """The token ids that masking needs."""
@@ -185,7 +181,6 @@ class MaskingVocabulary:
         return cls(int(mask_id), ordinary)
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class ObjectiveContext:
     """The model, settings and task that a run's objectives are made for."""
@@ -204,7 +199,6 @@ class ObjectiveContext:
         return parse_options(self.settings.options.option)
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class ObjectiveSpec:
     """An objective's name in `--arm` and `--objectives`, and how a run makes it."""
@@ -363,9 +357,8 @@ def unused_settings_note(
     silent |= {name for part in parts for name in part.single_settings}
     flags = [
         f"--{flag_name(one.name)}"
-        for group, one in [*flatten_settings(settings), *flatten_settings(cross_modal)]
-        if type(group) not in read and one.name not in silent
-        if vars(group)[one.name] != vars(type(group)())[one.name]
+        for one in [*settings_of(settings), *settings_of(cross_modal)]
+        if one.group not in read and one.name not in silent and one.value != one.default
     ]
     if not flags:
         return []

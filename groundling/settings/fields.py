@@ -1,67 +1,34 @@
-"""Settings as dataclasses: each field declares type, allowed values, default and help text. Imports
-nothing heavy.
+"""Settings: frozen dataclasses, checked by pydantic.
 
-`batch: Annotated[int, at_least(1)] = 32` is a complete field; its help is the docstring below it.
-
-The command line, sweeps, Python functions, their stubs and their documentation are generated from
-these fields. Values are checked when a settings object is made. Settings that belong together form
-a group (a dataclass inside the settings of a command); on the command line and in a sweep file each
-setting is addressed by its own name alone (`make_settings` and `replace_settings` do the same in Python).
+A field declares type, range and default, and its docstring is its help, as in
+`batch: Annotated[int, Ge(1)] = 32`. The command line, recipes, Python functions and
+their documentation are generated from these fields. Settings that belong together form a group (a dataclass
+inside the settings of a command); everywhere each setting is addressed by its own name alone.
+Imports nothing heavy.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from dataclasses import field, replace
 from enum import Enum
-from functools import cache
-from numbers import Integral, Real
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from functools import cache, wraps
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
+
+from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
 
 from groundling.core.errors import InputError, prefix_errors, require_known
-from groundling.core.field_docs import with_field_docs
-
-
-@dataclass(frozen=True)
-class Range:
-    """Allowed range of a number, or of every number in a list."""
-
-    low: float
-    """Lower bound."""
-    high: float = math.inf
-    """Upper bound; infinity itself is allowed only if `high` is infinite and `open_high` is \
-False."""
-    open_low: bool = False
-    """Exclude the lower bound."""
-    open_high: bool = True
-    """Exclude the upper bound."""
-
-    def __str__(self) -> str:
-        if not self.open_high:
-            return f"{self.low} to {self.high}"
-        start = f"more than {self.low}" if self.open_low else f"at least {self.low}"
-        return start if self.high == math.inf else f"{start} and below {self.high}"
-
-    def __contains__(self, number: Any) -> bool:
-        above = number > self.low if self.open_low else number >= self.low
-        return above and (number < self.high if self.open_high else number <= self.high)
-
-
-def at_least(low: float, below: float = math.inf) -> Range:
-    """Numbers >= `low` and < `below`."""
-    return Range(low, below)
-
-
-def above(low: float, below: float = math.inf) -> Range:
-    """Numbers > `low` and < `below`."""
-    return Range(low, below, open_low=True)
-
-
-def between(low: float, high: float) -> Range:
-    """Numbers from `low` to `high`, both included."""
-    return Range(low, high, open_high=False)
 
 
 class InputKind(Enum):
@@ -113,237 +80,156 @@ compared side by side."""
 unnested = FieldRule.UNNESTED
 """A group whose settings config.json stores at the level of the class that holds it."""
 
-
-class InvalidSettingError(InputError):
-    """Raised for a setting with a value that is not allowed."""
-
-    def __init__(self, name: str, fault: str) -> None:
-        """`fault`: the message after the setting's name."""
-        self.name, self.fault = name, fault
-        super().__init__(f"--{flag_name(name)}{fault}")
-
-    def under(self, prefix: str) -> InvalidSettingError:
-        """The same error with `prefix` before the flag name."""
-        return InvalidSettingError(f"{prefix}{self.name}", self.fault)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting as its field declares it."""
-
-    name: str
-    """Field name."""
-    kind: Any
-    """Type of the value."""
-    annotations: tuple[object, ...] = ()
-    """Further annotations of the field: a `Range`, an `InputKind`, `FieldRule`s."""
-
-    @property
-    def choices(self) -> tuple[Any, ...]:
-        """Allowed values; empty: not restricted to a fixed set."""
-        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
-
-    @property
-    def element_type(self) -> Any:
-        """Type of a list's elements, or of the value itself."""
-        return get_args(self.kind)[0] if get_origin(self.kind) is tuple else self.kind
-
-    @property
-    def count(self) -> int | None:
-        """Length of a list; -1: any length; None: the value is not a list."""
-        if get_origin(self.kind) is not tuple:
-            return None
-        members = get_args(self.kind)
-        return -1 if members[-1] is Ellipsis else len(members)
-
-    @property
-    def range(self) -> Range | None:
-        """Allowed range of the numbers."""
-        return next((mark for mark in self.annotations if isinstance(mark, Range)), None)
-
-    @property
-    def input(self) -> InputKind | None:
-        """What the texts name."""
-        return next((mark for mark in self.annotations if isinstance(mark, InputKind)), None)
-
-    def convert(self, value: object) -> object:
-        """The value in the form that the settings store: a path as text, a single text as a list of
-        one.
-
-        Raises InvalidSettingError for a value that is not allowed.
-        """
-        if self.count is not None:
-            return self._convert_list(value)
-        value = _plain_number(value)
-        if self.element_type is str and isinstance(value, os.PathLike):
-            return os.fspath(value)
-        self._check((value,), value)
-        return value
-
-    def parse(self, words: Any) -> object:
-        """The value of a typed word, or of several for a list; switches arrive as bools.
-
-        Raises InvalidSettingError for a word that is not a number, or not one of the choices.
-        """
-        if self.kind is bool:
-            return words
-        if self.count is not None:
-            return tuple(self._parse_word(one, " ".join(words)) for one in words)
-        return self._parse_word(words, words)
-
-    def _parse_word(self, word: str, whole: str) -> object:
-        if self.choices:
-            by_text = {str(one): one for one in self.choices}
-            return by_text.get(word, word)  # `convert` refuses other words
-        try:
-            return self.element_type(word)
-        except ValueError:
-            raise self._error(whole, self.type_name) from None
-
-    def _convert_list(self, value: object) -> tuple[object, ...]:
-        if self.element_type is str and isinstance(value, str | os.PathLike):
-            value = (value,) if os.fspath(value) else ()
-        if not isinstance(value, list | tuple):
-            raise self._error(repr(value), self.type_name)
-        every = tuple(
-            os.fspath(one)
-            if self.element_type is str and isinstance(one, os.PathLike)
-            else _plain_number(one)
-            for one in value
-        )
-        self._check(every, list(every))
-        if self.count not in (-1, len(every)):
-            raise self._error(format_value(every), self.type_name)
-        if self.count == -1 and may_repeat not in self.annotations:
-            duplicate = next((one for one in every if every.count(one) > 1), None)
-            if duplicate is not None:
-                raise InvalidSettingError(self.name, f": {duplicate} is given twice; remove one")
-        return every
-
-    def _check(self, every: tuple[object, ...], value: object) -> None:
-        """Raises InvalidSettingError for a value of the wrong type, outside the choices, or out of range."""
-        if self.choices:
-            if not all(any(is_same(one, each) for each in self.choices) for one in every):
-                raise self._error(
-                    format_value(every), f"one of {', '.join(map(str, self.choices))}"
-                )
-            return
-        kinds = (int, float) if self.element_type is float else self.element_type
-        for one in every:
-            if not isinstance(one, kinds) or (
-                isinstance(one, bool) and self.element_type is not bool
-            ):
-                raise self._error(repr(value), self.type_name)
-            if isinstance(one, str) and "\0" in one:
-                raise self._error(repr(value), "a string without NUL bytes")
-            if isinstance(one, int) and abs(one) >= INTEGER_BOUND:
-                raise self._error("a number of more than 18 digits", "a smaller one")
-        if self.range is not None and not all(one in self.range for one in every):
-            numbers = [one for one in every if isinstance(one, float)]
-            finite = "" if all(map(math.isfinite, numbers)) else ", and a finite number"
-            raise self._error(format_value(every), f"{self.range}{finite}")
-
-    def _error(self, found: str, expected: str) -> InvalidSettingError:
-        return InvalidSettingError(self.name, f" = {found}, expected {expected}")
-
-    @property
-    def type_name(self) -> str:
-        """The expected type in words."""
-        if self.count is None:
-            return _TYPE_NAMES.get(self.element_type, "a group of settings")
-        return f"{'a list of' if self.count == -1 else 'two'} {_PLURAL_NAMES[self.element_type]}"
-
-
-def _plain_number(value: object) -> object:
-    """A NumPy or other number as a Python number; any other value unchanged."""
-    if type(value) in (int, float, bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    return float(value) if isinstance(value, Real) else value
-
-
 INTEGER_BOUND = 2**63
 """Upper bound on integers, which libraries store in 64 bits."""
-_TYPE_NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
-_PLURAL_NAMES = {str: "strings", int: "whole numbers", float: "numbers"}
-
-
-@cache
-def declared_settings(kind: Any) -> Mapping[str, Setting]:
-    """The settings of a class by name, groups included."""
-    found = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        marks = hint.__metadata__ if get_origin(hint) is Annotated else ()
-        plain = get_args(hint)[0] if marks else hint
-        found[name] = Setting(name, plain, marks)
-    return found
-
-
-@cache
-def _defaults(kind: Any) -> tuple[tuple[str, object], ...]:
-    return tuple((one.name, one.default) for one in fields(kind))
 
 
 class Settings:
-    """Base of all settings dataclasses: values are checked on creation, fields are documented."""
+    """Base of all settings, which are made with the decorator `settings`."""
 
-    def __init_subclass__(cls) -> None:
-        with_field_docs(cls)
+    @field_validator("*", mode="before")
+    @classmethod
+    def _convert(cls, value: object, info: ValidationInfo) -> object:
+        """A path as text, a single text as a list of one, a typed number as the choice that it is."""
+        field = setting_fields(cls)[str(info.field_name)]
+        if get_origin(field.annotation) is tuple:
+            words = value if isinstance(value, list | tuple) else [value] if value else []
+            values = tuple(_plain(word) for word in words)
+            if may_repeat not in field.metadata and Ellipsis in get_args(field.annotation):
+                _refuse_duplicates(values)
+            return values
+        if get_origin(field.annotation) is Literal:
+            return {str(one): one for one in get_args(field.annotation)}.get(str(value), value)
+        return _plain(value)
 
-    def __post_init__(self) -> None:
-        """Raises InvalidSettingError for a value that its field does not allow."""
-        kind: Any = type(self)
-        for name, default in _defaults(kind):
-            value = self.__dict__[name]
-            if (
-                value is not default
-            ):  # a paper's sweep plan creates a hundred thousand of these objects
-                converted = declared_settings(kind)[name].convert(value)
-                if converted is not value:
-                    object.__setattr__(self, name, converted)  # the class is frozen
+
+Made = TypeVar("Made")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def settings(kind: type[Made]) -> type[Made]:
+    """Class decorator: a frozen dataclass whose values pydantic checks whenever one is made.
+
+    Making one raises InputError for a value that its field does not allow.
+    """
+    config = ConfigDict(use_attribute_docstrings=True, allow_inf_nan=False)
+    made: Any = dataclass(frozen=True, config=config)(kind)
+    initialise = made.__init__
+
+    @wraps(initialise)
+    def checked(self: Made, *values: Any, **named: Any) -> None:
+        try:
+            initialise(self, *values, **named)
+        except ValidationError as error:
+            raise InputError(_describe(error)) from None
+
+    made.__init__ = checked
+    for base in kind.__mro__[1:]:  # pydantic reads only the docstrings in the class's own body
+        for name, inherited in getattr(base, "__pydantic_fields__", {}).items():
+            made.__pydantic_fields__[name].description = (
+                made.__pydantic_fields__[name].description or inherited.description
+            )
+    checked_class: type[Made] = made
+    return checked_class
+
+
+def setting_fields(kind: type[Any]) -> Mapping[str, FieldInfo]:
+    """The declared fields of a settings class, groups included, by name."""
+    found: Mapping[str, FieldInfo] = kind.__pydantic_fields__
+    return found
+
+
+def _plain(value: object) -> object:
+    """A path as text, and a NumPy number as a Python number; raises ValueError where libraries would fail."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("expected no NUL byte")
+    if isinstance(value, int) and abs(value) >= INTEGER_BOUND:
+        raise ValueError("expected a number of at most 18 digits")
+    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
+
+
+def _refuse_duplicates(values: Sequence[object]) -> None:
+    """Raises ValueError for a value that would be used twice."""
+    for one in values:
+        if values.count(one) > 1:
+            raise ValueError(f"{one} is given twice; remove one")
+
+
+def _describe(error: ValidationError) -> str:
+    """The first fault as one line: setting, value and pydantic's words."""
+    fault = error.errors(include_url=False)[0]
+    cause = fault.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return str(cause)
+    name = str(fault["loc"][0]) if fault["loc"] else "settings"
+    value = "" if fault["type"] == "missing" else f" = {fault['input']!r:.200}"
+    words = str(cause) if cause else fault["msg"][0].lower() + fault["msg"][1:]
+    return f"{name}{value}: {words.replace('input should be', 'expected')}"
 
 
 Config = TypeVar("Config")
 
 
-@cache
-def _fields(kind: Any) -> tuple[Field[Any], ...]:
-    return fields(kind)
+class Setting(NamedTuple):
+    """A single setting of a configuration."""
+
+    group: type[Any]
+    """The class that declares it."""
+    name: str
+    value: Any
+    """Its value in the configuration."""
+    field: FieldInfo
+    """Its declaration: annotation, metadata and description."""
+
+    @property
+    def default(self) -> Any:
+        """The default of its class, which a command may replace by another."""
+        return self.field.default
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """Allowed values; empty: not restricted to a fixed set."""
+        kind = self.field.annotation
+        return get_args(kind) if get_origin(kind) is Literal else ()
+
+    @property
+    def length(self) -> int | None:
+        """Number of values of a list; -1: any number; None: the value is not a list."""
+        if get_origin(self.field.annotation) is not tuple:
+            return None
+        members = get_args(self.field.annotation)
+        return -1 if members[-1] is Ellipsis else len(members)
+
+    @property
+    def input(self) -> InputKind | None:
+        """What the texts name."""
+        return next((mark for mark in self.field.metadata if isinstance(mark, InputKind)), None)
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it must not be empty."""
+        return required in self.field.metadata
 
 
-@cache
-def _has_fields(kind: Any) -> bool:
-    return is_dataclass(kind)
-
-
-def _is_group(value: object) -> bool:
-    kind: Any = type(value)
-    return _has_fields(kind)
-
-
-def flatten_settings(config: object) -> list[tuple[object, Setting]]:
-    """Every single setting of a configuration with the group that holds it, nested groups included."""
-    found: list[tuple[object, Setting]] = []
-    if not _is_group(config):
+def settings_of(config: object) -> list[Setting]:
+    """Every single setting of a configuration, those of nested groups included."""
+    found: list[Setting] = []
+    if not isinstance(config, Settings):
         return found
-    kind: Any = type(config)
-    for name, one in declared_settings(kind).items():
-        value = config.__dict__[name]
-        if _is_group(value):
-            found += flatten_settings(value)
+    for name, info in setting_fields(type(config)).items():
+        value = vars(config)[name]
+        if isinstance(value, Settings):
+            found += settings_of(value)
         else:
-            found.append((config, one))
+            found.append(Setting(type(config), name, value, info))
     return found
 
 
 def setting_values(*configs: object) -> dict[str, Any]:
     """Values of every single setting of some configurations, nested groups included."""
-    return {
-        one.name: vars(group)[one.name]
-        for config in configs
-        for group, one in flatten_settings(config)
-    }
+    return {one.name: one.value for config in configs for one in settings_of(config)}
 
 
 def config_dict(config: object) -> dict[str, Any]:
@@ -351,12 +237,13 @@ def config_dict(config: object) -> dict[str, Any]:
     into their parent.
     """
     found: dict[str, Any] = {}
-    kind: Any = type(config)
-    for name, one in declared_settings(kind).items():
+    if not isinstance(config, Settings):
+        return found
+    for name, info in setting_fields(type(config)).items():
         value = vars(config)[name]
-        if not _is_group(value):
+        if not isinstance(value, Settings):
             found[name] = value
-        elif unnested in one.annotations:
+        elif unnested in info.metadata:
             found |= config_dict(value)
         else:
             found[name] = config_dict(value)
@@ -367,9 +254,33 @@ def config_dict(config: object) -> dict[str, Any]:
 def setting_names(kind: Any) -> frozenset[str]:
     """Names of all single settings of a class, nested groups included."""
     found: set[str] = set()
-    for one in declared_settings(kind).values():
-        found |= setting_names(one.kind) if _has_fields(one.kind) else {one.name}
+    for name, info in setting_fields(kind).items():
+        inner: Any = info.annotation
+        is_group = isinstance(inner, type) and issubclass(inner, Settings)
+        found |= setting_names(inner) if is_group else {name}
     return frozenset(found)
+
+
+SYNONYMS: Mapping[str, str] = {
+    "learning_rate": "lr",
+    "num_train_epochs": "epochs",
+    "max_steps": "steps",
+    "per_device_train_batch_size": "batch",
+    "train_batch_size": "batch",
+    "adam_epsilon": "epsilon",
+    "lr_scheduler_type": "schedule",
+    "logging_steps": "log_every",
+    "save_steps": "save_every",
+    "dataloader_num_workers": "workers",
+    "max_seq_length": "max_length",
+}
+"""transformers' names of settings, which are understood in place of ours."""
+
+
+def canonical_name(name: str, offered: frozenset[str] | set[str]) -> str:
+    """Our name of a setting that may be called as in transformers."""
+    synonym = SYNONYMS.get(name, name)
+    return synonym if name not in offered and synonym in offered else name
 
 
 def replace_settings(config: Config, /, **values: object) -> Config:
@@ -379,30 +290,28 @@ def replace_settings(config: Config, /, **values: object) -> Config:
     """
     kind: Any = type(config)
     names = setting_names(kind)
-    for name in values:
+    new = {canonical_name(name, names): value for name, value in values.items()}
+    for name in new:
         require_known(name, sorted(names), f"no setting is called {name!r}")
-    return _changed(config, values)
+    changed: Config = _changed(config, new)
+    return changed
 
 
 def _changed(config: Any, values: Mapping[str, object]) -> Any:
     """A copy with the changes that apply, or the same object if none does."""
-    new = {}
-    kind: Any = type(config)
-    for one in _fields(kind):
-        value = config.__dict__[one.name]
-        if _is_group(value):
+    new: dict[str, object] = {}
+    for name, value in vars(config).items():
+        if isinstance(value, Settings):
             group = _changed(value, values)
             if group is not value:
-                new[one.name] = group
-        elif one.name in values:
-            new[one.name] = values[one.name]
+                new[name] = group
+        elif name in values:
+            new[name] = values[name]
     return replace(config, **new) if new else config
 
 
 def make_settings(kind: type[Config], /, **values: object) -> Config:
-    """A configuration with some settings other than the default, each addressed by its own name, as
-    by a command's flags.
-    """
+    """A configuration with some settings other than the default, each addressed by its own name."""
     return replace_settings(kind(), **values)
 
 
@@ -413,23 +322,17 @@ def fill_settings(defaults: Sequence[Any], values: Mapping[str, object], where: 
     Raises InputError, which begins with `where`, for an unknown name, and for a value that is not
     allowed.
     """
-    if not values:
-        return list(defaults)
-    holders = {
-        one.name: place
-        for place, config in enumerate(defaults)
-        for _, one in flatten_settings(config)
-    }
+    kinds: list[Any] = [type(config) for config in defaults]
+    names = [setting_names(kind) for kind in kinds]
+    every = frozenset[str]().union(*names)
     new: list[dict[str, object]] = [{} for _ in defaults]
-    for name, value in values.items():
-        require_known(name, sorted(holders), f"{where}: unknown key {name!r}")
-        new[holders[name]][name] = value
-    pairs = zip(defaults, new, strict=True)
+    for key, value in values.items():
+        name = canonical_name(key, every)
+        require_known(name, sorted(every), f"{where}: unknown key {key!r}")
+        place = next(place for place, some in enumerate(names) if name in some)
+        new[place][name] = value
     with prefix_errors(where):
-        try:
-            return [_changed(config, some) if some else config for config, some in pairs]
-        except InvalidSettingError as error:
-            raise InputError(f"{error.name}{error.fault}") from None
+        return [_changed(config, some) for config, some in zip(defaults, new, strict=True)]
 
 
 def require_settings(config: object, command: str, *names: str) -> None:
@@ -451,20 +354,6 @@ def refuse_settings(flags: Mapping[str, object], reason: str) -> None:
 def flag_name(name: str) -> str:
     """The setting's flag, without the leading dashes."""
     return name.replace("_", "-")
-
-
-def prefixed_flags(prefix: str, settings: object) -> dict[str, str]:
-    """Flag names of some settings in a command that puts `prefix` before them, by their plain flag
-    names.
-    """
-    return {
-        flag_name(one.name): prefix + flag_name(one.name) for _, one in flatten_settings(settings)
-    }
-
-
-def is_same(one: object, other: object) -> bool:
-    """Whether two values are equal and of the same type: 1 is not True."""
-    return type(one) is type(other) and one == other
 
 
 def format_value(value: object) -> str:

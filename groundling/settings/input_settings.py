@@ -5,24 +5,25 @@ images.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from os.path import normpath
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
+
+from annotated_types import Ge, Interval
 
 from groundling.core.errors import InputError
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    at_least,
-    between,
     flag_name,
     may_repeat,
     required,
+    settings,
 )
 
 
-@dataclass(frozen=True)
+@settings
 class ClipAdapterSettings(Settings):
     """An adapter trained over a frozen CLIP (CLIP-TD, Table 11)."""
 
@@ -36,7 +37,7 @@ class ClipAdapterSettings(Settings):
 compare them by cosine."""
 
 
-@dataclass(frozen=True)
+@settings
 class ImageSettings(Settings):
     """Images of a model and their regions."""
 
@@ -49,17 +50,17 @@ then use only the stores of that name."""
     """Folder of the images, for models that read pixels: end-to-end VL-BERT and VisualBERT, ViLT, \
 zero-shot CLIP. An image's id in a store is its path in this folder, without the file ending; such \
 a model reads only boxes, classes and segments from the store."""
-    max_regions: Annotated[int, at_least(0)] = 0
+    max_regions: Annotated[int, Ge(0)] = 0
     """Maximum regions per image, highest-scoring first; 0: all."""
     allow_region_mismatch: bool = False
     """Accept regions made by another detector or backbone than those the model was trained on."""
 
 
-@dataclass(frozen=True)
+@settings
 class RegionSettings(ImageSettings):
     """Regions of a model."""
 
-    max_total_length: Annotated[int, at_least(0)] = 0
+    max_total_length: Annotated[int, Ge(0)] = 0
     """Maximum of text tokens and regions together; the longer of the two is truncated and the \
 truncation is counted. 0: no limit. VL-BERT: 64 in pre-training."""
     object_tags: bool = True
@@ -70,7 +71,7 @@ other regions, such as a grid."""
 (VisualBERT's code)."""
 
 
-@dataclass(frozen=True)
+@settings
 class VisualBertSettings(Settings):
     """Multimodal embeddings of a new VisualBERT made from a plain BERT; an existing VisualBERT
     keeps its own.
@@ -87,17 +88,17 @@ Flickr30k code)."""
 embedding beside the features of each region; with --images also its segment."""
 
 
-@dataclass(frozen=True)
+@settings
 class PixelInputSettings(Settings):
     """CNN and image preprocessing of models that read pixels."""
 
     backbone: str = "microsoft/resnet-101"
     """--images: ResNet that initialises the CNN, hub id or folder; ignored if the model already \
 has a CNN."""
-    shortest_edge: Annotated[int, at_least(0)] = 0
+    shortest_edge: Annotated[int, Ge(0)] = 0
     """--images: short side of the images in pixels, saved with the model; 0: the model's own, 600 \
 for a new model."""
-    longest_edge: Annotated[int, at_least(0)] = 0
+    longest_edge: Annotated[int, Ge(0)] = 0
     """--images: maximum long side in pixels, saved with the model; 0: the model's own, 5/3 of the \
 short side for a new model. VL-BERT: 1000, on VCR 1200."""
     flip: bool = True
@@ -105,7 +106,7 @@ short side for a new model. VL-BERT: 1000, on VCR 1200."""
 and right in the texts of tasks whose paper does so."""
 
 
-@dataclass(frozen=True)
+@settings
 class CaptionColumns(Settings):
     """Columns of captions and image files in a table."""
 
@@ -117,7 +118,7 @@ empty: detected from column names or values."""
 from column names or values."""
 
 
-@dataclass(frozen=True)
+@settings
 class CaptionSettings(Settings):
     """Which captions of the files are used."""
 
@@ -126,7 +127,7 @@ class CaptionSettings(Settings):
     """Karpathy's json, which needs this: splits to use, e.g. `train restval` or `test`."""
 
 
-@dataclass(frozen=True)
+@settings
 class TableTaskSettings(Settings):
     """Columns that make a task of your own csv, tsv or json file (--data)."""
 
@@ -148,7 +149,6 @@ by image, or by text."""
 
     def __post_init__(self) -> None:
         """Raises InputError for settings of a task table without --label."""
-        super().__post_init__()
         for name in ("text", "image", "dev", "group", "label_type"):
             if not self.label and vars(self)[name] not in ("", "auto"):
                 raise InputError(
@@ -181,13 +181,13 @@ def check_adapter(options: ClipAdapterSettings) -> None:
         )
 
 
-@dataclass(frozen=True)
+@settings
 class SavedModelSettings(Settings):
     """A fine-tuned model and the images that it reads."""
 
     model: Annotated[str, InputKind.FOLDER, required] = ""
     """Output of `finetune`: a run folder, or a `model` folder inside it."""
-    model_seed: Annotated[int, at_least(-1)] = -1
+    model_seed: Annotated[int, Ge(-1)] = -1
     """If --model is a run folder: seed whose model is used; -1: the seed with the best \
 development score."""
     all_seeds: bool = False
@@ -212,7 +212,6 @@ named in a model folder is imported only if it is listed here."""
 
     def __post_init__(self) -> None:
         """Raises InputError for --detector or --backbone without --images."""
-        super().__post_init__()
         for name in ("detector", "backbone"):
             if vars(self)[name] and not self.images:
                 raise InputError(
@@ -220,7 +219,7 @@ named in a model folder is imported only if it is listed here."""
                 )
 
 
-@dataclass(frozen=True)
+@settings
 class PredictionColumns(Settings):
     """Columns of your own file that are read."""
 
@@ -323,7 +322,7 @@ def parse_named_folder(word: str | Path) -> NamedFolder:
 # How regions are found in photos: boxes, and an image encoder for their features. Imports nothing heavy.
 
 
-@dataclass(frozen=True)
+@settings
 class DetectionSettings(Settings):
     """Detector and image encoder of the regions; the same settings give the same regions on other
     photos.
@@ -331,20 +330,20 @@ class DetectionSettings(Settings):
 
     detector: str = "PekingU/rtdetr_r50vd"
     """Object detector for the boxes: hub id or folder (DETR, RT-DETR, YOLOS, ...)."""
-    grid: Annotated[int, at_least(0)] = 0
+    grid: Annotated[int, Ge(0)] = 0
     """Boxes per side of a regular grid, instead of a detector; 0: use the detector."""
     backbone: str = "microsoft/resnet-101"
     """Image encoder for the region features: hub id or folder (ResNet, ViT, CLIP, ...)."""
-    shortest_edge: Annotated[int, at_least(0)] = 0
+    shortest_edge: Annotated[int, Ge(0)] = 0
     """Short side of the images for the backbone, in pixels; 0: the backbone's own square size, or \
 608 if it has none."""
-    score_threshold: Annotated[float, at_least(0)] = 0.2
+    score_threshold: Annotated[float, Ge(0)] = 0.2
     """Detector, --filter-imports: boxes above this confidence are kept."""
-    min_boxes: Annotated[int, at_least(0)] = 10
+    min_boxes: Annotated[int, Ge(0)] = 10
     """Detector, --filter-imports: minimum number of boxes per image, whatever their confidence."""
-    max_boxes: Annotated[int, at_least(1)] = 100
+    max_boxes: Annotated[int, Ge(1)] = 100
     """Detector, --filter-imports: maximum number of boxes per image."""
-    iou_threshold: Annotated[float, between(0, 1)] = 0.7
+    iou_threshold: Annotated[float, Interval(ge=0, le=1)] = 0.7
     """Detector: drop a box whose intersection over union with a higher-scoring box exceeds this."""
     add_whole_image: bool = False
     """Also store the whole image, as the first region."""
@@ -362,7 +361,7 @@ class DetectionSettings(Settings):
         }
 
 
-@dataclass(frozen=True)
+@settings
 class ExtractionSettings(Settings):
     """Images, and how their regions are found."""
 
@@ -378,9 +377,9 @@ vcr1images; only images with boxes are used."""
     skip_missing: bool = False
     """Skip images that --boxes names but the folder lacks, and count them; otherwise the first is \
 an error."""
-    batch: Annotated[int, at_least(1)] = 8
+    batch: Annotated[int, Ge(1)] = 8
     """Images per forward pass, all of one size."""
-    shard_size: Annotated[int, at_least(1)] = 256
+    shard_size: Annotated[int, Ge(1)] = 256
     """Images per file of the store; a killed run repeats at most one file per process."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""

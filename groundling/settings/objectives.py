@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt, Interval
+from pydantic import AllowInfNan
+
 from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
-from groundling.settings.fields import InputKind, Settings, above, at_least, between, unnested
+from groundling.settings.fields import InputKind, Settings, settings, unnested
 
 
-@dataclass(frozen=True)
+@settings
 class MaskingSettings(Settings):
     """Masking of text tokens."""
 
-    mask_rate: Annotated[float, above(0, below=1)] = 0.15
+    mask_rate: Annotated[float, Interval(gt=0, lt=1)] = 0.15
     """Share of tokens to mask."""
     mask_scheme: Literal["bert", "released"] = "bert"
     """bert: 80/10/10 (mask/random/keep) as in the papers; released: 81/9/10 as in XDBERT's code."""
@@ -26,7 +28,7 @@ class MaskingSettings(Settings):
 without masked words (VL-BERT's code)."""
 
 
-@dataclass(frozen=True)
+@settings
 class PretrainingVariantSettings(Settings):
     """Objectives of pre-training where paper and code differ or offer ablations."""
 
@@ -45,13 +47,13 @@ releases), its top class (hard, the papers), or none."""
 in the release)."""
 
 
-@dataclass(frozen=True)
+@settings
 class CrossModalEncoderSettings(Settings):
     """XDBERT's cross-modal encoder and its objectives."""
 
-    cross_layers: Annotated[int, at_least(1)] = 2
+    cross_layers: Annotated[int, Ge(1)] = 2
     """Number of cross-modal layers (XDBERT Section 2.1)."""
-    hard_negatives: Annotated[int, at_least(0)] = 0
+    hard_negatives: Annotated[int, Ge(0)] = 0
     """match: candidates per negative text, of which the most similar is used; 0: one random \
 candidate, as in the paper."""
     match_negatives: Literal["random", "length"] = "random"
@@ -67,33 +69,33 @@ in XDBERT's code (released)."""
 and attention maps."""
 
 
-@dataclass(frozen=True)
+@settings
 class DistillationSettings(Settings):
     """Distillation from a frozen teacher."""
 
-    distill_weight: Annotated[float, at_least(0)] = 1.0
+    distill_weight: Annotated[float, Ge(0)] = 1.0
     """l1 and contrastive: weight of both terms together."""
-    sentence_weight: Annotated[float, at_least(0)] = 1.0
+    sentence_weight: Annotated[float, Ge(0)] = 1.0
     """l1 and contrastive: weight of the sentence term."""
-    word_weight: Annotated[float, at_least(0)] = 1.0
+    word_weight: Annotated[float, Ge(0)] = 1.0
     """l1 and contrastive: weight of the word term."""
-    temperature: Annotated[float, above(0)] = 0.07
+    temperature: Annotated[float, Gt(0)] = 0.07
     """contrastive: temperature of both terms."""
     pooling: Literal["own", "cls", "mean"] = "own"
     """Sentence pooling of the student: own: as its sentence-transformers folder defines, else the \
 first position; cls: the first position; mean: the mean over tokens without special tokens."""
     l1_targets: Literal["standard", "unit"] = "standard"
     """l1: targets are standardised teacher features (standard), or unit vectors (unit, CLIP-TD)."""
-    max_windows: Annotated[int, at_least(0)] = 0
+    max_windows: Annotated[int, Ge(0)] = 0
     """Maximum number of windows in which CLIP reads a text, each of CLIP's context length; the \
 rest is truncated and counted. 0: as many as needed; for blocks 9 windows of 77 tokens (XDBERT), \
 or the same number of tokens in windows of another size."""
-    cache_gb: Annotated[float, between(0, math.inf)] = 2.0
+    cache_gb: Annotated[float, Ge(0), AllowInfNan()] = 2.0
     """Cache a text teacher's features if they need fewer gigabytes of disk than this, else \
 compute them in every step. Features of an image teacher are always cached, unless this is 0."""
 
 
-@dataclass(frozen=True)
+@settings
 class TargetedDistillationSettings(Settings):
     """CLIP Targeted Distillation (CLIP-TD): teacher; td_image, td_text, td_words, td_image_text."""
 
@@ -111,7 +113,7 @@ from different models."""
 until the run ends."""
     teacher_space: Literal["joint", "pre_projection"] = "joint"
     """CLIP-TD: use the teacher's features after its projections (joint) or before them."""
-    num_words: Annotated[int, at_least(1)] = 2
+    num_words: Annotated[int, Ge(1)] = 2
     """CLIP-TD: number of words per text that td_words distils."""
     word_selection: Literal["top", "random"] = "top"
     """CLIP-TD: distil the highest-scoring words, or random words (the control)."""
@@ -121,7 +123,7 @@ until the run ends."""
     keyword_extractor: str = ""
     """CLIP-TD: MODULE:NAME of your own keyword extractor; empty: YAKE, implemented from its \
 published formulas."""
-    td_weight: Annotated[float, at_least(0)] = 0.05
+    td_weight: Annotated[float, Ge(0)] = 0.05
     """CLIP-TD: weight of td_image, td_text, td_words and td_image_text."""
     td_distance: Literal["l1", "l2"] = "l1"
     """CLIP-TD: absolute differences (l1, the paper), which fit the median of the targets, or squared \
@@ -138,39 +140,39 @@ are."""
     td_gate: Literal["none", "question", "pair"] = "none"
     """CLIP-TD: distil only where the teacher is more confident than the student, compared per \
 question or per image-text pair."""
-    td_temperature: Annotated[float, above(0)] = 1.0
+    td_temperature: Annotated[float, Gt(0)] = 1.0
     """CLIP-TD: temperature T of the comparison in --td-gate; a higher T favours the teacher."""
 
 
-@dataclass(frozen=True)
+@settings
 class SimilarityDistillationSettings(Settings):
     """Distillation of similarities of image and choices: td_similarity."""
 
-    td_similarity_weight: Annotated[float, at_least(0)] = 1.0
+    td_similarity_weight: Annotated[float, Ge(0)] = 1.0
     """td_similarity: its weight."""
 
 
-@dataclass(frozen=True)
+@settings
 class StateDistillationSettings(Settings):
     """Distillation of a text encoder's token states (VidLanKD): objectives nst, crd and nt_xent."""
 
     kd_teacher: Annotated[str, InputKind.WEIGHTS] = ""
     """nst, crd and nt_xent: frozen text encoder whose token states are distilled: hub id or \
 folder, with the student's tokenizer. VidLanKD: a BERT that its teacher stage grounded in videos."""
-    kd_weight: Annotated[float, at_least(0)] = 1.0
+    kd_weight: Annotated[float, Ge(0)] = 1.0
     """nst, crd and nt_xent: weight of each (VidLanKD's code: 1)."""
     kd_variant: Literal["paper", "released"] = "paper"
     """nst and nt_xent: over a sentence's tokens, averaged (paper), or as in VidLanKD's code \
 (released): padding and special tokens included; nst without the teacher's constant term and \
 summed over the micro-batch; both divided by its length in tokens, nt_xent also by its 2 x B items."""
-    crd_temperature: Annotated[float, above(0)] = 0.07
+    crd_temperature: Annotated[float, Gt(0)] = 0.07
     """crd: temperature (0.07 in the code of CRD and in the first version of VidLanKD's; CRD's \
 paper: 0.1 on CIFAR-100)."""
-    crd_negatives: Annotated[int, at_least(0)] = 0
+    crd_negatives: Annotated[int, Ge(0)] = 0
     """crd: N, the number of negatives of a token: the states at its position in the next N \
 sentences of the batch; 0: of all others. CRD's code draws 16384 from a memory of the data set; \
 the first version of VidLanKD's: batch size - 1."""
-    crd_cardinality: Annotated[int, at_least(0)] = 0
+    crd_cardinality: Annotated[int, Ge(0)] = 0
     """crd: M of N/M, the number of items that negatives are drawn from; 0: the sentences of the \
 batch at that position. The paper: the size of the data set (CIFAR-100: 50000; the first version \
 of VidLanKD's code: 1000000)."""
@@ -179,19 +181,19 @@ of VidLanKD's code: 1000000)."""
 score of the first batch, as in CRD's code (first_batch)."""
 
 
-@dataclass(frozen=True)
+@settings
 class VokenizerSettings(Settings):
     """Vokenization's first stage (Tan and Bansal 2020): the objective token_image_matching."""
 
     vokenizer_head: Literal["mlp", "none"] = "mlp"
     """token_image_matching: text head: Linear, ReLU, dropout, Linear (mlp, Vokenization), or the \
 states themselves (none, VidLanKD's teacher, with --vokenizer-layers 1); the image always has one."""
-    vokenizer_layers: Annotated[int, at_least(1)] = 4
+    vokenizer_layers: Annotated[int, Ge(1)] = 4
     """token_image_matching: number of the text encoder's last layers, concatenated (Vokenization: 4)."""
-    vokenizer_width: Annotated[int, at_least(1)] = 64
+    vokenizer_width: Annotated[int, Ge(1)] = 64
     """token_image_matching: dimensions of token and image vectors (Vokenization: 64; not used with \
 --vokenizer-head none)."""
-    vokenizer_margin: Annotated[float, above(0)] = 0.5
+    vokenizer_margin: Annotated[float, Gt(0)] = 0.5
     """token_image_matching: margin of the hinge, in cosine (Vokenization: 0.5; VidLanKD's code: 1)."""
     vokenizer_hinge: Literal["paper", "released"] = "paper"
     """token_image_matching: paper: the negative is a random other image of the batch, special \
@@ -200,7 +202,7 @@ tokens are not scored; released: it is the item half a batch away, special token
     """token_image_matching: train only the heads, not the text encoder (Vokenization)."""
 
 
-@dataclass(frozen=True)
+@settings
 class VokenSettings(Settings):
     """Vokenization's second stage: the objective voken_classification."""
 
@@ -210,7 +212,7 @@ tokenizer; --teacher and --teacher-space must be those of that run."""
     voken_images: Annotated[str, InputKind.FOLDER] = ""
     """voken_classification: folder of images that may become vokens (Vokenization: 50,000 of Visual \
 Genome); empty: --teacher-images."""
-    voken_weight: Annotated[float, at_least(0)] = 1.0
+    voken_weight: Annotated[float, Ge(0)] = 1.0
     """voken_classification: weight of its loss (Vokenization: 1, as masked LM's)."""
     voken_control: Literal["none", "random", "shuffled", "reversed", "token_id"] = "none"
     """voken_classification: controls of Vokenization's code: random vokens, drawn anew in each \
@@ -218,20 +220,20 @@ epoch; a text's vokens shuffled among its tokens, or in reverse order; each toke
 of an image."""
 
 
-@dataclass(frozen=True)
+@settings
 class LexiContrastiveSettings(Settings):
     """LexiContrastive Grounding (LCG): the objective lexi_contrastive."""
 
-    lcg_layer: Annotated[int, at_least(1)] = 1
+    lcg_layer: Annotated[int, Ge(1)] = 1
     """LCG: number of layers whose output is compared with the image (paper and released code: 1)."""
     lcg_attention: Literal["causal", "bidirectional", "full"] = "causal"
     """LCG: what a token reads in these layers: itself and the previous token (causal, as in paper \
 and released code, which train a causal model), also the next token (bidirectional), or the whole \
 text, as the encoder does elsewhere (full)."""
-    lcg_positions: Annotated[int, at_least(1)] = 2048
+    lcg_positions: Annotated[int, Ge(1)] = 2048
     """LCG: maximum number of tokens of a micro-batch that are compared with images, drawn at random \
 (released code: 2048 positions, padding included)."""
-    lcg_weight: Annotated[float, at_least(0)] = 0.3
+    lcg_weight: Annotated[float, Ge(0)] = 0.3
     """LCG: weight of both directions (released code: 0.3, beside next-token prediction with 1)."""
     lcg_negatives: Literal["tokens", "released"] = "tokens"
     """LCG: negatives of an image's token are the other captions' tokens (tokens), or also their \
@@ -241,51 +243,51 @@ padding, as in LCG's code (released)."""
 that numbered by the token's position modulo the batch, as in LCG's code (released)."""
 
 
-@dataclass(frozen=True)
+@settings
 class MCSESettings(Settings):
     """MCSE: the objectives simcse and mcse."""
 
-    simcse_temperature: Annotated[float, above(0)] = 0.05
+    simcse_temperature: Annotated[float, Gt(0)] = 0.05
     """simcse: temperature (released code: 0.05)."""
-    mcse_temperature: Annotated[float, above(0)] = 0.05
+    mcse_temperature: Annotated[float, Gt(0)] = 0.05
     """mcse: temperature (released code: 0.05)."""
-    mcse_weight: Annotated[float, at_least(0)] = 0.01
+    mcse_weight: Annotated[float, Ge(0)] = 0.01
     """mcse: weight, beside simcse with 1 (released scripts: 0.01 for captions beside Wikipedia, \
 0.05 for captions alone)."""
 
 
-@dataclass(frozen=True)
+@settings
 class GroundedSpaceSettings(Settings):
     """The grounded space of Bordes et al. 2019."""
 
-    cluster_weight: Annotated[float, above(0)] = 1.0
+    cluster_weight: Annotated[float, Gt(0)] = 1.0
     """grounded_space and visual_cluster: weight of the cluster term (the paper's value is not \
 known here)."""
-    perceptual_weight: Annotated[float, above(0)] = 1.0
+    perceptual_weight: Annotated[float, Gt(0)] = 1.0
     """grounded_space and visual_perceptual: weight of the perceptual term (the paper's value is \
 not known here)."""
-    cluster_margin: Annotated[float, above(0)] = 0.5
+    cluster_margin: Annotated[float, Gt(0)] = 0.5
     """grounded_space and visual_cluster: margin between the cosines of a positive and a negative \
 (paper: about .5, from memory)."""
-    grounded_size: Annotated[int, at_least(1)] = 512
+    grounded_size: Annotated[int, Ge(1)] = 512
     """Width of the grounded space, and of the hidden layer before it (the paper's value is not \
 known here)."""
 
 
-@dataclass(frozen=True)
+@settings
 class Cap2ImgSettings(Settings):
     """Cap2Img (Kiela et al. 2018, objective caption_to_image); the sentence vector follows
     `--pooling`.
     """
 
-    caption_to_image_weight: Annotated[float, above(0)] = 1.0
+    caption_to_image_weight: Annotated[float, Gt(0)] = 1.0
     """caption_to_image: weight of its term."""
-    caption_to_image_margin: Annotated[float, above(0)] = 0.2
+    caption_to_image_margin: Annotated[float, Gt(0)] = 0.2
     """caption_to_image: margin alpha between the cosines of the right and of a wrong pair (.2 is \
 usual for this loss; the paper's value is not known here)."""
 
 
-@dataclass(frozen=True)
+@settings
 class MaskedLMDistillationSettings(Settings):
     """Distillation of masked-LM predictions from a teacher that sees the image (ViComTe)."""
 
@@ -298,7 +300,7 @@ padding; masked: the mean over masked tokens; released: the sum over every posit
 included, per text, as in ViComTe's code."""
 
 
-@dataclass(frozen=True)
+@settings
 class PluginOptionSettings(Settings):
     """Options of the user's own objectives and teachers."""
 
@@ -320,7 +322,7 @@ def parse_options(given: Sequence[str]) -> dict[str, str]:
     return options
 
 
-@dataclass(frozen=True)
+@settings
 class ObjectiveSettings(Settings):
     """Settings of objectives, in every command that trains with them.
 
@@ -364,7 +366,7 @@ def teacher_inputs(source: str, settings: ObjectiveSettings) -> dict[str, str | 
     }
 
 
-@dataclass(frozen=True)
+@settings
 class AdversarialSettings(Settings):
     """VILLA's adversarial training (`--training-step villa`); defaults are those of its VCR run with
     BERT-base.
@@ -372,20 +374,20 @@ class AdversarialSettings(Settings):
     Source: zhegan27/VILLA, config/train-vcr-base-4gpu-adv.json.
     """
 
-    adversarial_steps: Annotated[int, at_least(1)] = 3
+    adversarial_steps: Annotated[int, Ge(1)] = 3
     """--training-step villa: forward passes per micro-batch; the first starts without a \
 perturbation (VILLA's code: 3)."""
     adversarial_modality: Literal["both", "text", "image", "alternate"] = "both"
     """--training-step villa: what is perturbed: the word embeddings (text), the region features \
 (image), both, or one after the other in separate passes (alternate; "alter" in VILLA's code, used \
 in none of its runs). VILLA's code: both for VCR, text for VQA, SNLI-VE and NLVR2."""
-    adversarial_lr: Annotated[float, at_least(0)] = 1e-2
+    adversarial_lr: Annotated[float, Ge(0)] = 1e-2
     """--training-step villa: step size of the gradient ascent (VILLA's code: 1e-2 for VCR, 1e-3 \
 for other tasks; with BERT-large 1e-1 for VCR)."""
     adversarial_norm: Literal["l2", "linf"] = "l2"
     """--training-step villa: norm in which the step size is measured, over all positions of a row \
 (VILLA's code: l2)."""
-    adversarial_kl_weight: Annotated[float, at_least(0)] = 1.5
+    adversarial_kl_weight: Annotated[float, Ge(0)] = 1.5
     """--training-step villa: weight of the KL divergence from the clean pass (VILLA's code: 1.5; \
 1 for VQA and VCR with BERT-large)."""
     adversarial_kl_reduction: Literal["sum", "mean"] = "sum"
@@ -393,7 +395,7 @@ for other tasks; with BERT-large 1e-1 for VCR)."""
 VILLA's code does for VCR only, where this halves it."""
 
 
-@dataclass(frozen=True)
+@settings
 class TrainingStepSelection(Settings):
     """Training step on a micro-batch."""
 
@@ -403,7 +405,7 @@ and one backward pass."""
     adversarial: AdversarialSettings = field(default_factory=AdversarialSettings)
 
 
-@dataclass(frozen=True)
+@settings
 class ExtraObjectiveSettings(Settings):
     """Auxiliary objectives and their teacher."""
 

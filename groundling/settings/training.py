@@ -2,74 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Interval
 
 from groundling.core.errors import InputError
 from groundling.settings.fields import (
-    InvalidSettingError,
     Settings,
-    above,
-    at_least,
-    between,
     format_value,
     refuse_settings,
+    settings,
 )
 
 
-@dataclass(frozen=True)
+@settings
 class TrainingArguments(Settings):
     """Optimisation."""
 
-    steps: Annotated[int, at_least(0)] = 0
+    steps: Annotated[int, Ge(0)] = 0
     """Number of optimizer steps; 0: use --epochs."""
-    epochs: Annotated[float, above(0)] = 1.0
+    epochs: Annotated[float, Gt(0)] = 1.0
     """Passes over the data, if --steps is 0."""
-    batch: Annotated[int, at_least(1)] = 32
+    batch: Annotated[int, Ge(1)] = 32
     """Samples per optimizer step, over all processes and accumulated micro-batches."""
-    batch_tokens: Annotated[int, at_least(0)] = 0
+    batch_tokens: Annotated[int, Ge(0)] = 0
     """Instead of --batch: maximum tokens and regions, padding included, of a micro-batch on one \
 process; an optimizer step has --gradient-accumulation-steps of them per process (UNITER). 0: use --batch."""
-    gradient_accumulation_steps: Annotated[int, at_least(1)] = 1
+    gradient_accumulation_steps: Annotated[int, Ge(1)] = 1
     """Micro-batches per optimizer step and process; contrastive negatives come from the same \
 micro-batch."""
     optimizer: Literal["adamw", "bertadam", "sgd"] = "adamw"
     """adamw; bertadam: Adam without bias correction (VisualBERT, XDBERT); sgd (VL-BERT on VCR)."""
-    lr: Annotated[float, at_least(0)] = 1e-4
+    lr: Annotated[float, Ge(0)] = 1e-4
     """Peak learning rate."""
-    betas: Annotated[tuple[float, float], at_least(0, below=1)] = (0.9, 0.999)
+    betas: tuple[Annotated[float, Interval(ge=0, lt=1)], Annotated[float, Interval(ge=0, lt=1)]] = (
+        0.9,
+        0.999,
+    )
     """adamw, bertadam: decay rates of the two running means (UNITER: 0.9 0.98)."""
-    epsilon: Annotated[float, above(0)] = 1e-8
+    epsilon: Annotated[float, Gt(0)] = 1e-8
     """adamw, bertadam: constant added to the denominator (UNITER, VL-BERT, VisualBERT: 1e-6)."""
-    momentum: Annotated[float, at_least(0, below=1)] = 0.9
+    momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     """sgd: momentum (VL-BERT on VCR: 0.9)."""
     schedule: Literal["linear", "cosine", "constant", "steps"] = "linear"
     """Learning-rate schedule after warm-up; steps: constant, multiplied by --milestone-factor at \
 each of --milestones."""
-    milestones: Annotated[tuple[float, ...], at_least(0)] = ()
+    milestones: tuple[Annotated[float, Ge(0)], ...] = ()
     """--schedule steps: epochs after which the learning rate is multiplied by --milestone-factor \
 (VL-BERT on VCR: 14 18)."""
-    milestone_factor: Annotated[float, at_least(0)] = 0.1
+    milestone_factor: Annotated[float, Ge(0)] = 0.1
     """--schedule steps: factor on the learning rate at each milestone (VL-BERT: 0.1)."""
-    warmup_ratio: Annotated[float, between(0, 1)] = 0.05
+    warmup_ratio: Annotated[float, Interval(ge=0, le=1)] = 0.05
     """Share of the schedule's steps in which the learning rate grows linearly from 0."""
-    warmup_steps: Annotated[int, at_least(0)] = 0
+    warmup_steps: Annotated[int, Ge(0)] = 0
     """Number of warm-up steps, instead of --warmup-ratio; 0: use --warmup-ratio."""
-    schedule_steps: Annotated[int, at_least(0)] = 0
+    schedule_steps: Annotated[int, Ge(0)] = 0
     """Number of steps of the learning-rate schedule; 0: the steps of the run. XDBERT's code: \
 139600."""
-    weight_decay: Annotated[float, at_least(0)] = 0.01
+    weight_decay: Annotated[float, Ge(0)] = 0.01
     """Weight decay, decoupled except for sgd; not applied to biases and LayerNorms."""
     decay_bias_and_norm: bool = False
     """Apply weight decay to biases and LayerNorms too (code of VL-BERT and XDBERT)."""
-    head_lr: Annotated[float, at_least(0)] = 1.0
+    head_lr: Annotated[float, Ge(0)] = 1.0
     """Learning rate of the objectives' heads, as a multiple of --lr."""
-    freeze_encoder_steps: Annotated[int, at_least(0)] = 0
+    freeze_encoder_steps: Annotated[int, Ge(0)] = 0
     """Steps in which only the heads are trained; warm-up of the encoder begins after them. 0: use \
 --freeze-encoder-ratio."""
-    freeze_encoder_ratio: Annotated[float, at_least(0, below=1)] = 0.0
+    freeze_encoder_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """Share of the schedule's steps in which only the heads are trained."""
-    max_grad_norm: Annotated[float, at_least(0)] = 1.0
+    max_grad_norm: Annotated[float, Ge(0)] = 1.0
     """Maximum gradient norm; 0: no clipping."""
     clip_per_tensor: bool = False
     """Clip the gradient of each tensor separately instead of the global norm (VisualBERT's code)."""
@@ -78,35 +79,33 @@ each of --milestones."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about 1.4 times the time, the same \
 numbers (docs/running.md)."""
-    seed: Annotated[int, at_least(0)] = 0
+    seed: Annotated[int, Ge(0)] = 0
     """Random seed."""
     compile: bool = False
     """Compile the model (torch.compile, dynamic shapes): the first steps take minutes, later \
 steps are faster. Numbers are equal up to rounding, but dropout draws differ. For long runs on a \
 GPU."""
-    workers: Annotated[int, at_least(-1)] = -1
+    workers: Annotated[int, Ge(-1)] = -1
     """Data-loading processes per training process; results do not depend on it. -1: none on a \
 CPU, up to 4 with an accelerator."""
-    save_every: Annotated[int, at_least(1)] = 500
+    save_every: Annotated[int, Ge(1)] = 500
     """Steps between checkpoints, from which a killed run resumes."""
-    log_every: Annotated[int, at_least(1)] = 10
+    log_every: Annotated[int, Ge(1)] = 10
     """Steps between lines of log.jsonl."""
-    gradient_shares: Annotated[tuple[int, ...], at_least(1)] = ()
+    gradient_shares: tuple[Annotated[int, Ge(1)], ...] = ()
     """Optimizer steps, such as 1 10 100, in which the gradient norm of each term of the loss, and its \
 share of the sum of these norms, are printed and logged (docs/running.md)."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if (self.schedule == "steps") != bool(self.milestones):
             raise InputError(
                 "--schedule steps needs --milestones EPOCHS, and --milestones needs --schedule steps"
             )
         if list(self.milestones) != sorted(self.milestones):
-            raise InvalidSettingError(
-                "milestones",
-                f" = {format_value(self.milestones)}, expected increasing numbers of epochs",
+            raise InputError(
+                f"milestones = {format_value(self.milestones)}: expected increasing numbers of epochs"
             )
 
         if self.gradient_shares and self.compile:
@@ -120,11 +119,11 @@ share of the sum of these norms, are printed and logged (docs/running.md)."""
         return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
 
 
-@dataclass(frozen=True)
+@settings
 class EvaluationSettings(Settings):
     """Evaluation on held-out data during training, and early stopping."""
 
-    eval_every: Annotated[float, at_least(0)] = 0.0
+    eval_every: Annotated[float, Ge(0)] = 0.0
     """Epochs between evaluations, such as 1 or 0.25; 0: evaluate only at the end. What is \
 evaluated: finetune: the task's first development split; adapt: the loss on --eval-text; pretrain \
 and train-clip: the loss and retrieval, respectively, on --eval-captions, --eval-image-list or \
@@ -132,11 +131,10 @@ and train-clip: the loss and retrieval, respectively, on --eval-captions, --eval
     keep_best: bool = False
     """--eval-every: save the weights with the best evaluation score, which then has selection \
 bias; off: save those of the last step, as in the papers."""
-    patience: Annotated[int, at_least(0)] = 0
+    patience: Annotated[int, Ge(0)] = 0
     """--eval-every: stop after this many evaluations without improvement; 0: never stop early."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not self.eval_every:
             flags = {"--keep-best": self.keep_best, "--patience": self.patience}
             refuse_settings(flags, "needs --eval-every EPOCHS, more than 0")

@@ -20,7 +20,6 @@ from groundling.core.errors import (
     fault_lines,
     require_known,
 )
-from groundling.core.field_docs import with_field_docs
 from groundling.core.metrics import Metric
 from groundling.core.output_types import OutputType
 from groundling.runs.hashing import data_hash
@@ -41,7 +40,6 @@ def _itself(folder: Path, split: str) -> Path:
     return Path(folder)
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class Task:
     """One benchmark, read from its official files."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeGuard, cast
 
 import numpy as np
@@ -15,15 +16,13 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Sample
 from groundling.core.errors import InputError
-from groundling.core.field_docs import with_field_docs
 from groundling.core.output_types import OutputType
-from groundling.core.registry import describe_value, require_instance, source_files
+from groundling.core.registry import describe_value, require_instance
 from groundling.data.samples import SampleDataset
 from groundling.runs.hashing import hashes_of
 from groundling.settings.objectives import ObjectiveSettings
 
 
-@with_field_docs
 class Teacher:
     """A frozen model whose features objectives read; `TeacherDataset` adds them to samples. Abstract."""
 
@@ -112,7 +111,6 @@ class Teacher:
         return [{name: values[row] for name, values in arrays.items()} for row in range(batch.rows)]
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class TeacherContext:
     """The source, the objectives' needs and the settings that a run's teachers are made for."""
@@ -128,7 +126,6 @@ class TeacherContext:
     """The student's tokenizer; None for a student without one of its own."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class TeacherSpec:
     """Features that objectives may read, and how a run makes the teacher that computes them."""
@@ -144,17 +141,10 @@ class TeacherSpec:
 
 
 def code_hash(kind: Any) -> dict[str, str]:
-    """The name of a class or function, and the SHA-256 of the code that defines it, as JSON.
-
-    The code is its file and, for the user's own code, the user's modules that the file imports.
-    """
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    files = source_files(kind.__module__)
-    hashes = hashes_of(list(files.values()))
-    if len(files) < 2:
-        return {"name": name, "source": "".join(hashes)}
-    lines = [f"{module}\t{sha256}\n" for module, sha256 in zip(files, hashes, strict=True)]
-    return {"name": name, "source": hashlib.sha256("".join(lines).encode()).hexdigest()}
+    """The name of a class or function, and the SHA-256 of the file that defines it."""
+    file = getattr(sys.modules[kind.__module__], "__file__", None)
+    source = hashes_of([Path(file)])[0] if file else ""
+    return {"name": f"{kind.__module__}.{kind.__qualname__}", "source": source}
 
 
 def read_inputs(teacher: Teacher, rows: Sequence[Sample]) -> list[Sample]:
@@ -221,7 +211,6 @@ def is_teacher(value: object) -> TypeGuard[Teacher]:
     return isinstance(value, Teacher)
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class FiniteCheck:
     """A number that must be finite; it is checked once the GPU has computed it."""

@@ -16,7 +16,6 @@ from accelerate import PartialState
 
 from groundling.core.batch import OutputSizes, Sample, collate
 from groundling.core.errors import InputError, raise_first
-from groundling.core.field_docs import with_field_docs
 from groundling.core.rng import generator
 from groundling.data.samples import SampleDataset
 from groundling.data.shards import (
@@ -66,7 +65,6 @@ class FeatureStore(Protocol):
         ...
 
 
-@with_field_docs
 class FeatureCache:
     """Caches the features of frozen teachers in a folder or in memory, so that each input is encoded once.
 
@@ -259,7 +257,6 @@ def _scalars(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     return restored
 
 
-@with_field_docs
 class TeacherDataset:
     """Samples with a teacher's features in every row; can be nested with the wrappers for regions and pixels.
 

@@ -13,7 +13,6 @@ from torch.utils.data import Dataset
 
 from groundling.core.batch import Batch, Sample, collate, require
 from groundling.core.errors import InputError
-from groundling.core.field_docs import with_field_docs
 from groundling.core.registry import require_instance
 from groundling.core.rng import generator
 from groundling.data.samples import ContiguousSubset, SampleDataset
@@ -27,7 +26,6 @@ BUCKET = 8192
 """Number of samples sorted by size together if batch size is in tokens (ChenRocks/UNITER, data/loader)."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class DataSource:
     """A data set of a run, its sampling ratio, and the objectives that train on its batches."""
@@ -99,7 +97,6 @@ def _epoch_steps(sources: Sequence[DataSource], amounts: Sequence[int], unit: in
     return sum(amounts_by_data.values()) / unit / share
 
 
-@with_field_docs
 class BatchIndices(NamedTuple):
     """The samples of a step or micro-batch, all from one source and epoch."""
 

@@ -18,7 +18,6 @@ from scipy.special import softmax
 from torch import nn
 
 from groundling.core.batch import IGNORE, Example, Sample, collate
-from groundling.core.field_docs import with_field_docs
 from groundling.core.metrics import is_degenerate
 from groundling.data.samples import SampleDataset
 from groundling.objectives.supervised import SupervisedObjective
@@ -34,7 +33,6 @@ EvaluationHistory = Sequence[EvaluationScores]
 """All evaluations so far."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class Evaluator:
     """Evaluates a model on held-out data during training, keeps the best weights, and stops early."""
@@ -126,7 +124,6 @@ TOP_CLASSES = 20
 """Number of most likely classes kept instead, with their probabilities, which ensembles average."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class EvaluationOutput:
     """A model's outputs, predictions and metrics on one split."""

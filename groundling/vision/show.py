@@ -13,7 +13,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError, prefix_errors, rename_flags_to_keywords
-from groundling.core.field_docs import with_field_docs
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import FileNameMatcher, image_id, is_image_file, read_image
 from groundling.data.regions.store import RegionStore
@@ -25,7 +24,6 @@ SIDE = 800
 """Minimum long side in pixels, so that numbers on small images are readable."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class AnnotatedImage:
     """An image with its boxes drawn, and their descriptions."""

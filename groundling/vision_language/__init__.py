@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.field_docs import with_field_docs
 from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective, ObjectiveContext
@@ -15,7 +14,6 @@ from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language.single_stream import SingleStreamModel
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class PretrainingPhase:
     """A pre-training phase: its objectives, and how often each is trained."""
@@ -38,7 +36,6 @@ def leave_unchanged(
     """The default of `Architecture.prepare_model`: does nothing."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class Architecture:
     """A paper's vision-language model, a BERT over text and regions.

@@ -18,7 +18,6 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 from groundling.core.batch import Batch, EncoderOutput, require
 from groundling.core.errors import InputError, convert_errors, convert_read_errors, prefix_errors
-from groundling.core.field_docs import with_field_docs
 from groundling.data.samples import TextRowEncoder
 from groundling.models.attention import (
     AttentionCallback,
@@ -260,7 +259,6 @@ BERT = {part: f"text.encoder.{part}" for part in ("embeddings.", "encoder.", "po
 """Prefixes of a BERT's weights, and their names in a `SingleStreamModel`."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class WeightNames:
     """Maps the weight names of a code base; the longest matching prefix is used."""

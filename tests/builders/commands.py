@@ -8,8 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from groundling.cli import COMMANDS
-from groundling.core.field_docs import field_docs
-from groundling.settings.fields import flatten_settings
+from groundling.settings.fields import settings_of
 
 
 def adapting_with(given: Path, out: Path, **changes: object) -> list[object]:
@@ -51,9 +50,8 @@ def flags_of(command: str) -> dict[str, str]:
     flags = {}
     for prefix, settings in COMMANDS[command].settings.items():
         start = "" if prefix.startswith("_") else f"{prefix}."
-        for group, one in flatten_settings(settings):
+        for one in settings_of(settings):
             flag = f"--{start}{one.name.replace('_', '-')}"
             assert flag not in flags, f"{command}: two settings are called {flag}"
-            told = {field.name: field.text for field in field_docs(type(group))}
-            flags[flag] = told[one.name]
+            flags[flag] = " ".join((one.field.description or "").split())
     return flags

@@ -45,14 +45,12 @@ print(len(names))
 STUDY = {
     "__init__.py": "",
     "commands.py": '''
-from dataclasses import dataclass
-
 from groundling.command_line import Command
 from groundling.runs.outputs import NoOutput
-from groundling.settings.fields import Settings
+from groundling.settings.fields import Settings, settings
 
 
-@dataclass(frozen=True)
+@settings
 class MineConfig(Settings):
     """Settings of a study of one's own."""
 

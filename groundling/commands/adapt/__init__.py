@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
+
+from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.command_line.registered_names import (
@@ -19,9 +21,8 @@ from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    at_least,
-    between,
     require_settings,
+    settings,
     unnested,
 )
 from groundling.settings.input_settings import CaptionSettings, parse_weighted_files
@@ -34,7 +35,7 @@ from groundling.settings.objectives import (
 from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
 
 
-@dataclass(frozen=True)
+@settings
 class AdaptConfig(Settings):
     """Adaptation of a text encoder: texts, arm and the options of its objectives."""
 
@@ -43,9 +44,9 @@ class AdaptConfig(Settings):
     from_scratch: bool = False
     """Take only the configuration and the tokenizer of --student, and start with new weights, drawn \
 from --seed (Vokenization, VidLanKD)."""
-    student_layers: Annotated[int, at_least(0)] = 0
+    student_layers: Annotated[int, Ge(0)] = 0
     """--from-scratch: number of layers; 0: as configured."""
-    student_width: Annotated[int, at_least(0)] = 0
+    student_width: Annotated[int, Ge(0)] = 0
     """--from-scratch: width of the hidden states, a multiple of 64, with attention heads of 64; \
 feed-forward layers keep their proportion. 0: as configured."""
     teacher: Annotated[str, InputKind.WEIGHTS] = ""
@@ -68,13 +69,13 @@ voken_classification, or MODULE:NAME of your own."""
     """lines: one text per line; blocks: documents cut into blocks of exactly --max-length tokens; \
 auto: blocks for xdbert and its objectives, as in the paper, because lines can be matched by their \
 lengths, else lines."""
-    max_length: Annotated[int, at_least(0)] = 0
+    max_length: Annotated[int, Ge(0)] = 0
     """Maximum tokens per text for the student; longer texts are split. 0: 128 (blocks: 512), but \
 at most the student's maximum."""
-    dropout: Annotated[float, between(0, 1)] = 0.0
+    dropout: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Dropout probability of the student's hidden states in this run; its configuration does not \
 change. 0: as its configuration says. simcse and mcse need some."""
-    limit: Annotated[int, at_least(0)] = 0
+    limit: Annotated[int, Ge(0)] = 0
     """Maximum number of texts, evenly spaced; 0: all."""
     eval_text: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Held-out text files: the result reports the loss on them and, for xdbert, scores of its \
@@ -92,7 +93,7 @@ objectives (without held-out texts: on training texts, with new masks and pairs)
 with the model, as a sentence-transformers folder (Transformer, Pooling, Dense, Normalize). A text \
 longer than the teacher's context length is truncated for the teacher only, unless --max-windows \
 allows more."""
-    retain_weight: Annotated[float, at_least(0)] = 10.0
+    retain_weight: Annotated[float, Ge(0)] = 10.0
     """Sentence-transformers student: weight of the loss that keeps its sentence vectors close to \
 the original ones; 0: none. Not used by xdbert."""
     retention_pairs: Annotated[str, InputKind.PATH] = ""

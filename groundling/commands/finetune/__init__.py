@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from shutil import disk_usage
 from typing import Annotated, Literal
+
+from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.command_line.registered_names import (
@@ -20,9 +22,9 @@ from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    at_least,
     refuse_settings,
     required,
+    settings,
     unnested,
 )
 from groundling.settings.input_settings import (
@@ -45,7 +47,7 @@ from groundling.settings.objectives import (
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 
 
-@dataclass(frozen=True)
+@settings
 class FinetuneConfig(Settings):
     """Fine-tuning of an encoder on a task."""
 
@@ -57,18 +59,18 @@ or folder."""
     data: Annotated[str, InputKind.DATA, required] = ""
     """Folder with the task's official files, or, with --text and --label, your own csv, tsv, json \
 or jsonl file; `hub` downloads GLUE through the datasets library."""
-    seeds: Annotated[int, at_least(1, below=10_000)] = 1
+    seeds: Annotated[int, Interval(ge=1, lt=10_000)] = 1
     """Number of runs; seeds are consecutive, starting at --seed."""
-    max_length: Annotated[int, at_least(0)] = 128
+    max_length: Annotated[int, Ge(0)] = 128
     """Maximum tokens per input; longer inputs are truncated and counted."""
     train_splits: tuple[str, ...] = ()
     """Training splits, e.g. `train val` before --submit; none: the task's own. Scores on a \
 training split are marked as such."""
-    limit_train: Annotated[int, at_least(0)] = 0
+    limit_train: Annotated[int, Ge(0)] = 0
     """Maximum number of training examples, evenly spaced; 0: all."""
     partition: Annotated[str, InputKind.FILE] = ""
     """Train only on the examples that this output of `data partition` lists."""
-    unlabelled_per_labelled: Annotated[int, at_least(0)] = 0
+    unlabelled_per_labelled: Annotated[int, Ge(0)] = 0
     """--partition: number of other training examples, without their labels, per labelled example \
 in every step, for objectives that need no labels (semi-supervised: CLIP-TD); 0: none."""
     extra_eval: Annotated[tuple[str, ...], InputKind.NAMED] = ()
@@ -79,7 +81,7 @@ in every step, for objectives that need no labels (semi-supervised: CLIP-TD); 0:
     save_model: bool = True
     """Save each seed's fine-tuned encoder and head, for `predict` and `evaluate`; off by default \
 in a sweep."""
-    min_free_gb: Annotated[float, at_least(0)] = 0.0
+    min_free_gb: Annotated[float, Ge(0)] = 0.0
     """Minimum free gigabytes on the disk of --out; with fewer, the run does not start; 0: do not check."""
     display_name: str = ""
     """Task name in reports, e.g. to tell runs with several numbers of training examples apart; \

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from groundling.command_line import Command
 from groundling.command_line.registered_names import (
@@ -19,11 +21,11 @@ from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    at_least,
     may_repeat,
     refuse_settings,
     require_settings,
     required,
+    settings,
     unnested,
 )
 from groundling.settings.input_settings import (
@@ -45,7 +47,7 @@ from groundling.settings.objectives import (
 from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
 
 
-@dataclass(frozen=True)
+@settings
 class TrainTexts(Settings):
     """Training texts: captions of images, or the texts of a task."""
 
@@ -77,7 +79,7 @@ training split."""
 lists, as for few-shot fine-tuning."""
 
 
-@dataclass(frozen=True)
+@settings
 class EvalTexts(Settings):
     """Held-out texts: captions, or splits of the task, on which the loss is reported."""
 
@@ -91,7 +93,7 @@ class EvalTexts(Settings):
 --captions, or of --task, e.g. `val`."""
 
 
-@dataclass(frozen=True)
+@settings
 class PretrainConfig(Settings):
     """Pre-training of a vision-language model on captioned images, or on a task's texts and images."""
 
@@ -108,14 +110,14 @@ of your own; a vision-language model as --model needs its own."""
     pretraining_objectives: Annotated[PretrainingVariantSettings, unnested] = field(
         default_factory=PretrainingVariantSettings
     )
-    step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
+    step_mix: Annotated[tuple[Annotated[float, Ge(0)], ...], may_repeat] = ()
     """Relative frequency of each kind of training step, in the model's order, for models with one \
 objective per step (UNITER; docs/papers.md); empty: as in UNITER's code. UNITER-large on VCR: 10 1 \
 1."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
     """Also train on these texts without images, each FILE or FILE=WEIGHT, as for `adapt --text`; \
 together they are drawn as often as the captions (VL-BERT)."""
-    max_length: Annotated[int, at_least(0)] = 64
+    max_length: Annotated[int, Ge(0)] = 64
     """Maximum tokens per text; longer texts are truncated and counted."""
     grounded: bool = True
     """VisualBERT: read captions with their images; off: captions only (ablation C1; --regions \

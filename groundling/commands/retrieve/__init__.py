@@ -4,24 +4,26 @@ space.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
+
+from annotated_types import Ge
 
 from groundling.command_line import Command
 from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    at_least,
     refuse_settings,
     required,
+    settings,
     unnested,
 )
 from groundling.settings.input_settings import CaptionSettings
 
 
-@dataclass(frozen=True)
+@settings
 class RetrieveConfig(Settings):
     """Image-text retrieval: captions, images, CLIP, and a student text encoder."""
 
@@ -45,15 +47,15 @@ an error."""
     student: Annotated[str, InputKind.MODEL] = ""
     """Sentence encoder that replaces the model's text tower in a second search: a \
 sentence-transformers folder, as `adapt --keep-projection` writes it."""
-    captions_per_text: Annotated[int, at_least(1)] = 1
+    captions_per_text: Annotated[int, Ge(1)] = 1
     """Number of captions of an image joined into one text; more than 1 makes long texts. The last \
 text of an image has the remaining captions."""
-    max_windows: Annotated[int, at_least(0)] = 1
+    max_windows: Annotated[int, Ge(0)] = 1
     """Maximum windows of a long text that the model's text tower reads and averages; 1: truncate \
 to the first, as CLIP does; 0: all."""
-    max_length: Annotated[int, at_least(0)] = 0
+    max_length: Annotated[int, Ge(0)] = 0
     """Maximum tokens per text for the student; 0: as its folder defines."""
-    seed: Annotated[int, at_least(0)] = 0
+    seed: Annotated[int, Ge(0)] = 0
     """Seed of the bootstrap intervals."""
     teacher_cache: str = ""
     """Folder that keeps the model's features for other runs; empty: they stay in the run folder \

@@ -4,16 +4,17 @@ repeated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from annotated_types import Ge
+
 from groundling.command_line import Command
 from groundling.runs.outputs import RunCollection
-from groundling.settings.fields import InputKind, Settings, at_least, required
+from groundling.settings.fields import InputKind, Settings, required, settings
 
 
-@dataclass(frozen=True)
+@settings
 class SweepConfig(Settings):
     """Runs of variants, tasks and seeds, from a TOML file."""
 
@@ -25,14 +26,14 @@ flags of `finetune`."""
     """Run only this table of the file, e.g. "Table 2"; empty: all."""
     rows: tuple[str, ...] = ()
     """Run only these variants, by name; none: all."""
-    seeds: Annotated[int, at_least(0)] = 0
+    seeds: Annotated[int, Ge(0)] = 0
     """Number of seeds, overriding the file; 0: as in the file."""
-    processes: Annotated[int, at_least(1)] = 1
+    processes: Annotated[int, Ge(1)] = 1
     """Parallel runs, one thread each."""
     plan: bool = False
     """Print every job, its settings beside the paper's, missing data, steps and hours; run \
 nothing."""
-    seconds_per_step: Annotated[float, at_least(0)] = 0.0
+    seconds_per_step: Annotated[float, Ge(0)] = 0.0
     """--plan: seconds per optimizer step, measured on your machine; 0: rough estimate from the \
 model's size."""
     miniature: bool = False

@@ -33,7 +33,7 @@ from groundling.core.registry import registered
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import flatten_settings, replace_settings
+from groundling.settings.fields import replace_settings, settings_of
 
 # A sweep's miniature: reduced settings, and stand-ins for data and weights.
 
@@ -66,9 +66,9 @@ def shrink_settings(settings: CommandSettings) -> CommandSettings:
     shrunk = []
     for config in settings:
         new = {}
-        for group, one in flatten_settings(config):
+        for one in settings_of(config):
             if one.name in SMALL:
-                new[one.name] = SMALL[one.name](vars(group)[one.name])
+                new[one.name] = SMALL[one.name](one.value)
         shrunk.append(replace_settings(config, **new) if new else config)
     return shrunk[0], shrunk[1]
 

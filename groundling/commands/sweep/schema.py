@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from groundling.command_line import COMMANDS, Command
-from groundling.command_line.registered_names import check_name
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
-from groundling.core.errors import InputError, prefix_errors, require_known
+from groundling.core.errors import InputError, require_known
 from groundling.settings.fields import fill_settings as fill
 from groundling.settings.fields import replace_settings, setting_values
 from groundling.settings.training import TrainingArguments
@@ -385,7 +384,6 @@ def check_fits(sweep: Sweep, path: str | Path) -> None:
     that does not exist.
     """
     _check_references(sweep, path)
-    _check_tasks(sweep, path)
     for table in sweep.tables:
         _check_table(sweep, table, path)
     tasks = [task.name for task in sweep.tasks]
@@ -407,18 +405,6 @@ def _check_references(sweep: Sweep, path: str | Path) -> None:
     for name in sweep.sources:
         if name not in found:
             raise InputError(f"{path}, [{_table(name)}]: no setting refers to {name}")
-
-
-def _check_tasks(sweep: Sweep, path: str | Path) -> None:
-    """Raises InputError for an unknown task; a task of your own is checked only when it is
-    imported.
-    """
-    holders = {f'[tasks."{one.name}"]': one.finetune for one in sweep.tasks}
-    holders |= {f'[pretrain."{one.name}"]': one.settings[0] for one in sweep.pretrainings}
-    holders |= {f"[{_table(one.name)}]": one.settings[0] for one in sweep.sources.values()}
-    for where, config in holders.items():
-        with prefix_errors(f"{path}, {where}"):
-            check_name("tasks", "Task", setting_values(config).get("task", ""))
 
 
 def _table(reference: str) -> str:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
+
+from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    at_least,
     flag_name,
     refuse_settings,
     required,
+    settings,
     unnested,
 )
 from groundling.settings.input_settings import CaptionSettings
 from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
 
 
-@dataclass(frozen=True)
+@settings
 class TrainClipConfig(Settings):
     """Training of a small CLIP, from scratch or from an existing CLIP."""
 
@@ -51,23 +53,23 @@ does; empty: all."""
     skip_missing: bool = False
     """Skip captions whose image is missing, and count them; otherwise a missing image is an \
 error."""
-    size: Annotated[int, at_least(1)] = 64
+    size: Annotated[int, Ge(1)] = 64
     """Image side in pixels."""
-    patch_size: Annotated[int, at_least(1)] = 8
+    patch_size: Annotated[int, Ge(1)] = 8
     """Patch side of the vision transformer in pixels."""
-    vision_tower: Annotated[tuple[int, int], at_least(1)] = (192, 4)
+    vision_tower: tuple[Annotated[int, Ge(1)], Annotated[int, Ge(1)]] = (192, 4)
     """Width and number of transformer layers of the vision tower."""
-    text_tower: Annotated[tuple[int, int], at_least(1)] = (192, 3)
+    text_tower: tuple[Annotated[int, Ge(1)], Annotated[int, Ge(1)]] = (192, 3)
     """Width and number of transformer layers of the text tower."""
-    projection_dim: Annotated[int, at_least(1)] = 192
+    projection_dim: Annotated[int, Ge(1)] = 192
     """Dimension of the joint embedding space."""
-    vocab_size: Annotated[int, at_least(3)] = 4000
+    vocab_size: Annotated[int, Ge(3)] = 4000
     """Vocabulary size of the byte-pair tokenizer, which is trained on the captions."""
-    context_length: Annotated[int, at_least(3)] = 32
+    context_length: Annotated[int, Ge(3)] = 32
     """Context length of the text tower in tokens."""
     flip: bool = True
     """Mirror training images at random; turn off if captions mention left and right."""
-    max_shift: Annotated[float, at_least(0, below=1)] = 0.06
+    max_shift: Annotated[float, Interval(ge=0, lt=1)] = 0.06
     """Maximum random shift of the image, as a share of its side."""
     untrained: bool = False
     """Save the CLIP without training: a control teacher."""

@@ -20,7 +20,6 @@ import torch
 
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError, raise_first
-from groundling.core.field_docs import with_field_docs
 from groundling.data.shards import (
     ColumnInfo,
     Facts,
@@ -60,7 +59,6 @@ BACKGROUND = "column 0"
 """Value of `background` in a manifest whose first class is background."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class ImageRegions:
     """The regions of one image, in the store's order."""

@@ -4,9 +4,11 @@ attend to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
+
+from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
@@ -14,12 +16,11 @@ from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    at_least,
-    between,
     may_repeat,
     refuse_settings,
     require_settings,
     required,
+    settings,
     unnested,
 )
 from groundling.settings.input_settings import CaptionColumns, ImageSettings, PredictionColumns
@@ -28,7 +29,7 @@ TITLE = "Attention: what heads of vision-language models attend to"
 """Section of these commands in help."""
 
 
-@dataclass(frozen=True)
+@settings
 class AnalysedModelSettings(Settings):
     """Model whose attention is analysed, and its inputs."""
 
@@ -41,11 +42,11 @@ class AnalysedModelSettings(Settings):
     object_tags: bool = True
     """VCR: link words that name objects to the regions of these objects; turn off for stores of \
 other regions, such as a grid. A fine-tuned model keeps its setting from training."""
-    max_length: Annotated[int, at_least(0)] = 128
+    max_length: Annotated[int, Ge(0)] = 128
     """Maximum tokens per text; longer texts are truncated and counted."""
-    batch: Annotated[int, at_least(1)] = 32
+    batch: Annotated[int, Ge(1)] = 32
     """Texts per forward pass."""
-    seed: Annotated[int, at_least(0)] = 0
+    seed: Annotated[int, Ge(0)] = 0
     """Seed of the controls, the halves of the data and the bootstrap resamples."""
     model_format: str = ""
     """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
@@ -66,7 +67,7 @@ def _of_attending(attending: AnalysedModelSettings) -> Inputs:
     }
 
 
-@dataclass(frozen=True)
+@settings
 class FiguresConfig(Settings):
     """Runs whose figures are drawn."""
 
@@ -90,7 +91,7 @@ FIGURES = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class HeadsConfig(Settings):
     """Attention heads as phrase-grounding classifiers: model, task and controls."""
 
@@ -106,7 +107,7 @@ phrase), or MODULE:NAME."""
 val.txt)."""
     query: Literal["last", "mean"] = "last"
     """Query position of a phrase: its last token, or the mean over its tokens."""
-    min_region_attention: Annotated[float, between(0, 1)] = 0.2
+    min_region_attention: Annotated[float, Interval(ge=0, le=1)] = 0.2
     """Select only heads that send more than this share of their attention from phrases to regions \
 (the paper: 20 %); 0: all."""
     include_unrelated_captions: bool = True
@@ -114,7 +115,7 @@ val.txt)."""
     shuffled_images_control: bool = True
     """Control: repeat the analysis with the region features of other images, which doubles the \
 time. Accuracy that remains does not come from visual content."""
-    processes: Annotated[int, at_least(1)] = 1
+    processes: Annotated[int, Ge(1)] = 1
     """Parallel processes on this machine, which share the texts; results do not depend on it. \
 `torchrun` works too."""
 
@@ -178,7 +179,7 @@ def check_visualize(config: VisualizeConfig, out: str | Path) -> None:
         )
 
 
-@dataclass(frozen=True)
+@settings
 class VisualizeConfig(Settings):
     """Models, images and texts of the page."""
 
@@ -206,7 +207,7 @@ folder of a --task."""
     """--task: split to show; empty: the first with labels."""
     example: str = ""
     """--task: show only examples of this image, this Flickr30k caption (IMAGE#NUMBER) or this id."""
-    limit: Annotated[int, at_least(0)] = 0
+    limit: Annotated[int, Ge(0)] = 0
     """Show only the first N pairs (--predictions: of each kind); 0: all."""
     regions: Annotated[tuple[str, ...], InputKind.NAMED, may_repeat] = ()
     """Region stores; photos that are in none of them get regions extracted like those of the \
@@ -217,7 +218,7 @@ training regions."""
     backbone: Annotated[str, InputKind.MODEL] = ""
     """Image encoder for the features of regions extracted now: hub id or folder; empty: the \
 backbone of the training regions."""
-    grid: Annotated[int, between(0, MOST_BOXES)] = 0
+    grid: Annotated[int, Interval(ge=0, le=MOST_BOXES)] = 0
     """Boxes per side of a regular grid, at most 16, instead of a detector; 0: as in the training \
 regions."""
     allow_region_mismatch: bool = False
@@ -233,15 +234,15 @@ of layers and of heads."""
 from the first to the second. They give the pairs, so leave --data out."""
     label_column: str = "label"
     """--predictions: column of the right answer."""
-    layers: Annotated[tuple[int, ...], at_least(0)] = ()
+    layers: tuple[Annotated[int, Ge(0)], ...] = ()
     """Show only these layers, counted from 0; none: all."""
     heat_maps: tuple[str, ...] = ()
     """Also draw heat maps of these heads, LAYER-HEAD such as 2-0, of the first model on the first \
 pair, as SVG, PDF and PNG; best: the best active head of --heads in each of the six best layers. \
 If a --task has boxes of phrases, regions are grouped by them."""
-    per_page: Annotated[int, at_least(1)] = 10
+    per_page: Annotated[int, Ge(1)] = 10
     """Pairs per page; further pairs go to linked pages."""
-    max_pairs: Annotated[int, at_least(1)] = 200
+    max_pairs: Annotated[int, Ge(1)] = 200
     """Refuse to write more pairs than this."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
@@ -263,7 +264,7 @@ VISUALIZE = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class ModalityConfig(Settings):
     """How much a model attends to and depends on text and image: models, examples and methods."""
 
@@ -286,7 +287,7 @@ split."""
     trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
     """MODULE:NAME of each of your own objects that the model folder needs, such as its task. Code \
 named in a model folder is imported only if it is listed here."""
-    limit: Annotated[int, at_least(0)] = 1000
+    limit: Annotated[int, Ge(0)] = 1000
     """Maximum number of examples, evenly spaced; 0: all."""
     query: Literal["cls", "all"] = "cls"
     """Query positions whose attention is summed: [CLS], or the mean over all positions."""
@@ -297,9 +298,9 @@ fine-tuned model uses its task."""
     perturbed_inputs: bool = True
     """Also measure the output with blank, shuffled and swapped images and texts (eight passes in \
 all)."""
-    ig_examples: Annotated[int, at_least(0)] = 100
+    ig_examples: Annotated[int, Ge(0)] = 100
     """Number of examples, evenly spaced, with integrated gradients of the output; 0: none."""
-    ig_steps: Annotated[int, at_least(1)] = 64
+    ig_steps: Annotated[int, Ge(1)] = 64
     """Steps of integrated gradients between the blank input and the example."""
     teacher: Annotated[str, InputKind.MODEL] = ""
     """Compare attention to words with CLIP-TD's word selection by this CLIP: hub id or folder; \
@@ -307,12 +308,12 @@ empty: no comparison."""
     teacher_images: Annotated[str, InputKind.FOLDER] = ""
     """--teacher: folder of the images that it reads; an image's id is its path in this folder, \
 without the file ending."""
-    num_words: Annotated[int, at_least(1)] = 2
+    num_words: Annotated[int, Ge(1)] = 2
     """--teacher: number of words that it selects per text."""
     relevance: Literal["contextual", "isolated"] = "contextual"
     """--teacher: visual relevance of a word in its context (contextual), or of the word alone \
 (isolated)."""
-    processes: Annotated[int, at_least(1)] = 1
+    processes: Annotated[int, Ge(1)] = 1
     """Parallel processes on this machine, which share the examples; results do not depend on it. \
 `torchrun` works too."""
 
@@ -351,7 +352,7 @@ MODALITY = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class SyntaxConfig(Settings):
     """Attention heads that attend from a word to the region of its syntactic neighbour: model, data
     and parses.
@@ -371,17 +372,17 @@ world."""
 Dependencies; as-is: unchanged."""
     include_other_phrases: bool = False
     """Also use query words inside other phrases with boxes, which have a region of their own."""
-    min_region_attention: Annotated[float, between(0, 1)] = 0.2
+    min_region_attention: Annotated[float, Interval(ge=0, le=1)] = 0.2
     """Select only heads that send more than this share of their attention from a relation's words \
 to regions (the paper: 20 %); 0: all."""
-    min_arcs: Annotated[int, at_least(1)] = 50
+    min_arcs: Annotated[int, Ge(1)] = 50
     """Minimum number of arcs of a relation; for rarer relations only the number is reported."""
     include_unrelated_captions: bool = True
     """Include captions that the data set lists in UNRELATED_CAPTIONS."""
     shuffled_images_control: bool = True
     """Control: repeat the analysis with the region features of other images, which doubles the \
 time. Accuracy that remains does not come from visual content."""
-    processes: Annotated[int, at_least(1)] = 1
+    processes: Annotated[int, Ge(1)] = 1
     """Parallel processes on this machine, which share the captions; results do not depend on it. \
 `torchrun` works too."""
 
@@ -436,7 +437,7 @@ SYNTAX = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class ParserInputConfig(Settings):
     """Split whose captions are written for a parser."""
 

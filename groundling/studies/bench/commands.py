@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from annotated_types import Ge, Gt
+
 from groundling.command_line import Command
-from groundling.command_line.registered_names import check_name
 from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
 from groundling.runs.folder import open_run
 from groundling.runs.outputs import ByPrefix, CommandOutput, Inputs
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import InputKind, Settings, above, at_least, flag_name, may_repeat
+from groundling.settings.fields import InputKind, Settings, flag_name, may_repeat, settings
 from groundling.studies.bench.real_settings import RealSettings, check_real
 
 QUESTIONS = ("truth", "category", "order", "odd")
@@ -31,21 +32,21 @@ PROTOCOL_VERSION = 3
 """Increases with every change after which results of two benches are not comparable."""
 
 
-@dataclass(frozen=True)
+@settings
 class BenchConfig(Settings):
     """Comparison of methods that give a text encoder visual knowledge, with their controls."""
 
     method: tuple[str, ...] = ()
     """Methods: names of the package's, or MODULE:NAME of your own `BenchMethod` or objective; empty: \
 all of the package."""
-    worlds: Annotated[tuple[int, ...], at_least(0)] = (0, 1, 2, 3, 4)
+    worlds: tuple[Annotated[int, Ge(0)], ...] = (0, 1, 2, 3, 4)
     """Seeds of the rendered worlds of each family; a verdict needs at least three."""
     families: tuple[str, ...] = FAMILIES
     """Families of rendered worlds, as in `data make-world --family`; each has its own verdict. \
 Weights are chosen in a world of objects."""
-    adapt_seeds: Annotated[int, at_least(1)] = 2
+    adapt_seeds: Annotated[int, Ge(1)] = 2
     """Adaptation seeds per world and arm."""
-    probe_seeds: Annotated[int, at_least(1)] = 3
+    probe_seeds: Annotated[int, Ge(1)] = 3
     """Fine-tuning seeds of the true/false and odd-one-out probes."""
     probes: tuple[str, ...] = ("truth", "category", "order")
     """Questions to fine-tune on: truth, category, order, odd (1,000 steps, slow)."""
@@ -53,7 +54,7 @@ Weights are chosen in a world of objects."""
     """Instead of the whole bench: how the gain grows with images, captions, steps, layers, width, \
 teacher (some of these). Runs --method, by default xdbert, contrastive and l1, and its text control, with one \
 adaptation seed and linear readings only."""
-    processes: Annotated[int, at_least(1)] = 2
+    processes: Annotated[int, Ge(1)] = 2
     """Parallel runs, one thread each."""
     plan: bool = False
     """Print what will run, what is done and how long it takes, and stop."""
@@ -61,7 +62,7 @@ adaptation seed and linear readings only."""
     """Instead of running: write the table, the page and bench.json of what is finished."""
     merge: Annotated[tuple[str, ...], InputKind.PATH, may_repeat] = ()
     """Instead of running: join these benches, each a folder or a bench.json, into --out."""
-    scale: Annotated[float, above(0)] = 1.0
+    scale: Annotated[float, Gt(0)] = 1.0
     """Factor on all steps and, below 1, on the world's size: with less than 1 the models learn \
 nothing, but the bench is tested."""
     real_encoder: RealSettings = field(default_factory=RealSettings)
@@ -83,8 +84,6 @@ def check(config: BenchConfig, out: str | Path) -> None:
     if not (config.worlds and config.families):
         flag = "--families" if config.worlds else "--worlds"
         raise InputError(f"{flag}: expected at least one")
-    for name in config.families:
-        check_name("families", "WorldFamily", name)
     if FAMILIES[0] in config.families and TUNING_SEED in config.worlds:
         raise InputError(
             f"--worlds {TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +17,10 @@ from groundling.core.registry import (
     files_of_object,
     import_object,
     is_import_path,
-    is_user_module,
     registered,
-    source_files,
 )
 from groundling.runs.hashing import hashes_of
-from groundling.settings.fields import InputKind, flatten_settings, replace_settings
+from groundling.settings.fields import InputKind, replace_settings, settings_of
 
 DataClass = Literal["text", "text and teacher", "captions with images"]
 """What a method reads; methods of different classes are not ranked against each other."""
@@ -205,7 +202,7 @@ def _check_stage(where: str, stage: Stage, number: int, data: DataClass) -> None
 
 def _check_settings(where: str, settings: Mapping[str, Any], number: int) -> None:
     """Raises InputError for settings that only the bench sets, and for files that it does not hand over."""
-    kinds = {one.name: one.input for _, one in flatten_settings(AdaptConfig())}
+    kinds = {one.name: one.input for one in settings_of(AdaptConfig())}
     for name, value in settings.items():
         if name in GIVEN or name.startswith(("eval_", "retention")):
             raise InputError(f"{where}: {name} is set by the bench; leave it out")
@@ -271,9 +268,6 @@ def check_method_name(name: str) -> None:
     offered = built_in_methods()
     if name in offered or is_import_path(name):
         return
-    found = _methods_in(name)
-    if found:
-        raise InputError(f"--method {name}: is a module; add a name, {' or '.join(found)}")
     if "." in name:
         raise InputError(
             f"--method {name}: add the name of a BenchMethod or an objective in this module, {name}:NAME"
@@ -282,33 +276,6 @@ def check_method_name(name: str) -> None:
         f"--method {name}: expected {', '.join(offered)}, or MODULE:NAME of your own"
         f"{did_you_mean(name, offered)}"
     )
-
-
-def _methods_in(module: str) -> list[str]:
-    """MODULE:NAME of the methods, then of the objectives, that a user's module makes; no code is run."""
-    is_module = all(part.isidentifier() for part in module.split("."))
-    if not is_module or not is_user_module(module.partition(".")[0]):
-        return []
-    file = source_files(module).get(module)
-    if file is None or file.suffix != ".py":
-        return []
-    try:
-        statements = ast.parse(file.read_bytes()).body
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return []
-    found: dict[str, list[str]] = {"BenchMethod": [], "ObjectiveSpec": [], "Objective": []}
-    for one in statements:
-        if isinstance(one, ast.ClassDef):
-            made = [(base, [one.name]) for base in one.bases]
-        elif isinstance(one, ast.Assign | ast.AnnAssign) and isinstance(one.value, ast.Call):
-            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
-            names = [target.id for target in targets if isinstance(target, ast.Name)]
-            made = [(one.value.func, names)]
-        else:
-            continue
-        for kind, names in made:
-            found.get(ast.unparse(kind).rpartition(".")[2], []).extend(names)
-    return [f"{module}:{name}" for names in found.values() for name in names]
 
 
 def find_methods(names: Sequence[str]) -> list[BenchMethod]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
+
+from annotated_types import Ge, Gt
 
 from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
@@ -13,11 +15,10 @@ from groundling.runs.outputs import Inputs
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    above,
-    at_least,
     config_dict,
     flag_name,
-    flatten_settings,
+    settings,
+    settings_of,
 )
 from groundling.settings.input_settings import CaptionSettings
 
@@ -27,7 +28,7 @@ FILL_MASK = "fill-mask"
 """The mode of `probe-facts` that needs a masked-LM head."""
 
 
-@dataclass(frozen=True)
+@settings
 class RealSettings(Settings):
     """With --real: your encoder, teacher, captions and images, and the sets on which it is read."""
 
@@ -63,23 +64,23 @@ STS-B or GLUE, or a tsv."""
     minimal_pairs: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """--real, price: minimal pairs that `pairs` reads, such as BLiMP; needs an encoder with a \
 masked-LM head."""
-    pair_limit: Annotated[int, at_least(0)] = 0
+    pair_limit: Annotated[int, Ge(0)] = 0
     """--real: maximum number of minimal pairs per paradigm, evenly spaced; 0: all."""
     tasks: Annotated[tuple[str, ...], InputKind.TASK] = ()
     """--real, price: tasks of GLUE to fine-tune on, e.g. glue/rte glue/cola."""
     data: Annotated[str, InputKind.DATA] = ""
     """--real: folder of the tasks' official files."""
-    task_seeds: Annotated[int, at_least(1)] = 3
+    task_seeds: Annotated[int, Ge(1)] = 3
     """--real: fine-tuning seeds of each encoder and task."""
-    limit_train: Annotated[int, at_least(0)] = 0
+    limit_train: Annotated[int, Ge(0)] = 0
     """--real: maximum number of training examples per task, evenly spaced; 0: all."""
-    steps: Annotated[int, at_least(1)] = 1000
+    steps: Annotated[int, Ge(1)] = 1000
     """--real: steps of every method and control, over all of its stages together."""
-    batch: Annotated[int, at_least(2)] = 64
+    batch: Annotated[int, Ge(2)] = 64
     """--real: samples per step (64: MCSE, ViComTe)."""
-    lr: Annotated[float, above(0)] = 5e-5
+    lr: Annotated[float, Gt(0)] = 5e-5
     """--real: peak learning rate (5e-5: CLIP-BERT, ViComTe; XDBERT: 1e-4; MCSE: 3e-5)."""
-    max_length: Annotated[int, at_least(8)] = 64
+    max_length: Annotated[int, Ge(8)] = 64
     """--real: maximum tokens of a text that methods read."""
     cpu: bool = False
     """--real: run on the CPU even if an accelerator is available."""
@@ -112,9 +113,8 @@ def check_real(settings: RealSettings, worlds_only: Sequence[str]) -> None:
     `worlds_only`: flags of rendered worlds that the user set.
     """
     if not settings.real:
-        for group, one in flatten_settings(settings):
-            default = vars(type(group)())[one.name]
-            if vars(group)[one.name] != default:
+        for one in settings_of(settings):
+            if one.value != one.default:
                 raise InputError(f"--{flag_name(one.name)} needs --real")
         return
     if worlds_only:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
+
+from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
@@ -12,18 +14,17 @@ from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    at_least,
-    between,
     flag_name,
     refuse_settings,
     require_settings,
     required,
+    settings,
     unnested,
 )
 from groundling.settings.input_settings import ImageSettings
 
 
-@dataclass(frozen=True)
+@settings
 class VcrShiftConfig(Settings):
     """Editing or selection of VCR examples that removes text shortcuts."""
 
@@ -46,22 +47,22 @@ without regions."""
     losses: Annotated[str, InputKind.FILE] = ""
     """advtop, keeptop: instead of a model, a file of losses, such as `losses.jsonl` of an earlier \
 run."""
-    keep_top: Annotated[int, at_least(1)] = 1
+    keep_top: Annotated[int, Ge(1)] = 1
     """keeptop: number of unmasked positions per choice (the paper: 1, 3, 5)."""
-    max_length: Annotated[int, at_least(0)] = 128
+    max_length: Annotated[int, Ge(0)] = 128
     """advtop, keeptop: maximum tokens per text for the attack model; longer texts are truncated \
 and counted."""
     wordnet: Annotated[str, InputKind.FOLDER] = ""
     """Folder of WordNet 3.0 or 3.1; empty: where Debian or NLTK install it (em), or no \
 lemmatisation (other protocols)."""
-    min_count: Annotated[int, at_least(1)] = 10
+    min_count: Annotated[int, Ge(1)] = 10
     """em: replace n-grams that at least this many examples share with their question or image."""
-    max_ngram: Annotated[int, at_least(1)] = 3
+    max_ngram: Annotated[int, Ge(1)] = 3
     """em: maximum n-gram length in words."""
     predictions: Annotated[str, InputKind.FILE] = ""
     """im: predictions of the text-only model, `seed-N/predictions_val.jsonl` of `finetune --task \
 vcr/answer` without regions."""
-    confidence_threshold: Annotated[float, between(0, 1)] = 0.9
+    confidence_threshold: Annotated[float, Interval(ge=0, le=1)] = 0.9
     """im: minimum probability of a right answer at which an example is dropped."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
@@ -129,7 +130,7 @@ DATA_SHIFT = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class EnsembleConfig(Settings):
     """Finished runs that are averaged."""
 
@@ -173,7 +174,7 @@ ENSEMBLE = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class VcrJointScoreConfig(Settings):
     """Runs on VCR's two tasks that are scored together."""
 
@@ -227,7 +228,7 @@ VCR = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class ZeroShotConfig(Settings):
     """Zero-shot evaluation of a model on a task."""
 
@@ -248,7 +249,7 @@ MODULE:NAME of your own task."""
     object_tags: bool = True
     """VCR: link words that name objects to the regions of these objects; turn off for stores of \
 other regions, such as a grid."""
-    max_length: Annotated[int, at_least(0)] = 128
+    max_length: Annotated[int, Ge(0)] = 128
     """Single-stream model: maximum tokens per text. A CLIP truncates texts to its own context \
 length."""
     protocol: Literal["iqa", "ia"] = "iqa"
@@ -260,7 +261,7 @@ does), or of the training split."""
     prompt: str = "{question} {answer}"
     """Open answers (vqa): text that the image is matched with; without {question} each answer is \
 encoded only once."""
-    most_questions: Annotated[int, at_least(0)] = 0
+    most_questions: Annotated[int, Ge(0)] = 0
     """Maximum number of examples of a split, evenly spaced; 0: all."""
     teacher_cache: str = ""
     """Folder that keeps the CLIP's features for other runs; empty: they stay in the run folder \

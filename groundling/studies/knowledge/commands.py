@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from groundling.command_line import Command
 from groundling.runs.outputs import Inputs, ResumableRun
-from groundling.settings.fields import InputKind, Settings, at_least, required, unnested
+from groundling.settings.fields import InputKind, Settings, required, settings, unnested
 from groundling.settings.input_settings import ImageSettings
 
 
-@dataclass(frozen=True)
+@settings
 class ProbeFactsConfig(Settings):
     """How visual knowledge of an encoder is probed."""
 
@@ -31,11 +33,11 @@ cross-validated over nouns)."""
     templates: tuple[str, ...] = ("a {}", "there is a {} .", "i saw a {} .")
     """linear: neutral templates in which a noun, {}, is read; "{}" is the noun alone. States are \
 averaged over templates."""
-    layer: Annotated[int, at_least(-1)] = -1
+    layer: Annotated[int, Ge(-1)] = -1
     """linear: layer whose output represents a noun; 0: the embeddings; -1: the last layer."""
-    seed: Annotated[int, at_least(0)] = 0
+    seed: Annotated[int, Ge(0)] = 0
     """linear: seed of the folds, random features and the bootstrap over nouns."""
-    max_length: Annotated[int, at_least(0)] = 64
+    max_length: Annotated[int, Ge(0)] = 64
     """Maximum tokens per sentence; a longer sentence is an error."""
 
 
@@ -61,7 +63,7 @@ PROBE_FACTS = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class ProbeWordsConfig(Settings):
     """Word similarity of an encoder, layer by layer."""
 
@@ -72,7 +74,7 @@ class ProbeWordsConfig(Settings):
 two words and a rating per line."""
     template: str = "{}"
     """Text in which a word, {}, is read; its state is the mean over its tokens."""
-    max_length: Annotated[int, at_least(0)] = 64
+    max_length: Annotated[int, Ge(0)] = 64
     """Maximum tokens per text; a longer text is an error."""
 
 
@@ -100,7 +102,7 @@ PROBE_WORDS = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class PairsConfig(Settings):
     """Scoring of minimal pairs by a language model."""
 
@@ -118,14 +120,14 @@ its word (within-word, Kauf and Ivanova 2023), or the token alone (original, Sal
 2020)."""
     reduction: Literal["sum", "mean"] = "sum"
     """Score of a text: sum or mean of its token log-likelihoods."""
-    limit: Annotated[int, at_least(0)] = 0
+    limit: Annotated[int, Ge(0)] = 0
     """Maximum number of pairs per paradigm, evenly spaced; 0: all."""
-    max_length: Annotated[int, at_least(0)] = 0
+    max_length: Annotated[int, Ge(0)] = 0
     """Maximum tokens per text; 0: the model's maximum."""
     skip_long: bool = False
     """Skip pairs with a longer text, for both models, and count them; otherwise they are an \
 error."""
-    model_seed: Annotated[int, at_least(0)] = 0
+    model_seed: Annotated[int, Ge(0)] = 0
     """Training seed of the model, under which `verdict` finds the predictions."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
@@ -154,7 +156,7 @@ PAIRS = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class WinogroundConfig(Settings):
     """Model evaluated on Winoground."""
 
@@ -168,7 +170,7 @@ match head."""
     """A second model of either kind on the same examples: its scores, and their difference from \
 --model's, paired by example."""
     image_settings: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
-    max_length: Annotated[int, at_least(0)] = 128
+    max_length: Annotated[int, Ge(0)] = 128
     """Single-stream model: maximum tokens per caption. A CLIP truncates captions to its own \
 context length."""
     cpu: bool = False

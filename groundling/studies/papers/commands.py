@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from groundling.command_line import Command
 from groundling.runs.outputs import NoOutput
-from groundling.settings.fields import Settings, required
+from groundling.settings.fields import Settings, required, settings
 
 
-@dataclass(frozen=True)
+@settings
 class ModelInfoConfig(Settings):
     """Model to describe."""
 

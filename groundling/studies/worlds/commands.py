@@ -4,22 +4,19 @@ quickstart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from annotated_types import Ge, Gt, Interval
+
 from groundling.command_line import Command
-from groundling.command_line.registered_names import check_name
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
 from groundling.settings.fields import (
     InputKind,
-    InvalidSettingError,
     Settings,
-    above,
-    at_least,
-    between,
     required,
+    settings,
 )
 from groundling.settings.training import TrainingArguments
 
@@ -27,32 +24,32 @@ DEV_IMAGES = 10**9
 """Offset of the ids of development images, larger than any number of training scenes."""
 
 
-@dataclass(frozen=True)
+@settings
 class WorldConfig(Settings):
     """Family, size and seed of a rendered world."""
 
     family: str = "objects"
     """What nouns look like and how text speaks of them: objects (coloured shapes, English), \
 pictograms (line drawings, another grammar), or MODULE:NAME of your own `WorldFamily`."""
-    seed: Annotated[int, at_least(0, below=DEV_IMAGES)] = 0
+    seed: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 0
     """Seed of everything: nouns, attributes, scenes, sentences."""
-    nouns: Annotated[int, between(4, 1000)] = 162
+    nouns: Annotated[int, Interval(ge=4, le=1000)] = 162
     """Number of invented nouns."""
-    dev_nouns: Annotated[int, at_least(0, below=DEV_IMAGES)] = 18
+    dev_nouns: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 18
     """Number of nouns held out for choosing settings."""
-    test_nouns: Annotated[int, at_least(0, below=DEV_IMAGES)] = 36
+    test_nouns: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 36
     """Number of nouns held out for reported results; the rest are training nouns."""
-    scenes: Annotated[int, at_least(0, below=DEV_IMAGES)] = 16000
+    scenes: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 16000
     """Number of training images, with two captions each."""
-    dev_scenes: Annotated[int, at_least(0, below=DEV_IMAGES)] = 500
+    dev_scenes: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 500
     """Number of held-out images, with two captions each."""
-    sentences: Annotated[int, at_least(0, below=DEV_IMAGES)] = 24000
+    sentences: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 24000
     """Number of lines of the text corpus."""
-    dev_sentences: Annotated[int, at_least(0, below=DEV_IMAGES)] = 1000
+    dev_sentences: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 1000
     """Number of lines of the held-out text corpus."""
-    size: Annotated[int, at_least(16)] = 32
+    size: Annotated[int, Ge(16)] = 32
     """Image width and height in pixels, a multiple of 16."""
-    stated_rate: Annotated[float, between(0, 1)] = 0.0
+    stated_rate: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Reporting bias: probability that a mention of a noun in text or captions states one of its \
 attributes."""
     control_images: bool = True
@@ -60,9 +57,8 @@ attributes."""
 image."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.size % 16:
-            raise InvalidSettingError("size", f" = {self.size}, expected a multiple of 16")
+            raise InputError(f"size = {self.size}: expected a multiple of 16")
         held_out = self.dev_nouns + self.test_nouns
         if held_out >= self.nouns:
             raise InputError(
@@ -70,9 +66,11 @@ image."""
             )
 
 
-def check_family(config: WorldConfig) -> None:
+def check_family(config: WorldConfig | QuickstartConfig) -> None:
     """Raises InputError for an unknown family."""
-    check_name("families", "WorldFamily", config.family)
+    from groundling.studies.worlds.families import find_family
+
+    find_family(config.family)
 
 
 def check_task_family(config: WorldConfig) -> None:
@@ -101,17 +99,17 @@ DATA_WORLD = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class TasksConfig(Settings):
     """A rendered world as six vision-and-language data sets, with captions, boxes, and a small
     untrained BERT.
     """
 
-    limit_train: Annotated[int, at_least(1)] = 4000
+    limit_train: Annotated[int, Ge(1)] = 4000
     """Maximum number of examples of each data set's training split."""
-    limit_dev: Annotated[int, at_least(1)] = 1000
+    limit_dev: Annotated[int, Ge(1)] = 1000
     """Maximum number of examples of each held-out split."""
-    shortcut: Annotated[float, between(0, 1)] = 0.0
+    shortcut: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Share of VCR's questions with a text shortcut: their wrong answers are of another kind than \
 the question asks for."""
 
@@ -132,15 +130,15 @@ DATA_TASKS = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class TrueRegionsConfig(Settings):
     """Region store of a rendered world whose features are the objects' attributes."""
 
     data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder that `data make-tasks` wrote."""
-    noise: Annotated[float, between(0, 1)] = 0.0
+    noise: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability that an object's attribute is redrawn from all its values; 1 is chance."""
-    seed: Annotated[int, at_least(0)] = 0
+    seed: Annotated[int, Ge(0)] = 0
     """Seed of the noise."""
 
 
@@ -161,7 +159,7 @@ DATA_TRUE_REGIONS = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class ProbeConfig(Settings):
     """Probes of an encoder's knowledge about a world's nouns."""
 
@@ -170,14 +168,14 @@ class ProbeConfig(Settings):
     data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of a rendered world, or your own; its subfolder `probes` holds attribute.tsv, \
 questions, or both."""
-    seeds: Annotated[int, at_least(1)] = 3
+    seeds: Annotated[int, Ge(1)] = 3
     """Number of fine-tuning runs per question; each has its own head initialisation and example \
 order."""
     questions: tuple[str, ...] = ()
     """Questions to fine-tune on, each NAME of a file NAME_train.tsv; empty: all."""
     columns: tuple[str, ...] = ()
     """Columns of attribute.tsv that linear probes predict; empty: all."""
-    max_length: Annotated[int, at_least(0)] = 32
+    max_length: Annotated[int, Ge(0)] = 32
     """Maximum tokens per sentence."""
     model_format: str = ""
     """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
@@ -205,21 +203,21 @@ PROBE = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class QuickstartConfig(Settings):
     """The whole pipeline on a rendered world, offline, from nothing."""
 
     family: str = "objects"
     """Family of the world: objects, pictograms, or MODULE:NAME of your own `WorldFamily`."""
-    seed: Annotated[int, at_least(0)] = 0
+    seed: Annotated[int, Ge(0)] = 0
     """Seed of the world, its scenes and the weights."""
-    processes: Annotated[int, at_least(1)] = 2
+    processes: Annotated[int, Ge(1)] = 2
     """Parallel runs, one thread each."""
     full: bool = False
     """Run all arms, a teacher with redrawn attributes included, and every probe, as in \
 docs/results.md, section 1, which takes four times as long; off: one arm that transfers visual \
 attributes, and the control."""
-    scale: Annotated[float, above(0)] = 1.0
+    scale: Annotated[float, Gt(0)] = 1.0
     """Factor on every number of steps; with less than 1 the models learn nothing, but the \
 pipeline is tested."""
 
@@ -232,7 +230,7 @@ QUICKSTART = Command(
     title="Worlds: the rendered world and the quickstart",
     example="groundling quickstart",
     common_flags="full family seed processes",
-    validate=lambda config, out: check_name("families", "WorldFamily", config.family),
+    validate=lambda config, out: check_family(config),
     prints_output=True,
     output=ResumableRun(ignored_settings=("processes",), extendable=True),
 )

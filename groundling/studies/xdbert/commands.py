@@ -4,18 +4,20 @@ attention.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
-from groundling.settings.fields import InputKind, Settings, at_least, required, unnested
+from groundling.settings.fields import InputKind, Settings, required, settings, unnested
 from groundling.settings.input_settings import CaptionSettings
 
 
-@dataclass(frozen=True)
+@settings
 class AttentionConfig(Settings):
     """Cross-modal models whose attention maps are compared."""
 
@@ -33,9 +35,9 @@ class AttentionConfig(Settings):
     special_tokens: bool = False
     """Draw the rows of [CLS] and [SEP] too, as XDBERT's Table 9 does; the numbers use only the \
 tokens of the text."""
-    limit: Annotated[int, at_least(0)] = 400
+    limit: Annotated[int, Ge(0)] = 400
     """Maximum number of sentences, evenly spaced; 0: all. At least 200 are needed."""
-    max_length: Annotated[int, at_least(0)] = 128
+    max_length: Annotated[int, Ge(0)] = 128
     """Maximum tokens per sentence."""
 
 
@@ -68,7 +70,7 @@ ATTENTION = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class CaptionTokenCountsConfig(Settings):
     """Captions whose words are counted."""
 
@@ -93,7 +95,7 @@ DATA_COUNTS = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class GroundedConfig(Settings):
     """Runs whose examples are split into improved and worsened ones."""
 
@@ -109,7 +111,7 @@ class GroundedConfig(Settings):
     """Word counts, the output of `groundling data counts`."""
     tokenizer: Annotated[str, InputKind.MODEL, required] = ""
     """Tokenizer with which the words were counted: hub id or folder."""
-    threshold: Annotated[int, at_least(0)] = 100
+    threshold: Annotated[int, Ge(0)] = 100
     """A word is visually grounded if it occurs more often than this in the captions (the paper: \
 100, in COCO's 414,113 captions)."""
     variant: Literal["tokens", "inherit", "words"] = "tokens"
@@ -135,7 +137,7 @@ GROUNDED = Command(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class SimilarityConfig(Settings):
     """Models whose word embeddings are compared."""
 
@@ -144,11 +146,11 @@ class SimilarityConfig(Settings):
 as a baseline."""
     other: Annotated[str, InputKind.MODEL_OR_RANDOM, required] = ""
     """Second model: hub id or folder; or `random`."""
-    limit: Annotated[int, at_least(0)] = 0
+    limit: Annotated[int, Ge(0)] = 0
     """Use only the first N shared words, in the order of --model's token ids; 0: all."""
-    permutations: Annotated[int, at_least(1)] = 5
+    permutations: Annotated[int, Ge(1)] = 5
     """Number of random pairings of words, which estimate the similarity expected by chance."""
-    seed: Annotated[int, at_least(0)] = 0
+    seed: Annotated[int, Ge(0)] = 0
     """Seed of the random pairings."""
 
 

@@ -9,14 +9,12 @@ from typing import NamedTuple, Protocol, TypeGuard
 from torch import Tensor
 
 from groundling.core.batch import Batch, OutputSizes
-from groundling.core.field_docs import with_field_docs
 from groundling.core.registry import instantiate, is_import_path, resolve
 from groundling.settings.objectives import AdversarialSettings
 
 Terms = Mapping[str, Tensor]
 
 
-@with_field_docs
 class ForwardOutput(NamedTuple):
     """The outputs of one forward pass."""
 
@@ -34,7 +32,6 @@ class BackwardFunction(Protocol):
         """`retain_graph`: a later loss of the same micro-batch uses this pass's graph again."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class MicroBatchContext:
     """One micro-batch of an optimizer step, and the functions a training step runs on it."""
@@ -53,7 +50,6 @@ class MicroBatchContext:
     """Number of items () of each objective's head in the whole optimizer step; see `Objective.count_logits`."""
 
 
-@with_field_docs
 class TrainingStep:
     """A training step: any number of forward and backward passes of a micro-batch, whose gradients add up."""
 
@@ -84,7 +80,6 @@ class PlainTrainingStep(TrainingStep):
         return terms
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class TrainingStepSpec:
     """A training step's name in `--training-step`, and how a run makes it."""

@@ -17,7 +17,7 @@ from groundling.command_line import COMMANDS
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.schema import PaperSetting, agrees, default_settings, format_setting
 from groundling.commands.sweep.steps import steps_of
-from groundling.settings.fields import flatten_settings
+from groundling.settings.fields import settings_of
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
@@ -53,11 +53,7 @@ def sections() -> dict[str, str]:
 
 def defaults(command: str) -> dict[str, Any]:
     groups = [group for group in default_settings(command) if group is not None]
-    return {
-        one.name: vars(owner)[one.name]
-        for group in groups
-        for owner, one in flatten_settings(group)
-    }
+    return {one.name: one.value for group in groups for one in settings_of(group)}
 
 
 def told(file: str) -> dict[str, ResolvedSetting]:

@@ -14,16 +14,13 @@ from typing import Any
 import pytest
 
 from groundling.cli import main
-from groundling.command_line.registered_names import TASKS
 from groundling.command_line.registered_names import published_scores as reported
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import columns
 from groundling.commands.sweep.schema import PaperSetting, agrees, format_setting, paper_mark, slug
 from groundling.commands.sweep.steps import steps_of
-from groundling.core.registry import registered
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.tasks import Task
 
 FILE = """
 seeds = 2
@@ -402,11 +399,6 @@ def test_a_plan_of_some_rows_has_what_these_need_alone(place: Path) -> None:
     assert (
         found["plain: few"]["settings"]["seeds"]["mark"] == "differs: changed on the command line"
     )
-
-
-@pytest.mark.usefixtures("place")
-def test_a_plan_knows_all_tasks_by_name() -> None:
-    assert sorted(TASKS) == sorted(registered("tasks", Task))
 
 
 def test_a_plan_needs_no_torch() -> None:

@@ -21,12 +21,11 @@ from groundling.core.errors import (
     prefix_errors,
     rename_flags_to_keywords,
 )
-from groundling.core.field_docs import with_field_docs
 from groundling.data.images import read_image
 from groundling.runs.folder import check_file, disk_errors, write_whole
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import page_of
-from groundling.settings.fields import declared_settings, fill_settings
+from groundling.settings.fields import fill_settings, setting_fields
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
 from groundling.studies.attention.page.attention_views import (
@@ -60,7 +59,6 @@ FRAME_HEIGHT = 760
 """Height of the page in a notebook, in pixels."""
 
 
-@with_field_docs
 @dataclass
 class AttentionPage:
     """Pages of what several models attend to in images and texts; displays itself in a notebook."""
@@ -229,10 +227,9 @@ def visualize(
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
     arguments: dict[str, object] = {"model": several, "image": image, "text": text, **settings}
-    declared = declared_settings(VisualizeConfig)
-    with rename_flags_to_keywords(
-        declared, [name for name, one in declared.items() if one.kind is bool], arguments
-    ):
+    declared = setting_fields(VisualizeConfig)
+    switches = [name for name, one in declared.items() if one.annotation is bool]
+    with rename_flags_to_keywords(declared, switches, arguments):
         (config,) = fill_settings([VisualizeConfig()], arguments, "groundling.visualize")
         VISUALIZE.check_settings([config, ""])
         return make_page(config, select_pairs(config))

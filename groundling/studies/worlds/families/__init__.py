@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from groundling.core.field_docs import with_field_docs
 from groundling.core.registry import resolve
 
 VisualAttributes = tuple[str, ...]
@@ -21,7 +20,6 @@ OVERSAMPLING = 4
 """Oversampling factor: shapes are drawn at this multiple of the cell's resolution and averaged."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class RenderedObject:
     """A rendered object in its cell of C x C pixels, without colour."""
@@ -34,7 +32,6 @@ class RenderedObject:
     """x, y, width, height in pixels."""
 
 
-@with_field_docs
 @dataclass(frozen=True)
 class WorldFamily:
     """The attributes, drawing and language of a family of worlds."""
