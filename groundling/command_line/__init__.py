@@ -42,6 +42,9 @@ output and notes."""
     """The output that it writes; opens it and calls the function."""
     common_flags: str = ""
     """Most used flags, shown first in help, without the leading dashes."""
+    more_flags: str | None = None
+    """Further flags that `--help-all` lists; None: those of all settings. Any other setting is for recipes \
+and Python, and is understood as a flag of its name."""
     positional: tuple[str, ...] = ()
     """Flags that the first bare words fill, as in `groundling regions my_photos`."""
     file: str = ""

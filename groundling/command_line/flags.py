@@ -63,8 +63,17 @@ class Flag(NamedTuple):
         return f"[{one} ...]" if setting.length == -1 else " ".join([one] * (setting.length or 1))
 
 
+def listed_flags(command: Command) -> dict[str, Flag]:
+    """The flags that `--help-all` lists, by name, without `--out`."""
+    flags = flags_of(command)
+    if command.more_flags is None:
+        return flags
+    listed = {*command.common_flags.split(), *command.more_flags.split()}
+    return {name: one for name, one in flags.items() if name in listed}
+
+
 def flags_of(command: Command) -> dict[str, Flag]:
-    """Every flag of a command's settings by name, without `--out`."""
+    """A flag for every setting of a command, by name, without `--out`."""
     flags = [
         Flag(prefix, one)
         for prefix, settings in command.settings.items()
@@ -182,7 +191,7 @@ def command_help(command: Command) -> str:
     flags = flags_of(command)
     common = [flags[name] for name in command.common_flags.split()]
     parts = [*_head(command, flags), "\n".join(["flags:", *map(_entry, common), *_own(command)])]
-    rest = len(flags) - len(common)
+    rest = len(listed_flags(command)) - len(common)
     if rest:
         parts.append(f"{rest} more flags: groundling {command.name} {HELP_ALL}")
     text = "\n\n".join(parts)
@@ -194,8 +203,8 @@ def command_help(command: Command) -> str:
 
 
 def full_help(command: Command) -> str:
-    """Output of `--help-all`: every flag, in the groups of its settings."""
-    flags = flags_of(command)
+    """Output of `--help-all`: the flags, in the groups of their settings."""
+    flags = listed_flags(command)
     groups: dict[tuple[str, type[Any]], list[Flag]] = {
         (prefix, type(settings)): [] for prefix, settings in command.settings.items()
     }
@@ -205,7 +214,10 @@ def full_help(command: Command) -> str:
     for (prefix, group), some in groups.items():
         if some:
             parts.append("\n".join([_title(prefix, group), *map(_entry, some)]))
-    return "\n\n".join([*parts, "\n".join(_own(command))])
+    rest = len(flags_of(command)) - len(flags)
+    name = f"groundling.{command.name.replace('-', '_').replace(' ', '_')}"
+    python = [f"{rest} more settings, for recipes and Python: help({name})"] * bool(rest)
+    return "\n\n".join([*parts, "\n".join(_own(command)), *python])
 
 
 def _head(command: Command, flags: Mapping[str, Flag]) -> list[str]:

@@ -22,7 +22,7 @@ groundling info x
 ## Run
 
 ```bash
-groundling data check .   # first
+groundling info bert   # first
 groundling adapt --lr 1 \\
   --out runs/a
 ```
@@ -69,7 +69,7 @@ def test_outputs_are_pasted_below_their_commands(script: ModuleType, tmp_path: P
     blocks = script.blocks_of(README, "Run")
     assert [block.kind for block in blocks] == ["bash", "console", "console"]
     commands = script.commands_of(blocks[0])
-    assert commands == ["groundling data check .", "groundling adapt --lr 1 --out runs/a"]
+    assert commands == ["groundling info bert", "groundling adapt --lr 1 --out runs/a"]
     (tmp_path / "answers.csv").write_text("a,b\n1,2\n3,4\n")
     printed = {commands[0]: "fine\n", commands[1]: PRINTED}
     new = script.with_outputs(README, "Run", printed, tmp_path)

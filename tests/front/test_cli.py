@@ -20,7 +20,7 @@ from builders.commands import flags_of
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.command_line.flags import parse_flags
+from groundling.command_line.flags import listed_flags, parse_flags
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.compare import TrainAndCompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
@@ -58,8 +58,11 @@ def test_help_lists_every_field_with_its_docstring(
     assert COMMANDS[command].summary[1:] in text
     assert f"example: {' '.join(COMMANDS[command].example.split())} " in text
     flags = flags_of(command)
-    assert flags
+    assert set(listed_flags(COMMANDS[command])) <= {flag.removeprefix("--") for flag in flags}
     for flag, doc in flags.items():
+        if flag.removeprefix("--") not in listed_flags(COMMANDS[command]):
+            assert f"help(groundling.{command.replace('-', '_')})" in text
+            continue
         bare = re.escape(flag.removeprefix("--"))
         entry = re.search(rf"--(\[no-\])?{bare} .*", text)
         assert entry, flag
@@ -84,7 +87,10 @@ def test_help_fits_a_screen_and_names_what_most_people_use(
     assert listed == [*common, *["--out", "--dry-run"][: 2 * about.has_out]]
     assert main([*command.split(), "--help-all"]) == 0
     every = re.findall(r"^  --(?:\[no-\])?([\w.-]+)", capsys.readouterr().out, re.MULTILINE)
-    assert len(every) == len(set(every)) == len(flags_of(command)) + 2 * about.has_out
+    assert len(every) == len(set(every)) == len(listed_flags(about)) + 2 * about.has_out
+    assert {*about.common_flags.split(), *(about.more_flags or "").split()} <= {
+        flag.removeprefix("--") for flag in flags_of(command)
+    }
     first, *rest = shlex.split(about.example)
     assert (first, rest[: len(command.split())]) == ("groundling", command.split())
     parse_flags(about, rest[len(command.split()) :])

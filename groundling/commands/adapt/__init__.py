@@ -171,6 +171,16 @@ COMMAND = Command(
     title="Train",
     example="groundling adapt --student bert-base-uncased --teacher openai/clip-vit-base-patch32 "
     "--text my_text.txt --out runs/adapted",
+    more_flags=(
+        "from-scratch student-layers student-width masked-lm text-layout max-length limit "
+        "eval-every keep-best patience pooling max-windows mask-rate teacher-images teacher-cache "
+        "kd-teacher vokenizer-head vokenizer-layers vokenizer-margin vokenizer-frozen "
+        "voken-matcher voken-images mlm-teacher option match-negatives hard-negatives freeze-clip "
+        "save-joint keep-projection retain-weight gradient-accumulation-steps precision "
+        "gradient-checkpointing compile workers save-every log-every optimizer epsilon schedule "
+        "schedule-steps warmup-ratio warmup-steps weight-decay decay-bias-and-norm head-lr "
+        "freeze-encoder-steps freeze-encoder-ratio max-grad-norm gradient-shares"
+    ),
     common_flags="student teacher text arm eval-text retention-pairs steps epochs batch lr seed cpu",
     validate=check,
     output=ResumableRun(inputs, artifacts=makes),

@@ -288,6 +288,17 @@ COMMAND = Command(
     title="Train",
     example="groundling finetune --model bert-base-uncased --task glue/rte --data glue_data --out "
     "runs/rte",
+    more_flags=(
+        "max-length train-splits limit-train partition unlabelled-per-labelled extra-eval submit "
+        "save-model images max-regions object-tags backbone shortest-edge longest-edge "
+        "zero-region-features text-only-baseline architecture model-format label-type dev group "
+        "adapter adapter-layers fusion head-loss linear-head eval-every keep-best patience "
+        "objectives teacher teacher-images teacher-cache td-weight td-gate option training-step "
+        "adversarial-modality adversarial-lr adversarial-kl-weight steps seed batch-tokens "
+        "optimizer betas epsilon schedule warmup-ratio warmup-steps weight-decay max-grad-norm "
+        "gradient-shares gradient-accumulation-steps precision gradient-checkpointing compile "
+        "workers save-every log-every"
+    ),
     common_flags="model task data text label image regions seeds epochs batch lr cpu",
     validate=check,
     default_models=reads,

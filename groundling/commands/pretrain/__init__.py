@@ -225,6 +225,13 @@ COMMAND = Command(
     title="Train",
     example="groundling pretrain --architecture uniter --model bert-base-uncased --regions runs/store "
     "--captions my_captions.tsv --out runs/seen",
+    more_flags=(
+        "images backbone shortest-edge image-list skip-missing epoch-unit partition task-answers "
+        "related text max-length eval-captions eval-every keep-best objectives teacher mask-rate "
+        "teacher-images option batch-tokens betas epsilon schedule warmup-ratio warmup-steps "
+        "weight-decay max-grad-norm gradient-accumulation-steps precision gradient-checkpointing "
+        "compile workers save-every log-every"
+    ),
     common_flags="architecture model regions captions task data steps epochs batch lr seed cpu",
     validate=check,
     default_models=reads,

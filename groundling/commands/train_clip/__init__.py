@@ -137,6 +137,12 @@ COMMAND = Command(
     title="Train",
     example="groundling train-clip --captions my_data/captions.csv --images my_data/photos --out "
     "runs/my_clip",
+    more_flags=(
+        "image-list eval-image-list eval-captions eval-splits caption-column image-column "
+        "caption-splits skip-missing patch-size vision-tower text-tower projection-dim vocab-size "
+        "context-length flip max-shift untrained eval-every keep-best patience schedule "
+        "warmup-ratio weight-decay precision compile workers save-every log-every"
+    ),
     common_flags="captions images model size epochs steps batch lr seed cpu",
     validate=check,
     output=ResumableRun(inputs, artifacts=["model"]),

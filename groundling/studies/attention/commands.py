@@ -138,6 +138,7 @@ HEADS = Command(
     title=TITLE,
     example="groundling heads --model runs/uniter/model --data flickr30k --regions runs/store --out "
     "runs/heads",
+    more_flags=("untrained query processes"),
     common_flags="model data regions images task split min-region-attention cpu",
     prints_output=True,
     validate=check_heads,
@@ -344,6 +345,7 @@ MODALITY = Command(
     title=TITLE,
     example="groundling modality --model runs/seen/model --regions runs/store --data my_captions.tsv "
     "--out runs/modality",
+    more_flags=("seed limit perturbed-inputs teacher teacher-images"),
     common_flags="model data regions images other ig-examples cpu",
     prints_output=True,
     validate=check_modality,
@@ -429,6 +431,7 @@ SYNTAX = Command(
     title=TITLE,
     example="groundling syntax --model runs/visualbert/model --data flickr30k --parses spacy "
     "--regions runs/store --out runs/syntax",
+    more_flags=("min-region-attention"),
     common_flags="model data regions parses split labels cpu",
     prints_output=True,
     validate=check_syntax,

@@ -198,6 +198,7 @@ PROBE = Command(
     {"_own": ProbeConfig(), "_train": PROBING},
     title="Worlds: the rendered world and the quickstart",
     example="groundling probe --model bert-base-uncased --data runs/world --out runs/probe",
+    more_flags=("model-format seed"),
     common_flags="model data questions seeds steps cpu",
     output=ResumableRun(probe_inputs),
 )
