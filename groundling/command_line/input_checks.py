@@ -10,13 +10,13 @@ from typing import Any
 
 from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
-from groundling.data.captions.files import check_named_captions, header_of
+from groundling.data.captions.files import choose_columns
 from groundling.data.tables import (
     ROWS,
     TABLES,
-    check_columns,
     check_named_columns,
     read_header,
+    read_rows,
     user_columns,
 )
 from groundling.models.hub import check_model
@@ -155,7 +155,7 @@ def _check_task_table(settings: object) -> None:
     if isinstance(options, TableTaskSettings) and options.label and data:
         _, columns = user_columns(options)
         for table in filter(None, (data, options.dev)):
-            check_columns(Path(table), list(columns))
+            next(read_rows(table, tuple(columns)), None)
 
 
 def _check_prediction_columns(settings: object) -> None:
@@ -199,6 +199,5 @@ def _check_caption_columns(settings: object) -> None:
     for name in ("captions", "text", "eval_captions"):
         for word in _words(values.get(name, ())):
             table = Path(parse_weighted_file(str(word), "").file)
-            header = header_of(table) if table.suffix in ROWS else []
-            if header:
-                check_named_captions(table, header, columns)
+            if table.suffix in ROWS:
+                choose_columns(table, read_header(table), columns)

@@ -123,7 +123,6 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
 
     `RegionStore` reads it. Under torchrun every process writes its share of the shards.
     """
-    from groundling.data.images import unread_images
     from groundling.data.shards import ProcessRank
     from groundling.runs.report import format_count
 
@@ -137,8 +136,6 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
             config.extraction, config.processes, folder, part, run.state.wait_for_everyone
         )
     first = manifest["skipped"][:FIRST]
-    if config.extraction.images:
-        run.note(*unread_images(config.extraction.images))
     skipped = manifest["counts"]["skipped"]
     if skipped:
         names = "; ".join(first)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +19,8 @@ from groundling.data.images import (
     IMAGE_ENDINGS,
     ImageInput,
     check_image_folder,
-    is_image_file,
-    normalize_unicode,
+    image_id,
+    images_below,
     read_image,
 )
 from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset
@@ -286,14 +285,8 @@ def files_below(folder: Path) -> dict[str, list[Path]]:
     """
     check_image_folder(folder)
     files: dict[str, list[Path]] = {}
-    # rglob takes seconds for the many thousands of images that a folder may have.
-    for place, _, names in os.walk(folder):
-        below = Path(place).relative_to(folder)
-        prefix = "" if below == Path() else f"{below.as_posix()}/"
-        for name in sorted(names, reverse=True):
-            if is_image_file(name):
-                base, _ = os.path.splitext(prefix + name)
-                files.setdefault(normalize_unicode(base), []).append(Path(place, name))
+    for name in images_below(folder):
+        files.setdefault(image_id(name), []).append(folder / name)
     return files
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,9 +23,6 @@ HEIF_ENDINGS = frozenset({".heic", ".heif"})
 HEIF_READERS = ("pi_heif", "pillow_heif")
 """Packages that add HEIF to Pillow; the first contains no GPL code, so messages recommend it."""
 HEIF_ADVICE = "pip install 'groundling[heic]'"
-UNSUPPORTED_ENDINGS = frozenset({".tif", ".tiff", ".avif", ".jxl", ".jp2", ".psd", ".dng", ".cr2"})
-UNSUPPORTED_ENDINGS |= frozenset({".cr3", ".nef", ".arw", ".orf", ".rw2"})
-"""Endings of images that are not searched for in folders."""
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Pillow's readers that may see a file, whatever its ending; others, such as EPS, start programs."""
 SAME_SHAPE = 0.02
@@ -50,6 +46,16 @@ def is_image_file(name: str) -> bool:
     return ending in IMAGE_ENDINGS or (ending in HEIF_ENDINGS and bool(heif_reader()))
 
 
+def images_below(folder: Path) -> Iterator[str]:
+    """The images below a folder, by their paths from there."""
+    # rglob takes seconds for the many thousands of images that a folder may have.
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        below = Path(place).relative_to(folder)
+        for name in sorted(filter(is_image_file, names)):
+            yield (below / name).as_posix()
+
+
 def register_heif(name: str) -> None:
     """Register a HEIF reader with Pillow, if a file's ending needs it.
 
@@ -68,37 +74,6 @@ def open_image(path: Path) -> Image.Image:
     register_heif(path.name)
     heif = ["HEIF"] if "HEIF" in Image.OPEN else []
     return Image.open(path, formats=[*IMAGE_FORMATS, *heif])
-
-
-def unread_images(folder: str | Path, names: Iterable[str] | None = None) -> list[str]:
-    """One line for each unsupported image ending below a folder: number of files, and what to do.
-
-    `names`: names that are searched, with or without folders and endings; only files
-    that may match are counted.
-    """
-    stems = None if names is None else {_without_ending(name) for name in names}
-    counts: Counter[str] = Counter()
-    for _, _, files in os.walk(folder):
-        for name in files:
-            ending = os.path.splitext(name)[1].lower()
-            if ending not in UNSUPPORTED_ENDINGS and (
-                ending not in HEIF_ENDINGS or is_image_file(name)
-            ):
-                continue
-            if stems is None or _without_ending(name) in stems:
-                counts[ending] += 1
-    lines = []
-    for ending, count in sorted(counts.items()):
-        advice = HEIF_ADVICE if ending in HEIF_ENDINGS else "save them as .jpg or .png"
-        lines.append(f"{folder}: {count:,} {ending} images are not read; {advice}")
-    return lines
-
-
-def _without_ending(name: str) -> str:
-    """The last part of a name, in lower case and without the ending of any image."""
-    last = _plain(name).rpartition("/")[2].casefold()
-    base, ending = os.path.splitext(last)
-    return base if ending in IMAGE_ENDINGS | HEIF_ENDINGS | UNSUPPORTED_ENDINGS else last
 
 
 def is_outside_folder(name: str, folder: str | Path) -> bool:
@@ -145,23 +120,6 @@ class FileNameMatcher:
         return exact or [
             other for other in candidates if _means(small, _small_ending(normalize_unicode(other)))
         ]
-
-    def differing_in_case(self, name: str) -> list[str]:
-        """The names that would match if capitals were ignored."""
-        name = _plain(name).casefold()
-        candidates = self.by_last.get(_key(name), [])
-        return [other for other in candidates if _means(name, normalize_unicode(other).casefold())]
-
-    def case_note(self, missing: Sequence[str]) -> str:
-        """The number of names that differ from a file only in capitals, in words.
-
-        Empty if none does.
-        """
-        alike = [(name, found[0]) for name in missing if (found := self.differing_in_case(name))]
-        if not alike:
-            return ""
-        name, file = alike[0]
-        return f"{len(alike)} differ from a file only in case, such as {name} from {file}; "
 
 
 def _plain(name: str) -> str:

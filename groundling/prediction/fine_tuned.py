@@ -31,7 +31,7 @@ from groundling.core.output_types import (
 from groundling.data.images import ImageInput
 from groundling.data.regions.inputs import ImageInputs, SettingNames
 from groundling.data.samples import SampleDataset
-from groundling.data.tables import check_no_label, row_texts, separator_note
+from groundling.data.tables import check_no_label, row_texts
 from groundling.models.adapters import ClipFeatureAdapter
 from groundling.prediction.inputs import (
     ImageFiles,
@@ -128,9 +128,8 @@ def read_file_rows(
 ) -> tuple[list[str], list[InputRow]]:
     """As `read_input_rows`; adds notes about the file to the model's notes."""
     header, lines = read_input_rows(data, columns, model.form, model.description.reads, lookup)
-    for note in (separator_note(data), *lookup.notes):
-        if note:
-            model.note(note)
+    for note in lookup.notes:
+        model.note(note)
     return header, lines
 
 

@@ -21,7 +21,6 @@ from groundling.data.regions.inputs import (
     SettingNames,
 )
 from groundling.data.tables import (
-    RowPosition,
     check_named_columns,
     check_one_or_two,
     read_all_columns,
@@ -324,7 +323,7 @@ def input_example(
 class InputRow:
     """One row of a file, or one example of a split, with its parsed example or its fault."""
 
-    where: RowPosition | str
+    where: str
     """File and line, for messages."""
     cells: Mapping[str, object]
     """Values by column."""
@@ -348,7 +347,7 @@ def read_input_rows(
     header, rows = read_all_columns(path, ())
     check_named_columns(path, header, vars(columns), images.names.prefix)
     texts = columns.texts
-    check_one_or_two(texts, f"--text {columns.text}")
+    check_one_or_two(texts, f"text {columns.text!r}")
     lines = []
     for number, (where, cells) in enumerate(rows):
         try:

@@ -112,10 +112,10 @@ class CaptionColumns(Settings):
 
     caption_column: Annotated[str, InputKind.COLUMN] = ""
     """Captions in a csv, tsv, json or jsonl file: caption column, or several separated by commas; \
-empty: detected from column names or values."""
+empty: recognised by its name."""
     image_column: Annotated[str, InputKind.COLUMN] = ""
-    """Captions in a csv, tsv, json or jsonl file: column of the image file name; empty: detected \
-from column names or values."""
+    """Captions in a csv, tsv, json or jsonl file: column of the image file name; empty: recognised \
+by its name."""
 
 
 @settings

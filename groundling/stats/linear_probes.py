@@ -19,7 +19,7 @@ import torch
 from groundling.core.batch import Example, collate, require
 from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset
-from groundling.data.tables import read_header, read_tsv
+from groundling.data.tables import read_header, read_rows
 from groundling.data.text.words import word_spans
 from groundling.models.formats import Encoder
 
@@ -183,8 +183,7 @@ def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]
         )
     rows = []
     nouns: set[str] = set()
-    for line, row in read_tsv(path, (*FIXED, *attributes)):
-        where = f"{path}, line {line}"
+    for where, row in read_rows(path, (*FIXED, *attributes)):
         if row["split"] not in SPLITS:
             raise InputError(f"{where}: split {row['split']!r}, expected {', '.join(SPLITS)}")
         if not _words_of(row["sentence"], row["noun"]):

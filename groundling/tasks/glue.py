@@ -18,7 +18,7 @@ from groundling.core.metrics import (
     Metric,
 )
 from groundling.core.output_types import Classification, OutputType, Regression
-from groundling.data.tables import read_tsv
+from groundling.data.tables import Row, read_rows
 from groundling.tasks import Task
 
 SOURCE = "Wang et al. 2018, GLUE, gluebenchmark.com"
@@ -72,26 +72,23 @@ class GlueLayout:
         path = self.path(folder, split)
         labelled = not split.startswith("test")
         examples: list[Example] = []
-        short: list[int] | None = [] if self.skip_short else None
-        for line, row in self._rows(path, labelled, short):
+        short: list[str] | None = [] if self.skip_short else None
+        for where, row in self._rows(path, labelled, short):
             texts = [row[name] for name in self.texts]
             if labelled:
                 # Numbered by position, as on the hub: a QQP `id` identifies a question pair.
                 number = str(len(examples))
-                label = self.form.parse_label(row[self.label], f"{path}, line {line}")
+                label = self.form.parse_label(row[self.label], where)
                 examples.append(self.example(split, number, texts, label))
             else:
                 examples.append(self.example(split, row[self.index], texts, None))
         require_nonempty(examples, f"{path}: contains no examples")
         return examples, [] if short is None else [f"{len(short):,} short rows skipped"]
 
-    def _rows(
-        self, path: Path, labelled: bool, short: list[int] | None
-    ) -> Iterator[tuple[int, dict[str, str]]]:
-        if labelled and self.columns_without_header:
-            return read_tsv(path, self.columns_without_header, header=False, short=short)
+    def _rows(self, path: Path, labelled: bool, short: list[str] | None) -> Iterator[Row]:
         last = self.label if labelled else self.index
-        return read_tsv(path, (*self.texts, last), short=short)
+        names = self.columns_without_header if labelled else ()
+        return read_rows(path, (*self.texts, last), names=names, short=short)
 
     def example(
         self, split: str, number: str, texts: Sequence[str], label: float | int | None

@@ -10,7 +10,7 @@ from groundling.core.errors import InputError, require_nonempty
 from groundling.core.metrics import MSE, RMSE
 from groundling.core.output_types import Regression
 from groundling.core.rng import generator
-from groundling.data.tables import read_csv, read_header
+from groundling.data.tables import read_header, read_rows
 from groundling.tasks import Task
 
 
@@ -65,8 +65,7 @@ def _read(folder: Path, split: str) -> list[Example]:
     if labelled:
         wanted.append(columns.label)
     examples: list[Example] = []
-    for line, row in read_csv(path, wanted):
-        where = f"{path}, line {line}"
+    for where, row in read_rows(path, wanted):
         number = row[columns.number]
         text = row[columns.text]
         if not text.strip():

@@ -9,7 +9,7 @@ from groundling.core.errors import InputError, require_nonempty
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import MultipleChoice
 from groundling.core.rng import generator
-from groundling.data.tables import read_csv
+from groundling.data.tables import read_rows
 from groundling.tasks import Task
 
 ENDINGS = tuple(f"ending{i}" for i in range(4))
@@ -33,11 +33,11 @@ def _regular(folder: Path, split: str) -> list[Example]:
     if labelled:
         columns.append("label")
     examples: list[Example] = []
-    for number, (line, row) in enumerate(read_csv(path, columns)):
+    for number, (where, row) in enumerate(read_rows(path, columns)):
         endings = [row[name] for name in ENDINGS]
         label = None
         if labelled:
-            label = FORM.parse_label(row["label"], f"{path}, line {line}")
+            label = FORM.parse_label(row["label"], where)
         examples.append(_example(f"swag-{split}", number, row, endings, label))
     return _not_empty(path, examples)
 
@@ -47,14 +47,12 @@ def _full(folder: Path, split: str) -> list[Example]:
     path = _full_file(folder, split)
     name = f"swag-full-{split}"
     examples: list[Example] = []
-    for number, (line, row) in enumerate(
-        read_csv(path, ("sent1", "sent2", "gold-ending", *DISTRACTORS))
+    for number, (where, row) in enumerate(
+        read_rows(path, ("sent1", "sent2", "gold-ending", *DISTRACTORS))
     ):
         endings = [row[column] for column in DISTRACTORS if row[column].strip()][:3]
         if len(endings) < 3:
-            raise InputError(
-                f"{path}, line {line}: {len(endings)} distractors, expected at least 3"
-            )
+            raise InputError(f"{where}: {len(endings)} distractors, expected at least 3")
         place = int(generator("swag", f"{name}-{number}").integers(4))
         endings.insert(place, row["gold-ending"])
         examples.append(_example(name, number, row, endings, place))

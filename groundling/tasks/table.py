@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from sys import intern
@@ -17,14 +15,13 @@ from groundling.core.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEAR
 from groundling.core.output_types import Classification, OutputType, Regression
 from groundling.core.rng import derive_seed
 from groundling.data.images import image_id
-from groundling.data.tables import read_rows, row_position, separator_note, user_columns
+from groundling.data.tables import check_row, read_rows, user_columns
 from groundling.data.text.words import normalize
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task
 
 MISSING_LABELS = {"nan", "NaN", "<NA>", "NaT"}
 """How tables are written by programs that had no label for a row."""
-DECIMAL_COMMA = re.compile(r"^(-?\d+),(\d+)$")
 MOST_CLASSES = 20
 """Whole numbers with more distinct values than this make a regression."""
 DEV_SHARE = 0.2
@@ -45,16 +42,14 @@ held-out texts would never occur in training. Then each row is its own group.
 class TableExampleRow(NamedTuple):
     """One checked row of the file; small, since a file may have millions of rows."""
 
-    line: int
-    """Line in the file, see `row_position`."""
+    where: str
+    """File and line, for messages."""
     number: int
     """Number of the row, from 0."""
     texts: tuple[str, ...]
     """One or two texts."""
     label: str
     """The label without surrounding spaces."""
-    had_spaces: bool
-    """Whether the label had surrounding spaces."""
     images: tuple[str, ...]
     """The image id in a region store, if there is an image column."""
     group: RowGroup
@@ -83,15 +78,11 @@ class TableReader:
         """Raises InputError if a file, line or column is missing or empty, or a label is invalid."""
         self.path = path
         self.options = options
-        files = [path, *(Path(file) for file in (options.dev,) if file)]
-        self.separator_notes = [note for file in files if (note := separator_note(file))]
-        """Notes on files with an unusual column separator."""
         self.rows = read_table(path, options)
-        lines: dict[str, int] = {}
+        places: dict[str, str] = {}
         for row in self.rows:
-            lines.setdefault(row.label, row.line)
-        labels = {label: row_position(path, line) for label, line in lines.items()}
-        self.form = form_of(labels, options.label_type)
+            places.setdefault(row.label, row.where)
+        self.form = form_of(places, options.label_type)
 
     @cached_property
     def dev_rows(self) -> list[TableExampleRow]:
@@ -101,9 +92,9 @@ class TableReader:
     @cached_property
     def split_rows(self) -> tuple[list[TableExampleRow], list[TableExampleRow]]:
         """The train and dev rows; raises InputError for an invalid label in either."""
-        _check_labels(self.path, self.rows, self.form)
+        for row in (*self.rows, *self.dev_rows):
+            self.form.parse_label(row.label, row.where)
         if self.options.dev:
-            _check_labels(Path(self.options.dev), self.dev_rows, self.form)
             return self.rows, self.dev_rows
         dev_groups = held_out(self.path, (row.group for row in self.rows))
         split_rows: tuple[list[TableExampleRow], list[TableExampleRow]] = ([], [])
@@ -116,15 +107,6 @@ class TableReader:
         is_dev = split == "dev"
         path = Path(self.options.dev) if is_dev and self.options.dev else self.path
         return [example_of(row, self.form, path, split) for row in self.split_rows[is_dev]]
-
-
-def _check_labels(path: Path, rows: Sequence[TableExampleRow], form: OutputType) -> None:
-    """Raises InputError for the first label that does not fit the output type."""
-    labels_seen: set[str] = set()
-    for row in rows:
-        if row.label not in labels_seen:
-            form.parse_label(row.label, str(row_position(path, row.line)))
-            labels_seen.add(row.label)
 
 
 def metrics_of(form: OutputType) -> tuple[Metric, ...]:
@@ -142,13 +124,13 @@ def example_of(row: TableExampleRow, form: OutputType, path: Path, split: str) -
         f"{path.stem}-{split}-{row.number}",
         text=row.texts[0],
         text_pair=row.texts[1] if len(row.texts) == 2 else None,
-        label=form.parse_label(row.label, str(row_position(path, row.line))),
+        label=form.parse_label(row.label, row.where),
         images=row.images,
         official_id=str(row.number),
     )
 
 
-def form_of(labels: Mapping[str, object], label_type: str) -> OutputType:
+def form_of(labels: Mapping[str, str], label_type: str) -> OutputType:
     """The output type as requested; `auto`: fractional numbers or many distinct numbers are a regression.
 
     Args:
@@ -156,27 +138,16 @@ def form_of(labels: Mapping[str, object], label_type: str) -> OutputType:
         label_type: auto, classify or regress.
 
     Raises:
-        InputError: a classification has a single class, or numbers have decimal commas.
+        InputError: a classification has a single class.
     """
     values = sorted(labels)
     if label_type == "regress" or (label_type == "auto" and _are_measurements(values)):
         return Regression()
-    if label_type == "auto" and _are_measurements([_with_point(value) for value in values]):
-        first = next(value for value in labels if "," in value)
-        raise InputError(
-            f"{labels[first]}: labels are numbers with a decimal comma, such as {first}; write {_with_point(first)}, "
-            "or pass --label-type classify"
-        )
     if len(values) < 2:
         raise InputError(
             f"{labels[values[0]]}: every label is {values[0]!r}; expected at least two classes"
         )
     return Classification(tuple(values))
-
-
-def _with_point(value: str) -> str:
-    """A number with a decimal point in place of a comma; other texts unchanged."""
-    return DECIMAL_COMMA.sub(r"\1.\2", value)
 
 
 def _are_measurements(values: Sequence[str]) -> bool:
@@ -203,7 +174,7 @@ def held_out(path: Path, groups: Iterable[RowGroup]) -> set[RowGroup]:
     distinct = dict.fromkeys(groups)
     if len(distinct) < 2:
         raise InputError(
-            f"{path}: all rows are in one group, so none can be held out; pass --dev FILE"
+            f"{path}: all rows are in one group, so none can be held out; pass a dev file"
         )
     held = {group for group in distinct if _draw(group) < DEV_SHARE}
     if not held:
@@ -231,25 +202,14 @@ def _are_few(rows: Iterable[TableExampleRow]) -> bool:
 def table_notes(reader: TableReader) -> list[str]:
     """Notes on the file that matter for the scores, one line each.
 
-    They report labels with surrounding spaces, classes with one row or in one split only, a dev split that is unusually
-    large, small or has few groups, and dev rows whose image or texts are in train.
+    They report classes with one row or in one split only, a dev split that is unusually large, small or has few
+    groups, and dev rows whose image or texts are in train.
     """
     train, dev = reader.split_rows
-    notes = reader.separator_notes + _stray_spaces(reader.path, reader.rows)
-    if reader.options.dev:
-        notes += _stray_spaces(Path(reader.options.dev), reader.dev_rows)
-    else:
-        notes += _unusual_split(reader.path, reader.rows, len(dev))
+    notes = [] if reader.options.dev else _unusual_split(reader.path, reader.rows, len(dev))
     if isinstance(reader.form, Classification):
         notes += _odd_classes(reader.form, train, dev)
     return notes + overlap_notes(train, dev)
-
-
-def _stray_spaces(path: Path, rows: Sequence[TableExampleRow]) -> list[str]:
-    count = sum(row.had_spaces for row in rows)
-    if not count:
-        return []
-    return [f"{path}: {count} of {len(rows)} labels had surrounding spaces, which are removed"]
 
 
 def _unusual_split(path: Path, rows: Sequence[TableExampleRow], dev_rows: int) -> list[str]:
@@ -259,7 +219,7 @@ def _unusual_split(path: Path, rows: Sequence[TableExampleRow], dev_rows: int) -
     groups = len({row.group for row in rows})
     return [
         f"{path}: {dev_rows} of {len(rows)} rows are held out, from {groups} groups, images or texts; "
-        "scores on your own --dev file would be more reliable"
+        "scores on your own dev file would be more reliable"
     ]
 
 
@@ -291,31 +251,23 @@ def _odd_classes(
             notes.append(f"class {examples[0]}, but not in {other}{others}")
     spellings: dict[str, list[str]] = {}
     for name in form.labels:
-        spellings.setdefault(normalize(name), []).append(ascii(name))
-    notes += _equal_numbers(form.labels)
+        spellings.setdefault(_meaning(name), []).append(ascii(name))
     same_spelling = [names for names in spellings.values() if len(names) > 1]
     if same_spelling:
         others = f"; {len(same_spelling):,} such names" if len(same_spelling) > 1 else ""
         notes.append(
-            f"classes {' and '.join(same_spelling[0])} differ only in case, spaces or Unicode form, and count as "
-            f"separate classes{others}"
+            f"classes {' and '.join(same_spelling[0])} are the same number, or differ only in case, spaces or Unicode "
+            f"form, and count as separate classes{others}"
         )
     return notes
 
 
-def _equal_numbers(labels: Sequence[str]) -> list[str]:
-    """A note on classes that are the same number in several spellings, such as 1 and 1.0; empty without any."""
-    spellings: dict[float, list[str]] = {}
-    for name in labels:
-        with suppress(ValueError):
-            spellings.setdefault(float(name), []).append(repr(name))
-    equal = [names for names in spellings.values() if len(names) > 1]
-    if not equal:
-        return []
-    others = f"; {len(equal):,} such numbers" if len(equal) > 1 else ""
-    return [
-        f"classes {' and '.join(equal[0])} are the same number, and count as separate classes{others}"
-    ]
+def _meaning(name: str) -> str:
+    """The number that a class stands for, or its normalised name."""
+    try:
+        return str(float(name))
+    except ValueError:
+        return normalize(name)
 
 
 def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRow]) -> list[str]:
@@ -324,7 +276,7 @@ def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRo
     Texts are compared without regard to capitals, spaces and Unicode form.
     """
     notes = []
-    advice = "scores include memorisation; see --group and --dev"
+    advice = "scores include memorisation; see group and dev"
     train_images = {image for row in train for image in row.images}
     same_images = sum(not train_images.isdisjoint(row.images) for row in dev)
     if same_images:
@@ -345,7 +297,7 @@ def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRo
     if same_first_text:
         notes.append(
             f"{same_first_text} of {len(dev)} dev rows have the first text of a training row: if this text determines "
-            "the answer, pass --group"
+            "the answer, set group"
         )
     return notes
 
@@ -379,32 +331,27 @@ def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
     """
     text_columns, expected = user_columns(options)
     rows = []
-    places = {name: place for place, name in enumerate(expected)}
-    text_places = [places[name] for name in text_columns]
-    label_place = places[options.label]
-    for number, (line, values) in enumerate(read_rows(path, tuple(expected))):
-        plain = [value.strip() for value in values]
-        if not all(plain):
-            name = list(expected)[plain.index("")]
-            where = row_position(path, line)
-            raise InputError(f"{where}: column {name!r} is empty; expected {expected[name]}")
-        texts = tuple([values[place] for place in text_places])
-        label = intern(plain[label_place])
+    for number, (where, cells) in enumerate(read_rows(path, tuple(expected))):
+        values = dict(zip(expected, check_row(where, cells, tuple(expected)), strict=True))
+        plain = {name: value.strip() for name, value in values.items()}
+        for name, value in plain.items():
+            if not value:
+                raise InputError(f"{where}: column {name!r} is empty; expected {expected[name]}")
+        label = intern(plain[options.label])
         if label in MISSING_LABELS:
             raise InputError(
-                f"{row_position(path, line)}: the label {label!r} stands for a missing value; remove the row"
+                f"{where}: the label {label!r} stands for a missing value; remove the row"
             )
-        stripped = label != values[label_place]
         images: tuple[str, ...] = ()
         # Surrounding spaces, and `./` before a file name, do not change the group.
-        group = tuple([plain[place] for place in text_places])
-        group = texts if group == texts else group  # share one object in memory
+        group = tuple(plain[name] for name in text_columns)
         if options.image:
-            images = (image_id(plain[places[options.image]].removeprefix("./")),)
+            images = (image_id(plain[options.image].removeprefix("./")),)
             group = images
         if options.group:
-            group = (plain[places[options.group]],)
-        rows.append(TableExampleRow(line, number, texts, label, stripped, images, group))
+            group = (plain[options.group],)
+        texts = tuple(values[name] for name in text_columns)
+        rows.append(TableExampleRow(where, number, texts, label, images, group))
     require_nonempty(rows, f"{path}: contains no examples")
     grouped_by_text = not options.group and not options.image
     if grouped_by_text and _are_few(rows):

@@ -27,7 +27,6 @@ from groundling.data.images import (
     is_image_file,
     is_outside_folder,
     read_image,
-    unread_images,
 )
 from groundling.data.regions.annotations import read_vcr_objects
 from groundling.data.regions.store import ImageRegions, InMemoryRegions, RegionWriter, to_stored
@@ -203,10 +202,7 @@ def list_images(
         if first != path:
             left_out.append(f"{file}: same id as {first.relative_to(folder)}; the first one counts")
     if not file_of:
-        unread = "".join(f"; {line}" for line in unread_images(folder))
-        raise InputError(
-            f"{folder}: no images to read ({', '.join(sorted(IMAGE_ENDINGS))}){unread}"
-        )
+        raise InputError(f"{folder}: no images to read ({', '.join(sorted(IMAGE_ENDINGS))})")
     return list(file_of.items()), left_out
 
 

@@ -18,7 +18,6 @@ from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.errors import InputError
 from groundling.data import images
 from groundling.data.captions.captions import (
-    CaptionCollection,
     CaptionedImage,
     CaptionReadOptions,
     caption_lines,
@@ -28,6 +27,7 @@ from groundling.data.captions.captions import (
 )
 from groundling.data.corpora.files import corpus_lines
 from groundling.settings.fields import make_settings
+from groundling.settings.input_settings import CaptionColumns
 from groundling.settings.training import TrainingArguments
 
 CAPTIONS = {"1.jpg": ["a red dog", "a dog runs"], "2.jpg": ["two cats"]}
@@ -109,14 +109,6 @@ def csv_with_flags(folder: Path) -> Fixture:
     return Fixture(folder, "bilder.csv", "photos", caption_column="satz", image_column="bild")
 
 
-def csv_by_values(folder: Path) -> Fixture:
-    put(
-        folder / "bilder.jsonl", "".join(json.dumps({"bild": i, "satz": c}) + "\n" for i, c in ROWS)
-    )
-    photos(folder / "photos")
-    return Fixture(folder, "bilder.jsonl", "photos", caption_column="satz")
-
-
 def tsv_headed(folder: Path) -> Fixture:
     put(folder / "own.tsv", "image\tcaption\n" + "".join(f"{i}\t{c}\n" for i, c in ROWS))
     return Fixture(folder, "own.tsv", str(photos(folder / "images")))
@@ -158,14 +150,6 @@ def imagefolder_csv(folder: Path) -> Fixture:
     return Fixture(folder, "metadata.csv", "")
 
 
-def webdataset(folder: Path) -> Fixture:
-    for number, (name, some) in enumerate(CAPTIONS.items()):
-        shard = photos(folder / f"0000{number}", [f"00000{number}000.jpg"])
-        put(shard / f"00000{number}000.json", json.dumps({"caption": some[0], "key": name}))
-    put(folder / "00000_stats.json", "{}")
-    return Fixture(folder, "", "")
-
-
 def texts_beside(folder: Path) -> Fixture:
     photos(folder / "june", CAPTIONS)
     for name, some in CAPTIONS.items():
@@ -193,15 +177,13 @@ def other_form(folder: Path) -> Fixture:
     return Fixture(folder, "own.csv", "photos")
 
 
-WHOLE = [csv_named, csv_with_flags, csv_by_values, tsv_headed, tsv_plain, jsonl_lists, json_list]
-WHOLE += [kaggle, imagefolder, imagefolder_csv, webdataset, texts_beside, coco_tree, karpathys]
+WHOLE = [csv_named, csv_with_flags, tsv_headed, tsv_plain, jsonl_lists, json_list]
+WHOLE += [kaggle, imagefolder, imagefolder_csv, texts_beside, coco_tree, karpathys]
 WHOLE += [other_form]
 
 
 @pytest.mark.parametrize("make", WHOLE, ids=lambda make: make.__name__)
-def test_every_layout_is_read(
-    make: Callable[[Path], Fixture], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_layout_is_read(make: Callable[[Path], Fixture], tmp_path: Path) -> None:
     fixture = make(tmp_path / "data")
     result = train_clip(fixture.config(), TrainingArguments(cpu=True), tmp_path / "out")
     config = fixture.config()
@@ -209,7 +191,6 @@ def test_every_layout_is_read(
     images = read_captions(fixture.captions, splits, config.caption_settings.columns).images
     assert result["images"] == len(images) == (1 if make is coco_tree else 2)
     assert result["missing_images"] == 0
-    assert (make is other_form) == ("only in Unicode form" in capsys.readouterr().err)
 
 
 def edited(
@@ -258,30 +239,20 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
         f"captions.csv: 1 of 2 {GONE}2.jpg;",
     ),
     (
-        "csv, heic",
-        without(csv_named, "photos/2.jpg", "photos/2.heic"),
-        "1 .heic images are not read;",
-    ),
-    (
         "csv, no image",
         edited(csv_named, "captions.csv", "2.jpg", " "),
         "captions.csv, line 4: column 'Image' is empty; expected an image file",
     ),
     (
-        "csv, swapped names",
-        edited(csv_named, "captions.csv", "Image,Caption", "Caption,Image"),
-        "the image column 'Image' has sentences, and the caption column 'Caption' files: are the columns swapped?",
-    ),
-    (
         "csv, short row",
         edited(csv_named, "captions.csv", "7,2.jpg,two cats", "7,2.jpg"),
-        "captions.csv, line 4: no value for column 'Caption'",
+        "captions.csv, line 4: 2 fields, expected 3",
     ),
     ("tsv, image missing", without(tsv_headed, "images/1.jpg"), f"own.tsv: 1 of 2 {GONE}1.jpg;"),
     (
         "tsv, a line cut short",
         edited(tsv_plain, "own.tsv", "two cats\t2.jpg", "two cats"),
-        "own.tsv, line 3: expected caption<TAB>image file",
+        "own.tsv, line 3: 1 fields, but line 1 has 2",
     ),
     (
         "jsonl, field missing",
@@ -291,7 +262,7 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "jsonl, a number too many",
         edited(jsonl_lists, "captions.jsonl", '["two cats"]', "[true]"),
-        "captions.jsonl, line 2: field 'captions' is true; expected a text or a number",
+        "captions.jsonl, line 2: field 'captions' is True; expected a text or a number",
     ),
     (
         "json, image missing",
@@ -300,26 +271,11 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     ),
     ("imagefolder, image missing", without(imagefolder, "1.jpg"), f"1 of 2 {GONE}1.jpg;"),
     (
-        "imagefolder, column missing",
-        edited(imagefolder_csv, "metadata.csv", "file_name,text", "file_name,label"),
-        "",  # told by what it holds
-    ),
-    (
-        "imagefolder, parquet",
-        without(imagefolder, "metadata.jsonl", "metadata.parquet"),
-        "parquet is not read;",
-    ),
-    (
-        "webdataset, image missing",
-        without(webdataset, "00000/000000000.jpg", "00000/000000007.jpg"),
-        "",  # a folder without any pair is none of its
-    ),
-    (
         "beside, not UTF-8",
         lambda folder: (
             put(texts_beside(folder).folder / "june/1.txt", b"caf\xe9") and Fixture(folder, "", "")
         ),
-        "june/1.txt, line 1: not UTF-8",
+        "june/1.txt: cannot be read (UnicodeDecodeError",
     ),
     (
         "COCO, image missing",
@@ -329,12 +285,12 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "COCO, another's image",
         edited(coco_tree, "annotations/captions_train2014.json", '"image_id": 1', '"image_id": 2'),
-        "annotations[0] names image 2, not in `images`",
+        "annotations[0]: expected caption, and the image_id of one of the images (KeyError: '2')",
     ),
     (
         "Karpathy, field missing",
         edited(karpathys, "dataset_coco.json", '"raw": "two cats"', '"tokens": []'),
-        "images[1]: expected `split`, `filename` and `sentences` with `raw`",
+        "images[1]: expected split, filename and sentences with raw",
     ),
     (
         "Karpathy, image missing",
@@ -344,22 +300,22 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "Karpathy, no text",
         edited(karpathys, "dataset_coco.json", '"raw": "two cats"', '"raw": null'),
-        "images[1]: expected `split`, `filename` and `sentences` with `raw`, as Karpathy's json has them (null is",
+        "images[1]: expected split, filename and sentences with raw (AttributeError",
     ),
     (
         "COCO, half a character",
         edited(coco_tree, "annotations/captions_train2014.json", "a red dog", "\\ud83d"),
-        "annotations[0]: '\\ud83d' is an unpaired surrogate; write the text in UTF-8",
+        "captions_train2014.json: not text (UnicodeEncodeError",
     ),
     (
         "jsonl, not a number",
         edited(jsonl_lists, "captions.jsonl", '["two cats"]', "NaN"),
-        "captions.jsonl, line 2: field 'captions' is NaN; expected a text or a number",
+        "captions.jsonl, line 2: field 'captions' is nan; expected a text or a number",
     ),
     (
         "csv, one image in two spellings",
         edited(csv_named, "captions.csv", "1.jpg,a dog", "./1.jpg,a dog"),
-        "1.jpg and ./1.jpg both refer to the image 1.jpg; correct one",
+        "1.jpg and ./1.jpg both refer to the image 1.jpg",
     ),
     (
         "csv, a name too long for any disk",
@@ -374,12 +330,12 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "tsv of an old Mac",
         lambda folder: in_one_line(tsv_headed(folder), "own.tsv"),
-        "own.tsv: lines end in carriage returns alone (old Mac)",
+        "own.tsv: lines end in carriage returns alone",
     ),
     (
         "beside, from an old Mac",
         lambda folder: in_one_line(texts_beside(folder), "june/1.txt"),
-        "june/1.txt: lines end in carriage returns alone (old Mac)",
+        "june/1.txt: lines end in carriage returns alone",
     ),
     (
         "beside, a Mac's companion files",
@@ -411,8 +367,7 @@ EMPTY = [
     (edited(tsv_plain, "own.tsv", "two cats", ""), "own.tsv, line 3"),
     (edited(jsonl_lists, "captions.jsonl", '["two cats"]', "[]"), "captions.jsonl, line 2"),
     (edited(karpathys, "dataset_coco.json", "two cats", ""), "dataset_coco.json, images[1]"),
-    (edited(texts_beside, "june/2.txt", "two cats", " \n"), "data, june/2.txt"),
-    (edited(webdataset, "00001/000001000.json", '"two cats"', "5"), "data, 00001/000001000.json"),
+    (edited(texts_beside, "june/2.txt", "two cats", " \n"), "data/june/2.txt"),
 ]
 
 
@@ -427,49 +382,33 @@ def test_captions_without_text_are_left_out_and_told_by_both(
     assert note.endswith(f"{place}: expected text, found none")
 
 
-def test_a_guess_and_its_faults_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fixture = csv_by_values(tmp_path / "data")
-    fixture.flags.clear()
-    rows = fixture.folder / "bilder.jsonl"
-    assert fixture.told(tmp_path / "out") == ""
-    guess = f"{rows}: captions from column 'satz', images from 'bild', detected from their values"
-    assert f"note: {guess}; to change them, pass --caption-column" in capsys.readouterr().err
-    put(rows, rows.read_text().replace("2.jpg", "gone.jpg"))
-    told = fixture.told(tmp_path / "again")
-    assert "1 of 2" in told and "gone.jpg" in told
-
-
 # -- what is read how --------------------------------------------------------------------------------------------------
 
 
-def test_columns_are_told_by_their_values_where_nobody_names_them(tmp_path: Path) -> None:
+def columns_of(caption: str) -> CaptionColumns:
+    return make_settings(TrainClipConfig, caption_column=caption).caption_settings.columns
+
+
+def test_columns_of_other_names_are_not_guessed(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "nr,bild,satz\n1,a.JPG,ein Hund bellt\n2,b.heic,zwei Katzen\n")
-    told = CaptionCollection(path)
-    assert told.caption_file.summary == "captions from column 'satz', images from 'bild'"
-    assert [image.file for image in told.images] == ["a.JPG", "b.heic"]
-    put(path, "bild,satz,note\na.jpg,ein Hund bellt,sehr gut gemacht\n")
     with pytest.raises(
-        InputError, match="no column is recognised as captions; there are: bild, satz, note; pass"
+        InputError, match="no column is recognised as captions among nr, bild, satz"
     ):
         read_captions(path)
+    with pytest.raises(InputError, match="as image files; set image_column"):
+        read_captions(path, (), columns_of("satz"))
     with pytest.raises(
         InputError,
-        match=r"no column 'satze'; there are: bild, satz, note; did you mean satz.; correct --caption-column",
+        match=r"no column 'satze'; there are: nr, bild, satz; did you mean satz.; name the column with caption_column",
     ):
-        read_captions(
-            path,
-            (),
-            make_settings(TrainClipConfig, caption_column="satze").caption_settings.columns,
-        )
+        read_captions(path, (), columns_of("satze"))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("caption\na red dog", "no column is recognised as image files; there are: caption; pass"),
-        ("1.jpg,a dog\n2.jpg,two cats", "line 1: '1.jpg' is an image, not the name of a column"),
+        ("caption\na red dog", "no column is recognised as image files; set image_column"),
+        ("1.jpg,a dog\n2.jpg,two cats", "no column is recognised as captions among 1.jpg, a dog"),
     ],
 )
 def test_a_table_without_a_column_of_images(text: str, message: str, tmp_path: Path) -> None:
@@ -482,19 +421,10 @@ def test_of_columns_that_differ_in_capitals_alone_the_first_is_read(tmp_path: Pa
     assert read_captions(path).images[0].captions == ("a red dog",)
 
 
-def test_a_fault_of_every_row_is_one_line(tmp_path: Path) -> None:
-    rows = [{"image": "1.jpg", "caption": [[number]]} for number in range(9)]
-    path = put(tmp_path / "own.jsonl", "\n".join(map(json.dumps, rows)))
-    (fault,) = CaptionCollection(path).faults
-    assert fault.endswith("expected a text or a number (9 such)")
-
-
 def test_columns_are_not_chosen_where_there_are_none(tmp_path: Path) -> None:
     path = coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "a dog")])
-    columns = make_settings(TrainClipConfig, caption_column="text").caption_settings.columns
-    with pytest.raises(
-        InputError, match=r"COCO captions have no columns to choose from; leave --caption-column"
-    ):
+    columns = columns_of("text")
+    with pytest.raises(InputError, match=r"these captions have no columns to choose from"):
         read_captions(path, (), columns)
     own = put(tmp_path / "own.csv", "image,text,more\n1.jpg,a dog,a red dog\n")
     wanted = CaptionReadOptions((), columns).for_files([path, own])
@@ -516,28 +446,11 @@ def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> N
         corpus_lines(plain, CaptionReadOptions(("test",)))
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["00000.tar", "00001.tar"], "tar shards are not read; unpack them with `tar -xf`"),
-        (["a.csv", "b.csv"], "a folder with several files; pass one of them: a.csv, b.csv"),
-        (["1.jpg"], "no captions found; expected metadata.jsonl, metadata.csv, or image files"),
-    ],
-)
-def test_folders_that_are_no_captions(names: list[str], message: str, tmp_path: Path) -> None:
-    for name in names:
+def test_a_folder_without_captions(tmp_path: Path) -> None:
+    for name in ("00000.tar", "a.csv", "1.jpg"):
         put(tmp_path / name, "x")
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="no captions found"):
         read_captions(tmp_path)
-    with pytest.raises(InputError, match=r"00000.tar: tar shards are not read"):
-        read_captions(put(tmp_path / "00000.tar", "x"))
-
-
-def test_a_lost_image_of_an_unpacked_shard_is_counted(tmp_path: Path) -> None:
-    fixture = webdataset(tmp_path / "data")
-    put(tmp_path / "data/00000/000000009.json", json.dumps({"caption": "gone", "key": "9"}))
-    told = fixture.told(tmp_path / "out")
-    assert f"1 of 3 {GONE}00000/000000009;" in told
 
 
 # -- names of images ---------------------------------------------------------------------------------------------------
@@ -565,48 +478,23 @@ def test_images_are_found_below_the_folder(tmp_path: Path) -> None:
 def test_a_store_knows_images_in_folders_and_in_either_form() -> None:
     ids = ["train2014/1", unicodedata.normalize("NFD", "grün"), "3"]
     wanted = captioned("1.jpg", UMLAUT, "photos/3.jpg", "4.jpg")
-    found = images_in_store(wanted, ids, "store", "own.csv")
+    found = images_in_store(wanted, ids, "own.csv")
     assert [image.id for image in found.images] == ["train2014/1", "grün", "3"]
-    told = (
-        "own.csv: 1 of 4 captioned images are not in the store, the first is '4'; add them to store"
-    )
-    assert found.fault.startswith(told)
+    told = "own.csv: 1 of 4 captioned images are missing, the first is 4.jpg; add them to store"
+    with pytest.raises(InputError, match=told):
+        found.select_images(False, "store")
 
 
-def test_a_photo_that_lies_in_two_folders_is_one_photo(tmp_path: Path) -> None:
-    whole = picture(tmp_path / "a/2.jpg").read_bytes()
-    put(tmp_path / "b/2.jpg", whole)
-    found = find_images([CaptionedImage("2", "2.jpg", ("a dog",))], tmp_path)
-    assert [image.file for image in found.images] == ["a/2.jpg"]
-    put(tmp_path / "b/2.jpg", whole + b"x")
+def test_a_photo_that_lies_in_two_folders_is_ambiguous(tmp_path: Path) -> None:
+    photos(tmp_path, ["a/2.jpg", "b/2.jpg"])
     with pytest.raises(InputError, match=r"2.jpg is ambiguous: a/2.jpg or b/2.jpg; add the folder"):
         find_images([CaptionedImage("2", "2.jpg", ("a dog",))], tmp_path)
 
 
-def test_questions_are_not_taken_for_captions(tmp_path: Path) -> None:
-    rows = "".join(f"Welche Farbe hat {n}?;{n}.jpg;rot\n" for n in range(3))
-    path = put(tmp_path / "fragen.csv", "Frage;Foto;Antwort\n" + rows)
-    for n in range(3):
-        picture(tmp_path / f"{n}.jpg")
-    with pytest.raises(InputError, match="no column is recognised as captions"):
-        read_captions(path)
-
-
-def test_a_table_of_windows_says_how_to_convert_it(tmp_path: Path) -> None:
-    path = put(tmp_path / "own.csv", "image,caption\n1.jpg,ein gr\xfcner Hund\n".encode("cp1252"))
-    with pytest.raises(InputError, match=r"own.csv, line 2: not UTF-8 .*iconv -f WINDOWS-1252"):
-        read_captions(path)
-
-
 def test_photos_of_iphones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "IMG_1.HEIC", b"x")
-    put(tmp_path / "2.tif", b"x")
     monkeypatch.setattr(images, "find_spec", lambda name: None)
     assert not images.is_image_file("IMG_1.HEIC")
-    assert images.unread_images(tmp_path) == [
-        f"{tmp_path}: 1 .heic images are not read; pip install 'groundling[heic]'",
-        f"{tmp_path}: 1 .tif images are not read; save them as .jpg or .png",
-    ]
     with pytest.raises(InputError, match=r"a HEIC file; pip install 'groundling\[heic\]'"):
         images.register_heif("IMG_1.HEIC")
     taught: list[str] = []
@@ -616,4 +504,3 @@ def test_photos_of_iphones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert images.is_image_file("IMG_1.HEIC")
     images.register_heif("IMG_1.HEIC")
     assert taught == ["taught"]
-    assert len(images.unread_images(tmp_path)) == 1

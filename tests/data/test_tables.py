@@ -1,4 +1,4 @@
-"""Tables with commas, semicolons or tabs: which rows are refused, and how a wrong one is named."""
+"""Tables with commas, semicolons or tabs: what is read, and which damage is refused with which message."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 from homes import put
 
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import CaptionCollection
-from groundling.data.tables import read_all_columns, read_csv, read_header, read_tsv, separator_note
+from groundling.data.captions.captions import read_captions
+from groundling.data.tables import lines_of, read_all_columns, read_header, read_rows, row_texts
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.tasks.glue import COLA, MRPC, QQP, RTE
@@ -27,32 +27,72 @@ def own_notes_of(path: Path, options: TableTaskSettings) -> list[str]:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return [dict(cells) for _, cells in read_all_columns(path, ())[1]]
+    return [cells for _, cells in read_all_columns(path)[1]]
 
 
-# -- fields ------------------------------------------------------------------------------------------------------------
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+HALF = b'{"text": "\\ud83d", "label": 1}\n'
+DAMAGE: dict[str, tuple[str, bytes | None, str]] = {
+    "missing": ("a.csv", None, ": no such file"),
+    "empty": ("a.csv", b" \n", ": the file is empty"),
+    "not UTF-8": ("a.csv", b"text,label\ncaf\xe9,1\n", "can't decode byte 0xe9"),
+    "UTF-16": ("a.tsv", "text\tlabel\na\t1\n".encode("utf-16-le"), ": a zero byte"),
+    "old Mac": ("a.tsv", b"text\tlabel\ra\t1\r", ": lines end in carriage returns alone"),
+    "column missing": ("a.csv", b"text,y\na,1\n", ": no column 'label'; there are: text, y"),
+    "column twice": ("a.tsv", b"text\tlabel\tlabel\na\t1\t2\n", "2 columns are called 'label'"),
+    "cell less": ("a.csv", b"text,label\na,1\nb\n", ", line 3: 1 fields, expected 2"),
+    "cell more": ("a.tsv", b"text\tlabel\na\tb\t1\n", ", line 2: 3 fields, expected 2"),
+    "unread cell": ("a.csv", b"text,label,note\na,1\n", ", line 2: 2 fields, expected 3"),
+    "open quote": ("a.csv", b'text,label\n"a,1\nb,1\n', ", line 3: unexpected end of data"),
+    "inner quote": (
+        "a.csv",
+        b'text,label\na,1\n"b "c" d",1\n',
+        ", line 3: ',' expected after '\"'",
+    ),
+    "long cell": ("a.csv", b"text,label\n" + b"x" * 200_000 + b",0\n", ", line 2: field larger"),
+    "long name": ("a.csv", b"x" * 200_000 + b",label\na,0\n", ", line 1 (Error: field larger"),
+    "cut json": ("a.json", b'[{"text": "a",\n', ", line 2: not valid JSON"),
+    "no list": ("a.json", b'{"text": "a"}', ": expected a list of objects"),
+    "no object": ("a.json", b'[{"text": "a", "label": 1}, 3]', ", entry 1: expected an object"),
+    "no field": ("a.jsonl", b'{"text": "a"}\n', ", line 1: no field 'label'"),
+    "null": ("a.jsonl", b'{"text": "a", "label": null}\n', ", line 1: no field 'label'"),
+    "cut line": ("a.jsonl", b'\n{"text": "a"\n', ", line 2: not valid JSON"),
+    "half a character": ("a.jsonl", HALF, ", line 1: not text (UnicodeEncodeError"),
+    "no parquet": ("a.parquet", b"PAR1 or not", ": cannot be read (ArrowInvalid"),
+}
 
 
-def test_a_tab_too_many_does_not_shift_a_pair(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_refused_with_file_and_line(damage: str, tmp_path: Path) -> None:
+    name, content, message = DAMAGE[damage]
+    path = tmp_path / name
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    if content is not None:
+        put(path, content)
+    told = refusal(read_rows, path, ("text", "label"))
+    assert told.startswith(str(path)) and message in told
+
+
+@pytest.mark.parametrize("value", ["true", "[1]", "{}", "NaN"])
+def test_values_of_json_that_are_no_cells_are_refused(value: str, tmp_path: Path) -> None:
+    path = put(tmp_path / "a.jsonl", f'{{"text": {value}}}\n')
+    ((_, row),) = read_rows(path, ["text"])
+    with pytest.raises(InputError, match=r"field 'text' is .*; expected a text or a number"):
+        row_texts(row, ["text"])
+
+
+def test_cells_too_many_shift_no_example_of_glue(tmp_path: Path) -> None:
     head = "index\tsentence1\tsentence2\tlabel\n"
     rows = "0\tIt rained.\tIt was wet.\tentailment\n1\tA dog\tbarks.\tIt sleeps.\tentailment\n"
     path = put(tmp_path / "train.tsv", head + rows)
     assert f"{path}, line 3: 5 fields, expected 4" in refusal(RTE.read, tmp_path, "train")
-
-
-def test_a_tab_behind_the_last_column_that_is_read_is_told(tmp_path: Path) -> None:
     head = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-    path = put(tmp_path / "train.tsv", head + "1\t2\t3\tHe said\tso.\tSo he said.\n")
+    put(path, head + "1\t2\t3\tHe said\tso.\tSo he said.\n")
     assert f"{path}, line 2: 6 fields, expected 5" in refusal(MRPC.read, tmp_path, "train")
     path = put(tmp_path / "dev.tsv", "gj04\t1\t\tThe boat\tsank.\n")
     assert f"{path}, line 1: 5 fields, expected 4" in refusal(COLA.read, tmp_path, "dev")
-
-
-def test_a_row_with_a_field_too_few_is_told_though_what_is_read_is_there(tmp_path: Path) -> None:
-    path = put(tmp_path / "a.tsv", "id\ttext\tlabel\tnote\n1 is it red?\tyes\tsure\n")
-    assert "line 2: 3 fields, expected 4" in refusal(read_tsv, path, ("text", "label"))
-    path = put(tmp_path / "a.csv", "id,text,label,note\n1 is it red?,yes,sure\n")
-    assert "line 2: no value for column 'note'" in refusal(read_csv, path, ("text", "label"))
 
 
 def test_rows_that_a_newline_has_broken_are_left_out_of_qqp_and_longer_ones_told(
@@ -66,42 +106,12 @@ def test_rows_that_a_newline_has_broken_are_left_out_of_qqp_and_longer_ones_told
     assert "line 3: 7 fields, expected 6" in refusal(QQP.read, tmp_path, "train")
 
 
-def test_captions_without_a_header_have_the_columns_of_most_lines(tmp_path: Path) -> None:
-    path = put(tmp_path / "a.tsv", "a dog\t1.jpg\na\tcat\t2.jpg\na bird\t3.jpg\n")
-    (fault,) = CaptionCollection(path).faults
-    assert fault.startswith(f"{path}, line 2: 3 fields, other lines have 2")
-    labelled = "a dog\thttps://x.org/1.jpg\tdog\t/m/1\t0.9\n"
-    put(path, labelled + labelled.replace("1.jpg", "2.jpg"))
-    assert CaptionCollection(path).faults == []
-    put(path, labelled + "a\tcat\thttps://x.org/2.jpg\tcat\t/m/2\t0.8\n")
-    assert "line 2: 6 fields, other lines have 5" in CaptionCollection(path).faults[0]
+def test_a_zero_byte_is_no_text(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.txt", b"fine\n" + bytes(512))
+    assert f"{path}: a zero byte; the file is damaged" in refusal(lines_of, path)
 
 
-# -- quotes ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_line_is_named_on_which_a_quote_opens(tmp_path: Path) -> None:
-    rows = 'text,label\n"two\nlines",1\n"never closed,0\n' + "more,1\n" * 30_000
-    path = put(tmp_path / "a.csv", rows)
-    assert f"{path}, line 4: the quote that opens here is still open" in refusal(
-        read_csv, path, ("text", "label")
-    )
-    put(path, 'text,label\n"never closed,0\nmore,1\n"closed",0\n')
-    assert f"{path}, line 2: the quote that opens here closes in line 4" in refusal(
-        read_csv, path, ("text", "label")
-    )
-    put(path, 'text,label\nfine,1\n"he said "hi" to me",0\n')
-    told = refusal(read_csv, path, ("text", "label"))
-    assert f"{path}, line 3: the quote that opens here closes in line 3" in told
-    assert 'quote inside a value twice ("")' in told
-
-
-def test_a_cell_without_end_is_told_by_its_line(tmp_path: Path) -> None:
-    path = put(tmp_path / "a.csv", "text,label\nfine,1\n" + "x" * 200_000 + ",0\n")
-    assert f"{path}, line 3: a cell is too long" in refusal(read_csv, path, ("text", "label"))
-
-
-# -- what separates columns --------------------------------------------------------------------------------------------
+# -- what is read ------------------------------------------------------------------------------------------------------
 
 ROWS = [{"text": "is it red, or not?", "label": "yes"}, {"text": 'a "dog"', "label": "no"}]
 SEPARATED = {
@@ -116,15 +126,12 @@ SEPARATED = {
 def test_columns_may_be_separated_otherwise_than_the_ending_says(
     called: str, ending: str, tmp_path: Path
 ) -> None:
-    path = put(tmp_path / f"a{ending}", SEPARATED[called])
-    usual = (ending, called) in [(".csv", "commas"), (".tsv", "tabs")]
+    path = put(tmp_path / f"a{ending}", "\ufeff" + SEPARATED[called].replace("\n", "\r\n"))
     assert read_header(path) == ["text", "label"]
-    if ending == ".tsv" and usual:
+    if ending == ".tsv" and called == "tabs":
         assert read(path)[1] == {"text": '"a ""dog"""', "label": "no"}  # where quotes are text
     else:
         assert read(path) == ROWS
-    note = separator_note(path)
-    assert (note == "") if usual else (called in note and str(path) in note)
 
 
 def test_a_semicolon_in_a_name_separates_nothing(tmp_path: Path) -> None:
@@ -132,32 +139,30 @@ def test_a_semicolon_in_a_name_separates_nothing(tmp_path: Path) -> None:
     assert read_header(path) == ["text", "label (yes; no; maybe)"]
 
 
-def test_semicolons_are_noted_of_a_task_and_of_captions(tmp_path: Path) -> None:
-    rows = "".join(f"is it {n}?;{'yes' if n % 2 else 'no'}\n" for n in range(60))
-    path = put(tmp_path / "a.csv", "text;label\n" + rows)
-    reader = TableReader(path, TableTaskSettings(text="text", label="label"))
-    assert len(reader.rows) == 60
-    assert table_notes(reader)[0].startswith(f"{path}: its columns are separated by semicolons")
+def test_semicolons_separate_pairs_and_captions(tmp_path: Path) -> None:
     path = put(tmp_path / "b.csv", "image;caption\n1.jpg;a red, red dog\n")
-    captions = CaptionCollection(path)
-    assert captions.faults == []
-    assert captions.images[0].captions == ("a red, red dog",)
-    assert "separated by semicolons" in captions.column_notes[0]
+    assert read_captions(path).images[0].captions == ("a red, red dog",)
     path = put(tmp_path / "c.csv", "good;bad\nIt rains.;It rain.\n")
     (pair,) = read_minimal_pairs(path)
     assert [text.text for text in pair.texts] == ["It rains.", "It rain."]
 
 
-def test_numbers_with_a_decimal_comma_are_no_classes(tmp_path: Path) -> None:
-    rows = "".join(f"text {n};{n},5\n" for n in range(40))
-    path = put(tmp_path / "a.csv", "text;score\n" + rows)
-    told = refusal(own_notes_of, path, TableTaskSettings(text="text", label="score"))
-    assert f"{path}, line 2: " in told
-    assert "decimal comma" in told
-    classes = TableReader(
-        path, TableTaskSettings(text="text", label="score", label_type="classify")
-    )
-    assert len(classes.rows) == 40
+def test_a_line_end_in_quotes_is_part_of_a_value(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.csv", 'text,label\n"two\nlines",1\n\nmore,0\n')
+    assert list(read_rows(path)) == [
+        (f"{path}, line 3", {"text": "two\nlines", "label": "1"}),
+        (f"{path}, line 5", {"text": "more", "label": "0"}),
+    ]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"text": ["a", "b"], "label": [1, 2]}), path)
+    assert read(path) == [{"text": "a", "label": 1}, {"text": "b", "label": 2}]
+    assert read_header(path) == ["text", "label"]
+    assert "no field 'y'" in refusal(read_rows, path, ("y",))
 
 
 # -- leaks -------------------------------------------------------------------------------------------------------------
@@ -166,7 +171,7 @@ def test_numbers_with_a_decimal_comma_are_no_classes(tmp_path: Path) -> None:
 def test_the_label_is_no_text(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "text,label\nis it?,yes\nor not?,no\n")
     told = refusal(own_notes_of, path, TableTaskSettings(text="text,label", label="label"))
-    assert "--text text,label: column 'label' is the label" in told
+    assert "text text,label: column 'label' is the label" in told
 
 
 def test_rows_of_dev_are_told_though_they_are_spelt_otherwise_in_train(tmp_path: Path) -> None:

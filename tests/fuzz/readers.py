@@ -272,7 +272,7 @@ def _texts(shelf: LazyFixture) -> dict[str, Reader]:
             checked=False,
         ),
     }
-    for ending, missing in ((".gz", ""), (".zst", "zstandard"), (".parquet", "pyarrow")):
+    for ending, missing in ((".gz", ""), (".zst", "pyarrow"), (".parquet", "pyarrow")):
         if not missing or find_spec(missing):
             made[f"text {ending}"] = Reader(
                 partial(_packed, ending=ending, said=said),
@@ -300,7 +300,7 @@ def _packed(place: Path, ending: str, said: Sequence[str]) -> None:
     if ending == ".gz":
         put(path, gzip.compress(raw, mtime=0))
     elif ending == ".zst":
-        put(path, import_module("zstandard").ZstdCompressor().compress(raw))
+        put(path, import_module("pyarrow").compress(raw, "zstd", asbytes=True))
     else:
         place.mkdir(parents=True)
         content = import_module("pyarrow").table({"text": list(said)})

@@ -85,7 +85,7 @@ def test_strata_of_vqa(tmp_path: Path) -> None:
     )
     assert "2" not in draw_partition(answers, per_stratum=9, seed=0, allow_fewer=True)
     with pytest.raises(
-        InputError, match="--stratify-by category: vqa does not have these strata; there are: total"
+        InputError, match="stratify_by category: vqa does not have these strata; there are: total"
     ):
         strata(task, folder, "category")
 
@@ -164,7 +164,7 @@ def test_every_example_is_as_likely(data: Path) -> None:
 def test_a_short_stratum(data: Path) -> None:
     told = refusal(task="vcr/answer", data=str(data), per_stratum=4)
     assert told == (
-        "stratum 'activity' has 3 examples, fewer than --per-stratum 4; pass --allow-fewer to take all (7 such)"
+        "stratum 'activity' has 3 examples, fewer than per_stratum 4; set allow_fewer to take all"
     )
     with pytest.raises(InputError, match="none of 1 examples is in a stratum"):
         draw_partition({"train-0": "unmatched"}, 1, seed=0)
@@ -233,44 +233,10 @@ def test_damage(tmp_path: Path, data: Path) -> None:
     other = text.replace('"task": "vcr/answer"', '"task": "vqa"')
     assert told(other).endswith("a partition of vqa, expected one of vcr/answer")
     bare = json.dumps({**json.loads(text), "files": {}})
-    assert "'files' is empty" in told(bare)
+    assert "'task' or 'files' is missing" in told(bare)
     with (data / "train.jsonl").open("a") as file:
         file.write(json.dumps(vcr_files.row(99, split="train")) + "\n")
-    assert "drawn from train.jsonl, but" in told(text) and "a different file of that name" in told(
-        text
-    )
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('"seed": 0', '"seed": 1'),
-        ('"per_stratum": 1', '"per_stratum": 2'),
-        ('"stratify_by": "category"', '"stratify_by": "total"'),
-        ('"examples": 21', '"examples": 22'),
-        ('"drawn": 1', '"drawn": 3'),
-        ('"per_stratum": 1', '"per_stratum": "1"'),
-        ('"stratify_by": "category"', '"stratify_by": null'),
-        ('"split": "train"', '"split": "val"'),
-    ],
-)
-def test_numbers_that_do_not_draw_the_ids(
-    before: str, after: str, tmp_path: Path, data: Path
-) -> None:
-    from groundling.tasks.splits import select_partition
-
-    shots = tmp_path / "shots.json"
-    drawn(shots, task="vcr/answer", data=str(data), per_stratum=1)
-    task = resolve("tasks", Task, "vcr/rationale")
-    assert len(select_partition(task.read(data, "train"), shots, task, data)) == 7
-    text = shots.read_text()
-    assert before in text
-    shots.write_text(text.replace(before, after, 1))
-    with pytest.raises(
-        InputError, match=r"shots\.json: stratify_by .*edited, draw it again"
-    ) as told:
-        select_partition(task.read(data, "train"), shots, task, data)
-    assert "\n" not in str(told.value)
+    assert told(text).endswith(f"drawn from other files than those in {data}")
 
 
 def test_ids_that_are_not_there(tmp_path: Path, data: Path) -> None:

@@ -653,7 +653,7 @@ TRUE = pair("dev-1-0-0", "True")
             ", line 1: label 'Yes' is not one of False, True",
         ),
         (NLVR2, json_lines(TRUE, pair("dev-1-0-1", None)), ", line 2: label 'None' is not one of"),
-        (NLVR2, "[3]\n", ", line 1: no text in field 'identifier'"),
+        (NLVR2, "[3]\n", ", line 1: expected an object"),
         (NLVR2, '{"n": ' + "9" * 5000 + "}\n", ", line 1: nested too deep"),  # E14
         (NLVR2, "[" * 100_000 + "\n", ", line 1: nested too deep, or a number of too many digits"),
     ],

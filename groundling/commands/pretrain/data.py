@@ -394,10 +394,9 @@ def _read_captioned_images(
         images = captions.images
         if train_texts.image_list:
             images = keep_listed(images, train_texts.image_list)
-        found = images_in_store(images, store, store.name, captions.path)
-        if found.missing and not (train_texts.skip_missing and found.images):
-            raise InputError(found.fault)
-        yield found.images, len(found.missing), [*captions.column_notes, *captions.notes]
+        found = images_in_store(images, store, captions.path)
+        images = found.select_images(train_texts.skip_missing, store.name)
+        yield images, len(found.missing), list(captions.notes)
 
 
 def _shared_images(

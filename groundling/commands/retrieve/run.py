@@ -179,7 +179,7 @@ def _read_captioned_images(
         "bad_images": len(bad),
         "bad_image_names": bad,
     }
-    run.note(*captions.notes, *found.notes)
+    run.note(*captions.notes)
     return texts, skipped
 
 

@@ -267,7 +267,7 @@ def _data(config: TrainClipConfig) -> _CaptionData:
     found = find_images(images, config.images, captions.path)
     images = found.select_images(config.skip_missing, config.images)
     missing = len(found.missing)
-    notes = [*captions.column_notes, *captions.notes, *found.notes]
+    notes = list(captions.notes)
     if not config.eval_image_list and not config.eval_captions and not config.eval_splits:
         return _CaptionData(images, missing, [], notes)
     if config.eval_captions or config.eval_splits:
@@ -281,7 +281,7 @@ def _data(config: TrainClipConfig) -> _CaptionData:
         held_out = keep_listed(held_out, config.eval_image_list)
     found = find_images(held_out, config.images, captions.path)
     held_out = found.select_images(config.skip_missing, config.images)
-    notes += [*captions.notes, *found.notes]
+    notes += captions.notes
     notes += training_overlap_note(
         [one.file for one in held_out], [one.file for one in images], "images"
     )

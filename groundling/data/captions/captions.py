@@ -9,39 +9,33 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from groundling.core.errors import InputError, count_suffix, raise_first
+from groundling.core.errors import EMPTY, InputError, count_suffix, require_nonempty
 from groundling.data.captions.files import (
-    TABLE,
-    CaptionFile,
+    NO_COLUMNS,
     CaptionRow,
+    caption_rows,
+    is_kaggle,
     is_karpathy,
-    layout_of,
-    read_file,
+    is_table,
 )
 from groundling.data.images import (
     FileNameMatcher,
     check_image_folder,
-    differs_in_ending,
     image_id,
-    is_image_file,
+    images_below,
     is_outside_folder,
     normalize_unicode,
-    unread_images,
 )
-from groundling.data.tables import DATA_FILES, ROWS, lines_of
-from groundling.runs.folder import read_json
-from groundling.runs.hashing import sha256_of
+from groundling.data.tables import DATA_FILES, lines_of, load_json
 from groundling.settings.input_settings import CaptionColumns
 
 NUMBERED = re.compile(r"(\S+\.\w+) \d+")
 """A line of Karpathy's lists: the image's path and its number."""
-DETECTED_COLUMNS = CaptionColumns()
-"""No column is named; columns are detected."""
 
 
 @dataclass(frozen=True)
@@ -56,73 +50,26 @@ class CaptionedImage:
     """All captions of the image, at least one, in the order of the file."""
 
 
+@dataclass(frozen=True)
 class CaptionCollection:
-    """A file or folder of captions, with its images, its faults, and notes on ignored entries."""
+    """The captions of a file or folder."""
 
-    def __init__(
-        self,
-        path: str | Path,
-        splits: Sequence[str] | None = (),
-        columns: CaptionColumns = DETECTED_COLUMNS,
-        content: object = None,
-    ) -> None:
-        """Reads `path`; never raises InputError.
-
-        `splits`: the splits to read from Karpathy's json, None for all. `content`: the parsed JSON
-        of the file, if it has been read.
-        """
-        self.caption_file: CaptionFile = read_file(Path(path), splits, columns, content)
-        self.path = self.caption_file.path
-        if not self.caption_file.rows and not self.caption_file.faults:
-            self.caption_file.add_fault("none", f"{self.path}: no captions found")
+    path: Path
+    rows: Sequence[CaptionRow]
+    """The captions with text."""
+    notes: tuple[str, ...] = ()
+    """A note on captions without text, which are left out."""
 
     @cached_property
     def images(self) -> list[CaptionedImage]:
-        """Images with their captions, in the order of their first captions.
-
-        Images without captions are left out.
-        """
+        """Images with their captions, in the order of their first captions."""
         grouped: dict[tuple[str, str], list[str]] = {}
-        for row in self.caption_file.rows:
+        for row in self.rows:
             grouped.setdefault((row.image, row.file), []).append(row.caption)
         return [
             CaptionedImage(image, file, tuple(captions))
             for (image, file), captions in grouped.items()
         ]
-
-    @property
-    def text_faults(self) -> list[str]:
-        """Faults of its texts: one line for each kind, with the number of such faults."""
-        return _lines(self.caption_file.faults.values())
-
-    @cached_property
-    def faults(self) -> list[str]:
-        """Faults of its images and texts, as in `text_faults`.
-
-        Each caption needs an image, and each image its own file.
-        """
-        imageless = [self.caption_file.imageless] if self.caption_file.imageless else []
-        return self.text_faults + _lines(
-            [imageless, _shared_files(self.path, self.caption_file.rows)]
-        )
-
-    @property
-    def notes(self) -> list[str]:
-        """Notes on ignored entries: captions without text, and names that occur twice."""
-        return _lines(self.caption_file.remarks.values())
-
-    @property
-    def column_notes(self) -> list[str]:
-        """A note on how a table was read: its separator, if unusual, and columns that were
-        detected from their values.
-        """
-        notes = [self.caption_file.separators] if self.caption_file.separators else []
-        if self.caption_file.columns_detected:
-            notes.append(
-                f"{self.path}: {self.caption_file.summary}, detected from their values; to change "
-                "them, pass --caption-column and --image-column"
-            )
-        return notes
 
 
 @dataclass(frozen=True)
@@ -130,116 +77,96 @@ class CaptionReadOptions:
     """Selects captions: by split in Karpathy's json, by column in tables."""
 
     splits: tuple[str, ...] = ()
-    columns: CaptionColumns = DETECTED_COLUMNS
+    columns: CaptionColumns = NO_COLUMNS
 
     def for_files(self, files: Sequence[str | Path]) -> list[CaptionReadOptions]:
         """The selection for each of several files.
 
         A selection that fits no file is kept for all, so that reading one reports it.
         """
-        if len(files) == 1:
-            return [self]
-        has_columns = self.columns != DETECTED_COLUMNS
-        split = [file for file in files if self.splits and has_splits(file)]
-        tables = [file for file in files if has_columns and is_table(file)]
+        if len(files) == 1 or self == CaptionReadOptions():
+            return [self] * len(files)
+        split = [has_splits(file) for file in files]
+        tables = [
+            not one and _has_columns(Path(file)) for one, file in zip(split, files, strict=True)
+        ]
         return [
             CaptionReadOptions(
-                self.splits if file in split or not split else (),
-                self.columns if file in tables or not tables else DETECTED_COLUMNS,
+                self.splits if of_splits or not any(split) else (),
+                self.columns if of_columns or not any(tables) else NO_COLUMNS,
             )
-            for file in files
+            for of_splits, of_columns in zip(split, tables, strict=True)
         ]
 
 
-def _lines(messages_by_kind: Iterable[Sequence[str]]) -> list[str]:
-    """The first message of every kind, and their number."""
-    return [messages[0] + count_suffix(messages) for messages in messages_by_kind if messages]
+def _has_columns(path: Path) -> bool:
+    return is_table(path, load_json(path) if path.suffix == ".json" else None)
+
+
+def has_splits(path: str | Path) -> bool:
+    """Whether a caption file is Karpathy's, in which every image has a split."""
+    return Path(path).suffix == ".json" and is_karpathy(load_json(Path(path)))
+
+
+def _collect(path: Path, splits: Sequence[str], columns: CaptionColumns) -> CaptionCollection:
+    every = list(caption_rows(path, splits, columns))
+    rows = [row for row in every if row.caption]
+    empty = [row for row in every if not row.caption]
+    require_nonempty(rows, f"{path}: no captions found")
+    notes = [f"{row.place}: {EMPTY}{count_suffix(empty)}" for row in empty[:1]]
+    return CaptionCollection(path, rows, tuple(notes))
 
 
 def read_captions(
-    path: str | Path, splits: Sequence[str] | None = (), columns: CaptionColumns = DETECTED_COLUMNS
+    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
 ) -> CaptionCollection:
-    """Captions whose images and texts can be used.
+    """Captions, each with its image.
 
     `splits`: images to take from Karpathy's json. `columns`: columns to read from a table; without,
     they are recognised by name.
 
     Raises:
-        InputError: a line or entry is malformed, there is no caption at all, two images
-            have the same file, a file with splits is read without `splits`, or one without
-            splits is read with them.
+        InputError: as `caption_rows`, there is no caption at all, a table has no column of images, or two
+            images have the same file, so that captions cannot be assigned.
     """
-    collection = CaptionCollection(path, splits, columns)
-    for fault in collection.faults:
-        raise InputError(fault)
-    return collection
+    captions = _collect(Path(path), splits, columns)
+    first: dict[str, CaptionRow] = {}
+    for row in captions.rows:
+        if not row.image:
+            raise InputError(f"{path}: no column is recognised as image files; set image_column")
+        earlier = first.setdefault(row.file, row)
+        # A URL that ends in a slash names no file, so its image counts as missing.
+        if row.file and row.image != earlier.image:
+            raise InputError(
+                f"{row.place}: {row.image} and {earlier.image} both refer to the image file {row.file}"
+            )
+    return captions
 
 
 def caption_lines(
-    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = DETECTED_COLUMNS
+    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
 ) -> list[str]:
-    """All captions of a caption file as plain text, image by image; image files are not checked.
-
-    Raises:
-        InputError: a line or entry is malformed, or there is no caption at all.
-    """
+    """All captions as plain text, image by image; images are not checked."""
     return [caption for caption, _ in captions_of_images(path, splits, columns)]
 
 
 def captions_of_images(
-    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = DETECTED_COLUMNS
+    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
 ) -> list[tuple[str, str]]:
     """The same captions, each with its image's path without the ending, the image's id in
     region stores; empty for none.
-
-    Raises InputError as `caption_lines`.
     """
-    captions = CaptionCollection(path, splits, columns)
-    for fault in captions.text_faults:
-        raise InputError(fault)
+    captions = _collect(Path(path), splits, columns)
     return [
         (caption, image_id(image.file)) for image in captions.images for caption in image.captions
     ]
 
 
 def is_captions(path: Path) -> bool:
-    """Whether a text file holds captions: by its ending, or as a table whose header names captions."""
+    """Whether a text file holds captions: by its ending, or by its first line."""
     if path.is_dir() or path.suffix in DATA_FILES or path.name.endswith("token.txt"):
         return True
-    return path.suffix == ".txt" and layout_of(path, DETECTED_COLUMNS) == TABLE
-
-
-def has_splits(path: str | Path) -> bool:
-    """Whether a caption file is Karpathy's, in which every image has a split."""
-    return Path(path).suffix == ".json" and is_karpathy(read_json(Path(path)))
-
-
-def is_table(path: str | Path) -> bool:
-    """Whether a caption file has columns to choose from."""
-    path = Path(path)
-    if path.suffix == ".json":
-        return isinstance(read_json(path), list)
-    return path.suffix in ROWS or path.is_dir()
-
-
-def _shared_files(path: Path, rows: Sequence[CaptionRow]) -> list[str]:
-    """A message for each image that shares its file with another one: the
-    captions cannot be assigned.
-    """
-    advice = "write each image's local file name in the second column"
-    if path.suffix == ".json":
-        advice = "give each image its own file_name, including its folder if there are several"
-    first: dict[str, CaptionRow] = {}
-    faults = []
-    for row in rows:
-        earlier = first.setdefault(row.file, row)
-        # A URL that ends in a slash names no file, so its image counts as missing.
-        if row.file and row.image != earlier.image:
-            faults.append(
-                f"{path}, {row.place}: {row.image} and {earlier.image} ({earlier.place}) "
-                f"both refer to the image file {row.file}; {advice}"
-            )
-    return faults
+    return is_kaggle(path)
 
 
 def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[CaptionedImage]:
@@ -285,20 +212,21 @@ class ImageAvailability:
     images: list[CaptionedImage]
     """The images found, each with its file's path, or with its id in a store."""
     missing: list[CaptionedImage]
-    fault: str = ""
-    """Message for the case that no image may be missing; empty if none is."""
-    notes: tuple[str, ...] = ()
-    """Notes on how the images were found."""
+    where: str = ""
+    """The captions, for messages."""
 
-    def select_images(self, skip: bool, folder: str | Path) -> list[CaptionedImage]:
+    def select_images(self, skip: bool, place: str | Path) -> list[CaptionedImage]:
         """The images found.
 
-        Raises InputError if `folder` has none or, unless `skip` is set, if any is missing.
+        Raises InputError if `place` has none or, unless `skip` is set, if any is missing.
         """
+        count = len(self.images) + len(self.missing)
         if self.missing and not skip:
-            raise InputError(self.fault)
-        if not self.images:
-            raise InputError(f"{folder}: none of the captioned images is in it")
+            raise InputError(
+                f"{self.where}: {len(self.missing)} of {count} captioned images are missing, the first is "
+                f"{self.missing[0].file}; add them to {place}, or set skip_missing"
+            )
+        require_nonempty(self.images, f"{place}: none of the captioned images is in it")
         return self.images
 
 
@@ -308,8 +236,7 @@ def find_images(
     """Finds the files of images in a folder: by their path there, or else by
     their name in its subfolders.
 
-    Unicode forms and capitals of the ending do not matter; a name with other differences in
-    capitals counts as missing, and a message says so. A path that leads out of the folder is not
+    Unicode forms and capitals of the ending do not matter. A path that leads out of the folder is not
     followed. `source`: the captions, for messages.
 
     Raises InputError if there is no such folder, or if names and files do not match one to one.
@@ -320,124 +247,41 @@ def find_images(
     place: dict[str, str] = {}
     for image in images:
         # Not with Path.is_file, which raises an error for a name that is too long.
-        if not image.file or is_outside_folder(image.file, folder):
-            continue
-        if os.path.isfile(folder / image.file):
-            place[image.file] = _in_one_spelling(image.file, folder)
+        inside = image.file and not is_outside_folder(image.file, folder)
+        if inside and os.path.isfile(folder / image.file):
+            place[image.file] = os.path.relpath(folder / image.file, folder)
     elsewhere = [image.file for image in images if image.file not in place]
-    names = FileNameMatcher(_images_below(folder) if elsewhere else ())
-    matches = _match_names(elsewhere, names, where, folder)
-    place |= matches
+    matcher = FileNameMatcher(images_below(folder) if elsewhere else ())
+    place |= _match_names(elsewhere, matcher, where)
     _refuse_shared_files(place, where)
-    available = [replace(one, file=place[one.file]) for one in images if one.file in place]
-    missing = [one for one in images if one.file not in place]
-    fault = ""
-    if missing:
-        files = [one.file for one in missing]
-        unread = "".join(f"{line}; " for line in unread_images(folder, files))
-        fault = (
-            f"{where}: {len(missing)} of {len(images)} captioned images are missing, the first is {missing[0].file}; "
-            f"{_outside(files, folder)}{names.case_note(files)}{unread}add them to {folder} or pass "
-            "--skip-missing"
-        )
-    notes = _in_other_form(matches, where) + _with_other_ending(matches, where)
-    return ImageAvailability(available, missing, fault, notes)
+    found = [replace(one, file=place[one.file]) for one in images if one.file in place]
+    return ImageAvailability(found, [one for one in images if one.file not in place], where)
 
 
-def _outside(files: Sequence[str], folder: Path) -> str:
-    """A note on paths that lead out of the folder; empty if none does."""
-    leading = [file for file in files if is_outside_folder(file, folder)]
-    if not leading:
-        return ""
-    return (
-        f"{len(leading)} of them, such as {leading[0]}, are outside that folder and are not read; "
-    )
-
-
-def _in_one_spelling(file: str, folder: Path) -> str:
-    """A path below a folder, without dots."""
-    plain = os.path.normpath(file)
-    is_roundabout = os.path.isabs(plain) or plain.startswith("..")
-    return os.path.relpath(folder / plain, folder) if is_roundabout else plain
-
-
-def _images_below(folder: Path) -> Iterator[str]:
-    """The images below a folder, by their paths from there."""
-    # rglob takes seconds for the many thousands of images that a folder may have.
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        below = Path(place).relative_to(folder)
-        for name in sorted(filter(is_image_file, names)):
-            yield (below / name).as_posix()
-
-
-def _match_names(
-    names_to_match: Sequence[str], matcher: FileNameMatcher, where: str, folder: Path | None = None
-) -> dict[str, str]:
+def _match_names(names: Sequence[str], matcher: FileNameMatcher, where: str) -> dict[str, str]:
     """Matches for names that do not occur exactly: each with the existing name that it means.
 
-    `folder`: the folder, if the names are files; copies of one file are the same. Raises InputError
-    if a name has several matches.
+    Raises InputError if a name has several matches.
     """
     match_of = {}
-    faults = []
-    for name in dict.fromkeys(names_to_match):
+    for name in dict.fromkeys(names):
         fitting = matcher.find(name) if name else []
-        if len(fitting) > 1 and folder and len({sha256_of(folder / one) for one in fitting}) == 1:
-            match_of[name] = fitting[0]
-        elif len(fitting) > 1:
-            faults.append(
+        if len(fitting) > 1:
+            raise InputError(
                 f"{where}: {name} is ambiguous: {fitting[0]} or {fitting[1]}; add the folder to the name"
             )
-        elif fitting:
+        if fitting:
             match_of[name] = fitting[0]
-    raise_first(faults)
     return match_of
 
 
 def _refuse_shared_files(place: Mapping[str, str], where: str) -> None:
     """Raises InputError if two names match one file."""
     first: dict[str, str] = {}
-    faults = []
     for name, file in place.items():
         earlier = first.setdefault(file, name)
         if earlier != name:
-            faults.append(
-                f"{where}: {earlier} and {name} both refer to the image {file}; correct one of them"
-            )
-    raise_first(faults)
-
-
-def _in_other_form(matches: Mapping[str, str], where: str) -> tuple[str, ...]:
-    """A note if names were found in another Unicode form."""
-    other = [name for name, file in matches.items() if _differs(name, file)]
-    if not other:
-        return ()
-    return (
-        f"{where}: {len(other)} image names differ from their files only in Unicode form (macOS decomposes "
-        f"accents) and are accepted; the first is {other[0]}",
-    )
-
-
-def _with_other_ending(matches: Mapping[str, str], where: str) -> tuple[str, ...]:
-    """A note if names were found with other capitals in their ending."""
-    other = [name for name, file in matches.items() if differs_in_ending(name, file)]
-    if not other:
-        return ()
-    return (
-        f"{where}: {len(other)} image names differ from their files only in the case of the ending and are accepted; "
-        f"the first is {other[0]}",
-    )
-
-
-def _differs(name: str, file: str) -> bool:
-    """Whether two names have the same last part in different Unicode forms."""
-    last = name.rpartition("/")[2]
-    return (
-        not last.isascii()
-        and not file.endswith(last)
-        and normalize_unicode(file).endswith(normalize_unicode(last))
-    )
+            raise InputError(f"{where}: {earlier} and {name} both refer to the image {file}")
 
 
 def images_in_folder(
@@ -458,12 +302,13 @@ def images_in_folder(
 
 
 def images_in_store(
-    images: Sequence[CaptionedImage], ids: Collection[str], store: str, source: str | Path
+    images: Sequence[CaptionedImage], ids: Collection[str], source: str | Path
 ) -> ImageAvailability:
     """The images that a region store has, with their ids there: their files without the ending.
 
-    An image's name may have more or fewer leading folders than in the store. `ids`: the store's,
-    `store`: its name in messages. Raises InputError if two images would share their regions.
+    An image's name may have more or fewer leading folders than in the store. `ids`: the store's.
+
+    Raises InputError if two images would share their regions.
     """
     place = {one.file: image_id(one.file) for one in images if image_id(one.file) in ids}
     elsewhere = [one.file for one in images if one.file not in place]
@@ -476,18 +321,10 @@ def images_in_store(
             if name in match_of
         }
     available = [one for one in images if one.file in place]
-    missing = [one for one in images if one.file not in place]
-    fault = ""
-    if missing:
-        fault = (
-            f"{source}: {len(missing)} of {len(images)} captioned images are not in the store, "
-            f"the first is {image_id(missing[0].file)!r}; add them to {store} or pass --skip-missing"
-        )
     with_store_ids(available)
     _refuse_shared_files(place, str(source))
-    return ImageAvailability(
-        [replace(one, id=place[one.file]) for one in available], missing, fault
-    )
+    found = [replace(one, id=place[one.file]) for one in available]
+    return ImageAvailability(found, [one for one in images if one.file not in place], str(source))
 
 
 def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
@@ -497,14 +334,11 @@ def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
         InputError: two images differ only in the ending, and would share their regions.
     """
     first: dict[str, str] = {}
-    faults = []
     for image in images:
         name = image_id(image.file)
         earlier = first.setdefault(name, image.file)
         if earlier != image.file:
-            faults.append(
-                f"{image.file} and {earlier} would both have the id {name!r} in a region store; "
-                "rename one of them"
+            raise InputError(
+                f"{image.file} and {earlier} have the same id {name!r} in region stores"
             )
-    raise_first(faults)
     return [replace(image, id=image_id(image.file)) for image in images]

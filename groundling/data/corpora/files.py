@@ -7,12 +7,10 @@ Plain text is streamed: files of any size, packed by gzip or Zstandard, and parq
 from __future__ import annotations
 
 import gzip
-import importlib
+import io
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from tokenizers import Tokenizer
@@ -25,7 +23,14 @@ from groundling.core.errors import (
     require_known,
 )
 from groundling.data.captions.captions import CaptionReadOptions, captions_of_images, is_captions
-from groundling.data.tables import DATA_FILES, describe_bad_utf8
+from groundling.data.tables import (
+    DATA_FILES,
+    PARQUET,
+    import_optional,
+    parquet_rows,
+    read_header,
+    refuse_old_mac,
+)
 from groundling.data.text.words import TokenizationCache
 
 Item = TypeVar("Item")
@@ -127,7 +132,7 @@ def full_blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -
         if not block:
             count = lexicon.count(word)
         while word and count > room:
-            head, word = _cut(word, lexicon, room, lexicon.blank if block else "")
+            head, word = _cut(word, lexicon, room, " " if block else "")
             if not (head or block):  # a letter with more tokens than a block has
                 head, word = word[:1], word[1:]
             yield " ".join([*block, head] if head else block)
@@ -145,9 +150,7 @@ def _counted_words(texts: Iterable[str], lexicon: TokenizationCache) -> Iterator
     """Every word of some texts with its number of tokens after another word."""
     for some in batched(texts, CHUNK):
         words = [word for text in some for word in text.split()]
-        counts = lexicon.counts(
-            [lexicon.blank + word for word in words] if lexicon.blank else words
-        )
+        counts = lexicon.counts([f" {word}" for word in words])
         yield from zip(words, counts.tolist(), strict=True)
 
 
@@ -252,19 +255,12 @@ def names_of(paths: Sequence[str | Path]) -> list[str]:
 # -- plain text of any size, compressed or in parquet ------------------------------------------------------------------
 
 
-READ = 1 << 23
-"""Number of bytes read at a time."""
-LONGEST = 1 << 26
-"""Length in bytes from which a line is read as several, cut at blanks."""
-ROWS = 4096
-"""Number of rows of a parquet file read at a time."""
 COLUMN = "text"
 """The text column of a parquet file with several columns."""
 PACKED = (".gz", ".zst")
 """Endings of compressed text."""
-STRUCTURED = (*DATA_FILES, ".xml", ".tar", ".parquet")
+STRUCTURED = (*DATA_FILES, ".xml", ".tar", PARQUET)
 """Endings of files whose lines are not texts, before the ending of the compression."""
-PARQUET = ".parquet"
 
 
 def plain_lines(path: str | Path) -> Iterator[str]:
@@ -279,156 +275,49 @@ def plain_lines(path: str | Path) -> Iterator[str]:
             parquet file has no texts.
     """
     path = Path(path)
-    if path.suffix == PARQUET:
-        texts = _texts_of(path)
-        yield from (line.strip() for text in texts for line in text.split("\n") if line.strip())
-        return
     if path.suffix in PACKED and Path(path.stem).suffix in STRUCTURED:
         raise InputError(f"{path}: only plain text can be read compressed; unpack this file")
     empty = True
-    for text in _decoded(path):
-        for line in text.split("\n"):
-            stripped = line.strip()
-            if stripped:
-                empty = False
-                yield stripped
+    for line in _texts_of(path) if path.suffix == PARQUET else _decoded_lines(path):
+        stripped = line.strip()
+        if stripped:
+            empty = False
+            yield stripped
     if empty:
         raise InputError(f"{path}: the file is empty")
 
 
-def _decoded(path: Path) -> Iterator[str]:
-    """A file's text in chunks of whole lines."""
-    rest = b""
-    before = 0
-    first = True
-    with _opened(path) as stream:
-        while True:
-            with _unpacking(path):
-                read = stream.read(READ)
-            end = read.rfind(b"\n") + 1
-            if read and not end:
-                rest += read
-                if len(rest) < LONGEST:
-                    continue
-                # A file of one line must not fill the memory; without a blank to cut at, the chunk
-                # keeps growing.
-                read = rest
-                rest = b""
-                end = read.rfind(b" ") + 1
-            raw, rest = rest + read[:end], read[end:]
-            text = _utf8(raw.removeprefix(b"\xef\xbb\xbf") if first else raw, path, before)
-            if before == 0 and not read and "\r" in text.rstrip("\r"):
-                raise InputError(
-                    f"{path}: lines end in carriage returns alone (old Mac); convert the file to newlines"
-                )
-            yield text
-            if not read:
-                return
-            before += raw.count(b"\n")
-            first = first and not raw
+def _decoded_lines(path: Path) -> Iterator[str]:
+    number = 0
+    line = ""
+    with _opened(path) as stream, convert_errors(f"{path}: cannot be read"):
+        for number, raw in enumerate(stream, 1):
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(f"{path}, line {number}: {first_line(error)}") from None
+            yield line
+    if number == 1:
+        refuse_old_mac(path, line)
 
 
-def _utf8(raw: bytes, path: Path, before: int) -> str:
-    """Raises InputError naming the line; `before` is the number of lines before `raw`."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise describe_bad_utf8(path, raw, error.start, before) from None
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> IO[bytes]:
     with convert_read_errors(path):
-        stream = path.open("rb")
-    with stream:
         if path.suffix == ".gz":
-            yield cast(IO[bytes], gzip.GzipFile(fileobj=stream))
-        elif path.suffix == ".zst":
-            yield cast(IO[bytes], _ZstandardReader(stream, _optional("zstandard", path)))
-        else:
-            yield stream
-
-
-@contextmanager
-def _unpacking(path: Path) -> Iterator[None]:
-    """Raises InputError for a file that is damaged, or not compressed as its name says."""
-    try:
-        yield
-    except Exception as error:  # gzip, zlib and zstandard each have their own exceptions
-        advice = "copy it again, or rename it with the ending of its format"
-        raise InputError(f"{path}: cannot be read ({first_line(error)}); {advice}") from None
-
-
-class _ZstandardReader:
-    """The contents of a file of Zstandard frames.
-
-    The library's own reader accepts a truncated frame as complete.
-    """
-
-    def __init__(self, stream: IO[bytes], library: ModuleType) -> None:
-        self.stream = stream
-        self.library = library
-        self.frame: Any = None
-
-    def read(self, size: int) -> bytes:
-        """The contents of about `size` compressed bytes, empty at the end.
-
-        Raises EOFError if the file is truncated.
-        """
-        while packed := self.stream.read(size):
-            if read := self._unpacked(packed):
-                return read
-        if self.frame is not None:
-            raise EOFError("the file is cut off")
-        return b""
-
-    def _unpacked(self, packed: bytes) -> bytes:
-        read = []
-        while packed:
-            if self.frame is None:
-                self.frame = self.library.ZstdDecompressor().decompressobj()
-            read.append(self.frame.decompress(packed))
-            packed = b""
-            if self.frame.eof:
-                packed = self.frame.unused_data
-                self.frame = None
-        return b"".join(read)
-
-
-def _optional(name: str, path: Path) -> ModuleType:
-    """A library that only some files need; raises InputError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise InputError(
-            f"{path}: reading {path.suffix} needs {name.partition('.')[0]}; pip install 'groundling[corpora]'"
-        ) from None
+            return cast(IO[bytes], gzip.open(path))
+        if path.suffix == ".zst":  # the standard library's reader of cut files raises no error
+            arrow: Any = import_optional("pyarrow", path)
+            return cast(IO[bytes], io.BufferedReader(arrow.input_stream(path, compression="zstd")))
+        return path.open("rb")
 
 
 def _texts_of(path: Path) -> Iterator[str]:
-    """The texts of a parquet file's column, row group by row group, without nulls."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    parquet: Any = _optional("pyarrow.parquet", path)
-    arrow: Any = _optional("pyarrow", path)
-    empty = True
-    with convert_errors(
-        f"{path}: cannot be read",
-        advice="; copy it again",
-        errors=(OSError, UnicodeDecodeError, arrow.ArrowException),
-    ):
-        file = parquet.ParquetFile(path)
-        names = file.schema_arrow.names
-        column = names[0] if len(names) == 1 else COLUMN
-        require_known(column, names, f"{path}: no column {COLUMN!r}")
-        if not arrow.types.is_string(file.schema_arrow.field(column).type) and not (
-            arrow.types.is_large_string(file.schema_arrow.field(column).type)
-        ):
-            raise InputError(f"{path}: column {column!r} does not contain text")
-        for batch in file.iter_batches(ROWS, columns=[column]):
-            for text in batch.column(0).to_pylist():
-                empty = empty and not (text and text.strip())
-                if text:
-                    yield text
-    if empty:
-        raise InputError(f"{path}: the file is empty")
+    """The lines of a parquet file's texts, without nulls."""
+    names = read_header(path)
+    column = names[0] if len(names) == 1 else COLUMN
+    require_known(column, names, f"{path}: no column {COLUMN!r}")
+    for where, row in parquet_rows(path, [column]):
+        text = row[column]
+        if text is not None and not isinstance(text, str):
+            raise InputError(f"{where}: column {column!r} does not contain text")
+        yield from (text or "").split("\n")

@@ -17,11 +17,9 @@ from groundling.core.batch import Example, OutputSizes
 from groundling.core.errors import InputError, require_known
 from groundling.data.image_samples import PixelDataset, RandomFlipDataset, files_below, single_file
 from groundling.data.images import (
-    FileNameMatcher,
     ImageInput,
     read_image,
     shape_mismatch,
-    unread_images,
 )
 from groundling.data.regions.samples import RegionDataset, RegionOptions, RegionSource
 from groundling.data.regions.store import RegionStore, open_checked_store
@@ -327,8 +325,7 @@ class ImageSampleBuilder:
             return image
         if image_id not in self.files:
             place = self.settings.images
-            unread = "".join(f"; {line}" for line in unread_images(place, [image_id]))
-            raise InputError(f"no such image in {place}{self._nearby(image_id)}{unread}")
+            raise InputError(f"no such image in {place}{self._nearby(image_id)}")
         return single_file(self.files[image_id])
 
     def _nearby(self, image: str) -> str:
@@ -419,10 +416,9 @@ def _check_images(samples: SampleDataset, store: CombinedStore) -> None:
     missing = [image for image in sample_of if image not in store]
     if not missing:
         return
-    hint = FileNameMatcher(store).case_note(missing)
     raise InputError(
         f"{store.name}: {len(missing)} of {len(sample_of)} images are not in this region store, the first is "
-        f"{missing[0]!r} of {sample_of[missing[0]]}; {hint}add them with `groundling regions`, or remove their rows"
+        f"{missing[0]!r} of {sample_of[missing[0]]}; add them with `groundling regions`, or remove their rows"
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, first_line, prefix_errors
 from groundling.data.tables import lines_of
 
 COLUMNS = 10
@@ -166,117 +166,78 @@ def _sentences(path: Path) -> Iterator[Parse]:
         if line.strip():
             block.append((number, line))
         elif block:
-            yield _ConlluSentence(path, block).parse()
+            yield _parse(path, block)
             block = []
 
 
-class _ConlluSentence:
-    """A sentence's lines, while they are read."""
-
-    def __init__(self, path: Path, lines: Sequence[tuple[int, str]]) -> None:
-        self.path = path
-        self.first = lines[0][0]
-        self.lines = lines
-        self.comments: dict[str, str] = {}
-        self.words: list[ParsedWord] = []
-        self.numbers: list[int] = []
-        """Line of each word."""
-        self.tokens: list[str] = []
-        self.range_stop = 0
-        """Last word of the latest multiword token."""
-
-    def parse(self) -> Parse:
-        """The sentence; raises InputError for its first fault."""
-        for number, line in self.lines:
-            if not line.startswith("#"):
-                self._row(number, line)
-            elif self.words or self.tokens:
-                raise self._wrong(
-                    number, "a comment inside a sentence; an empty line may be missing before it"
-                )
-            elif match := COMMENT.fullmatch(line):
-                self.comments[match[1]] = match[2]
-        if not self.words:
-            raise self._wrong(self.first, "no words after these comments")
-        if self.range_stop > len(self.words):
-            last = self.lines[-1][0]
-            raise self._wrong(
-                last, f"the sentence ends before word {self.range_stop} of a multiword token"
-            )
-        self._check_tree()
-        where = f"{self.path}, line {self.first}"
-        comments = self.comments
-        return Parse(
-            tuple(self.words),
-            tuple(self.tokens),
-            where,
-            comments.get("sent_id", ""),
-            comments.get("image", ""),
-        )
-
-    def _wrong(self, line: int, fault: str) -> InputError:
-        return InputError(f"{self.path}, line {line}: {fault}")
-
-    def _row(self, number: int, line: str) -> None:
-        fields = line.split("\t")
-        if len(fields) != COLUMNS:
-            raise self._wrong(number, f"{len(fields)} columns, expected 10 with tabs between them")
+def _parse(path: Path, lines: Sequence[tuple[int, str]]) -> Parse:
+    """The sentence of some lines; raises InputError for its first fault."""
+    where = f"{path}, line {lines[0][0]}"
+    comments: dict[str, str] = {}
+    words: list[ParsedWord] = []
+    tokens: list[str] = []
+    range_stop = 0  # last word of the latest multiword token
+    for number, line in lines:
+        if line.startswith("#"):
+            if match := COMMENT.fullmatch(line):
+                comments[match[1]] = match[2]
+            continue
+        with prefix_errors(f"{path}, line {number}"):
+            fields = _fields(line, len(words) + 1, range_stop)
+        if fields is None:
+            continue
         id, form, _, universal, own, _, head, relation, _, _ = fields
-        if not form.strip():
-            raise self._wrong(number, "FORM is empty")
-        if re.fullmatch(r"\d+\.\d+", id):
-            return  # an empty node, which is no word of the text
-        if match := re.fullmatch(r"(\d+)-(\d+)", id):
-            self._range(number, int(match[1]), int(match[2]), form)
-            return
-        expected = len(self.words) + 1
-        if id != str(expected):
-            raise self._wrong(number, f"ID {id!r}, expected {expected}")
-        if not re.fullmatch(r"\d+", head):
-            raise self._wrong(
-                number, f"HEAD {head!r}, expected a number from 0; the text may not be parsed"
-            )
-        if relation in ("", "_"):
-            raise self._wrong(number, "DEPREL is empty; the text may not be parsed")
-        if expected > self.range_stop:
-            self.tokens.append(form)
+        if "-" in id:
+            range_stop = int(id.partition("-")[2])
+            tokens.append(form)
+            continue
+        if len(words) >= range_stop:
+            tokens.append(form)
         tag = next((one for one in (universal, own) if one != "_"), "")
-        self.words.append(ParsedWord(form, int(head) - 1, relation, tag, len(self.tokens) - 1))
-        self.numbers.append(number)
+        words.append(ParsedWord(form, int(head) - 1, relation, tag, len(tokens) - 1))
+    if not words or range_stop > len(words):
+        raise InputError(f"{where}: the sentence has {len(words)} words, expected more")
+    with prefix_errors(where):
+        _check_tree([word.head for word in words])
+    id, image = comments.get("sent_id", ""), comments.get("image", "")
+    return Parse(tuple(words), tuple(tokens), where, id, image)
 
-    def _range(self, number: int, start: int, stop: int, form: str) -> None:
-        """Read the range line of a multiword token, whose words follow."""
-        expected = len(self.words) + 1
-        if start != expected or stop <= start or start <= self.range_stop:
-            raise self._wrong(
-                number, f"ID {start}-{stop}, expected a range that begins with {expected}"
-            )
-        self.tokens.append(form)
-        self.range_stop = stop
 
-    def _check_tree(self) -> None:
-        count = len(self.words)
-        roots = [place for place, word in enumerate(self.words) if word.head == ROOT]
-        for place, word in enumerate(self.words):
-            if word.head >= count:
-                raise self._wrong(
-                    self.numbers[place],
-                    f"HEAD {word.head + 1}, but the sentence has {count} words",
-                )
-        if len(roots) > 1:
-            raise self._wrong(
-                self.numbers[roots[1]],
-                f"a second root besides word {roots[0] + 1}; expected a single word with HEAD 0",
-            )
-        for place in range(count):
-            at, steps = place, 0
-            while at != ROOT and steps <= count:
-                at = self.words[at].head
-                steps += 1
-            if at != ROOT:
-                raise self._wrong(
-                    self.numbers[place], f"word {place + 1} depends on itself through a cycle"
-                )
+def _fields(line: str, expected: int, range_stop: int) -> list[str] | None:
+    """The columns of a word or of a multiword token, of which word number `expected` comes next.
+
+    None for an empty node, which is no word of the text. Raises InputError, without the place.
+    """
+    fields = line.split("\t")
+    if len(fields) != COLUMNS:
+        raise InputError(f"{len(fields)} columns, expected {COLUMNS} with tabs between them")
+    id, form, _, _, _, _, head, relation, _, _ = fields
+    if not form.strip():
+        raise InputError("FORM is empty")
+    if re.fullmatch(r"\d+\.\d+", id):
+        return None
+    if match := re.fullmatch(r"(\d+)-(\d+)", id):
+        if not range_stop < int(match[1]) == expected < int(match[2]):
+            raise InputError(f"ID {id}, expected a range that begins with {expected}")
+        return fields
+    if id != str(expected):
+        raise InputError(f"ID {id!r}, expected {expected}")
+    if not re.fullmatch(r"[0-9]{1,9}", head) or relation in ("", "_"):
+        raise InputError(f"HEAD {head!r} and DEPREL {relation!r}; the text may not be parsed")
+    return fields
+
+
+def _check_tree(heads: Sequence[int]) -> None:
+    """Raises InputError, without the place, unless the words' heads make a tree."""
+    if heads.count(ROOT) != 1 or max(heads) >= len(heads):
+        raise InputError("expected a single word with HEAD 0, and the others' HEAD among the words")
+    for place in range(len(heads)):
+        at, steps = place, 0
+        while at != ROOT and steps <= len(heads):
+            at = heads[at]
+            steps += 1
+        if at != ROOT:
+            raise InputError(f"word {place + 1} depends on itself through a cycle")
 
 
 def format_conllu(parse: Parse) -> list[str]:
@@ -314,7 +275,7 @@ def parse_texts(parser: str, texts: Sequence[str]) -> list[Parse]:
         # An installed parser may lack a package of its own.
         lacks = "is not installed" if error.name == name else f"cannot be loaded ({error})"
         raise InputError(
-            f"--parses {parser}: {name} {lacks}; install it, or pass a CoNLL-U file from any parser"
+            f"parses {parser}: {name} {lacks}; install it, or pass a CoNLL-U file from any parser"
         ) from None
     return [_one_tree(parse) for parse in read(package, model or default, texts)]
 
@@ -331,11 +292,11 @@ def _spacy(package: Any, model: str, texts: Sequence[str]) -> list[Parse]:
     try:
         pipeline = package.load(model)
     except OSError as error:
-        raise InputError(f"--parses spacy:{model}: {first_line(error)}") from None
+        raise InputError(f"parses spacy:{model}: {first_line(error)}") from None
     parses = []
     for number, doc in enumerate(pipeline.pipe(texts), 1):
         if not doc.has_annotation("DEP"):
-            raise InputError(f"--parses spacy:{model}: this pipeline has no parser")
+            raise InputError(f"parses spacy:{model}: this pipeline has no parser")
         words = _words_of(doc)
         tokens = tuple(word.form for word in words)
         parses.append(Parse(words, tokens, f"spacy:{model}, caption {number}"))
@@ -370,7 +331,7 @@ def _stanza(package: Any, language: str, texts: Sequence[str]) -> list[Parse]:
         )
     except Exception as error:  # many kinds of exceptions for a missing model
         raise InputError(
-            f"--parses stanza:{language}: {first_line(error)}; stanza.download({language!r}) fetches the model"
+            f"parses stanza:{language}: {first_line(error)}; stanza.download({language!r}) fetches the model"
         ) from None
     parses = []
     for number, text in enumerate(texts, 1):

@@ -1,4 +1,4 @@
-"""Raw words: the word of each token of a fast tokenizer, lengths, and a lexicon of words' tokens.
+"""Raw words: the word of each token of a fast tokenizer, lengths, and the tokens of many texts.
 
 Two tokenizers are aligned through character offsets in one raw string, never through their own word
 numbers, which disagree on digits, apostrophes, accents and emoji.
@@ -6,15 +6,13 @@ numbers, which disagree on digits, apostrophes, accents and emoji.
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -44,33 +42,6 @@ def word_spans(text: str) -> np.ndarray:
     """
     matches = [match.span() for match in _WORD.finditer(text)]
     return np.array(matches, dtype=np.int64).reshape(-1, 2)
-
-
-def fast_word_spans(text: str) -> np.ndarray:
-    """The same as `spans`, several times faster for a long text."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    kind = _kinds()[codes]
-    # A mark is a word by itself; a letter begins a word unless a letter precedes it.
-    before = np.concatenate([[SPACE], kind[:-1]])
-    after = np.concatenate([kind[1:], [SPACE]])
-    begins = (kind == MARK) | ((kind == LETTER) & (before != LETTER))
-    ends = (kind == MARK) | ((kind == LETTER) & (after != LETTER))
-    return np.stack([np.flatnonzero(begins), np.flatnonzero(ends) + 1], 1)
-
-
-SPACE, MARK, LETTER = 0, 1, 2
-"""Kinds of characters in `_kinds`."""
-
-
-@cache
-def _kinds() -> np.ndarray:
-    """The kind of every Unicode character, (characters,) uint8."""
-    every = "".join(map(chr, range(sys.maxunicode + 1)))
-    kinds = np.full(len(every), MARK, np.uint8)
-    for kind, pattern in ((SPACE, r"\s+"), (LETTER, r"[^\W_]+")):
-        for match in re.finditer(pattern, every):
-            kinds[match.start() : match.end()] = kind
-    return kinds
 
 
 @cache
@@ -166,21 +137,10 @@ def length_auc(lengths: np.ndarray, other_lengths: np.ndarray, is_same: np.ndarr
     return float((ranks[is_same].sum() - right * (right + 1) / 2) / (right * wrong))
 
 
-# A cache of the tokens of words: a text is assembled from its words, several times as fast as it is
-# tokenised. This needs a tokenizer that gives a word the same tokens in any context, and single
-# blanks between words; any other text is an entry by itself.
+# -- the tokens of many texts ------------------------------------------------------------------------------------------
 
-MOST_ENTRIES = 1 << 19
-"""Maximum number of distinct words, or texts, in the cache."""
-MOST_CHARACTERS = 1 << 24
-"""Maximum total number of their characters."""
-CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-"""The pattern by which CLIP's tokenizer splits, after alternatives for its special tokens.
-
-None of these matches a space.
-"""
-LITERALS = r"(?:[^\s\\.^$*+?{}\[\]()]|\\[^\w\s])*"
-"""Alternatives that match only themselves, such as a tokenizer's special tokens."""
+MOST_WORDS = 1 << 19
+"""Maximum number of words whose token counts are remembered."""
 
 
 class TokenizerOutput(NamedTuple):
@@ -198,7 +158,7 @@ class TokenizedTexts(NamedTuple):
     """Tokens and raw words of several texts."""
 
     words: np.ndarray
-    """(W,) uint32: the number of each raw word, see `words.word_type_ids`."""
+    """(W,) uint32: the number of each raw word, see `word_type_ids`."""
     word_counts: np.ndarray
     """(texts,) int64: number of raw words of each text."""
     tokens: tuple[TokenizerOutput, ...]
@@ -206,210 +166,59 @@ class TokenizedTexts(NamedTuple):
 
 
 class TokenizationCache:
-    """Caches the tokens and raw words of every word, for one tokenizer or several."""
+    """Tokenises texts with one fast tokenizer or several, and remembers how many tokens words have."""
 
     def __init__(self, *engines: Tokenizer) -> None:
         """`engines` are without padding and truncation; the first one's tokens are counted."""
         self.engines = engines
-        blanks = [_blank_of(engine) for engine in engines]
-        self.by_word = None not in blanks
-        """Whether entries are words; otherwise they are texts."""
-        self.blank = "" if set(blanks) <= {""} else " "
-        """Prefix of an entry that is a word, except for the first word of a text."""
-        self._clear()
+        self._known: dict[str, int] = {}
 
-    def _clear(self) -> None:
-        self._index = _StringIndex()
-        self._words = _RaggedColumns(np.uint32)
-        self._tokens = [_RaggedColumns(np.uint32, np.int32) for _ in self.engines]
-        self._characters = 0
+    def counts(self, words: Sequence[str]) -> np.ndarray:
+        """Number of tokens of each word, (words,) int64."""
+        if len(self._known) > MOST_WORDS:
+            self._known.clear()
+        new = [word for word in dict.fromkeys(words) if word not in self._known]
+        self._known.update(zip(new, self.counts_in(new).tolist(), strict=True))
+        return np.fromiter(map(self._known.__getitem__, words), np.int64, len(words))
 
-    def counts(self, entries: Iterable[str]) -> np.ndarray:
-        """Number of tokens of each entry, which is a text by itself or `blank` and
-        a word; (entries,) int64.
-        """
-        rows = self._numbers(list(entries))
-        return self._tokens[0].counts.array[rows]
-
-    def count(self, entry: str) -> int:
-        """The same for one entry, which is not cached, because parts of words hardly ever repeat."""
-        if entry in self._index:
-            return int(self.counts([entry])[0])
-        return len(self.engines[0].encode(entry, add_special_tokens=False).ids)
+    def count(self, text: str) -> int:
+        """Number of tokens of one text, which is not remembered."""
+        return len(self.engines[0].encode(text, add_special_tokens=False).ids)
 
     def counts_in(self, texts: Sequence[str]) -> np.ndarray:
-        """Number of tokens of each text, (texts,) int64."""
-        entries, of_text = self._entries(texts)
-        return _sums(self.counts(entries), of_text)
+        """Number of tokens of each text, (texts,) int64; not remembered."""
+        encodings = self.engines[0].encode_batch_fast(list(texts), add_special_tokens=False)
+        return np.array([len(one.ids) for one in encodings], np.int64)
 
     def read(self, texts: Sequence[str]) -> TokenizedTexts:
         """Tokens and raw words of some texts."""
-        entries, of_text = self._entries(texts)
-        rows = self._numbers(entries)
-        (words,), word_counts = self._words.gather(rows)
-        before = _before(word_counts, of_text)
-        tokens = []
-        for table in self._tokens:
-            (ids, word), counts = table.gather(rows)
-            word = np.where(word < 0, -1, word + np.repeat(before, counts)).astype(np.int32)
-            tokens.append(TokenizerOutput(ids, word, _sums(counts, of_text)))
-        return TokenizedTexts(words, _sums(word_counts, of_text), tuple(tokens))
-
-    def _entries(self, texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
-        """The entries of some texts, concatenated, and the number of entries of each text."""
-        entries: list[str] = []
-        counts = []
-        for text in texts:
-            own = [text]
-            if self.by_word:
-                words = text.split()
-                if " ".join(words) == text:
-                    # The text has no newline here, so one can separate words from blanks that
-                    # belong to the next word.
-                    own = text.replace(" ", "\n ").split("\n") if self.blank else words
-            entries += own
-            counts.append(len(own))
-        return entries, np.array(counts, np.int64)
-
-    def _numbers(self, entries: Sequence[str]) -> np.ndarray:
-        """The rows of entries, some of which may be new."""
-        if len(self._index) > MOST_ENTRIES or self._characters > MOST_CHARACTERS:
-            self._clear()
-        rows = np.fromiter(map(self._index.__getitem__, entries), np.int64, len(entries))
-        if self._index.new:
-            self._learn(self._index.new)
-            self._index.new = []
-        return rows
-
-    def _learn(self, entries: Sequence[str]) -> None:
-        """Add the rows of new entries."""
-        lengths = np.array([len(entry) for entry in entries])
+        joined = "\n".join(texts)  # raw words never cross line ends
+        lengths = np.array([len(text) for text in texts], np.int64)
         starts = np.cumsum(lengths + 1) - lengths - 1
-        joined = "\n".join(entries)  # raw words never cross line ends
-        spans = fast_word_spans(joined)
+        spans = word_spans(joined)
         first = np.searchsorted(spans[:, 0], starts)
-        self._words.add(np.diff(first, append=len(spans)), word_type_ids(joined, spans))
-        for engine, table in zip(self.engines, self._tokens, strict=True):
-            encodings = engine.encode_batch(list(entries), add_special_tokens=False)
-            counts = np.array([len(one.ids) for one in encodings], np.int64)
-            total = int(counts.sum())
-            ids = np.fromiter(chain.from_iterable(one.ids for one in encodings), np.uint32, total)
-            places = chain.from_iterable(chain.from_iterable(one.offsets for one in encodings))
-            offsets = np.fromiter(places, np.int64, 2 * total).reshape(-1, 2)
-            word = align_words(offsets + np.repeat(starts, counts)[:, None], spans)
-            word = np.where(word < 0, -1, word - np.repeat(first, counts))
-            table.add(counts, ids, word)
-        self._characters += len(joined)
+        tokens = tuple(_tokenised(engine, texts, starts, spans, first) for engine in self.engines)
+        words = word_type_ids(joined, spans).astype(np.uint32)
+        return TokenizedTexts(words, np.diff(first, append=len(spans)), tokens)
 
 
-class _StringIndex(dict[str, int]):
-    """Assigns a number to every string, and lists the new strings."""
+def _tokenised(
+    engine: Tokenizer,
+    texts: Sequence[str],
+    starts: np.ndarray,
+    spans: np.ndarray,
+    first: np.ndarray,
+) -> TokenizerOutput:
+    """The tokens of texts that begin at `starts` in their joined text.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.new: list[str] = []
-
-    def __missing__(self, entry: str) -> int:
-        number = len(self)
-        self[entry] = number
-        self.new.append(entry)
-        return number
-
-
-class _GrowingArray:
-    """An array that grows at its end; `array` may be longer than the added values."""
-
-    def __init__(self, dtype: type[np.generic]) -> None:
-        self.array = np.zeros(1024, dtype)
-        self.size = 0
-
-    def add(self, values: np.ndarray) -> None:
-        size = self.size + len(values)
-        if size > len(self.array):
-            grown = np.zeros(2 * size, self.array.dtype)
-            grown[: self.size] = self.array[: self.size]
-            self.array = grown
-        self.array[self.size : size] = values
-        self.size = size
-
-
-class _RaggedColumns:
-    """Rows of different lengths, in one column or in several with the same lengths."""
-
-    def __init__(self, *dtypes: type[np.generic]) -> None:
-        self.columns = [_GrowingArray(dtype) for dtype in dtypes]
-        self.starts = _GrowingArray(np.int64)
-        self.counts = _GrowingArray(np.int64)
-
-    def add(self, counts: np.ndarray, *columns: np.ndarray) -> None:
-        self.starts.add(np.cumsum(counts) - counts + self.columns[0].size)
-        self.counts.add(counts)
-        for own, values in zip(self.columns, columns, strict=True):
-            own.add(values)
-
-    def gather(self, rows: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """The columns of some rows, concatenated, and the length of each row."""
-        counts = self.counts.array[rows]
-        moved = self.starts.array[rows] - (np.cumsum(counts) - counts)
-        places = np.arange(int(counts.sum())) + np.repeat(moved, counts)
-        return [column.array[places] for column in self.columns], counts
-
-
-def _sums(values: np.ndarray, of_text: np.ndarray) -> np.ndarray:
-    """Values of entries, summed for each text."""
-    ends = np.cumsum(of_text)
-    total = np.concatenate([[0], np.cumsum(values)])
-    return total[ends] - total[ends - of_text]
-
-
-def _before(values: np.ndarray, of_text: np.ndarray) -> np.ndarray:
-    """For each entry, the sum of the entries before it in its text."""
-    own = np.cumsum(values) - values
-    firsts = np.cumsum(of_text) - of_text
-    # A text without entries may be at the very end.
-    return own - np.repeat(np.append(own, 0)[firsts], of_text)
-
-
-def _blank_of(engine: Tokenizer) -> str | None:
-    """The context on which a word's tokens depend: none (""), or whether a blank precedes it (" ").
-
-    None if neither is certain. It is certain for the tokenizers of BERT, of CLIP,
-    and of GPT-2 and RoBERTa.
+    `spans` are the joined text's raw words, and `first` is the first of them in each text.
     """
-    parts = json.loads(engine.to_str())
-    kinds = [(parts[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
-    if not all(_is_inside_words(token) for token in parts["added_tokens"]):
-        return None
-    if kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
-        # A blank in normalised text may come from a Chinese or a removed character.
-        eaten = any(token["lstrip"] and token["normalized"] for token in parts["added_tokens"])
-        return None if eaten else ""
-    if kinds == ["Sequence", "Sequence", "BPE"] and _is_clip(parts):
-        return ""
-    if kinds == [None, "ByteLevel", "BPE"] and parts["pre_tokenizer"]["use_regex"]:
-        return " "
-    return None
-
-
-def _is_inside_words(token: dict[str, Any]) -> bool:
-    """Whether an added token consumes nothing of the word after it, not even the blank."""
-    return not (token["rstrip"] or any(map(str.isspace, token["content"])))
-
-
-def _is_clip(parts: dict[str, Any]) -> bool:
-    splits = parts["pre_tokenizer"]["pretokenizers"]
-    normalizers = [one["type"] for one in parts["normalizer"]["normalizers"]]
-    if [one["type"] for one in splits] != ["Split", "ByteLevel"]:
-        return False
-    if normalizers != ["NFC", "Replace", "Lowercase"]:
-        return False
-    pattern = str(splits[0]["pattern"].get("Regex", ""))
-    special = pattern.removesuffix(CLIP_WORDS)
-    space = parts["normalizer"]["normalizers"][1]
-    return (
-        special != pattern
-        and re.fullmatch(LITERALS, special) is not None
-        and (splits[0]["behavior"], splits[0]["invert"]) == ("Removed", True)
-        and not splits[1]["add_prefix_space"]
-        and (space["pattern"], space["content"]) == ({"Regex": r"\s+"}, " ")
-    )
+    encodings = engine.encode_batch(list(texts), add_special_tokens=False)
+    counts = np.array([len(one.ids) for one in encodings], np.int64)
+    total = int(counts.sum())
+    ids = np.fromiter(chain.from_iterable(one.ids for one in encodings), np.uint32, total)
+    places = chain.from_iterable(chain.from_iterable(one.offsets for one in encodings))
+    offsets = np.fromiter(places, np.int64, 2 * total).reshape(-1, 2)
+    word = align_words(offsets + np.repeat(starts, counts)[:, None], spans)
+    word = np.where(word < 0, -1, word - np.repeat(first, counts)).astype(np.int32)
+    return TokenizerOutput(ids, word, counts)

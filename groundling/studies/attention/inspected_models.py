@@ -604,7 +604,7 @@ def read_analysis_examples(
     else:
         captions = read_captions(data, (split,) if split else (), columns)
         examples = _of_captions(captions, subject, photos)
-        notes = captions.notes
+        notes = list(captions.notes)
     for example in examples:
         if not example.images:
             raise InputError(f"{data}: {example.id} names no image")
@@ -620,7 +620,7 @@ def _of_captions(captions: CaptionCollection, subject: ModalityModel, folder: st
         images = [*found.images, *found.missing]
     images = with_store_ids(images)
     if isinstance(store, CombinedStore):
-        found = images_in_store(images, store, store.name, captions.path)
+        found = images_in_store(images, store, captions.path)
         images = [*found.images, *found.missing]
     return [
         Example(f"{image.id}#{number}", caption, images=(image.id,))

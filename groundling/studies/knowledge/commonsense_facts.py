@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from groundling.core.errors import InputError
-from groundling.data.tables import read_json_lines, table_values
+from groundling.data.tables import read_json_lines, read_rows
 from groundling.studies.knowledge.visual_facts import MASK, TEMPLATES, FactsFile, VisualFact
 
 COMPARATIVES = {
@@ -230,9 +230,8 @@ def read_imagenet_vc(path: Path) -> FactsFile:
         )
     facts = []
     outside = 0
-    for line, (question, answer) in table_values(path, COLUMNS):
-        where = f"{path}, line {line}"
-        question, answer = question.strip(), answer.strip().lower()
+    for line, (where, row) in enumerate(read_rows(path, COLUMNS), 2):
+        question, answer = row["question"].strip(), row["answer"].strip().lower()
         for name, value in zip(COLUMNS, (question, answer), strict=True):
             if not value:
                 raise InputError(f"{where}: {name} is empty; expected a text")

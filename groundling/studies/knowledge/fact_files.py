@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.core.errors import InputError
-from groundling.data.captions.files import names_in
-from groundling.data.tables import lines_of, read_header
-from groundling.runs.folder import decoded_json
+from groundling.data.tables import read_header, read_json_lines
 from groundling.studies.knowledge.commonsense_facts import (
     COLUMNS,
     is_commonsense,
@@ -51,7 +49,8 @@ def open_facts(path: str | Path) -> FactsFile:
         )
     if is_raw_coda(path):
         return open_visual_facts(path)
-    fields = names_in(decoded_json(f"{path}, line 1", lines_of(path)[0], line=True))
+    _, first = next(read_json_lines(path))
+    fields = list(first)
     if set(fields) >= {"query", "labels"} and set(fields) & set(QUERIES[2:]):
         return read_queries(path)
     if is_commonsense(fields, path.suffix):

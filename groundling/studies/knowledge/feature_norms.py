@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 from groundling.core.errors import InputError
-from groundling.data.tables import lines_of, read_csv, read_json_lines, read_tsv
+from groundling.data.tables import lines_of, read_json_lines, read_rows
 from groundling.studies.knowledge.visual_facts import MASK, FactsFile, VisualFact
 
 CSLB = ("feature type", "concept", "feature", "pf")
@@ -64,11 +64,9 @@ def read_norms(path: Path, columns: Sequence[str]) -> FactsFile:
     """
     is_cslb = set(columns) >= set(CSLB)
     names = CSLB if is_cslb else MCRAE
-    rows = (read_csv if path.suffix == ".csv" else read_tsv)(path, names)
     left_out = {OTHER_TYPES: 0, OTHER_STARTS: 0, RARE: 0}
     features = []
-    for line, row in rows:
-        where = f"{path}, line {line}"
+    for where, row in read_rows(path, names):
         kind = row["feature type" if is_cslb else "BR_Label"]
         feature = row["feature"] if is_cslb else row["Feature"].replace("_", " ")
         start, _, label = feature.strip().rpartition(" ")

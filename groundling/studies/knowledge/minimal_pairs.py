@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from groundling.core.errors import InputError
-from groundling.data.tables import TABLES, read_csv, read_header, read_json_lines, read_tsv
+from groundling.data.tables import TABLES, read_header, read_json_lines, read_rows
 
 BLIMP = ("sentence_good", "sentence_bad")
 """Fields of BLiMP (Warstadt et al. 2020) and, without any others, of BabyLM's supplement."""
@@ -99,7 +99,7 @@ def _reader(file: Path) -> PairReader:
     if file.suffix != ".jsonl":
         return _own_table
     _, first = next(read_json_lines(file, ()))
-    fields = list(first) if isinstance(first, dict) else []
+    fields = list(first)
     for names, reader in ((BLIMP, _blimp), (EWOK, _ewok), (OWN, _own_lines)):
         if set(names) <= set(fields):
             return reader
@@ -145,11 +145,9 @@ def _own_table(file: Path) -> Iterator[tuple[str, MinimalPair]]:
         raise InputError(
             f"{file}: a .jsonl file in a folder with tables; pass one kind of file at a time"
         )
-    read = read_csv if file.suffix == ".csv" else read_tsv
     header = read_header(file)
     columns = [*OWN, *(name for name in ("group", "id") if name in header)]
-    for number, (line, row) in enumerate(read(file, columns), 1):
-        where = f"{file}, line {line}"
+    for number, (where, row) in enumerate(read_rows(file, columns), 1):
         yield where, _own_pair(file, where, number, row)
 
 

@@ -193,12 +193,12 @@ def read_visual_facts(path: str | Path) -> list[VisualFact]:
 class _FactLine:
     """One line of a file: a JSON object in one of the layouts."""
 
-    def __init__(self, path: Path, number: int, row: object) -> None:
+    def __init__(self, path: Path, number: int, row: dict[str, Any]) -> None:
         self.path = path
         self.number = number
-        if not isinstance(row, dict) or not row:
+        if not row:
             self.fail("expected a JSON object with fields")
-        self.row: dict[str, Any] = row
+        self.row = row
 
     def facts(self) -> Iterator[VisualFact]:
         """The facts of the line, by its layout."""

@@ -12,7 +12,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import require_known, require_nonempty
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
-from groundling.data.tables import read_tsv
+from groundling.data.tables import read_rows
 from groundling.tasks import Task
 
 TRUE_FALSE = Classification(("0", "1"))
@@ -31,9 +31,9 @@ def question_task(name: str) -> Task:
     def read(folder: Path, split: str) -> list[Example]:
         path = file(folder, split)
         examples = []
-        for line, row in read_tsv(path, ("index", "sentence", "label")):
+        for where, row in read_rows(path, ("index", "sentence", "label")):
             index = row["index"]
-            label = TRUE_FALSE.parse_label(row["label"], f"{path}, line {line}")
+            label = TRUE_FALSE.parse_label(row["label"], where)
             examples.append(
                 Example(f"{name}-{split}-{index}", row["sentence"], label=label, official_id=index)
             )

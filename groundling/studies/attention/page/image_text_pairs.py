@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from groundling.core.batch import Example, GoldBoxes
-from groundling.core.errors import InputError, prefix_errors
+from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.core.registry import resolve
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_id
-from groundling.data.tables import check_one_or_two, check_surrogates, read_all_columns, row_texts
+from groundling.data.tables import check_one_or_two, read_all_columns, row_texts
 from groundling.prediction.inputs import split_columns
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.tasks import Task
@@ -112,7 +112,8 @@ def select_pairs(config: VisualizeConfig) -> PairSelection:
 
 def _single_pair(text: str, pair: str, image: str) -> ImageTextPair:
     """The pair of --text, --pair and --image."""
-    check_surrogates("--text or --pair", [text, pair])
+    with convert_errors("the text is not UTF-8", errors=UnicodeEncodeError):
+        f"{text}{pair}".encode()
     if not image:
         return ImageTextPair(Example("own", text, pair or None))
     photo = Path(image)
@@ -250,7 +251,7 @@ def _file_pairs(
         example = Example(
             f"{path.stem}-{number}", text, second[0] if second else None, images=(image_id(file),)
         )
-        yield str(where), cells, ImageTextPair(example, find(file, str(where)))
+        yield where, cells, ImageTextPair(example, find(file, where))
 
 
 def _changed_pairs(
