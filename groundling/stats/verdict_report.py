@@ -4,7 +4,6 @@ of every seed, the sources of the runs, and a glossary.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import nan
@@ -296,40 +295,26 @@ def _comparison_row(one: Verdict, collected: RunsByGroup) -> TableRow:
     }
 
 
-# -- sources of the runs -----------------------------------------------------------------------------------------------
-
-
 def _source_rows(collected: RunsByGroup) -> list[TableRow]:
-    """Rows with the sources of each group's runs; equal rows of several tasks appear once."""
+    """Models, data and version of each group's runs; equal rows of several tasks appear once."""
     rows: list[TableRow] = []
     for name, by_task in collected.items():
         for runs, _ in by_task.values():
-            row = {"runs": name, **_source(runs)}
+            settings = [_settings(folder) for folder in runs.folders]
+            row = {
+                "runs": name,
+                "model": _distinct(settings, "config", "model"),
+                "data": _distinct(settings, "config", "data"),
+                "seeds": ", ".join(map(str, runs.seeds)),
+                "groundling": _distinct(settings, "versions", "groundling"),
+                "commit": _distinct(settings, "commit"),
+            }
             if row not in rows:
                 rows.append(row)
     return rows
 
 
-def _source(runs: SeedRuns) -> dict[str, str]:
-    """Models, data, version and date of some runs, from the `config.json` nearest to each."""
-    run_settings: list[Mapping[str, object]] = [_settings(folder) for folder in runs.folders]
-    settings = [config for one in run_settings if isinstance(config := one.get("config"), Mapping)]
-    versions = [
-        config for one in run_settings if isinstance(config := one.get("versions"), Mapping)
-    ]
-    results = [folder / "result.json" for folder in runs.folders]
-    days = sorted(_day(path) for path in results if path.is_file())
-    return {
-        "model": _joined(settings, "model"),
-        "data": _joined(settings, "data"),
-        "seeds": ", ".join(map(str, runs.seeds)),
-        "groundling": _joined(versions, "groundling"),
-        "commit": ", ".join(one[:12] for one in _distinct(run_settings, "commit")) or "unknown",
-        "finished": " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "unknown",
-    }
-
-
-def _settings(folder: Path) -> Mapping[str, object]:
+def _settings(folder: Path) -> Mapping[str, Any]:
     """Content of the nearest `config.json`, in the seed's folder or up to two above; empty if there is none."""
     for place in (folder, *list(folder.resolve().parents)[:2]):
         path = place / "config.json"
@@ -338,15 +323,11 @@ def _settings(folder: Path) -> Mapping[str, object]:
     return {}
 
 
-def _day(path: Path) -> str:
-    return datetime.fromtimestamp(os.stat(path).st_mtime, UTC).date().isoformat()
-
-
-def _joined(entries: Sequence[Mapping[str, object]], name: str) -> str:
-    return ", ".join(_distinct(entries, name)) or "unknown"
-
-
-def _distinct(entries: Sequence[Mapping[str, object]], name: str) -> list[str]:
-    """The distinct strings under a key, in order."""
-    values = [one.get(name) for one in entries]
-    return list(dict.fromkeys(value for value in values if isinstance(value, str) and value))
+def _distinct(settings: Sequence[Mapping[str, Any]], *keys: str) -> str:
+    """The distinct texts below some keys, in order."""
+    found: dict[str, None] = {}
+    for value in settings:
+        for key in keys:
+            value = value.get(key) or {} if isinstance(value, Mapping) else {}
+        found |= {value: None} if isinstance(value, str) else {}
+    return ", ".join(found) or "unknown"

@@ -424,22 +424,17 @@ def test_broken_score_files_are_named(tmp_path: Path, spoil: object, message: st
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("task", None, "'task' is None, expected a string"),
-        ("seed", "2", "'seed' is '2', expected a whole number"),
-        ("metrics", [], r"'metrics' is \[\], expected a list of names"),
-        ("splits", [1], r"'splits' is \[1\], expected a list of names"),
-    ],
+    ("field", "value"), [("task", None), ("seed", "2"), ("metrics", []), ("splits", [1])]
 )
-def test_a_damaged_result_is_named(tmp_path: Path, field: str, value: object, message: str) -> None:
+def test_a_damaged_result_is_named(tmp_path: Path, field: str, value: object) -> None:
     folder = write_runs(tmp_path / "a", both(0.0)[0])
     path = folder / "glue-rte" / "seed-2" / "result.json"
     whole = json.loads(path.read_text())
     lacking = {name: whole[name] for name in whole if name != field}
+    damaged = "not the result of a fine-tuning run"
     for content, expected in (
-        (whole | {field: value}, message),
-        (lacking, f"'{field}' is None, expected"),
+        (whole | {field: value}, damaged),
+        (lacking, damaged),
         ([whole], "holds a list, expected an object"),
     ):
         path.write_text(json.dumps(content))
@@ -458,9 +453,6 @@ def test_runs_of_a_task_at_two_sizes_are_never_pooled(tmp_path: Path) -> None:
     collected = collect_runs("a", tmp_path / "a")
     assert list(collected) == ["RTE few", "RTE full"]
     assert {metric.name for _, metric in collected.values()} == {"accuracy"}
-    path.write_text(json.dumps(result | {"display_name": 3}))
-    with pytest.raises(InputError, match="'display_name' is 3, expected a string"):
-        collect_runs("a", tmp_path / "a")
 
 
 @pytest.mark.parametrize("numbers", ["NaN, 0", "0, NaN", "Infinity, 1"])
@@ -468,7 +460,9 @@ def test_predictions_that_are_not_finite_are_refused(tmp_path: Path, numbers: st
     prediction, label = numbers.split(", ")
     path = tmp_path / "predictions_dev.jsonl"
     path.write_text(f'{{"id": "x", "prediction": {prediction}, "label": {label}}}\n')
-    with pytest.raises(InputError, match="line 1: a prediction or label is not finite") as caught:
+    with pytest.raises(
+        InputError, match=r"line 1: expected .*a prediction or label is not finite"
+    ) as caught:
         read_split_predictions(path)
     assert str(path) in str(caught.value)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from math import isfinite
 from statistics import mean, stdev
 from typing import Any
@@ -200,15 +201,17 @@ def verdict_rows(verdicts: Sequence[MethodVerdict]) -> list[TableRow]:
     return rows
 
 
-def cost_rows(bench: Mapping[str, Any]) -> list[TableRow]:
-    """What each method cost per run, beside its text control."""
+def cost_rows(
+    methods: Iterable[str], entries: Callable[[str, str], Sequence[Mapping[str, Any]]]
+) -> list[TableRow]:
+    """What each method cost per run, beside its text control; `entries`: the runs of a method and arm."""
     rows: list[TableRow] = []
-    for name in bench["methods"]:
+    for name in methods:
         for arm in (METHOD, TEXT_CONTROL):
-            costs = [one["cost"] for one in entries_of(bench["runs"], name, arm)]
+            costs = [one["cost"] for one in entries(name, arm)]
             if not costs:
                 continue
-            memory = [cost["memory_mb"] for cost in costs if cost["memory_mb"]]
+            memory = [found for cost in costs if (found := cost.get("memory_mb"))]
             rows.append(
                 {
                     "arm": name if arm == METHOD else f"  {name}: {arm}",
@@ -251,7 +254,8 @@ def make_report(
         entries = [one for one in bench["runs"] if one["family"] == family]
         sections += _family_sections(family, entries, bench["methods"], in_family)
     sections += curves
-    sections.append(ReportSection("Cost of a run", rows=cost_rows(bench)))
+    costs = cost_rows(bench["methods"], partial(entries_of, bench["runs"]))
+    sections.append(ReportSection("Cost of a run", rows=costs))
     sections.append(ReportSection("Chosen settings", rows=weight_rows(bench)))
     sections.append(ReportSection("Worlds", rows=_world_rows(bench)))
     today = datetime.now(UTC).date().isoformat()

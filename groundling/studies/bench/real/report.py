@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from math import isfinite
 from statistics import mean, stdev
 from typing import Any
@@ -13,6 +14,7 @@ from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL
 from groundling.studies.bench.method import TEACHER
 from groundling.studies.bench.real.finished import BEFORE
 from groundling.studies.bench.real.judge import GainVerdict, words_of
+from groundling.studies.bench.report import cost_rows
 
 Bench = Mapping[str, Any]
 """Content of a `bench.json` of a real encoder."""
@@ -91,27 +93,6 @@ def verdict_rows(bench: Bench, verdicts: Sequence[GainVerdict]) -> list[TableRow
     ]
 
 
-def cost_rows(bench: Bench) -> list[TableRow]:
-    """What each method cost per run, beside its text control."""
-    rows: list[TableRow] = []
-    for method in bench["methods"]:
-        for arm in (METHOD, TEXT_CONTROL):
-            costs = [one["cost"] for one in entries_of(bench, method, arm)]
-            if costs:
-                rows.append(
-                    {
-                        "arm": method if arm == METHOD else f"  {method}: {arm}",
-                        "steps": f"{costs[0]['steps']:,}",
-                        "samples": f"{costs[0]['samples']:,}",
-                        "epochs": f"{mean(sum(cost['epochs']) for cost in costs):.2f}",
-                        "seconds of training": f"{mean(cost['seconds'] for cost in costs):.0f}",
-                        "extra parameters in training": f"{costs[0]['extra_parameters']:,}",
-                        "and after it": f"{costs[0]['parameters_after']:,}",
-                    }
-                )
-    return rows
-
-
 def make_report(bench: Bench, verdicts: Sequence[GainVerdict], sentences: Sequence[str]) -> Report:
     """Readings, gains, price, controls and cost."""
     gains = [one for one in verdicts if one.gain]
@@ -127,7 +108,9 @@ def make_report(bench: Bench, verdicts: Sequence[GainVerdict], sentences: Sequen
         ReportSection("Price", rows=table_rows(bench, False)),
         ReportSection("Price, differences", rows=verdict_rows(bench, prices)),
         ReportSection("Controls", rows=controls),
-        ReportSection("Cost of a run", rows=cost_rows(bench)),
+        ReportSection(
+            "Cost of a run", rows=cost_rows(bench["methods"], partial(entries_of, bench))
+        ),
     ]
     notes = [*bench["notes"], f"written on {datetime.now(UTC).date().isoformat()}"]
     title = "Which method gives this encoder visual knowledge?"
