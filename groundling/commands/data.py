@@ -43,11 +43,11 @@ def data_show(config: ShowRegionsConfig, work: CommandContext) -> dict[str, Any]
     """
     from PIL.PngImagePlugin import PngInfo
 
-    from groundling.vision.show import show_for_command
+    from groundling.vision.show import show_regions
 
     path = work.out
     _check_output_path(path)
-    shown = show_for_command(config.store, config.image, config.images)
+    shown = show_regions(config.store, config.image, config.images)
     metadata = PngInfo()
     metadata.add_text("Software", MARK)
     buffer = BytesIO()

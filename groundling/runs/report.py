@@ -1,23 +1,14 @@
-"""Tables for the terminal, HTML pages and charts: one template and style for all pages, and the
-report with its figures.
-
-A page is NAME.html and NAME.css beside a module, and NAME.js if it has data (`page_of`); the
-report's are `report.html` and `report.css`.
-"""
+"""Reports: sentences, tables and figures, as one self-contained HTML page and as text; and their charts."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import io
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from textwrap import wrap
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from groundling.runs.folder import write_whole
@@ -25,17 +16,6 @@ from groundling.runs.folder import write_whole
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-STACKS = {"few": 26, "some": 48, "many": 66}
-"""Window widths, in rem, up to which a table's rows are stacked: for up to 3 columns, up to 6, \
-and more."""
-
-MAX_WORD = 20
-"""Maximum length of a word that is not broken in a table."""
-
-OWN = __package__
-"""Package of the template and style of all pages."""
 
 TableRow = Mapping[str, str]
 """One row of a table: cells by column heading; all rows of a table have the same headings in the \
@@ -58,66 +38,57 @@ class ReportImage(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A section of a page with its heading; empty parts are omitted."""
+    """A section of a report with its heading; empty parts are omitted."""
 
     heading: str
     sentences: Sequence[str] = ()
     """Paragraphs."""
     pictures: Sequence[ReportImage] = ()
-    """Side by side."""
-    figure: str = ""
-    """SVG from `svg_of` or `in_two_widths`, inserted without escaping."""
+    """Side by side; only on the page."""
+    figures: Sequence[str] = ()
+    """SVG from `svg_of`, inserted without escaping; only on the page."""
+    caption: str = ""
+    """How to read the figures."""
     rows: Sequence[TableRow] = ()
     """A table: first column left-aligned, others right-aligned."""
 
 
-def page_of(
-    package: str, name: str, title: str, values: Mapping[str, Any], data: object = None
-) -> str:
-    """A self-contained page: a package's NAME.html inside `page.html`, filled with `values`.
+@dataclass(frozen=True)
+class Report:
+    """Title, sentences, sections in order, and notes, as a page and as text."""
 
-    Inserted text is escaped, unless NAME.html says otherwise. A page with `data` has it as JSON in
-    the element `data`, and runs its NAME.js; its content security policy allows no other script.
-    """
+    title: str
+    sections: Sequence[ReportSection]
+    sentences: Sequence[str] = ()
+    """Paragraphs before the sections."""
+    notes: Sequence[str] = ()
+    """Remarks after the sections."""
+    terms: Mapping[str, str] | None = None
+    """A glossary, at the end of the page."""
+
+    def write(self, path: Path) -> None:
+        """Write the page; raises InputError if that fails."""
+        write_whole(path, render(__package__, "report.html", report=self))
+
+    def text(self) -> str:
+        """The report for a terminal: without figures, which show what the tables hold, and glossary."""
+        blocks = [self.title, "\n".join(self.sentences)]
+        for section in self.sections:
+            lines = [*section.sentences, format_table(section.rows) if section.rows else ""]
+            if any(lines):
+                blocks.append("\n".join([section.heading, *filter(None, lines)]))
+        blocks.append("\n".join(f"note: {note}" for note in self.notes))
+        return "\n\n".join(filter(None, blocks))
+
+
+def render(package: str, template: str, **values: object) -> str:
+    """A template beside a package's modules, filled with values, which are escaped."""
     # Imported late: the command line loads this module for its tables.
-    from jinja2 import DictLoader, Environment
+    from jinja2 import Environment, PackageLoader
 
-    style = _read_part(OWN, "page.css") + _read_part(package, f"{name}.css")
-    script = "" if data is None else _read_part(package, f"{name}.js")
-    # A page without a script may show figures, whose elements have inline styles.
-    styles = f"'{_hash(style)}'" if script else "'unsafe-inline'"
-    scripts = f"script-src '{_hash(script)}'; " if script else ""
-    inside = f"{name}.html"
-    templates = {"page.html": _read_part(OWN, "page.html"), inside: _read_part(package, inside)}
-    page = Environment(autoescape=True, loader=DictLoader(templates)).get_template(inside)
-    return page.render(
-        values,
-        name=name,
-        title=title,
-        policy=f"default-src 'none'; img-src data:; style-src {styles}; {scripts}base-uri 'none'; form-action 'none'",
-        style=style,
-        script=script,
-        data=_json(data),
-    )
-
-
-def _read_part(package: str, name: str) -> str:
-    return (files(package) / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """Hash of an element's text for the content security policy."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _json(content: object) -> str:
-    """JSON for a script element, which `<` could end; further characters are escaped for unusual
-    parsers.
-    """
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for mark in "<>&\u2028\u2029":
-        text = text.replace(mark, f"\\u{ord(mark):04x}")
-    return text
+    environment = Environment(autoescape=True, loader=PackageLoader(package, ""))
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
+    return environment.get_template(template).render(values)
 
 
 def format_count(number: int, noun: str) -> str:
@@ -127,64 +98,17 @@ def format_count(number: int, noun: str) -> str:
 
 def format_table(rows: Sequence[TableRow]) -> str:
     """Rows with equal keys as aligned text: first column left, others right."""
-    keys = list(rows[0])
-    first = keys[0]
-    width = {}
-    for key in keys:
-        cells = [len(row[key]) for row in rows]
-        width[key] = max(len(key), *cells)
-
-    def line(values: TableRow) -> str:
-        cells = []
-        for key in keys:
-            align = str.ljust if key == first else str.rjust
-            cells.append(align(values[key], width[key]))
-        return "  ".join(cells).rstrip()
-
-    headings = line({key: key for key in keys})
-    rule = "  ".join("-" * width[key] for key in keys)
-    return "\n".join([headings, rule, *(line(row) for row in rows)])
+    first, *others = rows[0]
+    width = {key: max(len(key), *(len(row[key]) for row in rows)) for key in rows[0]}
+    rule = {key: "-" * width[key] for key in width}
+    lines = []
+    for row in ({key: key for key in width}, rule, *rows):
+        cells = [row[first].ljust(width[first]), *(row[key].rjust(width[key]) for key in others)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
-def write_report(
-    path: Path,
-    title: str,
-    sections: Sequence[ReportSection],
-    sentences: Sequence[str] = (),
-    *,
-    notes: Sequence[str] = (),
-    terms: Mapping[str, str] | None = None,
-) -> None:
-    """Write one self-contained HTML file: title, `sentences`, sections in order, and `notes` in
-    grey at the end.
-
-    `terms` explains words: as a tooltip where a word heads a column, and in a list at the end, for
-    touch screens and print. The page fits windows from 360 pixels on, light and dark.
-
-    Raises InputError if the file cannot be written.
-    """
-    values = {
-        "sections": sections,
-        "sentences": sentences,
-        "notes": notes,
-        "terms": terms or {},
-        "stacks": STACKS,
-        "stack": _stack,
-        "has_long_word": _has_long_word,
-    }
-    write_whole(path, page_of(OWN, "report", title, values))
-
-
-def _stack(columns: int) -> str:
-    """CSS class of a table with so many columns, which sets the window width for stacked rows."""
-    if columns <= 3:
-        return "few"
-    return "some" if columns <= 6 else "many"
-
-
-def _has_long_word(cell: str) -> bool:
-    """Whether a cell has a word so long that it must be broken to fit the page."""
-    return any(len(word) > MAX_WORD for word in cell.split())
+# -- figures -----------------------------------------------------------------------------------------------------------
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -197,42 +121,34 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def svg_of(figure: Figure, path: str | Path | None = None, label: str = "") -> str:
-    """A figure as SVG for a page, black drawn in the page's text colour; also a PNG at `path`, if
-    given.
+def save_figure(figure: Figure, path: Path, dpi: int = 130) -> None:
+    """Write a figure in the format of the file's ending, with the same bytes every time.
 
-    `label` is its alternative text. Raises InputError if the PNG cannot be written.
+    Raises InputError if it cannot be written.
     """
+    write_whole(path, _drawn(figure, path.suffix.removeprefix("."), dpi=dpi))
+
+
+def svg_of(figure: Figure, label: str = "") -> str:
+    """A figure as SVG for a page, black drawn in the page's text colour; `label` is its alternative text."""
+    svg = _drawn(figure, "svg", transparent=True).decode()
+    # Remove the XML declaration and doctype, which belong to a separate file.
+    svg = svg[svg.index("<svg") :].replace("#000000", "currentColor")
+    about = f'<svg role="img" aria-label="{html.escape(label)}"'
+    return svg.replace("<svg", about, 1) if label else svg
+
+
+def _drawn(figure: Figure, form: str, **how: Any) -> bytes:
     from matplotlib import rc_context
 
-    out = io.StringIO()
-    # A fixed salt: otherwise element names are random and pages are not reproducible.
-    with rc_context({"svg.hashsalt": f"groundling {figure.get_size_inches().tolist()}"}):
-        figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
-    if path is not None:
-        drawn = io.BytesIO()
-        figure.savefig(drawn, format="png", dpi=130)
-        write_whole(Path(path), drawn.getvalue())
-    # Remove the XML declaration and doctype, which belong to a separate file.
-    svg = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
-    svg = svg.replace("#000000", "currentColor")
-    about = f'<svg role="img" aria-label="{html.escape(label)}"' if label else "<svg"
-    return svg.replace("<svg", about, 1)
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    out = io.BytesIO()
+    with rc_context({"svg.hashsalt": "groundling"}):  # otherwise the names of elements are random
+        figure.savefig(out, format=form, metadata=undated.get(form), **how)
+    return out.getvalue()
 
 
-def in_two_widths(
-    draw: Callable[[bool], Figure], label: str, path: str | Path | None = None
-) -> str:
-    """Figures for a wide (True) and a narrow page, of which the page shows the one that fits.
-
-    `label` is their alternative text; a PNG of the wide one is written to `path`, if given.
-    """
-    broad = svg_of(draw(True), path, label)
-    narrow = svg_of(draw(False), None, label)
-    return f'<div class="broad">{broad}</div><div class="narrow">{narrow}</div>'
-
-
-# Charts for reports: scores by seed, and differences with intervals. No information is given by colour alone.
+# Charts: scores by seed, and differences with intervals. No information is given by colour alone.
 
 BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#E69F00", "#009E73", "#8A8A8A", "#000000"
 """Okabe and Ito's colours, and grey."""
@@ -255,16 +171,11 @@ GUESSING: dict[str, Any] = {
     "zorder": 1,
 }
 """Style of the chance line."""
-BROAD, NARROW = 10.5, 3.5
-"""Figure widths in inches, for a page's text and for a phone."""
-MAX_LETTERS = 26
-"""Maximum letters per line of a label."""
-MAX_LINES = 3
-"""Maximum lines of a label; further ones are omitted."""
+WIDTH = 10.5
+"""Width of a figure in inches, for a page's text."""
 
 
-@dataclass(frozen=True)
-class ScorePanel:
+class ScorePanel(NamedTuple):
     """Scores of one question."""
 
     title: str
@@ -273,61 +184,48 @@ class ScorePanel:
     """Score of guessing."""
     scores: Mapping[str, Sequence[float]]
     """By row: scores from 0 to 1, one per seed."""
-    placeholders: Mapping[str, str] = field(default_factory=dict)
-    """By row: text shown if it has no scores."""
 
 
-def score_panels(panels: Sequence[ScorePanel], broad: bool = True) -> Figure:
+def score_panels(panels: Sequence[ScorePanel], missing: str = "") -> Figure:
     """A panel for each question with a row for each arm: small dots are seeds, the large mark is
     their mean.
 
-    Side by side, or below each other if the page is not `broad`. Rows are those of the first panel,
-    each with its own marker and colour; the number on the right is the mean, the dashed line the
-    score of guessing.
+    Each row has its own marker and colour; the number on the right is the mean, the dashed line the
+    score of guessing. `missing` is shown in rows without scores.
     """
-    rows = list(dict.fromkeys([*panels[0].scores, *panels[0].placeholders]))
-    across, down = (len(panels), 1) if broad else (1, len(panels))
-    height = 0.34 * len(rows) + 0.75
-    figure = new_figure(BROAD if broad else NARROW, height * down)
-    every = figure.subplots(down, across, sharey=True, squeeze=False)
+    rows = list(panels[0].scores)
+    figure = new_figure(WIDTH, 0.34 * len(rows) + 0.75)
+    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)
     for axes, panel in zip(every.flat, panels, strict=True):
-        _draw_panel(axes, panel, rows, size=8 if broad else 7)
+        _draw_panel(axes, panel, rows, missing)
     return figure
 
 
-def _draw_panel(axes: Axes, panel: ScorePanel, rows: Sequence[str], size: int) -> None:
+def _draw_panel(axes: Axes, panel: ScorePanel, rows: Sequence[str], missing: str) -> None:
     for place, row in enumerate(rows):
         colour, mark = MARKS[place % len(MARKS)]
-        scores = panel.scores.get(row, ())
+        scores = panel.scores[row]
         if not scores:
-            text = panel.placeholders.get(row, "")
-            axes.text(0.5, place, text, ha="center", va="center", fontsize=size, style="italic")
+            axes.text(0.5, place, missing, ha="center", va="center", fontsize=8, style="italic")
             continue
         axes.plot([panel.chance] * 2, [place - 0.5, place + 0.5], **GUESSING)
         mean = sum(scores) / len(scores)
         axes.plot([min(scores), max(scores)], [place] * 2, color=colour, linewidth=1.5, zorder=2)
         axes.plot(mean, place, mark, color=colour, markersize=8, zorder=3, clip_on=False)
         if len(scores) > 1:
-            dots: dict[str, Any] = {
-                "s": 9,
-                "color": BLACK,
-                "linewidths": 0,
-                "zorder": 4,
-                "clip_on": False,
-            }
-            axes.scatter(scores, [place + 0.3] * len(scores), **dots)
-        axes.text(1.09, place, f"{mean:.2f}", va="center", fontsize=size)
+            dots: dict[str, Any] = {"s": 9, "color": BLACK, "linewidths": 0, "clip_on": False}
+            axes.scatter(scores, [place + 0.3] * len(scores), zorder=4, **dots)
+        axes.text(1.09, place, f"{mean:.2f}", va="center", fontsize=8)
     axes.set_xlim(0, 1.02)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xticks([0, 0.5, 1], ["0", ".5", "1"], fontsize=size)
-    axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=size + 1)
+    axes.set_xticks([0, 0.5, 1], ["0", ".5", "1"], fontsize=8)
+    axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=9)
     axes.tick_params(axis="y", length=0)
-    axes.set_title(_label(panel.title), fontsize=size + 1)
+    axes.set_title(_label(panel.title), fontsize=9)
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-@dataclass(frozen=True)
-class ForestRow:
+class ForestRow(NamedTuple):
     """One row of a forest plot."""
 
     label: str
@@ -344,36 +242,33 @@ class ForestRow:
     """Whether the verdict calls the difference more than chance."""
 
 
-def forest_plot(rows: Sequence[ForestRow], unit: str, broad: bool = True) -> Figure:
+def forest_plot(rows: Sequence[ForestRow], unit: str) -> Figure:
     """Forest plot: differences with their intervals, one below the other, each seed as a dot; the
     dashed line marks 0.
 
-    A reliable difference has a filled mark, any other an empty one. If the page is not `broad`,
-    labels stand above their rows. `unit` is the label of the axis.
+    A reliable difference has a filled mark, any other an empty one. `unit` is the label of the axis.
     """
-    high = 0.55 if broad else 0.85
-    figure = new_figure(BROAD if broad else NARROW, high * len(rows) + 0.8)
+    figure = new_figure(WIDTH, 0.55 * len(rows) + 0.8)
     axes = figure.subplots()
     for place, row in enumerate(rows):
-        _draw_difference(axes, row, place, broad)
+        _draw_difference(axes, row, place)
     axes.set_ylim(len(rows) - 0.45, -0.75)
-    axes.set_xlabel("\n".join(wrap(unit, 110 if broad else 44)), fontsize=9)
+    axes.set_xlabel(unit, fontsize=9)
     axes.tick_params(axis="x", labelsize=9)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    if broad:
-        labels = [f"{_label(row.label, 44, 2)}\n{row.counts}" for row in rows]
-        axes.set_yticks(range(len(rows)), labels, fontsize=9)
-        return figure
-    axes.set_yticks([])
-    for place, row in enumerate(rows):
-        where: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "bottom"}
-        label = f"{_label(row.label, 46, 2)}\n{row.counts}"
-        axes.text(0, place - 0.17, label, fontsize=8, **where)
+    labels = [f"{_label(row.label, 44, 2)}\n{row.counts}" for row in rows]
+    axes.set_yticks(range(len(rows)), labels, fontsize=9)
     return figure
 
 
-def _draw_difference(axes: Axes, row: ForestRow, place: int, broad: bool) -> None:
+def forest_svg(rows: Sequence[ForestRow], unit: str) -> str:
+    """A forest plot as SVG, whose alternative text has the differences."""
+    differences = "; ".join(f"{row.label}: {row.mean:+.3g}" for row in rows)
+    return svg_of(forest_plot(rows, unit), f"Differences in {unit}. {differences}")
+
+
+def _draw_difference(axes: Axes, row: ForestRow, place: int) -> None:
     """Draw the interval with its ends, the mean, the seeds below it, and the line at 0."""
     low, high = row.interval
     axes.plot([low, high], [place] * 2, color=BLUE, linewidth=2.5, solid_capstyle="butt")
@@ -385,14 +280,10 @@ def _draw_difference(axes: Axes, row: ForestRow, place: int, broad: bool) -> Non
     dots: dict[str, Any] = {"s": 20, "color": ORANGE, "edgecolors": BLACK, "linewidths": 0.6}
     axes.scatter(row.seeds, [place + 0.25] * len(row.seeds), zorder=4, **dots)
     # Above the interval and longer than its ends, which could hide it at 0; below the means and the seeds.
-    # On a narrow page a label stands above the row.
-    span = [place - (0.5 if broad else 0.16), place + 0.5]
+    span = [place - 0.5, place + 0.5]
     axes.plot([0, 0], span, color=BLACK, linestyle="dashed", linewidth=1, zorder=2.5)
 
 
-def _label(text: str, letters: int = MAX_LETTERS, max_lines: int = MAX_LINES) -> str:
-    """A label wrapped into a few lines; dollar signs are escaped."""
-    lines = wrap(text.replace("$", r"\$"), letters)
-    if len(lines) > max_lines:
-        lines = [*lines[: max_lines - 1], lines[max_lines - 1][: letters - 1] + "…"]
-    return "\n".join(lines)
+def _label(text: str, letters: int = 26, max_lines: int = 3) -> str:
+    """A label wrapped into a few lines; dollar signs, which start mathematics, are escaped."""
+    return fill(text.replace("$", r"\$"), letters, max_lines=max_lines, placeholder="…")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, convert_errors
 from groundling.core.metrics import METRICS, Metric
-from groundling.core.output_types import OutputType
 from groundling.core.registry import is_import_path, resolve, resolve_builtin
 from groundling.data.tables import lines_of
-from groundling.prediction.predictions import PredictionFileValidator
 from groundling.runs.folder import RESULT, parsed_json, read_result
 from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
@@ -39,28 +37,27 @@ class SplitPredictions:
     """(N,); for a metric that uses example scores, (N, R) by region or (N, K, 2) pairs of class and score."""
     answers: np.ndarray
     """(N,)."""
-    groups: dict[str, np.ndarray] = field(default_factory=dict)
+    groups: dict[str, np.ndarray]
     """Number of each example's group (N,) by kind, e.g. of the examples with the same image; empty if unknown."""
 
 
 @dataclass(frozen=True)
 class FinishedSeed:
-    """A finished seed: its prediction file and its result."""
+    """A finished seed on one split."""
 
-    predictions: Path
-    """The seed's `predictions_SPLIT.jsonl`."""
+    folder: Path
+    split: str
     result: dict[str, Any]
     """The seed's `result.json`: seed, task, metric names with the headline first, splits."""
 
+    @property
+    def predictions(self) -> Path:
+        """The file of its predictions."""
+        return self.folder / PREDICTIONS.format(self.split)
 
-@dataclass
-class FinishedSeeds:
-    """All seeds below a folder."""
 
-    finished: dict[str, dict[int, FinishedSeed]] = field(default_factory=dict)
-    """By task name (with the split, where a task has several) and seed."""
-    unfinished: list[tuple[Path, int]] = field(default_factory=list)
-    """Run folders with an unfinished seed, and the seed."""
+SeedsByTask = dict[str, dict[int, FinishedSeed]]
+"""By task name (with the split, where a task has several) and seed."""
 
 
 def collect_runs(
@@ -74,76 +71,61 @@ def collect_runs(
     Raises:
         InputError: a file cannot be read, a seed is repeated, or seeds have different examples.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such run folder")
-    found = _search(folder)
-    if not found.finished:
+    finished, unfinished = _search(Path(folder))
+    if not finished:
         raise InputError(
             f"{folder}: contains no finished fine-tuning run (seed-*/result.json with a task)"
         )
     collected = {}
-    for task, seeds in found.finished.items():
-        places = {seed.predictions.parent.parent for seed in seeds.values()}
-        unfinished = sorted(seed for place, seed in found.unfinished if place in places)
-        collected[task] = _runs(name, task, seeds, tuple(unfinished), trust)
+    for task, seeds in finished.items():
+        runs = {seed.folder.parent for seed in seeds.values()}
+        own = sorted(seed for run, seed in unfinished if run in runs)
+        collected[task] = _runs(name, task, seeds, tuple(own), trust)
     return collected
 
 
-def _search(folder: Path) -> FinishedSeeds:
-    found = FinishedSeeds()
+def _search(folder: Path) -> tuple[SeedsByTask, list[tuple[Path, int]]]:
+    """All finished seeds, and the run folder and number of each unfinished one."""
+    finished: SeedsByTask = {}
+    unfinished = []
     # Runs without training, such as an ensemble or zero-shot predictions, have no log.
     folders = {path.parent for path in folder.rglob("seed-*/result.json")}
     for place in sorted(folders | {path.parent for path in folder.rglob("log.jsonl")}):
         if BASELINE in place.relative_to(folder).parts:
             continue
         result = read_result(place)
-        if result is None:
-            number = place.name.removeprefix("seed-")
-            if number.isdigit():
-                found.unfinished.append((place.parent, int(number)))
-            continue
-        if "task" not in result and "splits" not in result:  # an `adapt` run
-            continue
-        _check(result, place / "result.json")
-        splits = result["splits"]
-        for split in splits:
-            # Runs of one task at several training sizes have different display names and are never pooled.
-            task = result.get("display_name") or result["task"]
-            if split in result.get(
-                "trained_on", []
-            ):  # never compared with a run that held the split out
-                task = f"{task} ({split}, learned from)"
-            elif split != splits[0]:
-                task = f"{task} ({split})"
-            seed = result["seed"]
-            seeds = found.finished.setdefault(task, {})
-            if seed in seeds:
-                other = seeds[seed].predictions.parent
-                raise InputError(f"{place}: seed {seed} of {task} is also in {other}")
-            seeds[seed] = FinishedSeed(place / PREDICTIONS.format(split), result)
-    return found
+        number = place.name.removeprefix("seed-")
+        if result is not None and ("task" in result or "splits" in result):  # not of `adapt`
+            _add(finished, place, result)
+        elif result is None and number.isdigit():
+            unfinished.append((place.parent, int(number)))
+    return finished, unfinished
 
 
-def _check(result: dict[str, Any], path: Path) -> None:
-    """Raises InputError if the result of a fine-tuning run lacks a field, or has one of a wrong type."""
-    checks = {
-        ("task", "a string"): isinstance(result.get("task"), str),
-        ("display_name", "a string"): isinstance(result.get("display_name", ""), str),
-        ("seed", "a whole number"): type(result.get("seed")) is int,
-        ("metrics", "a list of names"): _are_names(result.get("metrics")),
-        ("splits", "a list of names"): _are_names(result.get("splits")),
-    }
-    for (name, expected), is_as_expected in checks.items():
-        if not is_as_expected:
+def _add(finished: SeedsByTask, place: Path, result: dict[str, Any]) -> None:
+    """Add a seed under its task and splits."""
+    match result:
+        case {
+            "task": str(task),
+            "seed": int(seed),
+            "metrics": [str(), *_],
+            "splits": [str(first), *others],
+        }:
+            pass
+        case _:
             raise InputError(
-                f"{path}: {name!r} is {result.get(name)!r}, expected {expected}; "
-                "delete the file and run this seed again"
+                f"{place / RESULT}: not the result of a fine-tuning run; delete it and run this seed again"
             )
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+    # Runs of one task at several training sizes have different display names and are never pooled.
+    shown = result.get("display_name") or task
+    for split in (first, *others):
+        name = shown if split == first else f"{shown} ({split})"
+        if split in result.get("trained_on", []):  # never compared with a run that held it out
+            name = f"{shown} ({split}, learned from)"
+        seeds = finished.setdefault(name, {})
+        if seed in seeds:
+            raise InputError(f"{place}: seed {seed} of {name} is also in {seeds[seed].folder}")
+        seeds[seed] = FinishedSeed(place, split, result)
 
 
 def _runs(
@@ -155,45 +137,37 @@ def _runs(
 ) -> tuple[SeedRuns, Metric]:
     """The runs of one task, and the metric that compares them."""
     order = sorted(seeds)
-    first = seeds[order[0]]
-    metric = headline_metric(first, trust)
-    output_type = _builtin_output_type(first.result["task"])
-    ids: tuple[str, ...] = ()
+    metric = headline_metric(seeds[order[0]], trust)
+    groups: dict[str, np.ndarray] = {}
+    splits: list[SplitPredictions] = []
+    values: list[np.ndarray] = []
     labels = np.empty(0)
-    groups: dict[str, tuple[np.ndarray, Path]] = {}
-    predictions = []
-    answers = []
     for seed in order:
         path = seeds[seed].predictions
-        split = read_split_predictions(
-            path, PredictionFileValidator(output_type, metric.is_classification)
-        )
-        values, truth = _as_numbers(split, metric, path)
+        split = read_split_predictions(path)
+        scored, truth = _as_numbers(split, metric, path)
         _check_score(split, metric, seeds[seed])
-        if seed == order[0]:
-            ids = split.ids
-            labels = truth
-        elif split.ids != ids or not np.array_equal(truth, labels):
+        labels = labels if splits else truth
+        splits.append(split)
+        values.append(scored)
+        if split.ids != splits[0].ids or not np.array_equal(truth, labels):
             raise InputError(f"{path}: examples or labels differ from seed {order[0]}")
         for kind, numbers in split.groups.items():
-            known, other = groups.setdefault(kind, (numbers, path))
-            if not np.array_equal(known, numbers):
+            if not np.array_equal(groups.setdefault(kind, numbers), numbers):
                 raise InputError(
-                    f"{path}: puts examples into other groups ({kind}) than {other}; run one of these seeds again"
+                    f"{path}: puts examples into other groups ({kind}) than an earlier seed; run one of both again"
                 )
-        predictions.append(values)
-        answers.append(split.answers)
     runs = SeedRuns(
         name,
         task,
         tuple(order),
-        ids,
+        splits[0].ids,
         labels,
-        np.stack(predictions),
+        np.stack(values),
         unfinished,
-        np.stack(answers),
-        tuple(seeds[seed].predictions.parent for seed in order),
-        {kind: numbers for kind, (numbers, _) in groups.items()},
+        np.stack([split.answers for split in splits]),
+        tuple(seeds[seed].folder for seed in order),
+        groups,
     )
     return runs, metric.from_per_example() if metric.uses_example_scores else metric
 
@@ -203,16 +177,15 @@ def _check_score(read: SplitPredictions, metric: Metric, seed: FinishedSeed) -> 
 
     Possible causes: another file, an edited file, or your own metric with the name of a metric of this package.
     """
-    scores = seed.result.get("scores")
-    split = seed.predictions.stem.removeprefix(PREDICTIONS.partition("{")[0])
-    split_scores = scores.get(split) if isinstance(scores, dict) else None
-    stored = split_scores.get(metric.name) if isinstance(split_scores, dict) else None
-    if isinstance(stored, bool) or not isinstance(stored, int | float):
-        return
+    match seed.result.get("scores"):
+        case {seed.split: {metric.name: int() | float() as stored}}:
+            pass
+        case _:
+            return
     found = metric.compute(read.answers, read.labels)
     if not np.isclose(found, stored, rtol=0, atol=TOLERANCE, equal_nan=True):
         task = seed.result["task"]
-        own = f"; if your own task has its own {metric.name}, pass --trust {task}"
+        own = f"; if your own task has its own {metric.name}, list {task} in trust"
         raise InputError(
             f"{seed.predictions}: its {metric.name} is {found:.6f}, but {RESULT} beside it has {stored:.6f}; run this "
             f"seed again{own if is_import_path(task) else ''}"
@@ -246,8 +219,8 @@ def headline_metric(seed: FinishedSeed, trust: Sequence[str] = ()) -> Metric:
     for metric in metrics:
         if metric.name == name:
             return metric
-    where = seed.predictions.parent / RESULT
-    own = f"; if it is of your own task, pass --trust {task}" if is_import_path(task) else ""
+    where = seed.folder / RESULT
+    own = f"; if it is of your own task, list {task} in trust" if is_import_path(task) else ""
     names = ", ".join(metric.name for metric in metrics)
     raise InputError(f"{where}: {task} has no metric {name!r}; there are {names}{own}")
 
@@ -260,61 +233,28 @@ def _builtin_metrics(task: str) -> tuple[Metric, ...]:
         return METRICS
 
 
-def _builtin_output_type(task: str) -> OutputType | None:
-    """A task's output type; None for a task outside the package."""
-    try:
-        return resolve_builtin("tasks", Task, task).form
-    except InputError:
-        return None
-
-
-def read_split_predictions(
-    path: Path, checker: PredictionFileValidator | None = None
-) -> SplitPredictions:
-    """Read a `predictions_*.jsonl`; raises InputError naming the first invalid line.
-
-    `checker` checks each prediction against its outputs.
-    """
+def read_split_predictions(path: Path) -> SplitPredictions:
+    """Read a `predictions_*.jsonl`; raises InputError naming the first invalid line."""
     ids: list[str] = []
-    labels: list[np.ndarray] = []
     answers: list[float] = []
+    labels: list[np.ndarray] = []
     groups: list[dict[str, str]] = []
     for number, line in enumerate(lines_of(path), 1):
-        where = f"{path}, line {number}"
-        try:
+        with convert_errors(f"{path}, line {number}: expected {EXPECTED}"):
             row = parsed_json(line)
             ids.append(str(row["id"]))
             answers.append(float(row["prediction"]))
-            label = np.asarray(row["label"], float)
+            labels.append(np.asarray(row["label"], float))
             groups.append(dict(row.get("groups", {})))
-        except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
-            raise InputError(f"{where}: expected {EXPECTED}") from None
-        if not (math.isfinite(answers[-1]) and np.isfinite(label).all()):
-            raise InputError(f"{where}: a prediction or label is not finite; run this seed again")
-        if checker is not None:
-            checker.check(where, row, answers[-1])
-        if labels and label.shape != labels[0].shape:
-            raise InputError(f"{where}: the label's shape differs from line 1")
-        labels.append(label)
+            if not (math.isfinite(answers[-1]) and np.isfinite(labels[-1]).all()):
+                raise ValueError("a prediction or label is not finite")
+            if labels[-1].shape != labels[0].shape or groups[-1].keys() != groups[0].keys():
+                raise ValueError("the label's shape or its groups differ in kind from line 1")
     if len(set(ids)) != len(ids):
         duplicate = next(name for name in ids if ids.count(name) > 1)
         raise InputError(f"{path}: example {duplicate} is repeated")
-    if checker is not None:
-        checker.finish()
-    return SplitPredictions(
-        tuple(ids), np.array(labels), np.array(answers), _numbered_groups(groups, path)
-    )
-
-
-def _numbered_groups(rows: Sequence[dict[str, str]], path: Path) -> dict[str, np.ndarray]:
-    """The number of each example's group (N,) by kind; raises InputError unless every line has the same kinds."""
-    numbered = {}
-    kinds = rows[0].keys() if rows else set()
-    for number, row in enumerate(rows, 1):
-        if row.keys() != kinds or not all(isinstance(name, str) for name in row.values()):
-            raise InputError(
-                f"{path}, line {number}: its groups differ in kind from line 1's; run this seed again"
-            )
-    for kind in kinds:
-        _, numbered[kind] = np.unique([row[kind] for row in rows], return_inverse=True)
-    return numbered
+    numbered = {
+        kind: np.unique([row[kind] for row in groups], return_inverse=True)[1]
+        for kind in (groups[0] if groups else ())
+    }
+    return SplitPredictions(tuple(ids), np.array(labels), np.array(answers), numbered)

@@ -3,7 +3,7 @@
 A difference is reliable if two tests agree: the interval of a two-level bootstrap (seeds x examples) excludes 0, and a
 permutation test over seeds is significant after Holm's correction over tasks. Examples with the same image or text are
 drawn together where that widens the interval. The first accounts for a small test set,
-the second for few seeds (see `power` and docs/results.md).
+the second for few seeds (benchmarks/verdict_power.py measures how often both together err).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb, nan
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from groundling.core.errors import InputError
-from groundling.core.metrics import ACCURACY, Metric, is_degenerate
+from groundling.core.metrics import Metric, is_degenerate
 from groundling.core.rng import generator
 from groundling.stats.resampling import DRAWS, draw_item_counts, interval
 
@@ -80,12 +80,6 @@ class SeedRuns:
         by_seed = zip(self.seeds, answers, strict=True)
         return [seed for seed, values in by_seed if is_degenerate(values, labels)]
 
-    def votes(self) -> np.ndarray:
-        """Majority vote over seeds, (N,); ties go to the smaller class."""
-        classes = np.unique(self.predictions)
-        chosen = self.predictions[None] == classes[:, None, None]  # (classes, S, N)
-        return classes[chosen.sum(1).argmax(0)]
-
     def agreement(self) -> float:
         """Mean share of examples on which two seeds agree; NaN for one seed."""
         if len(self.seeds) < 2:
@@ -118,8 +112,6 @@ class Verdict:
         default_factory=lambda: {"p": nan, "smallest": nan, "holm": nan}
     )
     """`p`, the `smallest` possible p with these seeds, and `holm`, p corrected over the tasks compared together."""
-    mcnemar: dict[str, float] | None = None
-    """On majority votes: examples that only one side has right, and the exact two-sided p; None for regression."""
     wins: int | None = None
     """Right answers of `other` minus those of the control, summed over common seeds (XDBERT Section 4)."""
     by_seed: list[float] = field(default_factory=list)
@@ -150,7 +142,6 @@ def judge(
     verdict.notes += _notes(control, other.seeds, control_scores, metric)
     verdict.notes += _notes(other, control.seeds, other_scores, metric)
     if metric.is_classification:
-        verdict.mcnemar = _mcnemar(control, other)
         verdict.wins = _wins(control, other)
 
     control_defined = np.isfinite(control_scores)
@@ -309,19 +300,6 @@ def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[
     return float(p), min(1.0, extremes / relabellings)
 
 
-def _mcnemar(control: SeedRuns, other: SeedRuns) -> dict[str, float]:
-    """Exact McNemar's test on majority votes."""
-    control_right = control.votes() == control.labels
-    other_right = other.votes() == other.labels
-    only_control = int((control_right & ~other_right).sum())
-    only_other = int((other_right & ~control_right).sum())
-    discordant = only_control + only_other
-    p = 1.0
-    if discordant:
-        p = float(stats.binomtest(only_other, discordant).pvalue)
-    return {"only_control": only_control, "only_other": only_other, "p": p}
-
-
 def _wins(control: SeedRuns, other: SeedRuns) -> int | None:
     common = [seed for seed in control.seeds if seed in other.seeds]
     if not common:
@@ -414,86 +392,3 @@ def _notes(
 
 def _join(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
-
-
-# -- calibration -------------------------------------------------------------------------------------------------------
-
-
-class SimulationSettings(TypedDict, total=False):
-    """Settings of simulated runs."""
-
-    examples: int
-    """Number of test examples."""
-    seeds: int
-    """Number of seeds of each model."""
-    accuracy: float
-    """Expected accuracy of the control."""
-    seed_sd: float
-    """Standard deviation of the accuracy between seeds."""
-    shared: float
-    """Correlation between the answers of any two runs, through the examples' difficulty."""
-    own: float
-    """Additional correlation between two runs of one model."""
-
-
-def simulate(
-    rng: np.random.Generator,
-    gain: float = 0.0,
-    *,
-    examples: int = 277,
-    seeds: int = 5,
-    accuracy: float = 0.67,
-    seed_sd: float = 0.02,
-    shared: float = 0.8,
-    own: float = 0.0,
-) -> tuple[SeedRuns, SeedRuns]:
-    """Simulate a control and a model whose expected accuracy is higher by `gain`; settings as in
-    `SimulationSettings`.
-    """
-    difficulty = rng.standard_normal(examples)
-    control = _simulated(rng, "control", accuracy, difficulty, seeds, seed_sd, shared, own)
-    other = _simulated(rng, "other", accuracy + gain, difficulty, seeds, seed_sd, shared, own)
-    return control, other
-
-
-def _simulated(
-    rng: np.random.Generator,
-    name: str,
-    accuracy: float,
-    difficulty: np.ndarray,
-    seeds: int,
-    seed_sd: float,
-    shared: float,
-    own: float,
-) -> SeedRuns:
-    """Simulated runs; an answer is right where difficulty plus noise is below the seed's threshold."""
-    examples = len(difficulty)
-    model_difficulty = rng.standard_normal(examples)
-    levels = np.clip(accuracy + seed_sd * rng.standard_normal(seeds), 0.001, 0.999)
-    noise = rng.standard_normal((seeds, examples))
-    rest = max(0.0, 1 - shared - own)
-    total = np.sqrt(shared) * difficulty + np.sqrt(own) * model_difficulty + np.sqrt(rest) * noise
-    right = total < stats.norm.ppf(levels)[:, None]
-    return SeedRuns(
-        name,
-        "simulated",
-        seeds=tuple(range(seeds)),
-        ids=tuple(map(str, range(examples))),
-        labels=np.zeros(examples),
-        predictions=np.where(right, 0.0, 1.0),
-    )
-
-
-def power(
-    gain: float,
-    trials: int = 1000,
-    draws: int = 500,
-    seed: int = 0,
-    **noise: Unpack[SimulationSettings],
-) -> float:
-    """Share of simulated comparisons with a reliable difference, for a true `gain`; 0 gives the false positive rate."""
-    reliable = 0
-    for trial in range(trials):
-        control, other = simulate(generator(seed, "power", trial), gain, **noise)
-        reliable += judge(control, other, ACCURACY, draws, trial).reliable
-    return reliable / trials

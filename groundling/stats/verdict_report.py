@@ -1,14 +1,11 @@
-"""Verdicts on run folders: tables, JSON, an HTML report, and one sentence per comparison.
-
-The page shows the sentences, a forest plot, the scores of every seed, the sources of the runs, and a glossary.
+"""Verdicts on run folders as `verdict.json` and as a report: one sentence per comparison, a forest plot, the scores
+of every seed, the sources of the runs, and a glossary.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -17,15 +14,7 @@ import numpy as np
 
 from groundling.core.metrics import DEGENERATE_SHARE, NEARLY_DEGENERATE_SHARE, Metric
 from groundling.runs.folder import json_safe, read_object, write_json
-from groundling.runs.report import (
-    ForestRow,
-    ReportSection,
-    TableRow,
-    forest_plot,
-    format_table,
-    in_two_widths,
-    write_report,
-)
+from groundling.runs.report import ForestRow, Report, ReportSection, TableRow, forest_svg
 from groundling.stats.finished_runs import collect_runs
 from groundling.stats.verdict import ALPHA, MIN_GROUPS, SeedRuns, Verdict, decide, judge
 
@@ -36,8 +25,6 @@ PublishedByGroup = Mapping[str, Mapping[str, float]]
 TERMS = {
     "seed": "The number that seeds a run's random generators. Runs of one model that differ only in the seed show how "
     "much scores vary by chance.",
-    "examples": "Number of examples in the task's split; every run predicted all of them.",
-    "median": "The median of the seeds' scores.",
     "difference": "The mean over the model's seeds minus the mean over the control's seeds, in points for scores in "
     "percent, otherwise in the metric's unit.",
     "95 % interval": "Contains the difference in 95 of 100 resamples of seeds and examples (two-level bootstrap). If "
@@ -48,23 +35,18 @@ TERMS = {
     "permutation p": "Probability of a difference at least this large if runs are assigned at random to model and "
     "control; in brackets the smallest possible p with this number of seeds.",
     "after Holm": "The same p after Holm's correction for several tasks.",
-    "votes": "Majority votes over each side's seeds: number of examples that only the model answers right : number "
-    "that only the control answers right, with McNemar's p. Where the majorities agree on every example, nothing is "
-    "counted, however large the difference of the means. Reported, never decisive: between models without a true "
-    "difference, this p is below .05 more often than in 5 of 100 comparisons.",
     "wins": "Right answers of the model minus right answers of the control, summed over common seeds.",
     "reliable": f"Yes if the interval excludes 0 and p after Holm is at most {ALPHA:g}.",
     "degenerate": f"A run that gives the same answer to at least {100 * DEGENERATE_SHARE:.0f} % of the examples, or to "
     f"{100 * NEARLY_DEGENERATE_SHARE:.0f} % where the most common label is clearly rarer.",
     "published": "The value in a paper, from the paper's own models.",
+    "scores": "The median over seeds, and in brackets each seed's score.",
 }
 """Glossary of the page."""
 FOREST = (
     "One row per comparison. The square is the difference of the means, filled if it is reliable; the line is its "
-    "95 % interval; each dot below is one seed. The dashed line marks no difference.",
+    "95 % interval; each dot below is one seed. The dashed line marks no difference."
 )
-NO_DIFFERING_VOTES = "none differs"
-"""Shown instead of 0 : 0 votes, which would suggest that the seeds do not differ either."""
 
 
 def judge_folders(
@@ -112,8 +94,6 @@ def write_verdict(
 ) -> dict[str, Any]:
     """Compare collected runs and write JSON, page and printed lines, as `judge_folders`."""
     control = next(iter(collected))
-    for note in _unmatched(collected, control):
-        log(note)
     verdicts = _verdicts(collected, control)
     scores = {
         name: {task: _scores(runs, metric) for task, (runs, metric) in by_task.items()}
@@ -126,17 +106,10 @@ def write_verdict(
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "verdict.json", result)
-
-    rows = score_rows(collected, control, published or {})
-    # Notes on the control's runs repeat in every comparison.
-    notes = list(dict.fromkeys(f"{one.task}, {note}" for one in verdicts for note in one.notes))
-    log(format_table(rows))
-    for one in verdicts:
-        log(one.sentence)
-    for note in notes:
-        log(f"note: {note}")
+    report = _report(collected, verdicts, published or {})
     page = out / "verdict.html"
-    write_verdicts(page, collected, verdicts, published or {}, notes)
+    report.write(page)
+    log(report.text())
     log(f"page: {page}")
     return result
 
@@ -206,29 +179,53 @@ def _quartiles(values: np.ndarray) -> tuple[float, float, float]:
     return low, median, high
 
 
-def score_rows(
+def _report(
+    collected: RunsByGroup, verdicts: Sequence[Verdict], published: PublishedByGroup
+) -> Report:
+    control = next(iter(collected))
+    comparisons = ReportSection(
+        "Differences",
+        figures=_forests(collected, verdicts),
+        caption=FOREST,
+        rows=[_comparison_row(one, collected) for one in verdicts],
+    )
+    # Notes on the control's runs repeat in every comparison.
+    notes = dict.fromkeys(f"{one.task}, {note}" for one in verdicts for note in one.notes)
+    today = f"written on {datetime.now(UTC).date().isoformat()}"
+    return Report(
+        f"Against {control}",
+        [
+            ReportSection("Scores", rows=_score_rows(collected, control, published)),
+            *([comparisons] if verdicts else []),
+            ReportSection("What was compared", rows=_source_rows(collected)),
+        ],
+        [one.sentence for one in verdicts],
+        notes=[*_unmatched(collected, control), *notes, today],
+        terms=TERMS,
+    )
+
+
+def _score_rows(
     collected: RunsByGroup, control: str, published: PublishedByGroup
-) -> list[dict[str, str]]:
+) -> list[TableRow]:
     """One row per group, one column per task: the median, every seed in brackets, and published values."""
     metrics = {
         task: metric for by_task in collected.values() for task, (_, metric) in by_task.items()
     }
     # A task has a column of published values if any group has one.
-    tasks_with_published: set[str] = set()
-    for reported in published.values():
-        tasks_with_published |= reported.keys()
-    rows = []
+    with_published = {task for values in published.values() for task in values}
+    rows: list[TableRow] = []
     for name, by_task in collected.items():
-        row = {"": title_of(name, control)}
-        values = published.get(name, {})
+        is_named = name != control or "control" in name.lower()
+        row = {"": name if is_named else f"{name} (control)"}
         for task, metric in metrics.items():
             direction = "" if metric.higher_is_better else ", lower is better"
             cell = "-"
             if task in by_task:
                 cell = _score_cell(by_task[task][0].scores(metric), metric)
             row[f"{task} ({metric.name}{direction})"] = cell
-            if task in tasks_with_published:
-                row[f"{task}, published"] = str(values.get(task, "-"))
+            if task in with_published:
+                row[f"{task}, published"] = str(published.get(name, {}).get(task, "-"))
         rows.append(row)
     return rows
 
@@ -241,57 +238,13 @@ def _score_cell(scores: np.ndarray, metric: Metric) -> str:
     return f"{median:.{digits}f} [{seeds}]"
 
 
-def write_verdicts(
-    path: Path,
-    collected: RunsByGroup,
-    verdicts: Sequence[Verdict],
-    published: Mapping[str, Mapping[str, float]],
-    notes: Sequence[str],
-) -> None:
-    """Write the HTML page of `verdicts` on the `collected` runs, the control first.
-
-    Raises InputError if it cannot be written, or the settings of a run cannot be read.
-    """
-    control = next(iter(collected))
-    sections = []
-    if verdicts:
-        sections.append(ReportSection("Differences", FOREST, figure=_forests(collected, verdicts)))
-    rows = _score_rows(collected, control, published)
-    sections.append(ReportSection("Every seed", rows=rows))
-    if verdicts:
-        comparisons = [_comparison_row(one) for one in verdicts]
-        sections.append(ReportSection("Comparisons in numbers", rows=comparisons))
-    sections.append(ReportSection("What was compared", rows=_source_rows(collected)))
-    today = datetime.now(UTC).date().isoformat()
-    sentences = [one.sentence for one in verdicts]
-    write_report(
-        path,
-        f"Against {control}",
-        sections,
-        sentences,
-        notes=[*notes, f"Page written on {today}."],
-        terms=TERMS if any(published.values()) else _without(TERMS, "published"),
-    )
-
-
-def _without(terms: Mapping[str, str], name: str) -> dict[str, str]:
-    return {term: meaning for term, meaning in terms.items() if term != name}
-
-
-def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> str:
-    """One forest plot for each unit of differences, one below the other."""
-    by_unit: dict[str, list[Verdict]] = {}
+def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> list[str]:
+    """One forest plot for each unit of differences."""
+    by_unit: dict[str, list[ForestRow]] = {}
     for one in verdicts:
         if np.isfinite(one.difference):
-            by_unit.setdefault(_unit(one.metric), []).append(one)
-    plots = []
-    for unit, members in by_unit.items():
-        rows = [_difference(one, collected) for one in members]
-        differences = "; ".join(f"{row.label}: {row.mean:+.3g}" for row in rows)
-        plots.append(
-            in_two_widths(partial(forest_plot, rows, unit), f"Differences in {unit}. {differences}")
-        )
-    return "".join(plots)
+            by_unit.setdefault(_unit(one.metric), []).append(_forest_row(one, collected))
+    return [forest_svg(rows, unit) for unit, rows in by_unit.items()]
 
 
 def _unit(metric: Metric) -> str:
@@ -301,112 +254,67 @@ def _unit(metric: Metric) -> str:
     return f"{unit}; {side} of 0 is better than the control"
 
 
-def _difference(one: Verdict, collected: RunsByGroup) -> ForestRow:
-    runs, metric = collected[one.other][one.task]
-    control, _ = collected[one.control][one.task]
-    seeds = str(len(runs.seeds))
-    if len(control.seeds) != len(runs.seeds):
-        seeds += f" (control: {len(control.seeds)})"
+def _forest_row(one: Verdict, collected: RunsByGroup) -> ForestRow:
     low, high = one.interval
+    scale = one.metric.scale
     return ForestRow(
         f"{one.other}, {one.task}",
-        f"{len(runs.ids):,} examples, {seeds} seeds",
-        one.difference * metric.scale,
-        (low * metric.scale, high * metric.scale),
-        [value * metric.scale for value in one.by_seed],
+        _counts(one, collected),
+        one.difference * scale,
+        (low * scale, high * scale),
+        [value * scale for value in one.by_seed],
         one.reliable,
     )
 
 
-def title_of(name: str, control: str) -> str:
-    """A group's name in tables; "(control)" marks the control unless its name contains the word."""
-    return f"{name} (control)" if name == control and "control" not in name.lower() else name
+def _counts(one: Verdict, collected: RunsByGroup) -> str:
+    """Numbers of examples and seeds."""
+    runs, _ = collected[one.other][one.task]
+    control, _ = collected[one.control][one.task]
+    seeds = str(len(runs.seeds))
+    if len(control.seeds) != len(runs.seeds):
+        seeds += f" (control: {len(control.seeds)})"
+    return f"{len(runs.ids):,} examples, {seeds} seeds"
 
 
-def _score_rows(
-    collected: RunsByGroup, control: str, published: Mapping[str, Mapping[str, float]]
-) -> list[TableRow]:
-    """One row for each group and task."""
-    rows: list[TableRow] = []
-    for name, by_task in collected.items():
-        for task, (runs, metric) in by_task.items():
-            direction = "" if metric.higher_is_better else ", lower is better"
-            scores = runs.scores(metric) * metric.scale
-            digits = 1 if metric.scale == 100 else 3
-            defined = scores[np.isfinite(scores)]
-            row = {
-                "runs": title_of(name, control),
-                "task": task,
-                "metric": f"{metric.name}{direction}",
-                "examples": f"{len(runs.ids):,}",
-                "median": f"{np.median(defined):.{digits}f}" if len(defined) else "-",
-                "every seed": " ".join(f"{score:.{digits}f}" for score in scores),
-            }
-            if any(published.values()):
-                row["published"] = str(published.get(name, {}).get(task, "-"))
-            rows.append(row)
-    return rows
-
-
-def _comparison_row(one: Verdict) -> dict[str, str]:
+def _comparison_row(one: Verdict, collected: RunsByGroup) -> TableRow:
     scale = one.metric.scale
     low, high = one.interval
     p = one.permutation
-    votes = "-"
-    if one.mcnemar is not None:
-        gained = one.mcnemar["only_other"]
-        lost = one.mcnemar["only_control"]
-        votes = (
-            f"{gained} : {lost}, p {one.mcnemar['p']:.3g}" if gained or lost else NO_DIFFERING_VOTES
-        )
     return {
         "runs": one.other,
         "task": one.task,
+        "of": _counts(one, collected),
         "difference": f"{one.difference * scale:+.3g}",
         "95 % interval": f"{low * scale:+.3g} to {high * scale:+.3g}",
         "resampled": one.resampled,
         "permutation p": f"{p['p']:.3g} (minimum {p['smallest']:.2g})",
         "after Holm": f"{p['holm']:.3g}",
-        "votes": votes,
         "wins": "-" if one.wins is None else f"{one.wins:+d}",
         "reliable": "yes" if one.reliable else "no",
     }
 
 
-# -- sources of the runs -----------------------------------------------------------------------------------------------
-
-
 def _source_rows(collected: RunsByGroup) -> list[TableRow]:
-    """Rows with the sources of each group's runs; equal rows of several tasks appear once."""
+    """Models, data and version of each group's runs; equal rows of several tasks appear once."""
     rows: list[TableRow] = []
     for name, by_task in collected.items():
         for runs, _ in by_task.values():
-            row = {"runs": name, **_source(runs)}
+            settings = [_settings(folder) for folder in runs.folders]
+            row = {
+                "runs": name,
+                "model": _distinct(settings, "config", "model"),
+                "data": _distinct(settings, "config", "data"),
+                "seeds": ", ".join(map(str, runs.seeds)),
+                "groundling": _distinct(settings, "versions", "groundling"),
+                "commit": _distinct(settings, "commit"),
+            }
             if row not in rows:
                 rows.append(row)
     return rows
 
 
-def _source(runs: SeedRuns) -> dict[str, str]:
-    """Models, data, version and date of some runs, from the `config.json` nearest to each."""
-    run_settings: list[Mapping[str, object]] = [_settings(folder) for folder in runs.folders]
-    settings = [config for one in run_settings if isinstance(config := one.get("config"), Mapping)]
-    versions = [
-        config for one in run_settings if isinstance(config := one.get("versions"), Mapping)
-    ]
-    results = [folder / "result.json" for folder in runs.folders]
-    days = sorted(_day(path) for path in results if path.is_file())
-    return {
-        "model": _joined(settings, "model"),
-        "data": _joined(settings, "data"),
-        "seeds": ", ".join(map(str, runs.seeds)),
-        "groundling": _joined(versions, "groundling"),
-        "commit": ", ".join(one[:12] for one in _distinct(run_settings, "commit")) or "unknown",
-        "finished": " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "unknown",
-    }
-
-
-def _settings(folder: Path) -> Mapping[str, object]:
+def _settings(folder: Path) -> Mapping[str, Any]:
     """Content of the nearest `config.json`, in the seed's folder or up to two above; empty if there is none."""
     for place in (folder, *list(folder.resolve().parents)[:2]):
         path = place / "config.json"
@@ -415,15 +323,11 @@ def _settings(folder: Path) -> Mapping[str, object]:
     return {}
 
 
-def _day(path: Path) -> str:
-    return datetime.fromtimestamp(os.stat(path).st_mtime, UTC).date().isoformat()
-
-
-def _joined(entries: Sequence[Mapping[str, object]], name: str) -> str:
-    return ", ".join(_distinct(entries, name)) or "unknown"
-
-
-def _distinct(entries: Sequence[Mapping[str, object]], name: str) -> list[str]:
-    """The distinct strings under a key, in order."""
-    values = [one.get(name) for one in entries]
-    return list(dict.fromkeys(value for value in values if isinstance(value, str) and value))
+def _distinct(settings: Sequence[Mapping[str, Any]], *keys: str) -> str:
+    """The distinct texts below some keys, in order."""
+    found: dict[str, None] = {}
+    for value in settings:
+        for key in keys:
+            value = value.get(key) or {} if isinstance(value, Mapping) else {}
+        found |= {value: None} if isinstance(value, str) else {}
+    return ", ".join(found) or "unknown"

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from groundling.core.batch import RegionRow
-from groundling.core.errors import InputError, prefix_errors, rename_flags_to_keywords
+from groundling.core.errors import InputError, prefix_errors
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import FileNameMatcher, image_id, is_image_file, read_image
 from groundling.data.regions.store import RegionStore
@@ -55,16 +55,6 @@ def show_regions(
         InputError: there is no such store, the store has no such image, or its file is
             missing or cannot be decoded.
     """
-    with rename_flags_to_keywords(("image", "images")):
-        return show_for_command(store, image, images)
-
-
-def show_for_command(
-    store: str | os.PathLike[str],
-    image: str | os.PathLike[str],
-    images: str | os.PathLike[str] = "",
-) -> AnnotatedImage:
-    """The same for a command: messages name its flags."""
     regions = RegionStore(Path(store), features=False)
     found = _id_in(regions, os.fspath(image))
     file = Path(image)
@@ -98,15 +88,13 @@ def _find_file(store: RegionStore, image: str, folder: str) -> Path:
     """The file of an image, in `folder` or in the folder that the store was made from."""
     folder = folder or _made_of(store.folder)
     if not folder:
-        raise InputError(
-            f"{store.folder}: the folder of its images is unknown; pass --images FOLDER"
-        )
+        raise InputError(f"{store.folder}: the folder of its images is unknown; name it in images")
     if not Path(folder).is_dir():
-        raise InputError(f"{folder}: no such image folder; pass --images FOLDER")
+        raise InputError(f"{folder}: no such image folder; name it in images")
     files = files_below(Path(folder))
     fitting: Collection[str] = [image] if image in files else FileNameMatcher(files).find(image)
     if not fitting:
-        raise InputError(f"{folder}: no file of the image {image!r}; pass another --images FOLDER")
+        raise InputError(f"{folder}: no file of the image {image!r}; name another folder in images")
     with prefix_errors(folder):
         return single_file([file for name in fitting for file in files[name]])
 
@@ -114,13 +102,10 @@ def _find_file(store: RegionStore, image: str, folder: str) -> Path:
 def _made_of(store: Path) -> str:
     """The image folder in a store's run settings; empty if there is none."""
     path = store / "config.json"
-    if not path.is_file():
-        return ""
-    content = read_json(path)
-    inputs = content.get("inputs") if isinstance(content, dict) else None
-    images = inputs.get("images") if isinstance(inputs, dict) else None
-    place = images.get("path") if isinstance(images, dict) else None
-    return place if isinstance(place, str) else ""
+    match read_json(path) if path.is_file() else None:
+        case {"inputs": {"images": {"path": str(place)}}}:
+            return place
+    return ""
 
 
 def _notes(store: RegionStore, name: str, file: Path, image: Image.Image) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from verdict_power import simulate
+
 from groundling.core.rng import generator
-from groundling.stats.verdict import SeedRuns, simulate
+from groundling.stats.verdict import SeedRuns
 
 
 def both(gain: float, seed: int = 0, **noise: float) -> tuple[SeedRuns, SeedRuns]:

@@ -92,13 +92,13 @@ def test_the_command_writes_a_picture(store: Path, capsys: pytest.CaptureFixture
 def test_what_cannot_be_shown(store: Path) -> None:
     for name, message in (
         ("beech", "no image 'beech' among 2; did you mean|no image 'beech' among 2; the first is"),
-        ("grün", "photos: no file of the image 'grün'; pass another images=FOLDER"),
+        ("grün", "photos: no file of the image 'grün'; name another folder in images"),
     ):
         with pytest.raises(InputError, match=message) as told:
             show_regions(store, name)
         assert "\n" not in str(told.value)
     (store / "config.json").unlink()
-    with pytest.raises(InputError, match="the folder of its images is unknown; pass images=FOLDER"):
+    with pytest.raises(InputError, match="the folder of its images is unknown; name it in images"):
         show_regions(store, "beach")
     with pytest.raises(InputError, match="no such image folder"):
         show_regions(store, "beach", store.parent / "nowhere")

@@ -411,7 +411,7 @@ def test_a_metric_of_ones_own_is_found(tmp_path: Path) -> None:
     assert result(tmp_path)["headline"] == "right answers"
     _, metric = collect_runs("mine", tmp_path, ("mine.scored:SCORED",))["mine.scored:SCORED"]
     assert metric.name == "right answers"
-    with pytest.raises(InputError, match=r"--trust mine\.scored:SCORED"):
+    with pytest.raises(InputError, match=r"list mine\.scored:SCORED in trust"):
         collect_runs("mine", tmp_path)
 
 

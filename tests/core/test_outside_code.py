@@ -234,7 +234,7 @@ def test_a_metric_of_ones_own_under_a_known_name_is_told(place: Path) -> None:
     """Its task is not imported, and the score beside the predictions is another than the known metric's."""
     result = place / "downloaded/seed-0/result.json"
     edited(result, task="downloaded.evil:TASK", scores={"dev": {"accuracy": 0.123}})
-    with pytest.raises(InputError, match=r"has 0.123.*--trust downloaded.evil:TASK"):
+    with pytest.raises(InputError, match=r"has 0.123.*list downloaded.evil:TASK in trust"):
         collect_runs("a", place / "downloaded")
     edited(result, task="glue/rte")
     with pytest.raises(InputError, match=r"predictions_dev.jsonl: its accuracy is .* has 0.123"):

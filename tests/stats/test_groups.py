@@ -145,22 +145,23 @@ def test_a_report_names_what_was_drawn(tmp_path: Path) -> None:
     )
     assert result["verdicts"][0]["resampled"] in ("example", "image")
     page = (tmp_path / "out" / "verdict.html").read_text()
-    assert "resampled" in page and "Reported, never decisive" in page
+    assert "resampled" in page and "are not drawn" in page
 
 
 def test_seeds_that_disagree_about_groups_are_named(tmp_path: Path) -> None:
     folder = grouped_runs(tmp_path / "a", [str(number // 4) for number in range(120)])
-    first, *_, last = sorted(folder.rglob("predictions_dev.jsonl"))
+    *_, last = sorted(folder.rglob("predictions_dev.jsonl"))
     lines = [json.loads(line) for line in last.read_text().splitlines()]
     lines[0]["groups"] = {"image": "1"}
     last.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    match = rf"^{last}: puts examples into other groups \(image\) than {first}; run one of"
+    match = rf"^{last}: puts examples into other groups \(image\) than an earlier seed"
     with pytest.raises(InputError, match=match):
         collect_runs("a", folder)
 
 
-@pytest.mark.parametrize("names", [["a", None], ["a", 3]])
-def test_damaged_groups_are_named(names: list[object], tmp_path: Path) -> None:
-    folder = grouped_runs(tmp_path / "a", names)
-    with pytest.raises(InputError, match=r"predictions_dev.jsonl, line 2: its groups differ"):
+def test_damaged_groups_are_named(tmp_path: Path) -> None:
+    folder = grouped_runs(tmp_path / "a", ["a", None])
+    with pytest.raises(
+        InputError, match=r"predictions_dev.jsonl, line 2: expected .*its groups differ"
+    ):
         collect_runs("a", folder)

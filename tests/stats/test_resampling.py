@@ -8,11 +8,10 @@ from groundling.core.rng import generator
 from groundling.stats.resampling import (
     DRAWS,
     bootstrap_sums,
+    derangement,
     draw_item_counts,
     draw_resample,
-    draw_resample_counts,
     interval,
-    sum_resamples,
 )
 
 
@@ -25,20 +24,12 @@ def test_as_many_are_drawn_as_there_are() -> None:
     assert (bootstrap_sums(ones, rng()) == 7).all()
     assert bootstrap_sums(ones, rng(), 150).shape == (150, 1)
     assert (bootstrap_sums(ones[:3], rng(), counts=np.array([4, 2, 1])) == 7).all()
-    assert (draw_resample_counts(7, rng()).sum(1) == 7).all()
     assert (draw_item_counts(7, 30, rng()).sum(1) == 7).all()
     assert set(draw_resample(np.arange(7), rng())) <= set(range(7))
 
 
-def test_kept_counts_give_the_same_sums() -> None:
-    sums = generator(1, "sums").random((23, 3))
-    kept = draw_resample_counts(len(sums), rng())
-    assert kept.shape == (DRAWS, 23)
-    np.testing.assert_array_equal(sum_resamples(kept, sums), bootstrap_sums(sums, rng()))
-
-
 def test_each_thing_is_drawn_once_on_average() -> None:
-    for drawn in (draw_resample_counts(11, rng()), draw_item_counts(11, DRAWS, rng())):
+    for drawn in (bootstrap_sums(np.eye(11), rng()), draw_item_counts(11, DRAWS, rng())):
         np.testing.assert_allclose(drawn.mean(0), 1, atol=0.1)
     often = np.array([8, 3])
     found = bootstrap_sums(np.eye(2), rng(), counts=often)
@@ -49,3 +40,14 @@ def test_an_interval_holds_95_of_100_draws() -> None:
     low, high = interval(np.arange(1000.0))
     assert (low, high) == (24.975, 974.025)
     assert interval(np.zeros((10, 4))).shape == (2, 4)
+
+
+def test_a_derangement_is_one_cycle_without_a_fixed_point() -> None:
+    for count in (2, 3, 40):
+        moved = derangement(count, rng())
+        place, seen = 0, []
+        for _ in range(count):
+            place = int(moved[place])
+            seen.append(place)
+        assert sorted(seen) == list(range(count))
+    assert derangement(40, rng()).tolist() != derangement(40, rng("other")).tolist()

@@ -8,7 +8,6 @@ alone.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from groundling.core.errors import InputError, convert_errors, prefix_errors
-from groundling.runs.folder import disk_errors, read_json, write_whole
+from groundling.runs.folder import disk_errors, read_json
 from groundling.runs.progress import CommandContext
-from groundling.runs.report import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure
+from groundling.runs.report import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure, save_figure
 from groundling.studies.attention.commands import FiguresConfig
 
 if TYPE_CHECKING:
@@ -107,20 +106,13 @@ def write_figures(
     if not formats or not set(formats) <= set(FORMATS):
         names = " ".join(formats) or "none"
         raise InputError(f"--formats {names}: expected one or more of {', '.join(FORMATS)}")
-    from matplotlib import rc_context
-
-    nobody = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     paths = []
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            for one in formats:
-                path = folder / f"{name}.{one}"
-                drawn = io.BytesIO()
-                with rc_context({"svg.hashsalt": "groundling"}):  # otherwise ids are random
-                    figure.savefig(drawn, format=one, dpi=DPI, metadata=nobody[one])
-                write_whole(path, drawn.getvalue())
-                paths.append(path)
+    for name, figure in figures.items():
+        for one in formats:
+            paths.append(folder / f"{name}.{one}")
+            save_figure(figure, paths[-1], DPI)
     return paths
 
 

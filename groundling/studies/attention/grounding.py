@@ -24,7 +24,7 @@ from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text.words import word_spans
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
-from groundling.stats.resampling import draw_resample_counts, interval, sum_resamples
+from groundling.stats.resampling import bootstrap_sums, interval
 from groundling.studies.attention.forward_passes import AttentionBatch, ExactSums
 
 PhrasePooling = Literal["last", "mean"]
@@ -459,12 +459,6 @@ class HeadLeaderboard:
         sums = np.nan_to_num(self.result.means) * weight[:, None, None]
         return np.asarray(sums.sum(0) / weight.sum())
 
-    @cached_property
-    def draws(self) -> np.ndarray:
-        """(DRAWS, I): how often each bootstrap resample draws each image."""
-        rng = generator(self.seed, "heads", "bootstrap")
-        return draw_resample_counts(int(self.image.max()) + 1, rng)
-
     def best_heads(self, hits: np.ndarray, rows: np.ndarray, among: np.ndarray) -> list[int | None]:
         """The best active head of each half by `hits` (Q, M), for masks of phrases and heads.
 
@@ -499,7 +493,7 @@ class HeadLeaderboard:
         values = [np.where(rows, column, 0.0) for column in columns.values()]
         values.append(rows.astype(float))
         sums = np.stack([np.bincount(self.image, weights=one) for one in values], 1)
-        drawn = sum_resamples(self.draws, sums)
+        drawn = bootstrap_sums(sums, generator(self.seed, "heads", "bootstrap"))
         drawn = drawn[drawn[:, -1] > 0]  # a resample may lack a rare type
         shares = 100 * drawn[:, :-1] / drawn[:, -1:]
         total = 100 * sums[:, :-1].sum(0) / sums[:, -1].sum()

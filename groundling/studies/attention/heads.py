@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +16,6 @@ from groundling.core.batch import Example, require
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
 from groundling.models.loading import saved_sha256
-from groundling.runs.folder import write_whole
 from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
 from groundling.studies.attention.commands import AnalysedModelSettings, HeadsConfig
@@ -65,8 +62,7 @@ class GroundingData:
 def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
     """Every head's accuracy as a classifier of phrases, with baselines and a control.
 
-    Writes all heads to the run's folder as `heads.csv` and `heads.md`. Several processes share the
-    texts.
+    Several processes share the texts.
 
     Raises:
         InputError: The model reads no regions or gives no attention, a file is missing or
@@ -87,7 +83,6 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
     passes = make(run.state.device)
     run_passes(passes, make, config.processes)
     summary = _summarise(texts, passes, config.min_region_attention, config.attention.seed)
-    run.save(lambda folder: _write_tables(folder, summary["heads"]))
     run.note(*summary["notes"])
     return {
         "task": config.task,
@@ -242,19 +237,6 @@ def _notes(counts: dict[str, Any]) -> list[str]:
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-
-def _write_tables(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write all heads as a CSV file and as a Markdown table."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    cells = [[("" if value is None else str(value)) for value in row.values()] for row in rows]
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *cells]
-    page = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    write_whole(folder / "heads.csv", text.getvalue())
-    write_whole(folder / "heads.md", f"All heads; {COUNTED}.\n\n{page}\n")
 
 
 def format_heads(result: dict[str, Any]) -> str:

@@ -54,6 +54,7 @@ from groundling.settings.input_settings import (
     PredictionColumns,
     RegionSettings,
 )
+from groundling.stats.resampling import derangement
 from groundling.studies.attention.commands import AnalysedModelSettings
 from groundling.studies.attention.grounding import pointing_game
 from groundling.studies.attention.models import PatchReader, PatchStore
@@ -161,10 +162,9 @@ def shuffle_images(images: Sequence[str], seed: int) -> dict[str, str]:
             f"{len(different)} image, and the control with other images needs at least 2; turn the control off "
             "with --no-shuffled-images-control or --no-perturbed-inputs"
         )
-    order = generator(seed, "partners").permutation(len(different))
-    # A cyclic shift has no fixed point.
-    others = np.roll(order, 1)
-    return {different[one]: different[other] for one, other in zip(order, others, strict=True)}
+    # The inverse, so that published numbers stay.
+    others = np.argsort(derangement(len(different), generator(seed, "partners")))
+    return {one: different[other] for one, other in zip(different, others, strict=True)}
 
 
 class OtherImageStore:

@@ -8,8 +8,6 @@ that are its head and its dependent.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -336,8 +334,7 @@ SYNTAX_STATUS_KEYS = {
 def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
     """For every dependency relation, how often each head predicts a region of the word's neighbour.
 
-    Writes all heads of all relations to the run's folder as `relations.csv`, and the parses of
-    spaCy or Stanza as `parses.conllu`. Several processes share the captions.
+    Writes the parses of spaCy or Stanza to the run's folder as `parses.conllu`. Several processes share the captions.
 
     Raises:
         InputError: The model reads no regions or gives no attention, a file is missing or
@@ -361,7 +358,6 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
     if not relations:
         raise InputError(_too_rare(config.min_arcs, rare, parsed))
     counts = _counts(len(every), parsed, questions, arcs[0])
-    run.save(lambda folder: _write_table(folder, relations))
     run.note(*_notes(counts, parsed, relations, config.min_region_attention))
     return {
         "task": FLICKR30K.name,
@@ -590,18 +586,6 @@ def _notes(
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-
-def _write_table(folder: Path, relations: Sequence[dict[str, Any]]) -> None:
-    """Write every head on every relation as a CSV file."""
-    text = io.StringIO()
-    first = {"relation": "", "phrase_is": ""}
-    writer = csv.DictWriter(text, [*first, *relations[0]["heads"][0]], lineterminator="\n")
-    writer.writeheader()
-    for one in relations:
-        named = {name: one[name] for name in first}
-        writer.writerows({**named, **row} for row in one["heads"])
-    write_whole(folder / "relations.csv", text.getvalue())
 
 
 def format_syntax(result: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from groundling.models.small_encoder import new_encoder
 from groundling.runs.folder import json_text, read_json, read_object, write_json, write_whole
 from groundling.runs.hashing import data_hash, sha256_of
 from groundling.settings.fields import make_settings, replace_settings
+from groundling.stats.resampling import derangement
 from groundling.studies.bench.protocol import (
     ENCODER,
     HANDED,
@@ -78,13 +79,11 @@ def make_data(protocol: Protocol, folder: WorldFolder, world: BenchWorld) -> dic
 def shuffle_images(captions: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """COCO captions whose images have each other's files: no image keeps its own, texts keep their order."""
     images = captions["images"]
-    order = generator(seed, "bench", "shuffled images").permutation(len(images))
-    # A cycle through all images in random order has no fixed point.
-    files = [images[place]["file_name"] for place in order]
-    moved = {
-        images[place]["id"]: files[(rank + 1) % len(files)] for rank, place in enumerate(order)
-    }
-    renamed = [{**image, "file_name": moved[image["id"]]} for image in images]
+    others = derangement(len(images), generator(seed, "bench", "shuffled images"))
+    renamed = [
+        {**image, "file_name": images[other]["file_name"]}
+        for image, other in zip(images, others, strict=True)
+    ]
     return {**captions, "images": renamed}
 
 

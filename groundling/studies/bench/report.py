@@ -1,29 +1,28 @@
-"""The bench's table and page: readings with intervals, verdicts, price against gain, and cost."""
+"""The bench's report: readings with intervals, verdicts, price against gain, and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from math import isfinite
-from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from groundling.runs.report import (
     BLACK,
-    BROAD,
     MARKS,
-    NARROW,
+    WIDTH,
     ForestRow,
+    Report,
     ReportSection,
     TableRow,
-    forest_plot,
-    in_two_widths,
+    forest_svg,
     new_figure,
-    write_report,
+    svg_of,
 )
 from groundling.stats.linear_probes import TEXTUAL
+from groundling.stats.verdict import ALPHA
 from groundling.studies.bench.arms import (
     METHOD,
     RANDOM,
@@ -32,7 +31,7 @@ from groundling.studies.bench.arms import (
     TOWER,
 )
 from groundling.studies.bench.judge import (
-    Difference,
+    MIN_WORLDS,
     Entry,
     MethodVerdict,
     control_word,
@@ -44,9 +43,6 @@ from groundling.studies.bench.judge import (
 )
 from groundling.studies.bench.method import CLASSES
 from groundling.studies.bench.readings import MASKED_LM, PAIRS, READOUT, VISUAL
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 READINGS = {
     READOUT: "odd one out, read out",
@@ -81,6 +77,15 @@ TERMS = {
     "handed-over encoder.",
 }
 """Glossary of the page."""
+PRICE = "Right: more visual attributes than the text control. Up: a higher loss of masked LM on held-out text."
+CURVE_RULE = (
+    "Gain: the linear visual reading on test nouns, of the method minus its text control, with the standard deviation "
+    f"over worlds. A star marks gains above 0: a two-sided t-test over at least {MIN_WORLDS} worlds, whose standard "
+    f"error is at least what the noise between adaptation seeds implies, has p of at most {ALPHA:g}, without a "
+    "correction for the number of tests. If all of a method's values rest on the same worlds, it works from the "
+    "smallest value on from which all gains have a star."
+)
+"""What the tables of curves show, and the rule of their sentences."""
 
 
 def scale_warning(bench: Mapping[str, Any]) -> str:
@@ -196,15 +201,17 @@ def verdict_rows(verdicts: Sequence[MethodVerdict]) -> list[TableRow]:
     return rows
 
 
-def cost_rows(bench: Mapping[str, Any]) -> list[TableRow]:
-    """What each method cost per run, beside its text control."""
+def cost_rows(
+    methods: Iterable[str], entries: Callable[[str, str], Sequence[Mapping[str, Any]]]
+) -> list[TableRow]:
+    """What each method cost per run, beside its text control; `entries`: the runs of a method and arm."""
     rows: list[TableRow] = []
-    for name in bench["methods"]:
+    for name in methods:
         for arm in (METHOD, TEXT_CONTROL):
-            costs = [one["cost"] for one in entries_of(bench["runs"], name, arm)]
+            costs = [one["cost"] for one in entries(name, arm)]
             if not costs:
                 continue
-            memory = [cost["memory_mb"] for cost in costs if cost["memory_mb"]]
+            memory = [found for cost in costs if (found := cost.get("memory_mb"))]
             rows.append(
                 {
                     "arm": name if arm == METHOD else f"  {name}: {arm}",
@@ -235,32 +242,35 @@ def weight_rows(bench: Mapping[str, Any]) -> list[TableRow]:
     ]
 
 
-def write_page(
-    path: Path,
+def make_report(
     bench: Mapping[str, Any],
     verdicts: Sequence[MethodVerdict],
     curves: Sequence[ReportSection] = (),
-) -> None:
-    """Write the page, with the sections of its curves; raises InputError if it cannot be written."""
+) -> Report:
+    """The report, with the sections of its curves."""
     sections: list[ReportSection] = []
     for family in families_of(bench["runs"]):
         in_family = [one for one in verdicts if one.family == family]
         entries = [one for one in bench["runs"] if one["family"] == family]
         sections += _family_sections(family, entries, bench["methods"], in_family)
     sections += curves
-    sections.append(ReportSection("Cost of a run", rows=cost_rows(bench)))
+    costs = cost_rows(bench["methods"], partial(entries_of, bench["runs"]))
+    sections.append(ReportSection("Cost of a run", rows=costs))
     sections.append(ReportSection("Chosen settings", rows=weight_rows(bench)))
     sections.append(ReportSection("Worlds", rows=_world_rows(bench)))
     today = datetime.now(UTC).date().isoformat()
     protocol = bench["protocol"]
-    notes = [
-        *bench["notes"],
-        f"{protocol['steps']} steps of {protocol['batch']} samples per method; page written on {today}.",
-    ]
+    about = (
+        f"{protocol['steps']} steps of {protocol['batch']} samples per method; written on {today}"
+    )
     warning = scale_warning(bench)
-    sentences = [*([warning] if warning else []), *(one.sentence for one in verdicts)]
-    title = "Which method gives a text encoder visual knowledge?"
-    write_report(path, title, sections, sentences, notes=notes, terms=TERMS)
+    return Report(
+        "Which method gives a text encoder visual knowledge?",
+        sections,
+        [*([warning] if warning else []), *(one.sentence for one in verdicts)],
+        notes=[*bench["notes"], *([CURVE_RULE] if curves else []), about],
+        terms=TERMS,
+    )
 
 
 def _family_sections(
@@ -268,25 +278,23 @@ def _family_sections(
 ) -> list[ReportSection]:
     """Tables and figures of one family of worlds."""
     sections: list[ReportSection] = []
+    name = family.capitalize()
     for data in CLASSES:
         own = [one for one in verdicts if one.data == data]
         if own:
-            title = f"{family.capitalize()}: methods that read {data}"
-            figure = _forest(own)
-            nouns = f"{family.capitalize()}: train, dev and test nouns"
+            differences = f"{name}: differences of methods that read {data}"
+            nouns = f"{name}: train, dev and test nouns"
             sections += [
-                ReportSection(title, rows=table_rows(entries, methods, data)),
                 ReportSection(
-                    f"{family.capitalize()}: differences", rows=verdict_rows(own), figure=figure
+                    f"{name}: methods that read {data}", rows=table_rows(entries, methods, data)
                 ),
+                ReportSection(differences, rows=verdict_rows(own), figures=_forest(own)),
                 ReportSection(nouns, rows=train_rows(entries, methods, data)),
             ]
-    if any(_point(one) for one in verdicts):
-        words = (
-            "Right: more visual attributes than the text control. Up: a higher loss of masked LM on held-out text.",
-        )
-        title = f"{family.capitalize()}: price against gain"
-        sections.append(ReportSection(title, words, figure=_price(verdicts)))
+    points = {one.method: place for one in verdicts if (place := _point(one)) is not None}
+    if points:
+        title = f"{name}: price against gain"
+        sections.append(ReportSection(title, figures=[_price_plot(points)], caption=PRICE))
     return sections
 
 
@@ -307,24 +315,22 @@ def _recall(about: Mapping[str, Any]) -> str:
     return "-" if value is None else f"{value:.1f} %"
 
 
-def _forest(verdicts: Sequence[MethodVerdict]) -> str:
+def _forest(verdicts: Sequence[MethodVerdict]) -> list[str]:
     """Both differences of each method that has an interval."""
     rows = []
     for one in verdicts:
         named = {"text control": one.visual, control_word(one.data): one.shuffled}
         for control, found in named.items():
             if found is not None and isfinite(found.error):
-                rows.append(_forest_row(f"{one.method}, beyond {control}", found, one))
-    if not rows:
-        return ""
+                label = f"{one.method}, beyond {control}"
+                counts = f"{len(found.worlds)} worlds, each a dot"
+                rows.append(
+                    ForestRow(
+                        label, counts, found.mean, found.interval, found.by_world, one.transfers
+                    )
+                )
     unit = "linear readings of visual attributes, accuracy; right of 0 is better than the control"
-    label = "; ".join(f"{row.label}: {row.mean:+.2f}" for row in rows)
-    return in_two_widths(partial(forest_plot, rows, unit), f"Differences. {label}")
-
-
-def _forest_row(label: str, found: Difference, one: MethodVerdict) -> ForestRow:
-    counts = f"{len(found.worlds)} worlds, each a dot"
-    return ForestRow(label, counts, found.mean, found.interval, found.by_world, one.transfers)
+    return [forest_svg(rows, unit)] if rows else []
 
 
 def _point(one: MethodVerdict) -> tuple[float, float] | None:
@@ -335,15 +341,9 @@ def _point(one: MethodVerdict) -> tuple[float, float] | None:
     return one.visual.mean, price.mean
 
 
-def _price(verdicts: Sequence[MethodVerdict]) -> str:
-    points = {one.method: place for one in verdicts if (place := _point(one)) is not None}
-    label = "; ".join(f"{name}: gain {x:+.2f}, price {y:+.2f}" for name, (x, y) in points.items())
-    return in_two_widths(partial(_price_plot, points), f"Price against gain. {label}")
-
-
-def _price_plot(points: Mapping[str, tuple[float, float]], broad: bool = True) -> Figure:
+def _price_plot(points: Mapping[str, tuple[float, float]]) -> str:
     """Each method as a mark with its name."""
-    figure = new_figure(BROAD if broad else NARROW, 4.0)
+    figure = new_figure(WIDTH, 4.0)
     axes = figure.subplots()
     for number, (name, (gain, price)) in enumerate(points.items()):
         colour, mark = MARKS[number % len(MARKS)]
@@ -356,4 +356,5 @@ def _price_plot(points: Mapping[str, tuple[float, float]], broad: bool = True) -
     axes.set_ylabel("price: masked LM loss", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    label = "; ".join(f"{name}: gain {x:+.2f}, price {y:+.2f}" for name, (x, y) in points.items())
+    return svg_of(figure, f"Price against gain. {label}")

@@ -6,9 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
@@ -18,14 +17,14 @@ from groundling.models.small_encoder import new_encoder
 from groundling.runs.folder import read_json
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.report import (
+    Report,
     ReportImage,
     ReportSection,
     ScorePanel,
     TableRow,
-    format_table,
-    in_two_widths,
+    save_figure,
     score_panels,
-    write_report,
+    svg_of,
 )
 from groundling.runs.run import Run
 from groundling.settings.fields import make_settings, replace_settings
@@ -41,6 +40,9 @@ from groundling.studies.worlds.families import WorldFamily, find_family
 from groundling.studies.worlds.probe import LEARNED, READOUT
 from groundling.studies.worlds.probe import TEXTUAL as CATEGORY
 from groundling.studies.worlds.world import World
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Results of the quickstart: the printed table, the sentences, and the HTML page with figures.
 
@@ -169,15 +171,6 @@ def _compare_with_control(arms: ArmResults, name: str, test: str, split: str) ->
     )
 
 
-def _difference(arms: ArmResults, name: str, test: str, split: str) -> str:
-    """An arm's accuracy minus the control's, or a note which of the two probes did not train."""
-    control = next(iter(arms.values()))[test][split]
-    own = arms[name][test][split]
-    if own is None:
-        return NOTHING
-    return f"control's {NOTHING}" if control is None else f"{own - control:+.2f}"
-
-
 def describe_visual_result(arms: ArmResults, name: str, split: str = "test") -> str:
     """Whether an arm's visual probes show transfer of visual attributes."""
     accuracies = [arms[name][test][split] for test in VISUAL]
@@ -192,27 +185,19 @@ def describe_visual_result(arms: ArmResults, name: str, split: str = "test") -> 
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def write_page(out: Path, result: Mapping[str, Any]) -> None:
-    """Write `out/report.html` and `out/report.png` of a quickstart's `result`."""
+def write_report(out: Path, result: Mapping[str, Any]) -> str:
+    """Write `out/report.html` and `out/report.png` of a quickstart's `result`; returns the report as text."""
     arms = result["arms"]
-    control = next(iter(arms))
-    panels = VISUAL | READ_OUT | TEXTUAL
-    write_report(
-        out / "report.html",
+    questions = _figure(arms, VISUAL | READ_OUT | TEXTUAL)
+    save_figure(questions, out / "report.png")
+    nouns = "Attributes predicted from the noun's state"
+    report = Report(
         "Does a text encoder learn visual attributes?",
         [
             ReportSection("Arms and results", rows=_arm_rows(arms)),
             ReportSection("Accuracy on nouns held out from the probes", rows=table_rows(arms)),
-            ReportSection(
-                "Differences from the control",
-                [f"Accuracy minus that of {control}, on the same nouns."],
-                rows=_difference_rows(arms),
-            ),
-            ReportSection("Questions", FIGURE, figure=_figure(arms, panels, out / "report.png")),
-            ReportSection(
-                "Attributes predicted from the noun's state",
-                figure=_figure(arms, linear_probes(arms)),
-            ),
+            ReportSection("Questions", figures=[svg_of(questions, LABEL)], caption=FIGURE),
+            ReportSection(nouns, figures=[svg_of(_figure(arms, linear_probes(arms)), LABEL)]),
             ReportSection("Training scenes of the teacher", pictures=_scenes(out / "world")),
             ReportSection("Retrieval of the teacher", rows=_recall_rows(result["retrieval"])),
         ],
@@ -220,32 +205,20 @@ def write_page(out: Path, result: Mapping[str, Any]) -> None:
             "Every noun has visual attributes that only images show, and a category that only text shows. A CLIP "
             "teacher learns from the images; the text encoder reads text that never states a noun's visual attributes. "
             "Each arm adapts the encoder for the same number of steps on the same text.",
-            _summary(arms),
+            verdict(arms),
         ],
         notes=_footer(out, result),
         terms=_terms(find_family(result["family"])),
     )
+    report.write(out / "report.html")
+    return report.text()
 
 
 FIGURE = (
     "One row per arm. The large mark and the number are the mean, small dots are fine-tuning seeds, the dashed line is "
-    "guessing.",
+    "guessing."
 )
-
-
-def _summary(arms: ArmResults) -> str:
-    """A sentence for each outcome with the names of its arms."""
-    groups = {
-        "transferred": "Visual attributes transferred",
-        "partly transferred": "Partly transferred",
-    }
-    groups["not transferred"] = "Not transferred"
-    sentences = []
-    for word, group in groups.items():
-        names = [name for name in arms if describe_visual_result(arms, name) == word]
-        if names:
-            sentences.append(f"{group}: {'; '.join(names)}.")
-    return " ".join(sentences)
+LABEL = "Accuracy on held-out nouns, whose numbers are in the table."
 
 
 def _arm_rows(arms: ArmResults) -> list[TableRow]:
@@ -260,35 +233,14 @@ def _arm_rows(arms: ArmResults) -> list[TableRow]:
     ]
 
 
-def _difference_rows(arms: ArmResults) -> list[TableRow]:
-    """One row for each arm except the first, the control."""
-    rows: list[TableRow] = []
-    for name in list(arms)[1:]:
-        row = {"arm": name}
-        for test, label in (VISUAL | READ_OUT | linear_probes(arms) | TEXTUAL).items():
-            row[label] = _difference(arms, name, test, "test")
-        rows.append(row)
-    return rows
-
-
-def _figure(arms: ArmResults, probes: Mapping[str, str], path: Path | None = None) -> str:
-    """Figure of all arms' test accuracies, also as PNG at `path`."""
+def _figure(arms: ArmResults, probes: Mapping[str, str]) -> Figure:
+    """Figure of all arms' test accuracies."""
     panels = []
     for test, label in probes.items():
         scores = {name: _seeds(results[test]) for name, results in arms.items()}
-        words = dict.fromkeys(arms, NOTHING)
         chance = next(iter(arms.values()))[test]["chance"]
-        panels.append(ScorePanel(label, chance, scores, words))
-
-    descriptions = []
-    for test, label in probes.items():
-        cells = [f"{name} {_cell(results[test], 'test')}" for name, results in arms.items()]
-        descriptions.append(f"{label}: {', '.join(cells)}")
-    return in_two_widths(
-        partial(score_panels, panels),
-        "Accuracy on held-out nouns. " + "; ".join(descriptions),
-        path,
-    )
+        panels.append(ScorePanel(label, chance, scores))
+    return score_panels(panels, NOTHING)
 
 
 def _seeds(result: ProbeResult) -> list[float]:
@@ -449,7 +401,7 @@ def render(world: World, folder: Path, part: str) -> None:
 
 
 def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
-    """Run all missing jobs in the run's folder, print the table, and write `report.html`.
+    """Run all missing jobs in the run's folder, print the report, and write `report.html`.
 
     Without `config.full` there are fewer arms, probe seeds and teacher steps, to finish in minutes. Returns the arms'
     accuracies, the teacher's retrieval scores, and the run time in seconds.
@@ -468,10 +420,7 @@ def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
         "family": config.family,
         "seed": config.seed,
     }
-    page = run.folder / "report.html"
-    took = f"({result['seconds']:.0f} s in total)"
-    print(f"\n{format_table(table_rows(arms))}\n\n{verdict(arms)}\n\n{page} {took}")
-    write_page(run.folder, result)
+    print(f"\n{write_report(run.folder, result)}\n\n{run.folder / 'report.html'}")
     return result
 
 

@@ -32,9 +32,9 @@ from groundling.data.samples import TextDataset, subsample
 from groundling.data.text.words import stop_words, word_spans
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.models.cross_modal import CrossModalEncoder, load_cross_modal_encoder
-from groundling.runs.folder import disk_errors, write_json, write_whole
+from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.progress import track
-from groundling.runs.report import new_figure, svg_of
+from groundling.runs.report import new_figure, save_figure
 from groundling.runs.run import Run
 from groundling.stats.resampling import draw_resample, interval
 from groundling.studies.xdbert.commands import AttentionConfig
@@ -42,6 +42,7 @@ from groundling.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MEASURES = (
     "row_entropy",
@@ -115,7 +116,7 @@ def attention_report(
     comparison = compare_maps(a, b, texts, draws, seed, min_texts, max_length)
     by_length = sorted(texts, key=lambda example: len(example.text))
     example = by_length[len(texts) // 2]
-    svg = heat_maps(a, b, example, head, names, max_length=max_length, special=special)
+    maps = heat_maps(a, b, example, head, names, max_length=max_length, special=special)
     report = {
         "a": names[0],
         "b": names[1],
@@ -124,7 +125,9 @@ def attention_report(
     }
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / "attention.svg", svg)
+    with warnings.catch_warnings():  # tokens may be in any script, the font lacks most
+        warnings.filterwarnings("ignore", "Glyph")
+        save_figure(maps, out / "attention.svg")
     write_json(out / "attention.json", report)
     return report
 
@@ -517,11 +520,10 @@ def heat_maps(
     example: Example,
     head: int = 0,
     names: tuple[str, str] = ("a", "b"),
-    path: str | Path | None = None,
     max_length: int = 128,
     special: bool = False,
-) -> str:
-    """One head's maps of one text, layers by models, as SVG; also as PNG at `path`, if given.
+) -> Figure:
+    """One head's maps of one text, layers by models.
 
     All maps share one colour scale, on which uniform attention is marked. `head` counts from 0. With `special`, [CLS]
     and [SEP] have rows, as in XDBERT's Table 9. Raises InputError if the models' maps differ in shape, are empty, or
@@ -559,11 +561,7 @@ def heat_maps(
     bar.ax.axhline(uniform, color="red", linewidth=2)
     drawing.supxlabel("CLIP tokens")
     drawing.supylabel("text tokens")
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Glyph"
-        )  # tokens may be in any script, the font lacks most
-        return svg_of(drawing, path)
+    return drawing
 
 
 def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:

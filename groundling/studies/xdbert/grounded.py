@@ -34,7 +34,7 @@ from groundling.models.loading import load_tokenizer
 from groundling.runs.folder import check_file, disk_errors, read_json, write_json, write_whole
 from groundling.runs.hashing import data_hash
 from groundling.runs.progress import CommandContext
-from groundling.runs.report import ReportSection, new_figure, svg_of, write_report
+from groundling.runs.report import Report, ReportSection, new_figure, save_figure, svg_of
 from groundling.runs.run import Run
 from groundling.stats.finished_runs import collect_runs
 from groundling.stats.resampling import DRAWS, draw_resample, interval
@@ -44,6 +44,7 @@ from groundling.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 # The visually grounded ratio of a text (XDBERT, Section 4 and Appendix D).
@@ -305,17 +306,15 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
     gains = compare_groups(ratios, right_base, right_other, lengths, base.labels)
     result = {"task": task.name, "seeds": seeds, **gains}
 
-    picture = draw_ratio_boxes(
+    boxes = draw_ratio_boxes(
         _by_group(ratios, group_by_improvement(right_base, right_other)),
         _by_group(ratios, null_split(right_base)),
-        folder / "grounded.png",
     )
-    sections = [
-        ReportSection("Figure 4", figure=picture),
-        ReportSection("Groups of examples", rows=_group_rows(gains)),
-    ]
-    title = f"Visually grounded ratio of {task.name}"
-    write_report(folder / "grounded.html", title, sections)
+    save_figure(boxes, folder / "grounded.png")
+    groups = ReportSection(
+        "Groups of examples", figures=[svg_of(boxes)], caption=BOXES, rows=_group_rows(gains)
+    )
+    Report(f"Visually grounded ratio of {task.name}", [groups]).write(folder / "grounded.html")
     markdown = list_extreme_examples(
         grounding, examples, right_base, right_other, variant=config.variant
     )
@@ -542,21 +541,19 @@ def _strata(lengths: np.ndarray, labels: np.ndarray) -> np.ndarray:
 # -- figure and examples -----------------------------------------------------------------------------------------------
 
 
-def draw_ratio_boxes(
-    groups: Mapping[str, ArrayLike],
-    null_groups: Mapping[str, ArrayLike],
-    path: str | Path | None = None,
-) -> str:
-    """Box plots of the groups' ratios (line: median, green plus: mean) and of the null split, as SVG; PNG at `path`.
+BOXES = "As XDBERT's Figure 4: the groups' ratios (line: median, green plus: mean), and those of the null split."
 
-    Groups are (N,) ratios by name; NaN is omitted.
-    """
+
+def draw_ratio_boxes(
+    groups: Mapping[str, ArrayLike], null_groups: Mapping[str, ArrayLike]
+) -> Figure:
+    """Box plots of the groups' ratios and of the null split; groups are (N,) ratios by name, NaN is omitted."""
     drawing = new_figure(10, 3.8)
     left, right = drawing.subplots(1, 2, sharey=True)
     _draw_boxes(left, "between the models", groups)
     _draw_boxes(right, "null split: between base seeds", null_groups)
     left.set_ylabel("visually grounded ratio")
-    return svg_of(drawing, path)
+    return drawing
 
 
 def _draw_boxes(axes: Axes, title: str, groups: Mapping[str, ArrayLike]) -> None:

@@ -232,7 +232,7 @@ def test_a_plan_writes_nothing_and_compares_with_what_is_there(
 
 def test_a_small_scale_is_said_before_any_number(ran: Ran) -> None:
     words = "Scale 0.004, a trial run: models learn nothing at this scale, and no number means any"
-    assert 0 < ran.said.index(words) < ran.said.index("\nobjects\n")
+    assert 0 < ran.said.index(words) < ran.said.index("\nObjects: methods that read")
     page = (ran.out / "report.html").read_text()
     assert page.index(words) < page.index("no verdict over worlds") < page.index("<table")
     assert scale_warning({"protocol": {"scale": 1.0}}) == ""

@@ -129,7 +129,7 @@ def test_every_arm_is_read_on_every_set_before_and_after(ran: tuple[Path, str]) 
     assert "contrastive: no verdict with 1 adaptation seeds, it takes 3" in said
     assert "  contrastive: permuted teacher" in said
     assert "  lexi_contrastive: shuffled images" in said
-    assert re.search(r"^before +\d\.\d\d\d", said, re.MULTILINE) and "price:" in said
+    assert re.search(r"^before +\d\.\d\d\d", said, re.MULTILINE) and "\nPrice\n" in said
     page = (out / "report.html").read_text()
     for words in ("Price, differences", "captions with each other&#39;s images", "no setting is"):
         assert words in page

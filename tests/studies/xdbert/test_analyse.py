@@ -158,7 +158,7 @@ def test_attention_of_two_whole_models(place: Path, capsys: pytest.CaptureFixtur
     result = json.loads((place / "out" / "result.json").read_text())
     assert result["texts"] >= 200
     assert {row["layer"] for row in result["measures"]} == {1, 2}
-    assert (place / "out" / "attention.svg").read_text().lstrip().startswith("<svg")
+    assert "<svg" in (place / "out" / "attention.svg").read_text()
     capsys.readouterr()
     assert (
         main(

@@ -11,7 +11,6 @@ import pytest
 import scipy
 import torch
 import toys
-from matplotlib.figure import Figure
 from scipy.spatial.distance import jensenshannon
 
 from groundling.core.batch import Example, collate
@@ -201,21 +200,18 @@ def test_report_of_two_folders(whole, flat, tmp_path):
         == attention.compare_maps(whole, flat, FEW, draws=20, min_texts=12)["measures"]
     )
     assert json.loads((tmp_path / "out" / "attention.json").read_text()) == report
-    assert (tmp_path / "out" / "attention.svg").read_text().startswith("<svg")
+    assert "<svg" in (tmp_path / "out" / "attention.svg").read_text()
 
 
-def test_a_picture_may_have_rows_of_special_tokens(whole, flat, tmp_path, monkeypatch):
+def test_a_picture_may_have_rows_of_special_tokens(whole, flat):
     """A11: Table 9's maps have a row of [CLS]; the numbers are of the text's own tokens all the same."""
-    kept = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: kept.append(self))
     plain, all_rows = (
         next(attention.attention_maps(whole, [LONG], special=special)) for special in (False, True)
     )
     own = ~plain.text.special_tokens_mask
     assert all_rows.weights.shape[2] == len(own)
     np.testing.assert_allclose(all_rows.weights[:, :, own], plain.weights)
-    attention.heat_maps(whole, flat, LONG, path=tmp_path / "maps.png", special=True)
-    image = kept[-1].axes[0].images[0]
+    image = attention.heat_maps(whole, flat, LONG, special=True).axes[0].images[0]
     np.testing.assert_array_equal(image.get_array(), all_rows.weights[0, 0])
 
 
@@ -235,18 +231,11 @@ def test_pairs_of_a_task_are_compared(whole, flat, tmp_path):
         attend(config, tmp_path / "out")
 
 
-def test_heat_maps_share_one_scale(whole, flat, tmp_path, monkeypatch):
-    kept = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: kept.append(self))
+def test_heat_maps_share_one_scale(whole, flat):
     for example in (Example("x", "a $2 dog $$ on the beach 🎈"), LONG):
-        attention.heat_maps(whole, flat, example, head=1, path=tmp_path / "maps.png")
-        *panels, bar = kept[-1].axes
+        *panels, bar = attention.heat_maps(whole, flat, example, head=1).axes
         images = [axes.images[0] for axes in panels]
-        assert (
-            len(kept) % 2 == 0
-            and len(images) == 4
-            and len({image.get_clim() for image in images}) == 1
-        )
+        assert len(images) == 4 and len({image.get_clim() for image in images}) == 1
         _, text, clip, maps = next(attention.attention_maps(whole, [example]))
         np.testing.assert_array_equal(images[0].get_array(), maps[0, 1])
         assert images[0].get_clim()[0] == 0 and images[0].get_clim()[1] >= maps[:, 1].max()

@@ -24,7 +24,7 @@ from groundling.core.errors import (
 from groundling.data.images import read_image
 from groundling.runs.folder import check_file, disk_errors, write_whole
 from groundling.runs.progress import CommandContext
-from groundling.runs.report import page_of
+from groundling.runs.report import render
 from groundling.settings.fields import fill_settings, setting_fields
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
@@ -136,7 +136,7 @@ class AttentionPage:
             "counts": dict(self.counts),
             "page": {"number": page, "before": first, "links": list(links)},
         }
-        text = page_of(__package__, "visualize", self.title, {}, content)
+        text = render(__package__, "visualize.html", title=self.title, data=content)
         if len(text) > MAX_PAGE_CHARACTERS:
             raise InputError(
                 f"a page of {len(shown)} pairs and {len(self.models)} models would be {len(text) / 2**20:.0f} MB; "

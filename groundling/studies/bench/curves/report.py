@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from math import isfinite
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from groundling.runs.report import (
     BLACK,
-    BROAD,
     GUESSING,
     MARKS,
-    NARROW,
+    WIDTH,
     ReportSection,
     TableRow,
-    in_two_widths,
     new_figure,
+    svg_of,
 )
-from groundling.stats.verdict import ALPHA
 from groundling.studies.bench.arms import IMAGE_TOWER, TEXT_CONTROL, TOWER
 from groundling.studies.bench.curves.axes import AXES, CurveAxis
 from groundling.studies.bench.curves.judge import MethodCurve, entries_at, is_above_chance
-from groundling.studies.bench.judge import MIN_WORLDS, Difference, Entry, entries_of, value_of
+from groundling.studies.bench.judge import Difference, Entry, entries_of, value_of
 from groundling.studies.bench.readings import VISUAL
 from groundling.studies.bench.report import cell
 
@@ -31,14 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-RULE = (
-    "Gain: the linear visual reading on test nouns, of the method minus its text control, with the standard deviation "
-    f"over worlds. A star marks gains above 0: a two-sided t-test over at least {MIN_WORLDS} worlds, whose standard "
-    f"error is at least what the noise between adaptation seeds implies, has p of at most {ALPHA:g}, without a "
-    "correction for the number of tests. If all of a method's values rest on the same worlds, it works from the "
-    "smallest value on from which all gains have a star."
-)
-"""What the tables show, and the rule of the sentences."""
 Levels = Mapping[int, Sequence[float]]
 """By value of an axis: a number for each world."""
 
@@ -51,11 +40,6 @@ def curve_groups(
         of_axis = [one for one in curves if one.axis == axis.name]
         for family in dict.fromkeys(one.family for one in of_axis):
             yield axis, family, [one for one in of_axis if one.family == family]
-
-
-def title_of(axis: CurveAxis, family: str) -> str:
-    """Heading of an axis in a family of worlds."""
-    return f"{family.capitalize()}: gain against {axis.unit}"
 
 
 def curve_rows(
@@ -86,12 +70,11 @@ def curve_sections(curves: Sequence[MethodCurve], entries: Sequence[Entry]) -> l
     sections = []
     for axis, family, own in curve_groups(curves):
         in_family = [one for one in entries if one["family"] == family]
-        words = [axis.about, *(one.sentence for one in own), RULE]
         sections.append(
             ReportSection(
-                title_of(axis, family),
-                words,
-                figure=_figure(axis, own, in_family),
+                f"{family.capitalize()}: gain against {axis.unit}",
+                [axis.about, *(one.sentence for one in own)],
+                figures=[_figure(axis, own, in_family)],
                 rows=curve_rows(axis, own, in_family),
             )
         )
@@ -170,8 +153,8 @@ def _figure(axis: CurveAxis, curves: Sequence[MethodCurve], entries: Sequence[En
         )
         for one in curves
     )
-    draw = partial(_curve_plot, axis.unit, gains, levels, guessing)
-    return in_two_widths(draw, f"Gain against {axis.unit}. {label}")
+    figure = _curve_plot(axis.unit, gains, levels, guessing)
+    return svg_of(figure, f"Gain against {axis.unit}. {label}")
 
 
 def _curve_plot(
@@ -179,12 +162,10 @@ def _curve_plot(
     gains: Mapping[str, Levels],
     levels: Mapping[str, Levels],
     guessing: float | None,
-    broad: bool = True,
 ) -> Figure:
-    """Gains of methods, and the readings of their text controls and of the teacher: side by side if `broad`."""
-    across, down = (2, 1) if broad else (1, 2)
-    figure = new_figure(BROAD if broad else NARROW, 3.9 * down)
-    left, right = figure.subplots(down, across).flat
+    """Gains of methods, and the readings of their text controls and of the teacher."""
+    figure = new_figure(WIDTH, 3.9)
+    left, right = figure.subplots(1, 2)
     _draw_lines(left, gains, unit, "gain: visual reading beyond the text control", 0)
     _draw_lines(right, levels, unit, "visual reading; dashed: guessing", len(gains))
     left.axhline(0, color=BLACK, linestyle="dashed", linewidth=0.9, zorder=1)

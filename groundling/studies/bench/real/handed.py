@@ -18,6 +18,7 @@ from groundling.data.corpora.files import plain_lines
 from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, make_clip_text_tower
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.runs.folder import json_text, whole_folder, write_whole
+from groundling.stats.resampling import derangement
 from groundling.studies.bench.handed import shuffle_images
 from groundling.studies.bench.real_settings import RealSettings
 
@@ -189,8 +190,6 @@ def permute_tokens(counts: Counter[int]) -> dict[int, int]:
     moved: dict[int, int] = {}
     for start, stop in zip(starts, [*starts[1:], len(ranked)], strict=True):
         band = ranked[start:stop]
-        order = generator(SEED, "bench", "permuted teacher", start).permutation(len(band)).tolist()
-        moved |= {
-            band[one]: band[other] for one, other in zip(order, [*order[1:], order[0]], strict=True)
-        }
+        others = derangement(len(band), generator(SEED, "bench", "permuted teacher", start))
+        moved |= {token: band[other] for token, other in zip(band, others, strict=True)}
     return moved

@@ -1,4 +1,4 @@
-"""Table and page of a bench on a real encoder: readings, gains beyond controls, the price and the cost."""
+"""The report of a bench on a real encoder: readings, gains beyond controls, the price and the cost."""
 
 from __future__ import annotations
 
@@ -6,22 +6,15 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from math import isfinite
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from groundling.runs.report import (
-    ForestRow,
-    ReportSection,
-    TableRow,
-    forest_plot,
-    in_two_widths,
-    write_report,
-)
+from groundling.runs.report import ForestRow, Report, ReportSection, TableRow, forest_svg
 from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL
 from groundling.studies.bench.method import TEACHER
 from groundling.studies.bench.real.finished import BEFORE
 from groundling.studies.bench.real.judge import GainVerdict, words_of
+from groundling.studies.bench.report import cost_rows
 
 Bench = Mapping[str, Any]
 """Content of a `bench.json` of a real encoder."""
@@ -100,55 +93,31 @@ def verdict_rows(bench: Bench, verdicts: Sequence[GainVerdict]) -> list[TableRow
     ]
 
 
-def cost_rows(bench: Bench) -> list[TableRow]:
-    """What each method cost per run, beside its text control."""
-    rows: list[TableRow] = []
-    for method in bench["methods"]:
-        for arm in (METHOD, TEXT_CONTROL):
-            costs = [one["cost"] for one in entries_of(bench, method, arm)]
-            if costs:
-                rows.append(
-                    {
-                        "arm": method if arm == METHOD else f"  {method}: {arm}",
-                        "steps": f"{costs[0]['steps']:,}",
-                        "samples": f"{costs[0]['samples']:,}",
-                        "epochs": f"{mean(sum(cost['epochs']) for cost in costs):.2f}",
-                        "seconds of training": f"{mean(cost['seconds'] for cost in costs):.0f}",
-                        "extra parameters in training": f"{costs[0]['extra_parameters']:,}",
-                        "and after it": f"{costs[0]['parameters_after']:,}",
-                    }
-                )
-    return rows
-
-
-def write_page(
-    path: Path, bench: Bench, verdicts: Sequence[GainVerdict], sentences: Sequence[str]
-) -> None:
-    """Write the page; raises InputError if it cannot be written."""
+def make_report(bench: Bench, verdicts: Sequence[GainVerdict], sentences: Sequence[str]) -> Report:
+    """Readings, gains, price, controls and cost."""
     gains = [one for one in verdicts if one.gain]
     prices = [one for one in verdicts if not one.gain]
-    sections = [
-        ReportSection("Readings", rows=table_rows(bench, True)),
-        ReportSection("Gains", rows=verdict_rows(bench, gains), figure=_forest(bench, gains)),
-    ]
-    if price_rows := table_rows(bench, False):
-        sections.append(ReportSection("Price", rows=price_rows))
-    if prices:
-        sections.append(ReportSection("Price, differences", rows=verdict_rows(bench, prices)))
-    controls = [
+    controls: list[TableRow] = [
         {"method": name, "control": control, "what it is": words}
         for name, about in bench["methods"].items()
         for control, words in about["controls"].items()
     ]
-    sections.append(ReportSection("Controls", rows=controls))
-    sections.append(ReportSection("Cost of a run", rows=cost_rows(bench)))
-    today = datetime.now(UTC).date().isoformat()
-    notes = [*bench["notes"], f"Page written on {today}."]
+    sections = [
+        ReportSection("Readings", rows=table_rows(bench, True)),
+        ReportSection("Gains", rows=verdict_rows(bench, gains), figures=_forest(bench, gains)),
+        ReportSection("Price", rows=table_rows(bench, False)),
+        ReportSection("Price, differences", rows=verdict_rows(bench, prices)),
+        ReportSection("Controls", rows=controls),
+        ReportSection(
+            "Cost of a run", rows=cost_rows(bench["methods"], partial(entries_of, bench))
+        ),
+    ]
+    notes = [*bench["notes"], f"written on {datetime.now(UTC).date().isoformat()}"]
     title = "Which method gives this encoder visual knowledge?"
-    write_report(path, title, sections, sentences, notes=notes, terms=TERMS)
+    return Report(title, sections, sentences, notes=notes, terms=TERMS)
 
 
-def _forest(bench: Bench, verdicts: Sequence[GainVerdict]) -> str:
+def _forest(bench: Bench, verdicts: Sequence[GainVerdict]) -> list[str]:
     """Both differences of each method and set, with their intervals over seeds."""
     rows = []
     for one in verdicts:
@@ -162,8 +131,5 @@ def _forest(bench: Bench, verdicts: Sequence[GainVerdict]) -> str:
                         label, counts, found.mean, found.over_seeds, found.by_seed, one.beyond
                     )
                 )
-    if not rows:
-        return ""
-    label = "; ".join(f"{row.label}: {row.mean:+.3f}" for row in rows)
     unit = "difference in the set's measure; right of 0 is better than the control"
-    return in_two_widths(partial(forest_plot, rows, unit), f"Differences. {label}")
+    return [forest_svg(rows, unit)] if rows else []

@@ -13,7 +13,7 @@ from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import run_jobs
 from groundling.runs.progress import CommandContext
-from groundling.runs.report import format_count, format_table
+from groundling.runs.report import format_count
 from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL
 from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BenchConfig
@@ -43,7 +43,7 @@ from groundling.studies.bench.real.readings import (
     set_readers,
     shared_sets,
 )
-from groundling.studies.bench.real.report import entries_of, table_rows, write_page
+from groundling.studies.bench.real.report import entries_of, make_report
 from groundling.studies.bench.real_settings import RealSettings
 from groundling.studies.bench.results import NOT_DONE, REAL_FORMAT
 
@@ -196,17 +196,9 @@ def conclude(
     for one in bench["runs"]:  # the job's files keep them
         one["readings"] = {name: _summary(found) for name, found in one["readings"].items()}
     write_json(work.out / "bench.json", bench)
-    write_page(work.out / "report.html", bench, verdicts, sentences)
-    for gain, heading in ((True, "gains"), (False, "price")):
-        rows = table_rows(bench, gain)
-        if rows:
-            print(f"\n{heading}:\n{format_table(rows)}")
-    print()
-    for sentence in sentences:
-        print(sentence)
-    for note in bench["notes"]:
-        print(f"note: {note}")
-    print(f"\n{work.out / 'bench.json'}\n{work.out / 'report.html'}")
+    made = make_report(bench, verdicts, sentences)
+    made.write(work.out / "report.html")
+    print(f"\n{made.text()}\n\n{work.out / 'bench.json'}\n{work.out / 'report.html'}")
     return bench
 
 
