@@ -279,7 +279,7 @@ def test_a_killed_extraction_goes_on_to_the_same_bytes(
             regions(config, tmp_path / "killed")
     with pytest.raises(InputError, match="not a complete region store"):
         RegionStore(tmp_path / "killed")
-    put(tmp_path / "killed" / "features-00002.npy", b"half of a shard")
+    put(tmp_path / "killed" / "shard-00002.safetensors.partial", b"half of a shard")
     regions(replace_settings(config, processes=2), tmp_path / "killed")
     assert digests(tmp_path / "killed") == {
         **digests(tmp_path / "whole"),
@@ -384,10 +384,7 @@ def test_a_store_gives_back_what_was_written_from_any_place_and_process(tmp_path
     writer.fill((name, never) for name in made)  # what is there is not read again
     writer.close({"model": "none"})
     store = pickle.loads(pickle.dumps(RegionStore(tmp_path)))
-    assert len(list(tmp_path.glob("features-*.npy"))) == 3 and (store.width, store.classes) == (
-        6,
-        4,
-    )
+    assert len(list(tmp_path.glob("shard-*"))) == 3 and (store.width, store.classes) == (6, 4)
     for name in reversed(made):
         row, want = store[name], made[name]
         np.testing.assert_allclose(row.features, want.features, rtol=2**-11, atol=1e-6)
@@ -396,9 +393,10 @@ def test_a_store_gives_back_what_was_written_from_any_place_and_process(tmp_path
         assert not row.image_index.any() and not row.is_whole_image.any()
     with pytest.raises(InputError, match="no image 'y' among 7"):
         store["y"]
-    (tmp_path / "boxes-00001.npy").write_bytes((tmp_path / "boxes-00001.npy").read_bytes()[:-4])
-    with pytest.raises(InputError, match=r"boxes-00001.npy: damaged"):
-        RegionStore(tmp_path)["3xxx"]
+    shard = tmp_path / "shard-00001.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-4])
+    with pytest.raises(InputError, match=r"shard-00001.safetensors: damaged"):
+        RegionStore(tmp_path)
 
 
 def test_what_does_not_fit_a_store_is_named(tmp_path):
@@ -530,57 +528,14 @@ def test_values_that_no_store_may_hold_are_skipped_and_named(tmp_path):  # E5
         "classes: classes of region 2 are not finite or outside 0..1",
         "sure: confidence of region 0 is not finite or outside 0..1",
     ]
-    assert RegionStore(tmp_path).faults() == []
-
-
-def test_a_store_with_such_values_is_not_called_clean(tmp_path):  # E5
-    folder = small_store(tmp_path / "a", np.full((5, 4), 0.25, np.float16))
-    for name, value in (("features", np.nan), ("confidence", np.inf), ("classes", np.nan)):
-        array = np.load(folder / f"{name}-00001.npy")
-        array[1] = value
-        np.save(folder / f"{name}-00001.npy", array)
-    boxes = np.load(folder / "boxes-00000.npy")
-    boxes[1:] = 2
-    np.save(folder / "boxes-00000.npy", boxes)
-    assert RegionStore(folder).faults() == [
-        *(
-            f"{folder}/{name}-00001.npy: image 'c': a number is not finite"
-            for name in ("features", "confidence", "classes")
-        ),
-        f"{folder}/boxes-00000.npy: image 'a': a value is outside 0..1 (2 such regions)",
-    ]
-    store = RegionStore(folder)
-    with pytest.raises(InputError, match=r"image 'c': confidence of region . is not finite or out"):
-        store["c"]
-    with pytest.raises(InputError, match="image 'a': boxes of region 1 are not finite or outside"):
-        store["a"]
-    folder = small_store(tmp_path / "b", np.array([0, 1, 2, 0, 0], np.int16), classes=2)
-    assert RegionStore(folder).faults() == [
-        f"{folder}/classes-00000.npy: image 'b': a value is outside -1..1"
-    ]
-    with pytest.raises(InputError, match="image 'b' has class 2, expected less than 2"):
-        RegionStore(folder)["b"]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"ids": ["a"]}, "not the index of a shard"),
-        ([], "holds a list, expected an object"),
-    ],
-)
-def test_an_index_that_is_none_gives_one_line(tmp_path, content, message):  # E14
-    put(small_store(tmp_path) / "index-00001.json", json.dumps(content))
-    with pytest.raises(InputError, match=rf"index-00001.json: {message}") as caught:
-        RegionStore(tmp_path)
-    assert "\n" not in str(caught.value)
+    assert RegionStore(tmp_path).ids == ["soft"]
 
 
 def test_shards_of_something_else_are_no_region_store(tmp_path):
     writer = ShardWriter(tmp_path)
     writer.write(0, [Record("a", {"sentence": np.zeros((1, 4), np.float32)})])
     writer.close({})
-    with pytest.raises(InputError, match=r"not the index of a region store \(no valid features"):
+    with pytest.raises(InputError, match="not a region store"):
         RegionStore(tmp_path)
 
 
@@ -909,7 +864,7 @@ def test_imports_refuse_values_that_no_store_may_hold(tmp_path, change, message)
     put(tmp_path / "in" / "good.npz", npz())
     put(tmp_path / "in" / "wrong.npz", npz(**{k: np.asarray(v) for k, v in change.items()}))
     store, _ = taken(tmp_path / "in", tmp_path / "out")
-    assert store.ids == ["good"] and store.faults() == []
+    assert store.ids == ["good"]
     (reason,) = store.manifest["skipped"]
     assert reason.startswith("wrong: wrong.npz: ") and message in reason
 

@@ -24,7 +24,7 @@ from groundling.data.images import (
     unread_images,
 )
 from groundling.data.regions.samples import RegionDataset, RegionOptions, RegionSource
-from groundling.data.regions.store import RegionStore, open_checked_store
+from groundling.data.regions.store import RegionStore
 from groundling.data.regions.stores import CombinedStore, describe_mismatch
 from groundling.data.samples import SampleDataset, without_region_tags
 from groundling.settings.input_settings import RegionSettings
@@ -199,7 +199,7 @@ class ImageSampleBuilder:
 
     def _store(self, folder: str) -> RegionStore:
         if folder not in self._open:
-            self._open[folder] = open_checked_store(folder, self.features)
+            self._open[folder] = RegionStore(folder, self.features)
         return self._open[folder]
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError
-from groundling.data.regions.store import ImageRegions, Item, RegionStore, open_checked_store
+from groundling.data.regions.store import ImageRegions, Item, RegionStore
 
 FACTS = ("background", "classes", "class_names")
 """Facts of a manifest that stores share if their features are from the same model."""
@@ -171,7 +171,7 @@ def combine_images(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterato
     later stores are left out. Raises InputError if stores differ, or if one has segmentations of
     objects, which the others' features lack.
     """
-    stores = [open_checked_store(path) for path in paths]
+    stores = [RegionStore(path) for path in paths]
     combined = CombinedStore(stores)
     if combined.has_segmentations:
         raise InputError(
