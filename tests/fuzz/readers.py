@@ -563,11 +563,6 @@ def _regions(shelf: LazyFixture) -> dict[str, Reader]:
     made = {
         "regions npz": Reader(copied(shelf.shop, "coco_train2014"), _imported),
         "regions json": Reader(_vlbert, _imported),
-        "regions zip": Reader(
-            copied(shelf.shop, "trainval2014_resnet101_faster_rcnn_genome.zip"),
-            lambda place: _imported(place / "trainval2014_resnet101_faster_rcnn_genome.zip"),
-            checked=False,
-        ),
         "regions tsv": Reader(
             copied(shelf.shop, "trainval_resnet101_faster_rcnn_genome_36.tsv"),
             lambda place: _imported(place / "trainval_resnet101_faster_rcnn_genome_36.tsv"),
@@ -575,17 +570,6 @@ def _regions(shelf: LazyFixture) -> dict[str, Reader]:
         "regions LXMERT": Reader(
             lambda place: put(place / "a_obj36.tsv", standins._lxmert("a") + standins._lxmert("b")),
             lambda place: _imported(place / "a_obj36.tsv"),
-        ),
-        "regions hdf5 by image": Reader(_volta, lambda place: _imported(place / "a.h5")),
-        "regions hdf5 by row": Reader(
-            _ban,
-            lambda place: _imported(place / "a.hdf5", str(place / "ids.txt")),
-            checked=False,  # which knows no --ids
-        ),
-        "regions hdf5 of named rows": Reader(
-            partial(_ban, ids='{"b": 1, "a": 0}'),
-            lambda place: _imported(place / "a.hdf5", str(place / "ids.json")),
-            checked=False,
         ),
         "regions lmdb": Reader(partial(_lmdb, pack=_as_npz), _imported),
         "regions lmdb of msgpack": Reader(partial(_lmdb, pack=_as_msgpack), _imported),
@@ -608,9 +592,9 @@ def _regions(shelf: LazyFixture) -> dict[str, Reader]:
     return made
 
 
-def _imported(place: Path, ids: str | None = None) -> object:
+def _imported(place: Path) -> object:
     """Every image; an image that is skipped is told by every command that imports."""
-    facts, items = import_regions(place, ids)
+    facts, items = import_regions(place)
     images: list[object] = [{name: value for name, value in facts.items() if name != "source"}]
     faults = []
     for name, read in items:
@@ -630,29 +614,6 @@ def _vlbert(place: Path) -> None:
         entry = {"image_w": 16, "image_h": 16, "num_boxes": 2}
         entry |= {"boxes": standins._base64(boxes), "features": standins._base64(features)}
         put(place / f"{number}.json", json.dumps(entry))
-
-
-def _volta(place: Path) -> None:
-    import h5py
-
-    place.mkdir(parents=True)
-    with h5py.File(place / "a.h5", "w") as file:
-        for name in ("a", "b"):
-            group = file.create_group(name)
-            group["num_boxes"], group["img_w"], group["img_h"] = 2, 16, 16
-            group["boxes"] = np.array([[0, 0, 8, 8], [4, 4, 16, 16]], np.float32)
-            group["features"] = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)
-
-
-def _ban(place: Path, ids: str = "a\nb\n") -> None:
-    import h5py
-
-    put(place / f"ids.{'json' if ids[0] == '{' else 'txt'}", ids)
-    boxes = np.array([[[0, 0, 8, 8], [4, 4, 16, 16]]] * 2, np.float32)
-    with h5py.File(place / "a.hdf5", "w") as file:
-        file["image_features"] = np.random.default_rng(0).normal(size=(2, 2, 8)).astype(np.float32)
-        file["image_bb"] = boxes
-        file["spatial_features"] = np.concatenate([boxes, boxes[:, :, :2]], 2) / 16
 
 
 def _lmdb(place: Path, pack: Callable[[dict[str, np.ndarray]], bytes]) -> None:

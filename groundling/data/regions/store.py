@@ -98,6 +98,13 @@ class ImageRegions:
         segments = "" if self.segmentation is None else ", segments"
         return f"{self.features.shape[1]} numbers, {classes}{segments}"
 
+    def take(self, kept: np.ndarray | slice) -> ImageRegions:
+        """A copy with some of the regions."""
+        arrays = ("boxes", "confidence", "features", "classes", "segmentation")
+        own = {name: getattr(self, name) for name in arrays}
+        taken = {name: array[kept] for name, array in own.items() if array is not None}
+        return replace(self, **taken)
+
     def with_whole(self, feature: np.ndarray) -> ImageRegions:
         """A copy with the whole image as first region (feature (1, D), confidence 1, no class)."""
         classes = self.classes
@@ -424,9 +431,9 @@ class RegionStore:
         return str(self.manifest.get("made_by", ""))
 
     @property
-    def annotated_order(self) -> bool:
-        """Whether all images are `in_annotated_order`."""
-        return all(self.in_annotated_order(image_id) for image_id in self.ids)
+    def facts(self) -> dict[str, Any]:
+        """Facts that are saved with a model trained with this store."""
+        return {"identity": self.identity, "made_by": self.origin}
 
     def in_annotated_order(self, image_id: str) -> bool:
         """Whether an image's regions (except the whole image) are in
@@ -463,36 +470,93 @@ class RegionStore:
 
         Raises InputError if the image is not in the store.
         """
+        image = self.stored(image_id, without="cover" if self.features else "features")
+        return _row(image, _distribution(image.classes, self.classes))
+
+    def stored(self, image_id: str, without: str = "") -> ImageRegions:
+        """An image as it was written, but for one array."""
         number = self._shards.index_of(image_id)
-        stored = self._shards.arrays(number, without="" if self.features else "features")
-        boxes = stored["boxes"]
-        whole = np.zeros(len(boxes), bool)
-        if self._shards.facts(number).get("whole"):
-            whole[:1] = True
-        nothing = np.zeros((len(boxes), 0), np.float32)
-        return RegionRow(
-            features=_single(stored["features"]) if self.features else nothing,
+        arrays = self._shards.arrays(number, without)
+        facts = self._shards.facts(number)
+        boxes = arrays["boxes"]
+        return ImageRegions(
+            id=self.ids[number],
+            size=(facts["width"], facts["height"]),
             boxes=boxes,
-            confidence=stored["confidence"],
-            image_index=np.zeros(len(boxes), np.int64),
-            is_whole_image=whole,
-            classes=self._distribution(stored.get("classes")),
-            segmentation=None if self.features else _unpacked(stored.get("cover")),
+            confidence=arrays["confidence"],
+            features=arrays.get("features", np.zeros((len(boxes), 0), np.float32)),
+            classes=arrays.get("classes"),
+            has_whole_image=facts.get("whole", False),
+            segmentation=_unpacked(arrays.get("cover")),
+            left_out=facts.get("left_out", 0),
+            annotated_order=facts.get("annotated_order", False),
+            appended_detections=facts.get("behind", 0),
         )
 
     def _facts(self, image_id: str) -> dict[str, Any]:
         return self._shards.facts(self._shards.index_of(image_id))
 
-    def _distribution(self, stored: np.ndarray | None) -> np.ndarray | None:
-        """Classes as (R, C) float32: a region with a single class has 1 there,
-        one without a class zeros.
-        """
-        if stored is None or stored.ndim == 2:
-            return None if stored is None else _single(stored)
-        classes = np.zeros((len(stored), self.classes), np.float32)
-        named = np.flatnonzero(stored >= 0)
-        classes[named, stored[named]] = 1
-        return classes
+
+def _row(image: ImageRegions, classes: np.ndarray | None) -> RegionRow:
+    """An image's regions in float32, with these class probabilities."""
+    count = len(image.boxes)
+    whole = np.zeros(count, bool)
+    whole[:1] = image.has_whole_image
+    return RegionRow(
+        features=_single(image.features),
+        boxes=image.boxes.astype(np.float32, copy=False),
+        confidence=image.confidence.astype(np.float32, copy=False),
+        image_index=np.zeros(count, np.int64),
+        is_whole_image=whole,
+        classes=classes,
+        segmentation=image.segmentation,
+    )
+
+
+def _distribution(stored: np.ndarray | None, count: int) -> np.ndarray | None:
+    """Classes as (R, C) float32: a region with a single class has 1 there,
+    one without a class zeros.
+    """
+    if stored is None or stored.ndim == 2:
+        return None if stored is None else _single(stored)
+    classes = np.zeros((len(stored), count), np.float32)
+    named = np.flatnonzero(stored >= 0)
+    classes[named, stored[named]] = 1
+    return classes
+
+
+def box_source(facts: Mapping[str, Any]) -> str:
+    """The origin of a store's boxes, as far as it matters to a model: a grid, a detector, or files.
+
+    Empty if the manifest does not say.
+    """
+    boxes = facts.get("boxes_from")
+    if not isinstance(boxes, str):
+        return ""
+    if boxes.startswith("a grid of "):
+        return boxes
+    return "a detector" if boxes.startswith("the detector") else "files of boxes"
+
+
+def describe_mismatch(model_facts: Mapping[str, Any], store_facts: Mapping[str, Any]) -> str:
+    """The difference between a store's regions and those that a model was trained with, in words.
+
+    Empty if none is known.
+    """
+    model_identity = model_facts.get("identity")
+    store_identity = store_facts.get("identity")
+    if model_identity and store_identity and model_identity != store_identity:
+        return (
+            f"made by {store_facts.get('made_by')}, but the model was trained with "
+            f"{model_facts.get('made_by')}"
+        )
+    model_boxes = box_source(model_facts)
+    store_boxes = box_source(store_facts)
+    if model_boxes and store_boxes and model_boxes != store_boxes:
+        return (
+            f"boxes are from {store_boxes}, but the model was trained with boxes from {model_boxes}"
+        )
+    return ""
 
 
 class InMemoryRegions:
@@ -510,15 +574,7 @@ class InMemoryRegions:
         """The regions of an image, in float32; `image_index` is 0 for all of them."""
         image = self.regions[image_id]
         features = image.features if self.features else image.features[:, :0]
-        whole = np.zeros(len(features), bool)
-        whole[:1] = image.has_whole_image
-        return RegionRow(
-            features=_single(features),
-            boxes=image.boxes.astype(np.float32),
-            confidence=image.confidence.astype(np.float32),
-            image_index=np.zeros(len(features), np.int64),
-            is_whole_image=whole,
-        )
+        return _row(replace(image, features=features, segmentation=None), None)
 
     def count(self, image_id: str) -> int:
         """Number of an image's regions."""
