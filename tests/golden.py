@@ -59,6 +59,8 @@ CLIP = {
     "context_length": 40,
 }
 WEIGHTS = "*.safetensors"
+SHARDS = "shard-"
+"""Start of the names of files that have the format of weights and hold tokens, features or regions."""
 PREDICTIONS = "predictions*.jsonl"
 CHANGING = {"seconds", "core_seconds", "memory_mb"}
 """Keys of a result that differ between two equal runs."""
@@ -296,7 +298,7 @@ def hash_of(text: str | bytes) -> str:
 def weights_hash(folder: Path) -> str:
     """One hash of all tensors by file and name, whatever the metadata of their files; - without weights."""
     digest = hashlib.sha256()
-    paths = sorted(folder.rglob(WEIGHTS))
+    paths = sorted(path for path in folder.rglob(WEIGHTS) if not path.name.startswith(SHARDS))
     for path in paths:
         digest.update(path.relative_to(folder).as_posix().encode())
         with safe_open(path, "numpy") as file:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -321,13 +320,13 @@ def others_regions(folder: Path) -> None:
         np.savez(place, features=features, norm_bb=boxes, conf=np.float32([0.9, 0.8]))
     pixels = _base64(boxes[:, :4] * SIDE)
     rows = []
-    with zipfile.ZipFile(folder / "trainval2014_resnet101_faster_rcnn_genome.zip", "w") as archive:
-        for number in (*range(8), 1000, 1001):
-            features = _base64(rng.normal(size=(2, WIDTH)).astype("<f4"))
-            rows.append("\t".join([str(number), str(SIDE), str(SIDE), "2", pixels, features]))
-            entry = {"image_w": SIDE, "image_h": SIDE, "num_boxes": 2}
-            entry |= {"boxes": pixels, "features": features}
-            archive.writestr(f"trainval2014/{number}.json", json.dumps(entry))
+    unpacked = folder / "trainval2014_resnet101_faster_rcnn_genome"
+    for number in (*range(8), 1000, 1001):
+        features = _base64(rng.normal(size=(2, WIDTH)).astype("<f4"))
+        rows.append("\t".join([str(number), str(SIDE), str(SIDE), "2", pixels, features]))
+        entry = {"image_w": SIDE, "image_h": SIDE, "num_boxes": 2}
+        entry |= {"boxes": pixels, "features": features}
+        put(unpacked / f"{number}.json", json.dumps(entry))
     put(folder / "trainval_resnet101_faster_rcnn_genome_36.tsv", "\n".join(rows) + "\n")
 
 

@@ -40,11 +40,8 @@ class RegionsConfig(Settings):
     extraction: ExtractionSettings = field(default_factory=ExtractionSettings)
     imports: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Instead of --images: existing region files, all of one layout: TSVs of bottom-up-attention \
-or LXMERT, HDF5, LMDB, or folders of UNITER's npz or VL-BERT's json; or several region stores, \
-whose regions of an image are concatenated."""
-    ids: Annotated[tuple[str, ...], InputKind.FILE, may_repeat] = ()
-    """--imports of bottom-up-attention's HDF5: one file of image ids per import, by row, one per \
-line or json."""
+or LXMERT, UNITER's LMDB, or folders of UNITER's npz or VL-BERT's json; or several region stores, \
+whose images become one store, each with its regions of all of them."""
     ids_as: Annotated[tuple[str, ...], may_repeat] = ()
     """--imports: rename the images, by a pattern in which {number} is the number at the end of an \
 image's id and {subset} the subset (such as train2014) in its id or file name, e.g. \
@@ -65,7 +62,6 @@ def check(config: RegionsConfig, out: str | Path) -> None:
         raise InputError("regions needs either --images FOLDER or --imports FILE")
     if not config.imports:
         names = {
-            "--ids": config.ids,
             "--ids-as": config.ids_as,
             "--filter-imports": config.filter_imports,
         }
@@ -82,7 +78,6 @@ def inputs(config: RegionsConfig) -> Inputs:
     extraction = config.extraction
     found: dict[str, str] = {"images": extraction.images}
     found |= _numbered("boxes", extraction.boxes)
-    found |= _numbered("ids", config.ids)
     found |= _numbered("ids_as", [name for name in config.ids_as if name.endswith(".json")])
     if not config.imports:
         found["detector"] = extraction.detection.detector
@@ -136,6 +131,9 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
             config.extraction, config.processes, folder, part, run.state.wait_for_everyone
         )
     first = manifest["skipped"][:FIRST]
+    if manifest.get("in_several_stores"):
+        shared = format_count(manifest["in_several_stores"], "image")
+        run.note(f"{shared} in several stores: the regions of all of them, store after store")
     skipped = manifest["counts"]["skipped"]
     if skipped:
         names = "; ".join(first)
@@ -165,7 +163,7 @@ def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
 
     writer = RegionWriter(folder, config.extraction.shard_size)
     box_filter = config.extraction.detection if config.filter_imports else None
-    facts, items = import_several(config.imports, config.ids, config.ids_as, box_filter)
+    facts, items = import_several(config.imports, config.ids_as, box_filter)
     writer.fill(items)
     return writer.close(facts)
 

@@ -408,11 +408,11 @@ class FineTunedModel(LoadedModel):
         """The image lookup for the photos of some inputs; `argument` names the photos in messages."""
         if photos and not self.reads_images:
             raise InputError(f"{self.folder}: this model reads only text; leave the image out")
-        stores = (regions,) if regions and self.description.reads.regions else ()
-        reads_files = self.reads_pixels or not stores
+        store = regions if self.description.reads.regions else ""
+        reads_files = self.reads_pixels or not store
         read = photos if reads_files and self.reads_images else ""
         return self.image_lookup(
-            stores, read, decode=True, names=SettingNames("regions=STORE", argument)
+            store, read, decode=True, names=SettingNames("regions=STORE", argument)
         )
 
     def evaluate(
@@ -425,7 +425,7 @@ class FineTunedModel(LoadedModel):
         choices: str = "",
         label: str = "",
         images: str | Path = "",
-        regions: str | Path | Sequence[str | Path] = (),
+        regions: str | Path = "",
         allow_region_mismatch: bool = False,
     ) -> dict[str, Any]:
         """Score the model on labelled data; returns what `groundling evaluate` prints.
@@ -438,16 +438,15 @@ class FineTunedModel(LoadedModel):
             choices: columns with the choices of a multiple-choice task.
             label: column of the label.
             images: folder of the photos, for a model that reads them, or to detect regions now.
-            regions: region stores with the images.
+            regions: region store with the images.
             allow_region_mismatch: accept regions that were made differently from the training regions.
 
         Raises:
             InputError: the data has no labels, labels unknown to the model, or an invalid row.
         """
-        stores = [regions] if isinstance(regions, str | Path) else list(regions)
         names = SettingNames("regions=STORE", "images=FOLDER", "allow_region_mismatch=True")
         lookup = self.image_lookup(
-            [str(store) for store in stores if str(store)],
+            str(regions),
             str(images),
             allow_region_mismatch=allow_region_mismatch,
             names=names,

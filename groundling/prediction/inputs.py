@@ -44,14 +44,14 @@ class ImageLookup:
         student: Encoder,
         description: ModelDescription,
         find: Callable[[], StoreRegionExtractor],
-        regions: Sequence[str] = (),
+        regions: str = "",
         photos: ImageCollection = "",
         *,
         allow_region_mismatch: bool = False,
         decode: bool = False,
         names: SettingNames = COMMAND_TERMS,
     ) -> None:
-        """`find` returns the region finder for photos, used where `regions` names no stores.
+        """`find` returns the region finder for photos, used where `regions` names no store.
 
         `decode` opens every photo first, so that messages name a broken one. `names` are the arguments' names in
         messages.
@@ -72,7 +72,7 @@ class ImageLookup:
             self.photo_folder = str(photos)
         self.inputs = ImageSampleBuilder(
             description.reads.settings(
-                regions=tuple(regions),
+                regions=regions,
                 images=self.photo_folder,
                 allow_region_mismatch=allow_region_mismatch,
             ),
@@ -131,7 +131,7 @@ class ImageLookup:
             self.inputs.image_sources(images, self.pictures) if self.reads_images else ImageInputs()
         )
 
-    def _check_sources(self, regions: Sequence[str], photos: ImageCollection) -> None:
+    def _check_sources(self, regions: str, photos: ImageCollection) -> None:
         """Raises InputError for inputs that this model does not read, and for missing ones."""
         names = self.names
         passed = [names.regions] if regions else []

@@ -233,7 +233,7 @@ class LoadedModel:
 
     def image_lookup(
         self,
-        regions: Sequence[str] = (),
+        regions: str = "",
         photos: ImageCollection = "",
         *,
         allow_region_mismatch: bool = False,

@@ -18,7 +18,7 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.data.regions.stores import CombinedStore
+from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_object, write_json
 from groundling.runs.hashing import hashes_of
 from groundling.runs.local_paths import keep_path, kept_path, without_folders
@@ -265,9 +265,9 @@ MODELS = {"backbone", "detector"}
 """Settings in `made_with` that name a model."""
 
 
-def region_facts(store: CombinedStore) -> dict[str, Any]:
-    """The manifest fields of the first store and the origin of the regions, for a description."""
-    manifest = store.stores[0].manifest
+def region_facts(store: RegionStore) -> dict[str, Any]:
+    """The manifest fields of a store and the origin of the regions, for a description."""
+    manifest = store.manifest
     facts = {name: manifest[name] for name in DESCRIBED_FIELDS if name in manifest}
     facts |= {"identity": store.identity, "origin": store.origin}
     made_with = facts.get("made_with")

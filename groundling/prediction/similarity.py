@@ -160,11 +160,10 @@ class MatchHeadMatcher:
         self,
         source: str,
         inputs: ImageSampleBuilder,
-        splits: Sequence[str],
         device: torch.device,
         max_length: int,
     ) -> None:
-        """Load the match head of a model's folder for the images of `splits`; `max_length` in tokens.
+        """Load the match head of a model's folder; `max_length` in tokens.
 
         Raises InputError for a model of another kind or without this head, or for other regions.
         """
@@ -189,14 +188,13 @@ class MatchHeadMatcher:
         self.device = device
         self.inputs = inputs
         inputs.check_pixels(model, source)
-        for split in splits:
-            inputs.check(model, split)
+        inputs.check(model)
 
     def __call__(self, examples: Sequence[Example], split: str) -> MatchScores:
         """Match logit minus no-match logit."""
         text, _ = self.model.inputs(self.max_length)
         texts = TextDataset(self.inputs.select_tags(examples), text)
-        samples = self.inputs.samples(texts, self.model, self.inputs.all_images(split))
+        samples = self.inputs.samples(texts, self.model, self.inputs.all_images())
         scores = np.zeros(len(examples))
         read = [b""] * len(examples)
         dropped = np.zeros(len(examples), np.int64)

@@ -17,7 +17,6 @@ from groundling.settings.fields import (
     InputKind,
     Settings,
     flag_name,
-    may_repeat,
     required,
     settings,
 )
@@ -41,11 +40,9 @@ compare them by cosine."""
 class ImageSettings(Settings):
     """Images of a model and their regions."""
 
-    regions: Annotated[tuple[str, ...], InputKind.NAMED, may_repeat] = ()
-    """Region stores (outputs of `groundling regions`), each FOLDER or NAME=FOLDER; none: the \
-model reads no regions. An image is taken from the first store that has it. NAME is a split of the \
-task, a name from --extra-eval or, in `pretrain`, a caption file without its ending: these data \
-then use only the stores of that name."""
+    regions: Annotated[str, InputKind.FOLDER] = ""
+    """Region store (output of `groundling regions`, whose --imports merges several); empty: the \
+model reads no regions."""
     images: Annotated[str, InputKind.FOLDER] = ""
     """Folder of the images, for models that read pixels: end-to-end VL-BERT and VisualBERT, ViLT, \
 zero-shot CLIP. An image's id in a store is its path in this folder, without the file ending; such \
@@ -193,8 +190,8 @@ development score."""
     all_seeds: bool = False
     """If --model is a run folder: all seeds vote; ties go to the higher mean probability. \
 Probabilities and numeric answers are means over seeds."""
-    regions: Annotated[tuple[str, ...], InputKind.NAMED, may_repeat] = ()
-    """Region stores of the images, made with the same settings as those of training."""
+    regions: Annotated[str, InputKind.FOLDER] = ""
+    """Region store of the images, made with the same settings as that of training."""
     images: Annotated[str, InputKind.FOLDER] = ""
     """Folder of the images. A model that reads pixels reads them; for other models regions are \
 extracted now, with the detector or grid and the backbone of the training regions."""
@@ -295,6 +292,11 @@ def parse_weighted_files(words: Sequence[str | Path], flag: str) -> list[Weighte
             f"{flag}: {duplicate} is given twice; remove one, or give it a larger weight"
         )
     return files
+
+
+def region_manifest(regions: str) -> str:
+    """The file that identifies a region store as a run's input; empty without a store."""
+    return f"{regions}/manifest.json" if regions else ""
 
 
 class NamedFolder(NamedTuple):

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from accelerate import PartialState
 
 from groundling.core.batch import OutputSizes, Sample, collate
-from groundling.core.errors import InputError, raise_first
+from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.samples import SampleDataset
 from groundling.data.shards import (
+    MANIFEST,
     Facts,
     ProcessRank,
     Record,
-    ShardIndex,
     ShardStore,
     ShardWriter,
-    changed_files,
     lock_folder,
-    shard_file,
 )
 from groundling.runs.folder import PREPARED, json_text, read_object
 from groundling.runs.progress import Progress
@@ -39,11 +37,6 @@ SHARD = 2048
 """Records per shard; a killed run recomputes at most this many per process."""
 BATCH = 64
 """Batch size of a teacher."""
-SCALAR = "_as_row"
-"""Suffix of scalar features, which a store keeps as arrays of one element."""
-
-VERIFIED_SHARDS: set[tuple[tuple[Path, int, int], ...]] = set()
-"""Shards verified by this process, by path, size and modification time of their files; splits and seeds share them."""
 
 RecordFactory = Callable[[Sequence[str]], list[Record]]
 """Computes the records of some ids, in their order; called with at most `BATCH` ids."""
@@ -61,7 +54,7 @@ class FeatureStore(Protocol):
         ...
 
     def get(self, number: int) -> Record:
-        """The record; copy its arrays soon, and do not write to them."""
+        """The record; do not write to its arrays."""
         ...
 
 
@@ -126,7 +119,7 @@ class MemoryFeatureStore:
 class DiskFeatureStore:
     """Features in a folder of shards: many runs read it, one run at a time writes, with all its processes.
 
-    Features are memory-mapped; only the ids are in memory.
+    Only the ids are in memory.
     """
 
     def __init__(self, folder: str | Path, key: Facts) -> None:
@@ -139,12 +132,12 @@ class DiskFeatureStore:
         """Compute the missing records, each process its share of the shards.
 
         Resumes a killed run, and waits while another run writes. Raises InputError if the folder has
-        records of another key, or if a shard with some of these ids was changed.
+        records of another key.
         """
         state = PartialState()
         with _locked_folder(self.folder, state):
             self._fill(ids, make, title, state)
-        self.store = ShardStore(self.folder, "input of a teacher")
+            self.store = ShardStore(self.folder, "input of a teacher")
 
     def _fill(
         self, ids: Sequence[str], make: RecordFactory, title: str, state: PartialState
@@ -152,60 +145,37 @@ class DiskFeatureStore:
         part = ProcessRank(state.process_index, state.num_processes)
         writer = ShardWriter(self.folder, self.key, part)
         written = writer.complete_shards()
-        requested = set(ids)
-        read = [number for number, index in written.items() if not requested.isdisjoint(index.ids)]
-        self._compare(
-            {read[place]: written[read[place]] for place in part.shard_numbers(len(read))}
-        )
-        is_closed = self._is_closed(len(written))
         stored = {record_id for index in written.values() for record_id in index.ids}
+        is_closed = self._listed_shards() == list(written)
         state.wait_for_everyone()  # every process lists the shards before any writes
         missing = [one for one in ids if one not in stored]
         chunks = [missing[start : start + SHARD] for start in range(0, len(missing), SHARD)]
-        gaps = sum(number not in written for number in range(max(written, default=-1) + 1))
-        chunks += [[]] * (gaps - len(chunks))  # fill gaps in the shard numbers with empty shards
         numbers = list(islice((n for n in count() if n not in written), len(chunks)))
         own = part.shard_numbers(len(chunks))
         progress = Progress(title, sum(len(chunks[place]) for place in own), "input")
         for place in own:
-            records = _compute_records(chunks[place], make, progress)
-            writer.write(numbers[place], [_with_row_axis(record) for record in records])
+            writer.write(numbers[place], list(_compute_records(chunks[place], make, progress)))
         progress.close()
         if chunks or not is_closed:
             writer.close({"features_of": self.key}, barrier=state.wait_for_everyone)
+
+    def _listed_shards(self) -> object:
+        """The shards that the manifest lists; None without a manifest."""
+        path = self.folder / MANIFEST
+        return read_object(path).get("shards") if path.is_file() else None
 
     def index_of(self, record_id: str) -> int:
         """The number of a record; raises InputError if it is missing."""
         return self._filled_store().index_of(record_id)
 
     def get(self, number: int) -> Record:
-        """The record, its arrays memory-mapped; raises InputError if its shard is damaged."""
-        store = self._filled_store()
-        return Record(store.ids[number], _scalars(store.array_views(number)), store.facts(number))
+        """The record."""
+        return self._filled_store().record_at(number)
 
     def _filled_store(self) -> ShardStore:
         if self.store is None:
             raise RuntimeError(f"{self.folder}: call `fill` before reading")
         return self.store
-
-    def _compare(self, shards: Mapping[int, ShardIndex]) -> None:
-        """Raises InputError if a file of these shards does not have its recorded hash."""
-        path = self.folder / "manifest.json"
-        manifest = read_object(path) if path.is_file() else {}
-        for number, index in shards.items():
-            files = [shard_file(self.folder, name, number) for name in ("index", *index.columns)]
-            stamp = tuple(_file_stamp(file) for file in files)
-            if stamp in VERIFIED_SHARDS:
-                continue
-            own = shard_file(self.folder, "index", number)
-            faults = changed_files(self.folder, number, index, manifest)
-            raise_first([f"{one}; remove {own} to recompute its features" for one in faults])
-            VERIFIED_SHARDS.add(stamp)
-
-    def _is_closed(self, shards: int) -> bool:
-        """Whether the manifest counts all existing shards."""
-        manifest = self.folder / "manifest.json"
-        return manifest.is_file() and read_object(manifest).get("shards") == shards
 
 
 def _compute_records(
@@ -218,43 +188,12 @@ def _compute_records(
         progress.step(len(some))
 
 
-def _file_stamp(path: Path) -> tuple[Path, int, int]:
-    """Path, size and modification time of a file; zeros if it does not exist."""
-    try:
-        status = path.stat()
-    except OSError:
-        return path, 0, 0
-    return path, status.st_size, status.st_mtime_ns
-
-
 @contextmanager
 def _locked_folder(folder: Path, state: PartialState) -> Iterator[None]:
     """Lock a folder for this run; the main process holds the lock for all its processes."""
     with lock_folder(folder, "adding features") if state.is_main_process else nullcontext():
         state.wait_for_everyone()
         yield
-
-
-def _with_row_axis(record: Record) -> Record:
-    """A record with scalars as arrays of one element, as a store requires."""
-    arrays = {}
-    for name, array in record.arrays.items():
-        if array.ndim:
-            arrays[name] = array
-        else:
-            arrays[name + SCALAR] = array[None]
-    return Record(record.id, arrays, record.facts)
-
-
-def _scalars(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The arrays with scalars restored, the inverse of `_with_row_axis`."""
-    restored: dict[str, Any] = {}
-    for name, array in arrays.items():
-        if name.endswith(SCALAR):
-            restored[name.removesuffix(SCALAR)] = array[0]
-        else:
-            restored[name] = array
-    return restored
 
 
 class TeacherDataset:

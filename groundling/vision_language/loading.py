@@ -15,7 +15,7 @@ from groundling.core.registry import (
     resolve,
     resolve_builtin,
 )
-from groundling.data.regions.stores import CombinedStore
+from groundling.data.regions.store import RegionStore
 from groundling.models.adapters import ClipAdapterHead
 from groundling.models.formats import Encoder, InspectedModelFormat, ModelFormat
 from groundling.models.hub import CNN
@@ -135,7 +135,7 @@ def embedding_flags(settings: VisualBertSettings) -> dict[str, bool]:
 
 
 def embedding_options(
-    start: Encoder, architecture: str, settings: VisualBertSettings, store: CombinedStore
+    start: Encoder, architecture: str, settings: VisualBertSettings, store: RegionStore
 ) -> dict[str, Any]:
     """The `settings` of a new model, as options of the architecture's `build`.
 
@@ -150,7 +150,7 @@ def embedding_options(
         )
     if settings.object_classes and not store.classes:
         raise InputError(
-            f"--object-classes: the regions of {store.name} have no classes; make the store with "
+            f"--object-classes: the regions of {store.folder} have no classes; make the store with "
             "`groundling regions --boxes` or a detector, or omit the flag"
         )
     classes = store.classes if settings.object_classes else 0

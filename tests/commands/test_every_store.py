@@ -94,6 +94,8 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
             put(own / f"{one}.jpg", (photos / f"{one}.jpg").read_bytes())
         flags = ["--images", str(own), "--backbone", str(vit), "--cpu", "--grid", "2"]
         assert main(["regions", *flags, "--out", str(folder / name)]) == 0
+    parts = [str(folder / name) for name in ("stills", "flickr")]
+    assert main(["regions", "--imports", *parts, "--out", str(folder / "merged")]) == 0
     return folder
 
 
@@ -180,7 +182,7 @@ def asked_alike(roads: dict[str, list[SampleDataset]]) -> None:
     assert len(first) == 4
 
 
-@pytest.mark.parametrize("kind", ["grid", "detector", "boxes", "imported", "several"])
+@pytest.mark.parametrize("kind", ["grid", "detector", "boxes", "imported", "merged"])
 def test_stored_features(
     kind: str,
     place: Path,
@@ -188,8 +190,7 @@ def test_stored_features(
     roads: dict[str, list[SampleDataset]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    names = ["stills", "flickr"] if kind == "several" else [kind]
-    stores = ["--regions", *(str(place / name) for name in names)]
+    stores = ["--regions", str(place / kind)]
     pre, run = str(tmp_path / "pre/model"), str(tmp_path / "run")
 
     def asks(command: str, *words: str, out: str = "", stores: Sequence[str] = stores) -> str:

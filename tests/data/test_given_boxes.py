@@ -203,7 +203,8 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
     np.testing.assert_allclose(both[NAMES[1]].boxes[0], [0.1, 0.1, 0.6, 0.6], atol=1e-6)
     np.testing.assert_allclose(both[NAMES[1]].boxes[1:], detector[NAMES[1]].boxes, atol=1e-6)
     assert [both.in_annotated_order(name) for name in both.ids] == [True, False]
-    assert annotators.annotated_order and both.manifest["class_names"] == ["car", "dog"]
+    assert all(map(annotators.in_annotated_order, annotators))
+    assert both.manifest["class_names"] == ["car", "dog"]
     assert both.identity == annotators.identity == detector.identity  # of one backbone
 
 
@@ -379,12 +380,17 @@ def test_learned_on_annotated_boxes_and_scored_on_detected_ones(
         architecture="uniter",
         task="refcoco+/mattnet",
         data=str(world / "data"),
-        regions=(str(world / "dets"), f"train={world / 'gt'}"),
+        regions=str(world / "dets"),
+        train_regions=str(world / "gt"),
         max_length=24,
     )
     brief = replace(STEPS, batch=3)
     finetune(config, brief, tmp_path / "detected")
-    finetune(replace_settings(config, regions=str(world / "gt")), brief, tmp_path / "truth")
+    finetune(
+        replace_settings(config, regions=str(world / "gt"), train_regions=""),
+        brief,
+        tmp_path / "truth",
+    )
     assert heads == ["UniterRegionHead"] * 2
     (first, *_), (second, *_) = (
         homes.answers(tmp_path / track / "seed-0/predictions_val.jsonl")

@@ -38,13 +38,9 @@ from groundling.core.output_types import Classification
 from groundling.core.registry import resolve
 from groundling.data.captions.captions import caption_lines, keep_listed, read_captions
 from groundling.data.corpora.files import corpus_lines
-from groundling.data.corpora.token_stores import corpus_samples
 from groundling.data.image_samples import decode_image
 from groundling.data.regions.annotations import read_detections, read_vcr_objects
 from groundling.data.regions.imports import ImageNames, import_regions
-from groundling.data.regions.store import RegionStore, open_checked_store
-from groundling.data.samples import TextRowEncoder
-from groundling.data.shards import Record, ShardStore, ShardWriter
 from groundling.data.tables import read_all_columns, row_texts
 from groundling.data.text.parses import read_parses
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
@@ -138,8 +134,6 @@ class Reader:
     """Whether damage must be told, because the layout has rules."""
     sealed: bool = False
     """Whether the files carry checksums, so that every change is damage."""
-    unsealed: tuple[str, ...] = ()
-    """Names of those that carry none."""
     kept: tuple[str, ...] = ()
     """Endings of files that are not mutated: another reader's."""
 
@@ -279,7 +273,6 @@ def _texts(shelf: LazyFixture) -> dict[str, Reader]:
                 partial(_lines, name=f"a.txt{ending}"),
                 checked=False,
             )
-    made["tokenised texts"] = Reader(_tokenised, _texts_of, checked=False)
     columns = TableTaskSettings(text="question", label="answer", image="photo")
     for ending, text in own.items():
         made[f"own {ending}"] = Reader(
@@ -309,19 +302,6 @@ def _packed(place: Path, ending: str, said: Sequence[str]) -> None:
 
 def _lines(place: Path, name: str) -> object:
     return corpus_lines(place / name)
-
-
-def _tokenised(place: Path) -> None:
-    _texts_of(place)
-
-
-def _texts_of(place: Path) -> object:
-    """Samples of a text whose store is in a folder, made anew where it is damaged."""
-    text = place.with_name(f"{place.name}.txt")
-    if not text.exists():
-        homes.text(text, 6)
-    samples = corpus_samples([text], "lines", TextRowEncoder(homes.words(), 20), place)
-    return samples.get(range(len(samples)))
 
 
 def _asked_rows(place: Path, name: str) -> object:
@@ -581,26 +561,8 @@ def _losses(place: Path) -> None:
 
 def _regions(shelf: LazyFixture) -> dict[str, Reader]:
     made = {
-        "region store": Reader(
-            lambda place: standins.store(place, ["a", "b", "c"]), _store, sealed=True
-        ),
-        "region store to learn from": Reader(
-            lambda place: standins.store(place, ["a", "b", "c"]),
-            lambda place: _regions_of(open_checked_store(place)),
-            checked=False,
-            sealed=True,
-            unsealed=("manifest.json",),
-        ),
-        "store of features": Reader(
-            _shards, lambda place: _records(ShardStore(place)), checked=False
-        ),
         "regions npz": Reader(copied(shelf.shop, "coco_train2014"), _imported),
         "regions json": Reader(_vlbert, _imported),
-        "regions zip": Reader(
-            copied(shelf.shop, "trainval2014_resnet101_faster_rcnn_genome.zip"),
-            lambda place: _imported(place / "trainval2014_resnet101_faster_rcnn_genome.zip"),
-            checked=False,
-        ),
         "regions tsv": Reader(
             copied(shelf.shop, "trainval_resnet101_faster_rcnn_genome_36.tsv"),
             lambda place: _imported(place / "trainval_resnet101_faster_rcnn_genome_36.tsv"),
@@ -608,17 +570,6 @@ def _regions(shelf: LazyFixture) -> dict[str, Reader]:
         "regions LXMERT": Reader(
             lambda place: put(place / "a_obj36.tsv", standins._lxmert("a") + standins._lxmert("b")),
             lambda place: _imported(place / "a_obj36.tsv"),
-        ),
-        "regions hdf5 by image": Reader(_volta, lambda place: _imported(place / "a.h5")),
-        "regions hdf5 by row": Reader(
-            _ban,
-            lambda place: _imported(place / "a.hdf5", str(place / "ids.txt")),
-            checked=False,  # which knows no --ids
-        ),
-        "regions hdf5 of named rows": Reader(
-            partial(_ban, ids='{"b": 1, "a": 0}'),
-            lambda place: _imported(place / "a.hdf5", str(place / "ids.json")),
-            checked=False,
         ),
         "regions lmdb": Reader(partial(_lmdb, pack=_as_npz), _imported),
         "regions lmdb of msgpack": Reader(partial(_lmdb, pack=_as_msgpack), _imported),
@@ -641,30 +592,9 @@ def _regions(shelf: LazyFixture) -> dict[str, Reader]:
     return made
 
 
-def _store(place: Path) -> object:
-    return _regions_of(RegionStore(place))
-
-
-def _regions_of(store: RegionStore) -> object:
-    rows = {name: [store[name], store.size(name), store.count(name)] for name in store}
-    return [rows, store.width, store.classes, store.identity]
-
-
-def _shards(place: Path) -> None:
-    writer = ShardWriter(place)
-    for number in writer.pending(2):
-        arrays = {"words": np.arange(6, dtype=np.float16).reshape(3, 2) + number}
-        writer.write(number, [Record(f"{number}-{n}", arrays, {}) for n in range(2)])
-    writer.close({"teacher": "none"})
-
-
-def _records(store: ShardStore) -> object:
-    return [store.record_at(number) for number in range(len(store))]
-
-
-def _imported(place: Path, ids: str | None = None) -> object:
+def _imported(place: Path) -> object:
     """Every image; an image that is skipped is told by every command that imports."""
-    facts, items = import_regions(place, ids)
+    facts, items = import_regions(place)
     images: list[object] = [{name: value for name, value in facts.items() if name != "source"}]
     faults = []
     for name, read in items:
@@ -684,29 +614,6 @@ def _vlbert(place: Path) -> None:
         entry = {"image_w": 16, "image_h": 16, "num_boxes": 2}
         entry |= {"boxes": standins._base64(boxes), "features": standins._base64(features)}
         put(place / f"{number}.json", json.dumps(entry))
-
-
-def _volta(place: Path) -> None:
-    import h5py
-
-    place.mkdir(parents=True)
-    with h5py.File(place / "a.h5", "w") as file:
-        for name in ("a", "b"):
-            group = file.create_group(name)
-            group["num_boxes"], group["img_w"], group["img_h"] = 2, 16, 16
-            group["boxes"] = np.array([[0, 0, 8, 8], [4, 4, 16, 16]], np.float32)
-            group["features"] = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)
-
-
-def _ban(place: Path, ids: str = "a\nb\n") -> None:
-    import h5py
-
-    put(place / f"ids.{'json' if ids[0] == '{' else 'txt'}", ids)
-    boxes = np.array([[[0, 0, 8, 8], [4, 4, 16, 16]]] * 2, np.float32)
-    with h5py.File(place / "a.hdf5", "w") as file:
-        file["image_features"] = np.random.default_rng(0).normal(size=(2, 2, 8)).astype(np.float32)
-        file["image_bb"] = boxes
-        file["spatial_features"] = np.concatenate([boxes, boxes[:, :, :2]], 2) / 16
 
 
 def _lmdb(place: Path, pack: Callable[[dict[str, np.ndarray]], bytes]) -> None:

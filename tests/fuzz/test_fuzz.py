@@ -25,7 +25,7 @@ def test_damaged_files_are_refused_or_read_as_before(tmp_path: Path) -> None:
     outcomes = trials.run(names, range(EACH), SEED, tmp_path)
     assert len(outcomes) == EACH * len(names)
     assert [str(outcome) for outcome in outcomes if outcome.is_finding] == []
-    assert {outcome.what for outcome in outcomes} == set(trials.FINE)
+    assert {"as before", "refused"} <= {outcome.what for outcome in outcomes} <= set(trials.FINE)
 
 
 def _imports_what_it_reads(place: Path) -> object:

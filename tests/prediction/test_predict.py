@@ -511,9 +511,9 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
     assert found[1] == pytest.approx(found[2], abs=1e-4)
     assert len(set(found[0])) > 2
     with pytest.raises(InputError, match="reads pixels, not regions; pass --images FOLDER"):
-        load(models["adapter"]).image_lookup([str(own / "store")])
+        load(models["adapter"]).image_lookup(str(own / "store"))
     with pytest.raises(InputError, match="reads pixels; pass --images FOLDER"):
-        load(models["pixels"]).image_lookup([str(own / "store")])
+        load(models["pixels"]).image_lookup(str(own / "store"))
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------

@@ -516,16 +516,6 @@ def test_an_images_contents_are_its_identity(place, tmp_path):
     assert torch.equal(after.features["clip_image"][0], before.features["clip_image"][2])
 
 
-def test_reading_costs_no_memory_but_for_ids(place, tmp_path):
-    taught, _ = TeacherSet([teacher(place)], FeatureCache(tmp_path)).wrap(samples(examples()))
-    row = taught.get([0])[0]
-    for name in ("clip_words", "clip_word"):
-        array = row.features[name]
-        assert not array.flags.owndata and not array.flags.writeable, (
-            "it is a view of a mapped file"
-        )
-
-
 def test_truncated_texts_are_counted_once_however_they_are_read(place, tmp_path):
     long = [replace(examples()[5], id=f"l{n}", images=(f"some/{n}",)) for n in range(2)]
     tokens = homes.tokens()(long[0].text, add_special_tokens=False)["input_ids"]
@@ -609,7 +599,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(place, tmp_path, monkeypatch):
         def dies(writer, number, records, at=at, calls=calls):
             calls["write"] += 1
             if calls["write"] == at:
-                put(writer.folder / "words-00000.npy.partial", b"half")
+                put(writer.folder / "shard-00000.safetensors.partial", b"half")
                 raise Killed
             written(writer, number, records)
 
@@ -640,6 +630,15 @@ def test_shards_that_another_rank_did_not_write_are_filled(place, tmp_path, monk
     assert len(few) == 2 and len(ShardStore(of(tmp_path / "few", "clip"))) == 7
     TeacherDataset(samples(some), teacher(place, **one), FeatureCache(tmp_path / "cut"))
     assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
+
+
+def test_features_of_another_teacher_are_refused(place, tmp_path):
+    one = teacher(place, wants=["clip_text"])
+    TeacherDataset(samples(examples()), one, FeatureCache(tmp_path))
+    folder = of(tmp_path, "clip")
+    key = {**one.key(), "weights": "others"}
+    with pytest.raises(InputError, match="contains a store with other settings"):
+        cache.DiskFeatureStore(folder, key).fill(["x"], list, "features")
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------------
@@ -685,63 +684,14 @@ def test_damaged_features_give_one_line(place, tmp_path):
     one = teacher(place, wants=["clip_image", "clip_text"])
     wrapped(one, examples(), tmp_path)
     texts = of(tmp_path, "clip_texts")
-    whole = (texts / "clip_text-00000.npy").read_bytes()
-    for name, content in (
-        ("clip_text-00000.npy", whole[:-1]),
-        ("clip_text-00000.npy", b""),
-        ("index-00000.json", b"{}"),
-        ("manifest.json", b"[]"),
-    ):
+    shard = "shard-00000.safetensors"
+    whole = (texts / shard).read_bytes()
+    for name, content in ((shard, whole[:-1]), (shard, b""), ("manifest.json", b"[]")):
         damaged = tmp_path / name / str(len(content))
         put(shutil.copytree(texts, damaged / texts.name) / name, content)
         with pytest.raises(InputError, match=name) as caught:
             by_row(TeacherDataset(samples(examples()), one.parts()[1], FeatureCache(damaged)))
         assert "\n" not in str(caught.value)
-
-
-def flipped(path: Path) -> None:
-    """One bit of the last number is another."""
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    put(path, bytes(content))
-
-
-def test_a_flipped_bit_of_kept_features_is_noticed_and_computed_anew(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "SHARD", 2)
-    one = teacher(place, wants=["clip_image", "clip_text"])
-    wrapped(one, examples(), tmp_path)
-    whole = digests(tmp_path)
-    texts = of(tmp_path, "clip_texts")
-    flipped(texts / "clip_text-00001.npy")
-    unread = wrapped(one, examples()[:2], tmp_path)
-    assert unread.rows == 2, "of a shard that nobody reads, nothing is said"
-    with pytest.raises(InputError) as caught:
-        wrapped(one, examples(), tmp_path)
-    assert str(caught.value) == (
-        f"{texts}/clip_text-00001.npy: changed since it was written (SHA-256); remove "
-        f"{texts}/index-00001.json to recompute its features"
-    )
-    (texts / "index-00001.json").unlink()
-    wrapped(one, examples(), tmp_path)
-    assert digests(tmp_path) == whole
-    index = of(tmp_path, "clip_images") / "index-00000.json"
-    ids = ShardStore(of(tmp_path, "clip_images")).indices[0].ids
-    put(index, index.read_text().replace(ids[0], "x" + ids[0][1:]))
-    with pytest.raises(InputError, match=r"index-00000\.json: changed since"):
-        wrapped(one, examples(), tmp_path)
-
-
-def test_kept_features_are_hashed_once_a_run(place, tmp_path, monkeypatch):
-    one = teacher(place, wants=["clip_image", "clip_text"])
-    wrapped(one, examples(), tmp_path)
-    hashed: list[Path] = []
-    told = cache.changed_files
-    monkeypatch.setattr(
-        cache, "changed_files", lambda folder, *more: hashed.append(folder) or told(folder, *more)
-    )
-    for _ in range(3):  # as of several splits and seeds
-        wrapped(one, examples(), tmp_path)
-    assert teachers_in(hashed) == ["clip_images", "clip_texts"]
 
 
 def test_data_that_does_not_fit_is_named(place, tmp_path):

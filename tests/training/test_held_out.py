@@ -107,7 +107,7 @@ def pretraining(place: Path) -> PretrainConfig:
         PretrainConfig,
         architecture="uniter",
         model=str(place / "bert"),
-        regions=(str(place / "store"),),
+        regions=str(place / "store"),
         captions=(str(place / "train.tsv"),),
         eval_captions=(str(place / "held.tsv"),),
     )

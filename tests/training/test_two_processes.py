@@ -141,7 +141,7 @@ def finish(
 
 
 def read(out: Path) -> None:
-    """A text's shards, of which each machine makes its own; both see the folder."""
+    """A text's shards, which one machine makes, because both see the folder."""
     rank = int(os.environ.get("RANK", "0"))
 
     def write(*arguments) -> None:
@@ -215,23 +215,20 @@ def test_two_processes_measure_the_same_loss_as_one(two, tmp_path):
 def test_two_processes_keep_the_features_that_one_keeps(two, tmp_path):
     keep(tmp_path / "kept")
     shards = [
-        len(list((tmp_path / "kept").glob(f"{name}-*/index-*")))
+        len(list((tmp_path / "kept").glob(f"{name}-*/shard-*")))
         for name in ("clip_images", "clip_words")
     ]
     assert shards == [3, 7]
     assert homes.digests(two / "kept") == homes.digests(tmp_path / "kept")
 
 
-def test_two_machines_share_a_text_and_read_what_one_reads(two, tmp_path):
+def test_two_machines_read_what_one_reads_and_make_no_shard_twice(two, tmp_path):
     read(tmp_path)
     one = (tmp_path / "rows-0.json").read_text()
     assert [(two / "read" / f"rows-{rank}.json").read_text() for rank in (0, 1)] == [one, one]
-    every, *made = [
-        {int(file.name) for file in folder.iterdir()}
-        for folder in (tmp_path / "made-0", two / "read" / "made-0", two / "read" / "made-1")
-    ]
-    assert len(every) > 5
-    assert made == [{n for n in every if n % 2 == 0}, {n for n in every if n % 2}]
+    made = [file.name for file in (two / "read").glob("made-*/*")]
+    assert sorted(made) == sorted(file.name for file in (tmp_path / "made-0").iterdir())
+    assert len(made) > 5
 
 
 def test_two_nodes_of_torchrun_train_as_one_process_does(tmp_path):

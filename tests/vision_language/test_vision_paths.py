@@ -314,8 +314,6 @@ def test_what_each_model_sees_of_an_image(
         task = resolve("tasks", Task, "snli-ve")
         inputs = regions_of(
             config.regions,
-            task,
-            config.train_splits,
             zero_region_features=config.zero_region_features,
             flip=config.pixels.flip,
         )

@@ -281,7 +281,7 @@ def test_captions_alone_see_no_image(
     others = store(tmp_path / "others", [f"{n:03d}" for n in range(8)], classes=3)
     weights = []
     for regions in (place / "captioned", others):
-        config = replace_settings(on_captions, grounded=False, regions=(str(regions),))
+        config = replace_settings(on_captions, grounded=False, regions=str(regions))
         out = tmp_path / "out" / regions.name
         result = pretrain(config, BRIEF, out)
         assert result["objectives"] == ["masked_lm", "sentence_image"]
@@ -319,7 +319,7 @@ def test_boxes_are_appended_to_features(
         config = replace_settings(on_captions, region_boxes=True, **changes)  # type: ignore[arg-type]
         assert message in refusal(config, tmp_path / "no")
     tuned = make_settings(FinetuneConfig, model=str(first), task="nlvr2", data=str(place / "nlvr2"))
-    tuned = replace_settings(tuned, regions=(str(place / "captioned"),), region_boxes=True)
+    tuned = replace_settings(tuned, regions=str(place / "captioned"), region_boxes=True)
     assert "pass --architecture visualbert with a BERT" in refusal(tuned, tmp_path / "no")
 
 
@@ -327,7 +327,7 @@ def test_a_store_without_classes_has_none_to_embed(
     on_captions: PretrainConfig, tmp_path: Path
 ) -> None:
     bare = store(tmp_path / "bare", [f"{n:03d}" for n in range(8)], classes=0)
-    config = replace_settings(on_captions, object_classes=True, regions=(str(bare),))
+    config = replace_settings(on_captions, object_classes=True, regions=str(bare))
     assert "--object-classes: the regions of" in refusal(config, tmp_path / "no")
 
 

@@ -36,6 +36,7 @@ from groundling.settings.input_settings import (
     check_adapter,
     check_one_task,
     check_pixels,
+    region_manifest,
 )
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
@@ -89,6 +90,9 @@ empty: the task's own name."""
     freeze_word_embeddings: bool = False
     """Freeze the word embeddings, so that words outside the training examples keep theirs."""
     regions: RegionSettings = field(default_factory=RegionSettings)
+    train_regions: Annotated[str, InputKind.FOLDER] = ""
+    """Region store of the training data, if it is not --regions: RefCOCO+'s detected track trains \
+on annotated boxes."""
     pixels: PixelInputSettings = field(default_factory=PixelInputSettings)
     zero_region_features: bool = False
     """Set the regions' features to zero and keep their boxes: the control for tasks that select a \
@@ -238,6 +242,7 @@ def _check_region_settings(config: FinetuneConfig) -> None:
             "boxes; a CLIP reads whole photos with --adapter mlp --teacher-images FOLDER"
         )
     region_settings = {
+        "--train-regions": config.train_regions,
         "--zero-region-features": config.zero_region_features,
         "--max-regions": config.regions.max_regions,
     }
@@ -246,8 +251,6 @@ def _check_region_settings(config: FinetuneConfig) -> None:
 
 def inputs(config: FinetuneConfig, training: TrainingArguments) -> Inputs:
     """Inputs whose hashes identify a run."""
-    from groundling.data.regions.inputs import manifests
-
     reads_pixels = config.regions.images and config.architecture
     return {
         "model": config.model,
@@ -255,7 +258,8 @@ def inputs(config: FinetuneConfig, training: TrainingArguments) -> Inputs:
         "dev": config.own.dev,
         "partition": config.partition,
         **{f"extra_eval:{name}": name.partition("=")[2] for name in config.extra_eval},
-        **manifests(config.regions.regions),
+        "regions": region_manifest(config.regions.regions),
+        "train_regions": region_manifest(config.train_regions),
         "images": config.regions.images,
         "backbone": config.pixels.backbone if reads_pixels else "",
         **teacher_inputs(config.extra_objectives.teacher, config.objective_settings),

@@ -14,7 +14,7 @@ from groundling.core.rng import generator
 from groundling.data.image_samples import LeftRightWordSwap
 from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageSampleBuilder
 from groundling.data.regions.samples import RegionOptions, check_mentioned
-from groundling.data.regions.stores import CombinedStore
+from groundling.data.regions.store import RegionStore
 from groundling.data.samples import (
     SampleDataset,
     TextDataset,
@@ -141,23 +141,17 @@ def _unlabelled(
 
 def regions_of(
     regions: RegionSettings,
-    task: Task,
-    train_splits: Sequence[str] = (),
+    train_regions: str = "",
     *,
     zero_region_features: bool = False,
     flip: bool = False,
 ) -> ImageSampleBuilder:
     """Region stores and photos of a run, shared by all seeds; with --images, only boxes, classes
     and segments are read.
-
-    Raises InputError for a store of an unknown split.
     """
-    splits = (task.train, *task.dev, *task.test)
     return ImageSampleBuilder(
         regions,
-        splits,
-        f"split of {task.name}",
-        training_datasets=train_splits or (task.train,),
+        train_regions=train_regions,
         zero_features=zero_region_features,
         flip=flip,
         terms=COMMAND_TERMS_WITH_TAGS,
@@ -176,7 +170,7 @@ def check_regions_read(
         return
     if not isinstance(student, SingleStreamModel):
         raise InputError(
-            f"--regions {' '.join(inputs.settings.regions)}: this model reads no regions; "
+            f"--regions {inputs.settings.regions}: this model reads no regions; "
             "--architecture uniter makes a "
             "BERT read them, and a CLIP reads whole photos with --adapter mlp --teacher-images FOLDER"
         )
@@ -224,17 +218,14 @@ def add_regions(
     samples = {}
     for split, some in texts.items():
         is_training = split == task.train
-        if is_training:
-            inputs.check_together(some)
-        names = inputs.training_datasets if is_training else (split,)
-        inputs.check(model, *names)
+        inputs.check(model, inputs.training_store if is_training else inputs.store)
         mark = task.label_train_regions or task.label_regions if is_training else task.label_regions
         options = RegionOptions(
             label_regions=mark,
             phrases=task.form.head_input == "phrase",
             separate_images=separate_images,
         )
-        images = inputs.all_images(*names)
+        images = inputs.all_images(is_training)
         samples[split] = inputs.samples(
             some, model, images, options, mirror if is_training else None
         )
@@ -265,12 +256,12 @@ def _mirror_examples(examples: Sequence[Example], form: OutputType) -> list[Exam
     return [mirror(example) for example in examples]
 
 
-def missing_segments_note(head: TaskHead, store: CombinedStore) -> list[str]:
+def missing_segments_note(head: TaskHead, store: RegionStore) -> list[str]:
     """Note if the head's paper uses segments and the stores have none."""
     if not head.uses_segments or store.has_segmentations:
         return []
     note = (
-        f"{store.name}: no segments of objects, so whole boxes are used; the paper's model uses only the "
+        f"{store.folder}: no segments of objects, so whole boxes are used; the paper's model uses only the "
         "segments, which `groundling regions --boxes vcr1images` stores"
     )
     return [note]
@@ -301,7 +292,7 @@ def _has_ambiguous_tag(example: Example) -> bool:
     return any(names.count(name) > 1 for name in named)
 
 
-def sizes_with_classes(student: Encoder, store: CombinedStore | None) -> OutputSizes:
+def sizes_with_classes(student: Encoder, store: RegionStore | None) -> OutputSizes:
     """The model's sizes, with the region classes of the training store."""
     if store is None:
         return student.sizes

@@ -213,7 +213,7 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
     if task.label_regions is not None:
         return replace(plain, zero_region_features=True)
     regions = RegionSettings(object_tags=config.regions.object_tags)
-    return replace(plain, regions=regions, pixels=PixelInputSettings())
+    return replace(plain, regions=regions, train_regions="", pixels=PixelInputSettings())
 
 
 def text_only_result(result: Mapping[str, Any]) -> dict[str, Any]:

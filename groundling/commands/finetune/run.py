@@ -44,7 +44,7 @@ from groundling.core.output_types import OutputType
 from groundling.core.registry import files_of_object, is_import_path, resolve
 from groundling.core.rng import derive_seed
 from groundling.data.regions.inputs import ImageSampleBuilder
-from groundling.data.regions.stores import CombinedStore
+from groundling.data.regions.store import RegionStore
 from groundling.data.samples import SampleDataset
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.cross_modal import CrossModalEncoder
@@ -115,7 +115,7 @@ def text_encoder_of(student: Encoder) -> TextEncoder | None:
     return student.text if isinstance(student, CrossModalEncoder | SingleStreamModel) else None
 
 
-def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -> Encoder:
+def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> Encoder:
     """The model; new multimodal embeddings get the feature width of the training `store`, if there
     is one.
 
@@ -207,7 +207,7 @@ def describe_model(
     splits: Splits,
     config: FinetuneConfig,
     head: str,
-    store: CombinedStore | None,
+    store: RegionStore | None,
 ) -> ModelDescription:
     """Task, head, columns and input settings, saved with the model; `store`: the training regions."""
     input_spec = InputPreprocessing(
@@ -257,7 +257,7 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     task = with_extra_splits(task, config.extra_eval)
     trained_on = dev_splits_trained_on(task, config.train_splits)
     check_evaluator(task, trained_on, config.examining)
-    inputs = _regions(config, task)
+    inputs = _regions(config)
     run.note(*(table_notes(reader) if isinstance(reader, TableReader) else []))
     run.note(*task.identical_split_notes(Path(config.data)))
     if config.save_model and not config.model_format:
@@ -336,7 +336,7 @@ class SeedRunner:
         """Fine-tune and evaluate with one seed."""
         splits = self.splits
         self.parent_run.counts |= {split: len(examples) for split, examples in splits.items()}
-        student = student_of(self.config, seed, self.inputs.training_stores)
+        student = student_of(self.config, seed, self.inputs.training_store)
         if self.teachers is None:
             self.teachers = self._teachers(student)
         training = replace(self.training, seed=seed)
@@ -352,16 +352,15 @@ class SeedRunner:
                 student.base, config.objective_settings.targeted_distillation, device, folder
             )
         names, teacher = config.extra_objectives.objectives, config.extra_objectives.teacher
-        form, store = self.task.form, self.inputs.training_stores
+        form, store = self.task.form, self.inputs.training_store
         context = _objective_context(student, names, config.objective_settings, form, store)
         return load_teacher_set(teacher, names, context, device, folder, self.training.seed)
 
 
-def _regions(config: FinetuneConfig, task: Task) -> ImageSampleBuilder:
+def _regions(config: FinetuneConfig) -> ImageSampleBuilder:
     return regions_of(
         config.regions,
-        task,
-        config.train_splits,
+        config.train_regions,
         zero_region_features=config.zero_region_features,
         flip=config.pixels.flip,
     )
@@ -384,9 +383,9 @@ def one_run(
     stores, by default those of `config`.
     """
     teacher_set = teacher_set or TeacherSet()
-    inputs = inputs or _regions(config, task)
+    inputs = inputs or _regions(config)
     check_regions_read(student, task, inputs, config.model)
-    store = inputs.training_stores
+    store = inputs.training_store
     torch.manual_seed(derive_seed(training.seed, "init", task.name))
     name = head_name(student, task, config)
     head = head_of(student, task, splits, name, config.architecture, not config.linear_head)
@@ -456,7 +455,7 @@ def _objectives(
     task: Task,
     head: TaskHead,
     teacher_set: TeacherSet,
-    store: CombinedStore | None,
+    store: RegionStore | None,
     config: FinetuneConfig,
     seed: int,
 ) -> tuple[SupervisedObjective, list[Objective]]:
@@ -533,7 +532,7 @@ def _objective_context(
     names: Sequence[str],
     settings: ObjectiveSettings,
     form: OutputType,
-    store: CombinedStore | None,
+    store: RegionStore | None,
 ) -> ObjectiveContext:
     """Context of the auxiliary objectives `names`, without the teachers' widths."""
     text = text_encoder_of(student)

@@ -36,6 +36,7 @@ from groundling.settings.input_settings import (
     check_pixels,
     parse_weighted_file,
     parse_weighted_files,
+    region_manifest,
 )
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
@@ -193,8 +194,6 @@ def reads(
 
 def inputs(config: PretrainConfig, training: TrainingArguments) -> Inputs:
     """Inputs whose hashes identify a run."""
-    from groundling.data.regions.inputs import manifests
-
     train_texts = config.train_texts
     captions = [each.file for each in parse_weighted_files(train_texts.captions, "--captions")]
     eval_captions = [
@@ -204,7 +203,7 @@ def inputs(config: PretrainConfig, training: TrainingArguments) -> Inputs:
     texts = [each.file for each in parse_weighted_files(config.text, "--text")]
     return {
         "model": config.model,
-        **manifests(config.regions.regions),
+        "regions": region_manifest(config.regions.regions),
         "data": train_texts.data,
         "partition": train_texts.partition,
         "eval_image_list": config.eval_texts.eval_image_list,

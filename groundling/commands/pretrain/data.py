@@ -24,7 +24,7 @@ from groundling.data.captions.captions import (
 from groundling.data.corpora.token_stores import corpus_samples
 from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.samples import CaptionSampleDataset
-from groundling.data.regions.stores import CombinedStore
+from groundling.data.regions.store import RegionStore
 from groundling.data.samples import (
     MultiVersionTextDataset,
     SampleDataset,
@@ -174,7 +174,7 @@ class WeightedCaptionFile:
     """A caption file with its sampling weight."""
 
     name: str
-    """Name in `--regions NAME=STORE` and in messages: the file without its ending."""
+    """Name in messages: the file without its ending."""
     file: str
     """Empty for a task's own texts."""
     weight: float = 0.0
@@ -206,11 +206,6 @@ def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> list[Weighte
     ]
 
 
-def corpus_names(corpora: Sequence[WeightedCaptionFile]) -> list[str]:
-    """Names of the corpora."""
-    return [each.name for each in corpora]
-
-
 def _eval_files(captions: Sequence[str]) -> list[str]:
     """Held-out caption files, without weights."""
     return [parse_weighted_file(word, "--eval-captions").file for word in captions]
@@ -223,25 +218,17 @@ class PretrainingData:
     corpora: Sequence[WeightedCaptionFile]
     samples: list[SampleDataset]
     """By corpus."""
-    stores: list[CombinedStore]
-    """By corpus."""
     left_out: int
-    """Number of captioned images that the stores lack."""
+    """Number of captioned images that the store lacks."""
     notes: list[str]
     """Notes for the result."""
     teachers: Sequence[Teacher] = ()
     """Teachers that the training loop runs."""
 
-    def places(self) -> list[str]:
-        """Stores and ids of all images; two data sets may use the same id for different images."""
-        pairs = zip(self.samples, self.stores, strict=True)
-        places = (
-            f"{store.store_of(image).folder}: {image}"
-            for samples, store in pairs
-            for images in samples.images
-            for image in images
-        )
-        return list(dict.fromkeys(places))
+    def images(self) -> list[str]:
+        """Ids of all images."""
+        every = (image for some in self.samples for images in some.images for image in images)
+        return list(dict.fromkeys(every))
 
 
 def versions_of(
@@ -273,6 +260,12 @@ class PretrainingReader:
     inputs: ImageSampleBuilder
     teacher_set: TeacherSet
 
+    @property
+    def store(self) -> RegionStore:
+        """The region store."""
+        assert self.inputs.store is not None  # --regions is required
+        return self.inputs.store
+
     def data(
         self,
         train_texts: TrainTexts,
@@ -285,12 +278,11 @@ class PretrainingReader:
         `versions`: the texts of a task, empty for captions. `mirrored`: mirror
         half of the images (--flip).
         """
-        stores = [self.inputs.stores(each.name) for each in corpora]
-        texts, left_out, notes = self._texts(train_texts, versions, corpora, stores)
-        notes += _shared_images(corpora, texts, stores)
+        texts, left_out, notes = self._texts(train_texts, versions, corpora)
+        notes += _shared_images(corpora, texts)
         with_images: list[SampleDataset] = []
         teachers: list[Teacher] = []
-        for each, samples in zip(corpora, texts, strict=True):
+        for samples in texts:
             # Features of texts that change in every epoch cannot be cached: the loop runs their teacher.
             samples, teachers = self.teacher_set.wrap(
                 samples, fixed=isinstance(samples, TextDataset)
@@ -298,19 +290,18 @@ class PretrainingReader:
             if self.grounded:
                 # The release does not change captions of mirrored images.
                 mirror = samples if mirrored else None
-                images = self.inputs.all_images(each.name)
+                images = self.inputs.all_images()
                 samples = self.inputs.samples(samples, self.model, images, mirror=mirror)
             with_images.append(samples)
-        return PretrainingData(corpora, with_images, stores, left_out, notes, teachers)
+        return PretrainingData(corpora, with_images, left_out, notes, teachers)
 
     def _texts(
         self,
         train_texts: TrainTexts,
         versions: Sequence[Sequence[Example]],
         corpora: Sequence[WeightedCaptionFile],
-        stores: Sequence[CombinedStore],
     ) -> tuple[list[SampleDataset], int, list[str]]:
-        """The texts of every corpus, the number of captioned images that the stores lack, and
+        """The texts of every corpus, the number of captioned images that the store lacks, and
         notes.
         """
         if train_texts.task and self.answers != "right":
@@ -329,7 +320,7 @@ class PretrainingReader:
         left_out = 0
         notes: list[str] = []
         every_caption = train_texts.epoch_unit == "captions"
-        for images, lacking, remarks in _read_captioned_images(train_texts, corpora, stores):
+        for images, lacking, remarks in _read_captioned_images(train_texts, corpora, self.store):
             texts.append(CaptionSampleDataset(images, self.text, self.caption_pairs, every_caption))
             left_out += lacking
             notes += remarks
@@ -380,67 +371,40 @@ def _check_eval_splits(task: Task, train_splits: Sequence[str], eval_splits: Seq
 
 
 def _read_captioned_images(
-    train_texts: TrainTexts, corpora: Sequence[WeightedCaptionFile], stores: Sequence[CombinedStore]
+    train_texts: TrainTexts, corpora: Sequence[WeightedCaptionFile], store: RegionStore
 ) -> Iterator[tuple[list[CaptionedImage], int, list[str]]]:
-    """For each file: the captioned images in its stores, the number that the stores lack, and
+    """For each file: the captioned images in the store, the number that the store lacks, and
     notes.
     """
     files = [each.file for each in corpora]
     selections = CaptionReadOptions(
         train_texts.caption_settings.caption_splits, train_texts.caption_settings.columns
     ).for_files(files)
-    for file, own, store in zip(files, selections, stores, strict=True):
+    for file, own in zip(files, selections, strict=True):
         captions = read_captions(file, own.splits, own.columns)
         images = captions.images
         if train_texts.image_list:
             images = keep_listed(images, train_texts.image_list)
         found = images_in_store(images, store, captions.path)
-        images = found.select_images(train_texts.skip_missing, store.name)
+        images = found.select_images(train_texts.skip_missing, store.folder)
         yield images, len(found.missing), list(captions.notes)
 
 
 def _shared_images(
-    corpora: Sequence[WeightedCaptionFile],
-    texts: Sequence[SampleDataset],
-    stores: Sequence[CombinedStore],
+    corpora: Sequence[WeightedCaptionFile], texts: Sequence[SampleDataset]
 ) -> list[str]:
-    """Notes on images that are in several stores, or in several corpora.
-
-    Raises InputError if two corpora name an image that two stores hold: it is unclear which regions
-    belong to which.
-    """
+    """Notes on image ids of several corpora, which are one image only if their names say so."""
     notes = []
-    first: dict[str, int] = {}
-    for number, (each, samples) in enumerate(zip(corpora, texts, strict=True)):
-        store = stores[number]
+    earlier: set[str] = set()
+    for each, samples in zip(corpora, texts, strict=True):
         images = list(dict.fromkeys(image for some in samples.images for image in some))
-        # Corpora with stores of their own read their own regions, whatever their image ids.
-        shared = [
-            image
-            for image in images
-            if image in first and stores[first[image]].store_of(image) is store.store_of(image)
-        ]
-        repeated = store.in_several_stores(images)
-        mixed = sorted(set(repeated) & set(shared))
-        if mixed:
-            other = corpora[first[mixed[0]]]
-            raise InputError(
-                f"--regions: image {mixed[0]!r} is in several stores and in both {other.file} and {each.file} "
-                f"({len(mixed):,} such images); give each file its store: --regions {other.name}=STORE "
-                f"{each.name}=STORE"
-            )
-        if repeated:
-            notes.append(
-                f"{len(repeated):,} images of {each.name}, such as {repeated[0]!r}, are in several stores; the first "
-                "store is used"
-            )
+        shared = [image for image in images if image in earlier]
         if shared:
             notes.append(
                 f"{len(shared):,} images of {each.name}, such as {shared[0]!r}, are also in an earlier file and share "
                 "its regions"
             )
-        for image in images:
-            first.setdefault(image, number)
+        earlier.update(images)
     return notes
 
 

@@ -16,9 +16,7 @@ from groundling.commands.pretrain import PretrainConfig, TrainTexts
 from groundling.commands.pretrain.data import (
     PretrainingReader,
     TaskAnswers,
-    WeightedCaptionFile,
     corpora_of,
-    corpus_names,
     eval_data,
     eval_texts_of,
     sample_sources,
@@ -33,7 +31,7 @@ from groundling.core.rng import derive_seed
 from groundling.data.corpora.token_stores import stores_folder
 from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageSampleBuilder
 from groundling.data.regions.samples import check_mentioned
-from groundling.data.regions.stores import CombinedStore
+from groundling.data.regions.store import RegionStore
 from groundling.models.formats import Encoder
 from groundling.models.heads import init_lm_head, load_head
 from groundling.models.loading import precision_note
@@ -50,7 +48,7 @@ from groundling.objectives import (
 )
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
-from groundling.settings.input_settings import RegionSettings, parse_weighted_files
+from groundling.settings.input_settings import parse_weighted_files
 from groundling.settings.objectives import ObjectiveSettings, PretrainingVariantSettings
 from groundling.settings.training import TrainingArguments
 from groundling.tasks import Task
@@ -90,9 +88,14 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     corpora = corpora_of(train_texts, config.eval_texts.eval_captions)
     eval_texts = eval_texts_of(train_texts, config.eval_texts)
     eval_corpora = corpora_of(eval_texts, train_texts.captions) if eval_texts else []
-    inputs = _regions(config.regions, config.pixels.flip, corpora, eval_corpora)
-    store = inputs.stores(*inputs.training_datasets)
-    model = _with_region_facts(_start_model(config, store, training.seed), inputs, store)
+    inputs = ImageSampleBuilder(
+        config.regions, flip=config.pixels.flip, terms=COMMAND_TERMS_WITH_TAGS
+    )
+    store = inputs.store
+    assert store is not None  # --regions is required
+    model = _start_model(config, store, training.seed)
+    inputs.check(model)
+    model.regions_provenance = store.facts
     architecture = find_architecture(model, config.architecture)
     answers = config.pretraining_objectives.task_answers
     phase = _phase(architecture, bool(train_texts.task), answers, config.step_mix)
@@ -142,7 +145,7 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
         )
         run.note(
             *held_out_data.notes,
-            *training_overlap_note(held_out_data.places(), data.places(), "images"),
+            *training_overlap_note(held_out_data.images(), data.images(), "images"),
         )
     evaluator = None if held_out is None else held_out.evaluator(config.examining)
     trained = train(
@@ -187,7 +190,7 @@ def _save(model: SingleStreamModel, objectives: Sequence[Objective], folder: Pat
 
 
 def _objective_context(
-    model: SingleStreamModel, store: CombinedStore, settings: ObjectiveSettings
+    model: SingleStreamModel, store: RegionStore, settings: ObjectiveSettings
 ) -> ObjectiveContext:
     """Context of the objectives, without the teachers' widths."""
     return ObjectiveContext(
@@ -197,37 +200,7 @@ def _objective_context(
     )
 
 
-def _regions(
-    settings: RegionSettings,
-    flip: bool,
-    train_corpora: Sequence[WeightedCaptionFile],
-    eval_corpora: Sequence[WeightedCaptionFile],
-) -> ImageSampleBuilder:
-    """Region stores and photos of all captions; raises InputError if they do not fit together."""
-    names = corpus_names(train_corpora)
-    every = dict.fromkeys([*names, *corpus_names(eval_corpora)])
-    inputs = ImageSampleBuilder(
-        settings,
-        every,
-        "file of captions",
-        training_datasets=names,
-        flip=flip,
-        terms=COMMAND_TERMS_WITH_TAGS,
-    )
-    inputs.stores(*every)
-    return inputs
-
-
-def _with_region_facts(
-    model: SingleStreamModel, inputs: ImageSampleBuilder, store: CombinedStore
-) -> SingleStreamModel:
-    """The model with the facts of its training regions; raises InputError if they do not fit it."""
-    inputs.check(model, *inputs.training_datasets)
-    model.regions_provenance = store.facts
-    return model
-
-
-def _start_model(config: PretrainConfig, store: CombinedStore, seed: int) -> SingleStreamModel:
+def _start_model(config: PretrainConfig, store: RegionStore, seed: int) -> SingleStreamModel:
     """The model to pre-train, made a vision-language model if it is not one; raises InputError if store or
     images do not fit.
     """

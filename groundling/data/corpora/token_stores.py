@@ -5,26 +5,22 @@ its index does not grow with their number. Its arrays are `text` (UTF-8), `words
 raw word), `tokens` (token ids) and `tokens_word` (the raw word of each token), with a CLIP side
 also `clip` and `clip_word`, `characters` of every text, and `ends` (texts, 3 or 4): the end of each
 text's part of `text`, `words`, `tokens` and `clip`. Texts that are lines have `line`, the line's
-number in the file, which is the same for all parts of a line; captions have `image` (UTF-8) and
-`image_ends`, the end of each text's part of it.
+number in the file, and `part`, the text's number among the parts of a cut line, otherwise -1;
+captions have `image` (UTF-8) and `image_ends`, the end of each text's part of it.
 
-Samples are made from mapped files as they are read: memory holds only each text's length.
+Samples are made as they are read: memory holds only each text's length.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import json
-import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -32,7 +28,7 @@ from accelerate import PartialState
 from tokenizers import Tokenizer
 
 from groundling.core.batch import Example, Sample
-from groundling.core.errors import InputError, printable
+from groundling.core.errors import InputError
 from groundling.data.captions.captions import CaptionReadOptions
 from groundling.data.corpora.files import (
     CHUNK,
@@ -57,26 +53,24 @@ from groundling.data.samples import (
     subsample,
 )
 from groundling.data.shards import (
+    MANIFEST,
     Facts,
-    ProcessRank,
     Record,
     ShardIndex,
     ShardStore,
     ShardWriter,
     lock_folder,
-    read_index,
-    shard_file,
 )
 from groundling.data.text.words import TokenizationCache
-from groundling.runs.folder import PREPARED, json_text, read_object
-from groundling.runs.hashing import CACHE, cache_folder, data_hash, hashes_of, remember_hashes
+from groundling.runs.folder import PREPARED, disk_errors, json_text
+from groundling.runs.hashing import CACHE, cache_folder, data_hash
 from groundling.runs.jobs import cores, run_parallel
 from groundling.runs.progress import Progress
 
 FOLDER = "texts"
 """Name of the folder of stores, in the cache or in a run's folder."""
 SHARDS = 32
-"""Number of shards of a file of medium size: enough for every process, and few enough to stay open."""
+"""Number of shards of a file of medium size: enough for every process."""
 SMALLEST, LARGEST = 1 << 22, 1 << 26
 """Minimum and maximum number of characters of a shard.
 
@@ -86,10 +80,9 @@ LARGE = 1 << 26
 """Size in bytes from which a file is tokenised by several processes."""
 WAIT = 0.2
 """Seconds between two checks for the shards of another process."""
+CACHE_ADVICE = f"the token cache is there; set {CACHE} to another folder (empty: no cache)"
 SIDES = ("tokens", "clip")
 """Names of the arrays of ids, by tokenizer."""
-FORMAT = 2
-"""Version of the arrays; a new version makes all stores again."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,7 @@ class TokenizationSpec:
     def key(self) -> Facts:
         """Everything that a store depends on, except its file."""
         short = replace(self, engine=_digest(self.engine), clip=_digest(self.clip))
-        return {**asdict(short), "tokenizers": tokenizers.__version__, "format": FORMAT}
+        return {**asdict(short), "tokenizers": tokenizers.__version__}
 
 
 class RawTextShard(NamedTuple):
@@ -138,8 +131,8 @@ def prepare_store(
 ) -> ShardStore:
     """The store of a file's texts below the folder `place`; it is made, or completed, if necessary.
 
-    One process of each machine reads the file; machines that share the folder share the shards. A
-    killed run resumes with the missing shards, and damaged shards are named and made again.
+    One process of each machine reads the file, one machine after the other where they share the
+    folder. A killed run resumes with the missing shards.
 
     Raises:
         InputError: the file cannot be read, or the folder cannot be written or read.
@@ -149,41 +142,16 @@ def prepare_store(
     key = {**content, "wanted": asdict(selection), **spec.key()}
     folder = place / _digest(json_text(key, sort_keys=True))[:32]
     state = PartialState()
-    process = _process_rank(folder, state)
     leads = state.is_local_main_process
-    first = leads and process.rank == 0
-    with _at(folder), lock_folder(folder, "tokenising these texts") if first else nullcontext():
-        if first:
-            _mend(folder, key)
-        state.wait_for_everyone()
-        if leads and not _manifest(folder).is_file():
-            _check_writable(folder)  # before the work starts
-            _make(path, selection, spec, folder, key, process)
+    with disk_errors(folder, CACHE_ADVICE):
+        folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(folder, "tokenising these texts") if leads else nullcontext():
+        if leads and not (folder / MANIFEST).is_file():
+            _make(path, selection, spec, ShardWriter(folder, key))
         # No barrier: a process group's barrier times out after some minutes.
-        while not _manifest(folder).is_file():
+        while not (folder / MANIFEST).is_file():
             time.sleep(WAIT)
-        state.wait_for_everyone()
     return ShardStore(folder, "shard of texts")
-
-
-@contextmanager
-def _at(folder: Path) -> Iterator[None]:
-    """Raises InputError for a cache folder that cannot be used, such as another user's."""
-    try:
-        yield
-    except OSError as error:
-        if not Path(error.filename or folder).is_relative_to(folder.parent):
-            raise
-        raise InputError(
-            f"{error.filename or folder}: cannot be written or read ({error.strerror}), but the token cache is "
-            f"stored there; correct its permissions, or set {CACHE} to another folder (empty: no cache)"
-        ) from None
-
-
-def _check_writable(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
 def _digest(text: str) -> str:
@@ -201,136 +169,35 @@ def _ending(path: Path) -> str:
     return "".join(path.suffixes[-2:] if path.suffix in PACKED else path.suffixes[-1:])
 
 
-def _manifest(folder: Path) -> Path:
-    return folder / "manifest.json"
-
-
-# -- sharing the shards ------------------------------------------------------------------------------------------------
-
-
-def _process_rank(folder: Path, state: PartialState) -> ProcessRank:
-    """The shards that this process's machine makes: its share if all machines see
-    the folder, otherwise all.
-
-    torchrun gives the number of processes per machine, and numbers them machine by machine.
-    """
-    on_each = int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes))
-    machines = max(1, state.num_processes // max(1, on_each))
-    if machines == 1:
-        return ProcessRank()
-    number = state.process_index // on_each
-    marks = [folder / f"machine-{one}" for one in range(machines)]
-    if state.is_local_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-        marks[number].touch()
-    state.wait_for_everyone()
-    shared = all(mark.exists() for mark in marks)
-    state.wait_for_everyone()
-    if state.is_local_main_process:
-        marks[number].unlink()
-    return ProcessRank(number, machines) if shared else ProcessRank()
-
-
-def _mend(folder: Path, key: Facts) -> None:
-    """Remove damaged shards, with a note for each, so that they are made again."""
-    manifest: dict[str, Any] = {}
-    if _manifest(folder).is_file():
-        try:
-            manifest = read_object(_manifest(folder))
-            if not isinstance(manifest.get("sha256"), dict):
-                raise InputError(f"{_manifest(folder)}: not the manifest of a store")
-        except InputError as error:
-            _remove(_manifest(folder), str(error))
-    recorded_hashes: dict[str, str] = manifest.get("sha256", {})
-    indices = sorted(folder.glob("index-*.json"))
-    for path in indices:
-        fault = _fault(path, key, recorded_hashes)
-        if fault:
-            _remove(path, fault)
-            _manifest(folder).unlink(missing_ok=True)
-    if manifest and len(indices) != manifest.get("shards"):
-        _remove(_manifest(folder), f"{folder}: lacks shards")
-
-
-def _remove(path: Path, fault: str) -> None:
-    print(printable(f"note: {fault}; its texts are tokenised again"), file=sys.stderr)
-    path.unlink(missing_ok=True)
-
-
-def _fault(path: Path, key: Facts, recorded: Facts) -> str:
-    """The fault of a shard, by its index; unchanged files are read only once."""
-    try:
-        index = read_index(path)
-        if index.key != json.loads(json_text(key)):
-            return f"{path}: belongs to another store"
-        number = int(path.stem.partition("-")[2])
-        expected = _recorded(path.parent, number, index)
-        expected[path] = str(recorded.get(path.name, "")) if recorded else ""
-        hashes = hashes_of(list(expected))
-    except InputError as error:
-        return str(error)
-    for file, sha256 in zip(expected, hashes, strict=True):
-        if expected[file] and sha256 != expected[file]:
-            return f"{file}: changed since it was written (SHA-256)"
-    return ""
-
-
 def _make(
-    path: Path,
-    selection: CaptionReadOptions,
-    spec: TokenizationSpec,
-    folder: Path,
-    key: Facts,
-    process: ProcessRank,
+    path: Path, selection: CaptionReadOptions, spec: TokenizationSpec, writer: ShardWriter
 ) -> None:
-    """Write the missing shards of this machine; the first machine's process completes the store."""
-    writer = ShardWriter(folder, key, process)
+    """Write the missing shards and the manifest."""
     size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
     shard_size = min(max(size // SHARDS, SMALLEST), LARGEST)
     name = f"tokenising {path.name}"
     progress = Progress(name, max(1, size // shard_size), "shard", reads_inputs=True)
-    shards = 0
 
     def calls() -> Iterator[tuple[Path, Facts, int, RawTextShard, TokenizationSpec]]:
-        nonlocal shards
-        for shard in _grouped(_units(path, selection, spec), shard_size):
-            if shards % process.world == process.rank and not writer.is_complete(shards):
-                yield folder, key, shards, shard, spec
-            else:
+        for number, shard in enumerate(_grouped(_units(path, selection, spec), shard_size)):
+            if writer.is_complete(number):
                 progress.step()
-            shards += 1
+            else:
+                yield writer.folder, writer.key, number, shard, spec
 
     processes = cores() if size >= LARGE else 1
     for _ in run_parallel(write_shard, calls(), processes):
         progress.step()
     progress.close()
-    if process.rank == 0:
-        while not all(writer.is_complete(number) for number in range(shards)):
-            time.sleep(WAIT)
-        _end(path, writer, shards)
-
-
-def _end(path: Path, writer: ShardWriter, shards: int) -> None:
-    """Write the manifest, unless the file has changed since the shards were made."""
-    folder = writer.folder
     if data_hash(path) != writer.key["sha256"]:
-        for index in folder.glob("index-*.json"):
-            index.unlink()
+        for file in writer.folder.glob("shard-*"):
+            file.unlink()
         raise InputError(f"{path}: changed while it was tokenised; run the same command again")
     writer.close({"texts_of": path.name}, summary=_summary)
-    written: dict[Path, str] = {}
-    for number in range(shards):
-        written |= _recorded(folder, number, read_index(shard_file(folder, "index", number)))
-    remember_hashes(written)
-
-
-def _recorded(folder: Path, number: int, index: ShardIndex) -> dict[Path, str]:
-    """The SHA-256 of every array of a shard, from its index."""
-    return {shard_file(folder, name, number): one.sha256 for name, one in index.columns.items()}
 
 
 def _summary(indices: Sequence[ShardIndex]) -> Facts:
-    return {"texts": sum(sum(index.lengths["characters"]) for index in indices)}
+    return {"texts": sum(index.rows("characters") for index in indices)}
 
 
 def _units(
@@ -401,10 +268,20 @@ def tokenise(shard: RawTextShard, spec: TokenizationSpec) -> dict[str, np.ndarra
     arrays["ends"] = np.cumsum(arrays["ends"], 0)
     if spec.form == "lines":
         arrays["line"] = shard.first + np.array(places, np.int64)
+        arrays["part"] = _part_numbers(places)
         images = [shard.images[place].encode() for place in places]
         arrays["image"] = np.frombuffer(b"".join(images), np.uint8)
         arrays["image_ends"] = np.cumsum([len(image) for image in images], dtype=np.int64)
     return arrays
+
+
+def _part_numbers(places: Sequence[int]) -> np.ndarray:
+    """The number of each text among the parts of its line; -1 for a whole line."""
+    _, firsts, lines, parts = np.unique(
+        places, return_index=True, return_inverse=True, return_counts=True
+    )
+    numbers = np.arange(len(places)) - firsts[lines]
+    return np.where(parts[lines] > 1, numbers, -1).astype(np.int32)
 
 
 def _tokenised(texts: Sequence[str], lexicon: TokenizationCache) -> dict[str, np.ndarray]:
@@ -434,10 +311,6 @@ def _id_type(engine: Tokenizer) -> np.dtype:
 # -- samples of stores -------------------------------------------------------------------------------------------------
 
 
-CLOSED_AFTER = 1024
-"""Number of samples read before files are unmapped, because each read maps
-some 64 KB of every array.
-"""
 TOKENS = 2
 """The column of `ends` for the text's tokens; the others are for bytes, words and the CLIP side."""
 
@@ -460,10 +333,9 @@ class CorpusDataset:
         self._shards = shards
         counts = [store.length(number, "characters") for store, number in shards]
         self._starts = np.cumsum([0, *counts])
-        of_files = [store.rows["characters"] for _, store in files]
+        of_files = [store.manifest["texts"] for _, store in files]
         self._file_starts = np.cumsum([0, *of_files])
         total = int(self._starts[-1])
-        self._read = 0
         self._places = np.array(subsample(range(total), limit)) if 0 < limit < total else None
         count = total if self._places is None else len(self._places)
         self.ids = LazySequence(count, self._id)
@@ -482,7 +354,10 @@ class CorpusDataset:
     @cached_property
     def lengths(self) -> np.ndarray:
         """(len(self),) number of tokens of every text, without special tokens."""
-        ends = (store.array_views(number)["ends"][:, TOKENS] for store, number in self._shards)
+        ends = (
+            store.rows(number, "ends", 0, store.length(number, "ends"))[:, TOKENS]
+            for store, number in self._shards
+        )
         lengths = np.concatenate([np.diff(some, prepend=0).astype(np.int32) for some in ends])
         return lengths if self._places is None else lengths[self._places]
 
@@ -497,72 +372,87 @@ class CorpusDataset:
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
-        self._read += len(indices)
-        if self._read > CLOSED_AFTER:
-            self._read = 0
-            for _, store in self.files:
-                store.close_files()
         return [self._made(int(index)) for index in indices]
 
     def _place(self, index: int) -> int:
         """The position of a sample among the texts of all files."""
         return index if self._places is None else int(self._places[index])
 
-    def _at(self, index: int) -> tuple[dict[str, np.ndarray], int]:
-        """The arrays of a sample's shard, and its position there."""
+    def _at(self, index: int) -> _TextPlace:
+        """A sample's shard, and its position there."""
         place = self._place(index)
         shard = int(self._starts.searchsorted(place, side="right")) - 1
-        store, number = self._shards[shard]
-        return store.array_views(number), place - int(self._starts[shard])
+        return _TextPlace(*self._shards[shard], place - int(self._starts[shard]))
 
     def _id(self, index: int) -> str:
-        return self._name(index, *self._at(index))
-
-    def _images(self, index: int) -> tuple[str, ...]:
-        return _images_of(*self._at(index))
-
-    def _name(self, index: int, arrays: dict[str, np.ndarray], position: int) -> str:
-        """The id of a sample, from its shard's arrays and its `position` there."""
         place = self._place(index)
         file = int(self._file_starts.searchsorted(place, side="right")) - 1
         name = self.files[file][0]
-        if "line" not in arrays:
+        at = self._at(index)
+        if not at.is_line:
             return line_id(name, place - int(self._file_starts[file]))
-        lines = arrays["line"]
-        number = int(lines[position])
-        first, last = lines.searchsorted([number, number + 1]).tolist()
-        return line_id(name, number, position - first if last - first > 1 else None)
+        part = int(at.value("part"))
+        return line_id(name, int(at.value("line")), None if part < 0 else part)
+
+    def _images(self, index: int) -> tuple[str, ...]:
+        return self._at(index).images()
 
     def _made(self, index: int) -> Sample:
-        arrays, position = self._at(index)
-        stops = arrays["ends"][position]
-        starts = arrays["ends"][position - 1] if position else np.zeros_like(stops)
-        name = self._name(index, arrays, position)
-        text = arrays["text"][starts[0] : stops[0]].tobytes().decode()
-        row, dropped = self.text.row_of(_slice_of(arrays, "tokens", starts[TOKENS], stops[TOKENS]))
+        at = self._at(index)
+        starts, stops = at.bounds("ends")
+        name = self._id(index)
+        text = at.rows("text", starts[0], stops[0]).tobytes().decode()
+        row, dropped = self.text.row_of(at.tokens("tokens", starts[TOKENS], stops[TOKENS]))
         clip = None
         if self.clip is not None:
-            clip, left_out = self.clip.row_of(_slice_of(arrays, "clip", starts[3], stops[3]))
+            clip, left_out = self.clip.row_of(at.tokens("clip", starts[3], stops[3]))
             dropped += left_out
-        words = arrays["words"][starts[1] : stops[1]].astype(np.int64)
-        example = Example(name, text, images=_images_of(arrays, position))
+        words = at.rows("words", starts[1], stops[1]).astype(np.int64)
+        example = Example(name, text, images=at.images())
         return Sample(name, row, clip, words, truncated_tokens=dropped, example=example)
 
 
-def _images_of(arrays: dict[str, np.ndarray], position: int) -> tuple[str, ...]:
-    """The images of the text at a position of a shard; a text has at most one."""
-    if "line" not in arrays:
-        return ()
-    ends = arrays["image_ends"]
-    start = ends[position - 1] if position else 0
-    image = arrays["image"][start : ends[position]].tobytes().decode()
-    return (image,) if image else ()
+class _TextPlace(NamedTuple):
+    """A text of a store."""
 
+    store: ShardStore
+    shard: int
+    position: int
 
-def _slice_of(
-    arrays: dict[str, np.ndarray], name: str, start: int, stop: int
-) -> tuple[np.ndarray, np.ndarray]:
-    return arrays[name][start:stop], arrays[f"{name}_word"][start:stop]
+    @property
+    def is_line(self) -> bool:
+        """Whether it is a line, or a part of one."""
+        return "line" in self.store.shapes
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Rows of one of the shard's arrays."""
+        return self.store.rows(self.shard, name, start, stop)
+
+    def value(self, name: str) -> np.ndarray:
+        """The row of an array that has one for each text."""
+        row: np.ndarray = self.rows(name, self.position, self.position + 1)[0]
+        return row
+
+    def bounds(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Start and end of the text's part, from an array of ends."""
+        if self.position:
+            start, stop = self.rows(name, self.position - 1, self.position + 1)
+        else:
+            stop = self.value(name)
+            start = np.zeros_like(stop)
+        return start, stop
+
+    def tokens(self, name: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ids, and the raw word of each."""
+        return self.rows(name, start, stop), self.rows(f"{name}_word", start, stop)
+
+    def images(self) -> tuple[str, ...]:
+        """Its images: one for a caption, otherwise none."""
+        if not self.is_line:
+            return ()
+        start, stop = self.bounds("image_ends")
+        image = self.rows("image", int(start), int(stop)).tobytes().decode()
+        return (image,) if image else ()
 
 
 def corpus_samples(

@@ -1,4 +1,4 @@
-"""Imports region features in the field's file formats, recognised by content.
+"""Imports region features in the field's file formats, recognised by content, and merges region stores.
 
 Pickles are never loaded.
 
@@ -15,9 +15,7 @@ import importlib
 import io
 import json
 import re
-import subprocess
-import sys
-import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,29 +24,28 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import (
-    MAX_QUOTED,
-    InputError,
-    convert_errors,
-    convert_read_errors,
-    first_line,
-)
+from groundling.core.errors import InputError, convert_errors, convert_read_errors, first_line
 from groundling.data.images import image_id
-from groundling.data.regions.store import BACKGROUND, ImageRegions, Item, clip_boxes, first_fault
-from groundling.data.regions.stores import are_stores, combine_images
-from groundling.data.tables import lines_of, read_json_lines
+from groundling.data.regions.store import (
+    BACKGROUND,
+    CELLS,
+    ImageRegions,
+    Item,
+    RegionStore,
+    clip_boxes,
+    first_fault,
+)
+from groundling.data.shards import MANIFEST
+from groundling.data.tables import read_json_lines
 from groundling.runs.folder import read_json
 from groundling.settings.input_settings import DetectionSettings
 
-LAYOUTS = """a TSV of bottom-up-attention (6 columns) or LXMERT (10), .h5 or .hdf5, a folder with data.mdb (LMDB), \
-a folder of *.npz (UNITER) or *.json (VL-BERT), or a .zip of such json"""
-PICKLED = {".pkl", ".pickle", ".p", ".pth", ".pt", ".th", ".npy", ".bin"}
-REFUSED = "loading a pickle runs code, so pickles are not read; use the TSV or HDF5 file of the same features"
+LAYOUTS = """a TSV of bottom-up-attention (6 columns) or LXMERT (10), a folder with data.mdb (LMDB of UNITER), \
+a folder of *.npz (UNITER) or *.json (VL-BERT), or region stores; pickles run code and are not read"""
 VG_CLASSES = 1600
 """Number of Visual Genome's classes, as detected by bottom-up attention."""
 VG = {"classes": VG_CLASSES, "background": "none; class 0 is the first line of objects_vocab.txt"}
 SOFT = {"background": BACKGROUND}
-HDF5 = {".h5", ".hdf5"}
 NO_CONFIDENCE = "its boxes have no confidences to filter them by"
 CUT = "cut row"
 """Name, in messages, of a TSV row that is too short to have an id."""
@@ -63,11 +60,6 @@ STILL = re.compile(r"^vcr_(gt_)?(train|val|test)_")
 PATTERN = "expected one such as COCO_{subset}_{number:012d}, COCO's json files, or VCR's jsonl"
 MARK = b"\xef\xbb\xbf"
 """The byte-order mark that some editors write at the start of a file."""
-
-LARGEST = 1 << 26
-"""Maximum number of bytes of one image's file or archive member: a hundred regions with features
-and classes have about three million.
-"""
 
 Arrays = dict[str, np.ndarray]
 """An image's arrays, by the names of their layout."""
@@ -97,11 +89,11 @@ class ImageNames:
                 self._add(Path(path))
 
     def _try_pattern(self) -> None:
-        with convert_errors(f"--ids-as {self.pattern}: invalid pattern", advice=f"; {PATTERN}"):
+        with convert_errors(f"ids_as {self.pattern}: invalid pattern", advice=f"; {PATTERN}"):
             ids = {self.pattern.format(subset="train2014", number=number) for number in (1, 2)}
         if len(ids) < 2:
             raise InputError(
-                f"--ids-as {self.pattern}: all images would have the id {ids.pop()}; {PATTERN}"
+                f"ids_as {self.pattern}: all images would have the id {ids.pop()}; {PATTERN}"
             )
 
     def _add(self, path: Path) -> None:
@@ -132,58 +124,41 @@ class ImageNames:
         if self.stills:
             last = STILL.sub("", name)
             if last not in self.stills:
-                raise InputError(f"no image in the jsonl files of --ids-as is named {last}")
+                raise InputError(f"no image in the jsonl files of `ids_as` is named {last}")
             return self.stills[last]
         ends_with = NUMBER.search(name)
         if ends_with is None:
-            raise InputError("its id does not end with a number, which --ids-as needs")
+            raise InputError("its id does not end with a number, which `ids_as` needs")
         number = int(ends_with[0])
         if self.files:
             if number not in self.files:
-                raise InputError(f"no image in the json files of --ids-as has the number {number}")
+                raise InputError(f"no image in the json files of `ids_as` has the number {number}")
             return self.files[number]
         subset = SUBSET.search(name) or SUBSET.search(source.name)
         if subset is None and "{subset" in self.pattern:
             raise InputError(
                 f"neither its id nor {source.name} names a subset such as train2014; write it into the pattern of "
-                "--ids-as, or pass COCO's json files"
+                "`ids_as`, or pass COCO's json files"
             )
         return self.pattern.format(subset=subset[0] if subset else "", number=number)
 
 
 def import_several(
     paths: Sequence[str | Path],
-    ids: Sequence[str] = (),
     ids_as: Sequence[str] = (),
     box_filter: DetectionSettings | None = None,
 ) -> tuple[dict[str, Any], Iterator[Item]]:
     """Like `import_regions`, for several sources of one layout, whose images may be
-    renamed (see `ImageNames`).
+    renamed (see `ImageNames`), or for several region stores (see `merge_stores`).
 
-    For several region stores, each image gets its regions of all stores (see `combine_images`).
-    `ids` are files of ids by row, one for each HDF5 file of `paths`. Of each image only the boxes
-    that pass `box_filter` are kept (see `_best_boxes`). Also raises InputError if layouts differ.
+    Of each image only the boxes that pass `box_filter` are kept (see `_best_boxes`). Also raises
+    InputError if layouts differ.
     """
-    if are_stores(paths):
-        if ids or ids_as:
-            raise InputError(
-                "--ids and --ids-as apply to files; images in stores already have ids; leave both flags out"
-            )
-        if box_filter is not None:
-            raise InputError(
-                "--filter-imports applies to files, not to stores; filter when you import the files"
-            )
-        return combine_images(paths)
-    rows = [Path(path).suffix in HDF5 for path in paths]
-    if ids and len(ids) != sum(rows):
-        raise InputError(
-            f"--ids: {len(ids)} files of ids for {sum(rows)} HDF5 files; pass one for each"
-        )
-    ids_files = iter(ids)
-    sources = [
-        import_regions(path, next(ids_files, "") if is_hdf5 else "")
-        for path, is_hdf5 in zip(paths, rows, strict=True)
-    ]
+    if any((Path(path) / MANIFEST).is_file() for path in paths):
+        if ids_as or box_filter is not None:
+            raise InputError("`ids_as` and `filter_imports` apply to files, not to region stores")
+        return merge_stores(paths)
+    sources = [import_regions(path) for path in paths]
     facts, _ = sources[0]
     for path, (other, _) in zip(paths, sources, strict=True):
         if other["identity"] != facts["identity"]:
@@ -225,7 +200,7 @@ def _has_confidence(path: Path, read: Callable[[], ImageRegions]) -> bool:
     except InputError:
         return False
     if not regions.has_confidence:
-        raise InputError(f"{path}: {NO_CONFIDENCE}; leave --filter-imports out")
+        raise InputError(f"{path}: {NO_CONFIDENCE}; leave `filter_imports` out")
     return True
 
 
@@ -241,13 +216,7 @@ def _best_boxes(read: Callable[[], ImageRegions], box_filter: DetectionSettings)
     whole = int(regions.has_whole_image)
     confident = int((regions.confidence[whole:] > box_filter.score_threshold).sum())
     kept = whole + min(box_filter.max_boxes, max(box_filter.min_boxes, confident))
-    return replace(
-        regions,
-        boxes=regions.boxes[:kept],
-        confidence=regions.confidence[:kept],
-        features=regions.features[:kept],
-        classes=None if regions.classes is None else regions.classes[:kept],
-    )
+    return regions.take(slice(kept))
 
 
 def _renamed(
@@ -279,18 +248,13 @@ def _rename_item(
     return new, lambda: replace(read(), id=new)
 
 
-def import_regions(path: str | Path, ids: str | None = "") -> tuple[dict[str, Any], Iterator[Item]]:
+def import_regions(path: str | Path) -> tuple[dict[str, Any], Iterator[Item]]:
     """Facts about a source for a manifest, and its images.
 
-    `ids` is a file (text or json) of ids by row for BAN's HDF5; with None, ids are row numbers,
-    which is enough for a check.
-
-    Raises InputError if the source has no supported layout, or contains pickles.
+    Raises InputError if the source has no supported layout.
     """
     path = Path(path)
-    if path.suffix in PICKLED:
-        raise InputError(f"{path}: {REFUSED}")
-    layout, layout_facts, items = _open(path, ids)
+    layout, layout_facts, items = _open(path)
     description = {"layout": layout, **layout_facts}
     text = json.dumps(description, sort_keys=True)
     facts = {
@@ -303,18 +267,16 @@ def import_regions(path: str | Path, ids: str | None = "") -> tuple[dict[str, An
     return facts, items
 
 
-def _open(path: Path, ids: str | None) -> tuple[str, dict[str, Any], Iterator[Item]]:
+def _open(path: Path) -> tuple[str, dict[str, Any], Iterator[Item]]:
     """The name of a source's layout, the facts that all sources of the layout
     share, and the source's images.
     """
     if (path / "data.mdb").is_file():
         return "LMDB of UNITER", SOFT, _lmdb(path)
     if any(path.glob("*.npz")):
-        return "npz of UNITER", SOFT, _files(path, ".npz", _npz)
-    if any(path.glob("*.json")) or path.suffix == ".zip":
-        return "json of VL-BERT", SOFT, _files(path, ".json", _vlbert)
-    if path.suffix in HDF5:
-        return "HDF5", SOFT, _hdf5(path, ids)
+        return "npz of UNITER", SOFT, _files(path, "*.npz", _npz)
+    if any(path.glob("*.json")):
+        return "json of VL-BERT", SOFT, _files(path, "*.json", _vlbert)
     if not path.is_file():
         raise InputError(f"{path}: nothing to import; expected {LAYOUTS}")
     columns = _columns_of(path)
@@ -353,7 +315,7 @@ def _item(name: str, where: str, read: Callable[[], ImageRegions]) -> Item:
             raise InputError(f"{where}: {error}") from None
         except (
             Exception
-        ) as error:  # the readers of six layouts raise many exceptions for damaged bytes
+        ) as error:  # the readers of five layouts raise many exceptions for damaged bytes
             raise InputError(
                 f"{where}: damaged, or of another layout ({first_line(error)})"
             ) from None
@@ -475,38 +437,14 @@ def _row(name: str, fields: list[bytes], columns: int) -> ImageRegions:
 # -- a file per image --------------------------------------------------------------------------------------------------
 
 
-def _files(path: Path, suffix: str, read: Callable[[str, bytes], ImageRegions]) -> Iterator[Item]:
-    """A folder's files or a zip's members, sorted by name."""
+def _files(path: Path, pattern: str, read: Callable[[str, bytes], ImageRegions]) -> Iterator[Item]:
+    """A folder's files, sorted by name."""
 
-    def later(name: str, content: Callable[[], bytes]) -> Callable[[], ImageRegions]:
-        return lambda: read(name, content())
+    def later(file: Path) -> Callable[[], ImageRegions]:
+        return lambda: read(file.stem, file.read_bytes())
 
-    if path.is_dir():
-        for file in sorted(path.glob(f"*{suffix}")):
-            yield _item(file.stem, file.name, later(file.stem, partial(_file_bytes, file)))
-        return
-    with convert_errors(f"{path}: not a readable zip file"), zipfile.ZipFile(path) as archive:
-        for member in sorted(n for n in archive.namelist() if n.endswith(suffix)):
-            name = Path(member).stem
-            yield _item(name, member, later(name, partial(_member, archive, member)))
-
-
-def _file_bytes(path: Path) -> bytes:
-    _refuse_large(path.stat().st_size)
-    return path.read_bytes()
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The contents of a zip member; raises InputError for one too large, before reading it."""
-    _refuse_large(archive.getinfo(name).file_size)
-    return archive.read(name)  # which never returns more bytes than that
-
-
-def _refuse_large(size: int) -> None:
-    if size > LARGEST:
-        raise InputError(
-            f"{size:,} bytes, expected at most {LARGEST:,} for the regions of one image"
-        )
+    for file in sorted(path.glob(pattern)):
+        yield _item(file.stem, file.name, later(file))
 
 
 def _vlbert(name: str, content: bytes) -> ImageRegions:
@@ -531,8 +469,6 @@ def _vlbert(name: str, content: bytes) -> ImageRegions:
 
 
 def _npz(name: str, content: bytes) -> ImageRegions:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        _refuse_large(sum(member.file_size for member in archive.infolist()))
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return _uniter(name, {key: arrays[key] for key in arrays.files})
 
@@ -553,51 +489,18 @@ def _uniter(name: str, entry: Arrays) -> ImageRegions:
 
 def _lmdb(path: Path) -> Iterator[Item]:
     lmdb = _need("lmdb")
-    _refuse_damaged(path)
     with (
         convert_errors(f"{path}: not a readable LMDB", errors=lmdb.Error),
         lmdb.open(str(path), readonly=True, lock=False, readahead=False) as base,
         base.begin() as view,
     ):
-        first = next((value for key, value in view.cursor() if key != b"__keys__"), b"")
-        if view.get(b"keys") is not None or first[:1] == b"\x80":
-            raise InputError(f"{path}: contains pickles (as from VOLTA, ViLBERT, MMF); {REFUSED}")
+        size = (base.info()["last_pgno"] + 1) * base.stat()["psize"]
+        if (path / "data.mdb").stat().st_size < size:  # reading on would end the process
+            raise InputError(f"{path}: cut off; copy it again")
         for key in view.cursor().iternext(values=False):
             if key != b"__keys__":
                 name = key.decode("utf-8", "replace").removesuffix(".npz")
                 yield _item(name, "value", partial(_value, name, partial(view.get, key)))
-
-
-_WALK = """
-import lmdb, sys
-with lmdb.open(sys.argv[1], readonly=True, lock=False) as base, base.begin(buffers=True) as view:
-    size = (base.info()["last_pgno"] + 1) * base.stat()["psize"]
-    there = int(sys.argv[2])
-    number = 0
-    if there < size:
-        sys.exit(f"cut off, {there:,} of at least {size:,} bytes")
-    for number, (key, value) in enumerate(view.cursor(), 1):
-        bytes(key), bytes(value[:1]), bytes(value[-1:])
-        if number > base.stat()["entries"]:
-            sys.exit("its pages lead in a circle")
-    if number < base.stat()["entries"]:
-        sys.exit(f"{number:,} of {base.stat()['entries']:,} entries are found")
-"""
-"""Reads both ends of every value of an LMDB, and so every page on the way."""
-
-
-def _refuse_damaged(path: Path) -> None:
-    """Raises InputError if an LMDB is damaged: reading a damaged page crashes the process, so a
-    subprocess tries it first. With -P it imports nothing from the working directory.
-    """
-    file = path / "data.mdb"
-    size = str(file.stat().st_size)
-    walk = [sys.executable, "-P", "-c", _WALK, str(path), size]
-    ended = subprocess.run(walk, capture_output=True, text=True, errors="replace", check=False)
-    if ended.returncode:
-        last = ended.stderr.strip().splitlines()[-1:]
-        reason = last[0][:MAX_QUOTED] if last and ended.returncode > 0 else "its pages are damaged"
-        raise InputError(f"{file}: {reason}; copy it again")
 
 
 def _value(name: str, read: Callable[[], bytes]) -> ImageRegions:
@@ -607,8 +510,6 @@ def _value(name: str, read: Callable[[], bytes]) -> ImageRegions:
     value = read()
     if value[:2] == b"PK":
         return _npz(name, value)
-    if value[:1] == b"\x80":
-        raise InputError(REFUSED)
     return _uniter(name, _need("msgpack").unpackb(value, object_hook=_unpacked))
 
 
@@ -620,109 +521,6 @@ def _unpacked(entry: dict[Any, Any]) -> Any:
     return np.frombuffer(plain["data"], dtype).reshape(plain["shape"])  # raises for objects
 
 
-# -- HDF5 --------------------------------------------------------------------------------------------------------------
-
-
-def _hdf5(path: Path, ids: str | None) -> Iterator[Item]:
-    h5py = _need("h5py")
-    with convert_errors(f"{path}: not a readable HDF5 file"), h5py.File(path, "r") as content:
-        if "image_features" in content:
-            yield from _ban(path, content, ids)
-        else:
-            for name in content:
-                yield _item(name, "group", partial(_volta, name, content))
-
-
-def _own_member(group: Any, name: str) -> Any:
-    """A group or data set; raises InputError if it is a link to, or stored in, another file."""
-    h5py = _need("h5py")
-    link = group.get(name, getlink=True)
-    member = None if isinstance(link, h5py.ExternalLink) else group[name]
-    is_data = isinstance(member, h5py.Dataset)
-    if (
-        member is None
-        or member.file.filename != group.file.filename
-        or (is_data and (member.external or member.is_virtual))
-    ):
-        raise InputError(
-            f"{group.file.filename}: {name!r} lies in another file, which is not read; copy it into this one"
-        )
-    return member
-
-
-def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:
-    """BAN: image_features, image_bb, spatial_features; 36 boxes per image, or a variable
-    number with pos_boxes (N, 2).
-    """
-    if ids == "":
-        raise InputError(
-            f"{path}: its rows have no ids; give --ids FILE (one a line, or json: a list, or id to row)"
-        )
-    flat = _own_member(content, "pos_boxes")[()] if "pos_boxes" in content else None
-    if flat is not None and (flat.ndim != 2 or flat.shape[1] != 2):
-        raise InputError(f"{path}: pos_boxes is {flat.shape}, expected (images, 2)")
-    count = len(_own_member(content, "image_features") if flat is None else flat)
-    for row, name in enumerate(_names(path, ids, count)):
-        rows: int | slice = row
-        if flat is not None:
-            rows = slice(int(flat[row, 0]), int(flat[row, 1]))
-        yield _item(name, f"row {row}", partial(_slice, name, content, rows))
-
-
-def _names(path: Path, ids: str | None, count: int) -> list[str]:
-    """The ids of BAN's images by row; raises InputError if their number differs from `count`."""
-    if ids is None:
-        return [str(row) for row in range(count)]
-    listing = read_json(Path(ids)) if ids.endswith(".json") else lines_of(ids)
-    if isinstance(listing, dict):
-        rows = {row: str(name) for name, row in listing.items() if isinstance(row, int)}
-        wrong = len(rows) != len(listing)
-    elif isinstance(listing, list):
-        rows = {row: str(name) for row, name in enumerate(listing)}
-        wrong = False
-    else:
-        raise InputError(f"{ids}: expected a list of ids, or an object that maps ids to rows")
-    if wrong or sorted(rows) != list(range(count)):
-        raise InputError(f"{ids}: {len(listing)} ids, but {path} has rows for {count} images")
-    return [rows[row] for row in range(count)]
-
-
-def _slice(name: str, content: Any, rows: int | slice) -> ImageRegions:
-    pixels = _own_member(content, "image_bb")[rows]
-    shares = _own_member(content, "spatial_features")[rows][:, :4]
-    # The image's size is the ratio of boxes in pixels and in shares; an empty box does not
-    # determine it.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        sides = np.median(pixels / shares, 0)
-    width, height = (int(side) for side in np.rint(np.nan_to_num(sides, posinf=0))[2:])
-    features = _own_member(content, "image_features")[rows]
-    return _regions(name, shares, features, size=(width, height))
-
-
-def _volta(name: str, content: Any) -> ImageRegions:
-    """VOLTA: a group per image with img_h, img_w, num_boxes, boxes, features.
-
-    Optional: cls_prob and objects_conf; some files encode them in base64.
-    """
-    group = _own_member(content, name)
-    rows = int(_own_member(group, "num_boxes")[()])
-    arrays: Arrays = {}
-    for key in ("boxes", "features", "cls_prob", "objects_conf"):
-        if key in group:
-            value = _own_member(group, key)[()]
-            packed = isinstance(value, bytes)
-            arrays[key] = _array(value, rows) if packed else value.reshape(rows, -1)
-    classes = arrays.get("cls_prob")
-    return _regions(
-        name,
-        boxes=arrays["boxes"],
-        features=arrays["features"],
-        confidence=arrays.get("objects_conf", _best_class(classes)),
-        classes=classes,
-        pixels=(int(_own_member(group, "img_w")[()]), int(_own_member(group, "img_h")[()])),
-    )
-
-
 def _need(module: str) -> Any:
     try:
         return importlib.import_module(module)
@@ -730,3 +528,86 @@ def _need(module: str) -> Any:
         raise InputError(
             f"this layout needs the package {module}: pip install 'groundling[regions]'"
         ) from None
+
+
+# -- region stores -----------------------------------------------------------------------------------------------------
+
+
+def merge_stores(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterator[Item]]:
+    """Facts for a manifest, and the images of all stores, each with its regions of all of them.
+
+    UNITER reads VCR in this way: annotated boxes, then detected ones. The whole-image regions of
+    later stores are left out. An image that has another size in another store is skipped: it is
+    another image. Raises InputError if different models made the stores' features.
+    """
+    stores = [RegionStore(path) for path in paths]
+    for store in stores[1:]:
+        if unlike := _unlike(stores[0], store):
+            raise InputError(
+                f"{stores[0].folder} and {store.folder}: {unlike}; expected the same kind of regions"
+            )
+    shared = {
+        name: value
+        for name, value in stores[0].manifest.items()
+        if name not in ("counts", "shards")
+        and all(store.manifest.get(name) == value for store in stores)
+    }
+    # A store of unknown origin matches any, so the others describe all.
+    identified = next((store for store in stores if store.identity), stores[0])
+    facts = {
+        **shared,
+        **identified.facts,
+        "source": [str(path) for path in paths],
+        "layout": "region stores, one behind the other",
+    }
+    ids = Counter(image for store in stores for image in store)
+    facts["in_several_stores"] = sum(count > 1 for count in ids.values())
+    return facts, ((image, partial(_merged, stores, image)) for image in ids)
+
+
+def _unlike(first: RegionStore, other: RegionStore) -> str:
+    """The difference that keeps a model from reading two stores as one; empty if there is none."""
+    if first.width != other.width:
+        return f"features have widths {first.width} and {other.width}"
+    if (first.classes, first.background) != (other.classes, other.background):
+        return f"regions have {_kinds(first)} and {_kinds(other)}"
+    if first.identity and other.identity and first.identity != other.identity:
+        return f"made by {first.origin} and by {other.origin}"
+    return ""
+
+
+def _kinds(store: RegionStore) -> str:
+    if not store.classes:
+        return "no classes"
+    return f"{store.classes} classes {'with' if store.background else 'without'} background"
+
+
+def _merged(stores: Sequence[RegionStore], image_id: str) -> ImageRegions:
+    """The regions of an image, store after store; where some have segmentations, others' regions
+    fill their boxes.
+    """
+    first, *others = [store.stored(image_id) for store in stores if image_id in store]
+    sizes = {one.size for one in (first, *others) if all(one.size)}
+    if len(sizes) > 1:
+        raise InputError(f"has the sizes {sorted(sizes)}; give each image an id of its own")
+    appended = [one.take(slice(int(one.has_whole_image), None)) for one in others]
+    parts = [first, *appended]
+    if any(store.has_segmentations for store in stores):
+        parts = [_segmented(one) for one in parts]
+    names = ("boxes", "confidence", "features", "classes", "segmentation")
+    arrays: dict[str, list[Any]] = {name: [getattr(one, name) for one in parts] for name in names}
+    together: dict[str, Any] = {
+        name: np.concatenate(some) for name, some in arrays.items() if some[0] is not None
+    }
+    return replace(
+        first,
+        **together,
+        left_out=sum(one.left_out for one in parts),
+        appended_detections=first.appended_detections + sum(len(one.boxes) for one in appended),
+    )
+
+
+def _segmented(image: ImageRegions) -> ImageRegions:
+    if image.segmentation is not None:
+        return image
+    return replace(image, segmentation=np.ones((len(image.boxes), CELLS, CELLS), bool))

@@ -1,12 +1,11 @@
-"""From region stores and image files to samples with regions, as a command's settings specify.
+"""From a region store and image files to samples with regions, as a command's settings specify.
 
-Training opens stores by split (`stores`); inference with a trained model looks up single images
-(`image_sources`). Both then add the images to texts (`samples`).
+Training reads all images of the store (`all_images`); inference with a trained model looks up single
+images (`image_sources`). Both then add the images to texts (`samples`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, Protocol
 
 from groundling.core.batch import Example, OutputSizes
-from groundling.core.errors import InputError, require_known
+from groundling.core.errors import InputError
 from groundling.data.image_samples import PixelDataset, RandomFlipDataset, files_below, single_file
 from groundling.data.images import (
     ImageInput,
@@ -22,13 +21,10 @@ from groundling.data.images import (
     shape_mismatch,
 )
 from groundling.data.regions.samples import RegionDataset, RegionOptions, RegionSource
-from groundling.data.regions.store import RegionStore, open_checked_store
-from groundling.data.regions.stores import CombinedStore, describe_mismatch
+from groundling.data.regions.store import RegionStore, describe_mismatch
 from groundling.data.samples import SampleDataset, without_region_tags
 from groundling.settings.input_settings import RegionSettings
 
-NAMED = re.compile(r"([^=/\\]+)=(.*)")
-"""NAME=STORE."""
 ImageCollection = str | Path | Mapping[str, ImageInput]
 """A folder of images, whose ids are their paths there without ending, or
 the images themselves by id.
@@ -82,7 +78,7 @@ class SettingNames(NamedTuple):
     """The caller's names of settings, for messages: flags of a command, or keywords."""
 
     regions: str
-    """The setting for region stores."""
+    """The setting for the region store."""
     images: str
     """The setting for image files."""
     allow_region_mismatch: str = ""
@@ -114,15 +110,13 @@ class ImageInputs:
 
 
 class ImageSampleBuilder:
-    """Stores, image files, limits and tags of a model's images, and samples made with them."""
+    """Region store, image files, limits and tags of a model's images, and samples made with them."""
 
     def __init__(
         self,
         settings: RegionSettings,
-        dataset_names: Collection[str] = (),
-        dataset_noun: str = "data set",
         *,
-        training_datasets: Sequence[str] = (),
+        train_regions: str = "",
         features: bool | None = None,
         zero_features: bool = False,
         flip: bool = False,
@@ -130,98 +124,41 @@ class ImageSampleBuilder:
         decode: bool = False,
         terms: SettingNames = COMMAND_TERMS,
     ) -> None:
-        """`settings` name the stores: STORE serves every data set, NAME=STORE only that one.
-
-        Nothing is opened yet.
+        """Nothing is opened yet.
 
         Args:
-            settings: stores, image files and limits.
-            dataset_names: all names that may be used, such as a task's splits.
-            dataset_noun: the word for such a name in messages.
-            training_datasets: the names that are trained on together.
+            settings: store, image files and limits.
+            train_regions: the store of the training data, if it is another one.
             features: whether stores' features are read, not only boxes and classes;
                 None: unless images are given.
             zero_features: use zeros in place of visual features, and no pixels.
             flip: mirror half of the training images.
-            region_finder: finds regions of images that no store has.
+            region_finder: finds regions of images that the store lacks.
             decode: decode every image that is looked up before a model reads it, so
                 that errors name the file.
             terms: the names of the settings in messages.
-
-        Raises InputError for an unknown name.
         """
         self.settings = settings
-        self.dataset_noun = dataset_noun
-        self.training_datasets = tuple(training_datasets)
-        """The names that are trained on together."""
+        self.train_regions = train_regions
         self.features = not settings.images if features is None else features
         self.zero_features = zero_features
         self.flip = flip
         self.terms = terms
         self.region_finder = region_finder
         self.decode = decode
-        self.folders: dict[str, list[str]] = {}
-        for word in settings.regions:
-            name, folder = _parts(word)
-            if not folder:
-                raise InputError(f"{terms.prefix}regions {word}: expected STORE or NAME=STORE")
-            if name:
-                advice = "" if dataset_names else "; leave the name out"
-                fault = f"{terms.prefix}regions {word}: no {dataset_noun} is called {name!r}"
-                require_known(name, dataset_names, fault, advice)
-            self.folders.setdefault(name, []).append(folder)
-        self._open: dict[str, RegionStore] = {}
 
-    # -- stores --------------------------------------------------------------------------------------------------------
+    @cached_property
+    def store(self) -> RegionStore | None:
+        """The region store; None without one."""
+        folder = self.settings.regions
+        return RegionStore(folder, self.features) if folder else None
 
-    def stores(self, *names: str) -> CombinedStore:
-        """The stores of all these data sets, each opened once.
-
-        Without a name, the stores that serve every data set.
-
-        A data set's own stores come first. Raises InputError if one has no store, or if
-        stores cannot be combined.
-        """
-        folders = [folder for name in names or ("",) for folder in self._serving(name)]
-        return CombinedStore([self._store(folder) for folder in dict.fromkeys(folders)])
-
-    def _serving(self, name: str) -> list[str]:
-        """The stores of one data set, or else those without a name."""
-        folders = self.folders.get(name) or self.folders.get("", [])
-        if not folders:
-            raise InputError(
-                f"{self.terms.prefix}regions: no store for the {self.dataset_noun} {name!r}; add {name}=STORE, or one "
-                "STORE without a name for all others"
-            )
-        return folders
-
-    def _store(self, folder: str) -> RegionStore:
-        if folder not in self._open:
-            self._open[folder] = open_checked_store(folder, self.features)
-        return self._open[folder]
-
-    @property
-    def training_stores(self) -> CombinedStore | None:
-        """The stores of all training data; None if there are no stores."""
-        return self.stores(*self.training_datasets) if self.folders else None
-
-    def check_together(self, samples: SampleDataset) -> None:
-        """Raises InputError if two training data sets have different regions of the same image.
-
-        In the combined data, a sample cannot say which of them it refers to.
-        """
-        if len(self.training_datasets) < 2:
-            return
-        store = self.stores(*self.training_datasets)
-        parts = [self.stores(name) for name in self.training_datasets]
-        for image in dict.fromkeys(image for images in samples.images for image in images):
-            for name, part in zip(self.training_datasets, parts, strict=True):
-                if image in part and part.store_of(image) is not store.store_of(image):
-                    raise InputError(
-                        f"--regions: image {image!r} is in {store.store_of(image).folder}, but also in "
-                        f"{part.store_of(image).folder}, the store of {name}; give splits that are trained on "
-                        "together one common store, or stores without common images"
-                    )
+    @cached_property
+    def training_store(self) -> RegionStore | None:
+        """The region store of the training data; None without one."""
+        if not self.train_regions:
+            return self.store
+        return RegionStore(self.train_regions, self.features)
 
     # -- models --------------------------------------------------------------------------------------------------------
 
@@ -238,26 +175,30 @@ class ImageSampleBuilder:
             raise InputError(f"{source}: this model reads {advice} {self.terms.images}")
 
     def check(
-        self, model: RegionRequirements, *names: str, provenance: Mapping[str, Any] | None = None
+        self,
+        model: RegionRequirements,
+        store: RegionStore | None = None,
+        provenance: Mapping[str, Any] | None = None,
     ) -> None:
         """Raises InputError if features differ in width or origin from those that
         the model was trained with.
 
-        `provenance`: facts about the training regions, in place of the model's own. A model or a
-        store without such facts matches any, and a model that reads pixels computes its own features.
+        `store`: by default the one of the settings. `provenance`: facts about the training regions, in
+        place of the model's own. A model or a store without such facts matches any, and a model that
+        reads pixels computes its own features.
         """
-        if model.region_source != "features":
+        store = store or self.store
+        if store is None or model.region_source != "features":
             return
-        for store in self.stores(*names).stores:
-            store.require_width(model.sizes.regions)
-            facts = model.regions_provenance if provenance is None else provenance
-            difference = describe_mismatch(facts, store.manifest)
-            if difference and not self.settings.allow_region_mismatch:
-                flag = self.terms.allow_region_mismatch
-                otherwise = f", or pass {flag}" if flag else ""
-                raise InputError(
-                    f"{store.folder}: {difference}; make the store in the same way{otherwise}"
-                )
+        store.require_width(model.sizes.regions)
+        facts = model.regions_provenance if provenance is None else provenance
+        difference = describe_mismatch(facts, store.manifest)
+        if difference and not self.settings.allow_region_mismatch:
+            flag = self.terms.allow_region_mismatch
+            otherwise = f", or pass {flag}" if flag else ""
+            raise InputError(
+                f"{store.folder}: {difference}; make the store in the same way{otherwise}"
+            )
 
     def reads_images(self, model: RegionRequirements) -> bool:
         """Whether a model reads pixels; with `zero_features`, none does."""
@@ -265,9 +206,10 @@ class ImageSampleBuilder:
 
     # -- images --------------------------------------------------------------------------------------------------------
 
-    def all_images(self, *names: str) -> ImageInputs:
-        """All images in the stores of some data sets, and the folder of their files."""
-        return ImageInputs(self.stores(*names), folder=self.settings.images)
+    def all_images(self, training: bool = False) -> ImageInputs:
+        """All images in the store (of the training data), and the folder of their files."""
+        store = self.training_store if training else self.store
+        return ImageInputs(store, folder=self.settings.images)
 
     @cached_property
     def files(self) -> Mapping[str, Sequence[Path]]:
@@ -284,18 +226,14 @@ class ImageSampleBuilder:
 
         `images` by id replace the folder.
 
-        Faults of images are returned, not raised. Regions are from the stores, or from the
+        Faults of images are returned, not raised. Regions are from the store, or from the
         `region_finder`, if there is one.
         """
-        store: RegionSource | None = None
-        stores = self.stores() if self.folders else None
+        store: RegionSource | None = self.store
         faults: dict[str, str] = {}
-        missing: list[str] = []
-        if stores is not None:
-            store = stores
-            missing = [image for image in image_ids if image not in stores]
-        if stores is not None and self.region_finder is None:
-            fault = f"not in {stores.name}"
+        missing = [] if store is None else [image for image in image_ids if image not in store]
+        if missing and self.region_finder is None:
+            fault = f"not in {self.settings.regions}"
             if len(missing) == len(image_ids) and not self.settings.images and images is None:
                 fault += f" (to find regions of other images: {self.terms.images} in place of {self.terms.regions})"
             faults = dict.fromkeys(missing, fault)
@@ -306,10 +244,10 @@ class ImageSampleBuilder:
                     found[image] = self._find_image(image, images)
                 except InputError as error:
                     faults.setdefault(image, str(error))
-        if stores is not None:
-            stored = {image: found[image] for image in found if image in stores}
-            faults |= _shape_faults(stored, stores, faults)
-        if self.region_finder is not None and (stores is None or missing):
+        if self.store is not None:
+            stored = {image: found[image] for image in found if image in self.store}
+            faults |= _shape_faults(stored, self.store, faults)
+        if self.region_finder is not None and (store is None or missing):
             store, without_regions = self.region_finder(found)
             faults |= without_regions
         elif self.decode:
@@ -365,7 +303,7 @@ class ImageSampleBuilder:
         """
         if sources.store is None:
             return texts
-        if isinstance(sources.store, CombinedStore):
+        if isinstance(sources.store, RegionStore):
             _check_images(texts, sources.store)
         options = replace(
             options or RegionOptions(),
@@ -391,23 +329,7 @@ class ImageSampleBuilder:
         return RandomFlipDataset(samples, self.samples(mirror, model, sources, options))
 
 
-def _parts(word: str) -> tuple[str, str]:
-    """The name (empty without one) and folder of one value of `--regions`."""
-    named = NAMED.fullmatch(word)
-    if named is None or Path(word).exists():
-        return "", word
-    return named[1], named[2]
-
-
-def manifests(words: Sequence[str]) -> dict[str, str | Path]:
-    """The manifest of every store of `--regions`, by the name of a run's input."""
-    paths = [Path(_parts(word)[1]) / "manifest.json" for word in words]
-    if len(paths) == 1:
-        return {"regions": paths[0]}
-    return {f"regions:{number}": path for number, path in enumerate(paths)}
-
-
-def _check_images(samples: SampleDataset, store: CombinedStore) -> None:
+def _check_images(samples: SampleDataset, store: RegionStore) -> None:
     """Raises InputError for images of samples that a store lacks, with a hint at similar ids."""
     sample_of: dict[str, str] = {}
     for sample, images in zip(samples.ids, samples.images, strict=True):
@@ -417,13 +339,13 @@ def _check_images(samples: SampleDataset, store: CombinedStore) -> None:
     if not missing:
         return
     raise InputError(
-        f"{store.name}: {len(missing)} of {len(sample_of)} images are not in this region store, the first is "
+        f"{store.folder}: {len(missing)} of {len(sample_of)} images are not in this region store, the first is "
         f"{missing[0]!r} of {sample_of[missing[0]]}; add them with `groundling regions`, or remove their rows"
     )
 
 
 def _shape_faults(
-    images: Mapping[str, ImageInput], stores: CombinedStore, faults: Collection[str]
+    images: Mapping[str, ImageInput], store: RegionStore, faults: Collection[str]
 ) -> dict[str, str]:
     """Faults of images whose shape differs from that of the stored regions' image, by id.
 
@@ -434,7 +356,7 @@ def _shape_faults(
         if name in faults:
             continue
         try:
-            fault = shape_mismatch(stores.size(name), image)
+            fault = shape_mismatch(store.size(name), image)
         except InputError as error:
             fault = str(error)
         if fault:

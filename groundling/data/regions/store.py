@@ -9,7 +9,6 @@ uint8, the bits of 14 x 14 cells row by row, highest first.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,17 +18,15 @@ import numpy as np
 import torch
 
 from groundling.core.batch import RegionRow
-from groundling.core.errors import InputError, raise_first
+from groundling.core.errors import InputError
 from groundling.data.shards import (
-    ColumnInfo,
+    MANIFEST,
     Facts,
     ProcessRank,
     Record,
     ShardIndex,
     ShardStore,
     ShardWriter,
-    read_index,
-    shard_file,
 )
 from groundling.runs.progress import Progress
 
@@ -99,13 +96,12 @@ class ImageRegions:
         segments = "" if self.segmentation is None else ", segments"
         return f"{self.features.shape[1]} numbers, {classes}{segments}"
 
-    @property
-    def fault(self) -> str:
-        """The first invalid value, in words; empty if there is none."""
-        arrays = {"boxes": self.boxes, "confidence": self.confidence, "features": self.features}
-        if self.classes is not None:
-            arrays["classes"] = self.classes
-        return first_fault(arrays)
+    def take(self, kept: np.ndarray | slice) -> ImageRegions:
+        """A copy with some of the regions."""
+        arrays = ("boxes", "confidence", "features", "classes", "segmentation")
+        own = {name: getattr(self, name) for name in arrays}
+        taken = {name: array[kept] for name, array in own.items() if array is not None}
+        return replace(self, **taken)
 
     def with_whole(self, feature: np.ndarray) -> ImageRegions:
         """A copy with the whole image as first region (feature (1, D), confidence 1, no class)."""
@@ -172,8 +168,12 @@ def to_stored(image: ImageRegions) -> ImageRegions:
         half = image.features.astype(np.float16)
     if not np.isfinite(half).all():
         raise InputError("features are not finite in half precision")
-    if image.fault:
-        raise InputError(image.fault)
+    arrays = {"boxes": image.boxes, "confidence": image.confidence}
+    if image.classes is not None:
+        arrays["classes"] = image.classes
+    fault = first_fault(arrays)
+    if fault:
+        raise InputError(fault)
     return replace(image, features=half)
 
 
@@ -303,7 +303,7 @@ class RegionWriter:
                     left_out[name] = facts["left_out"]
         counts = {
             "images": sum(len(index.ids) for index in indices),
-            "regions": sum(sum(index.lengths.get("boxes", ())) for index in indices),
+            "regions": sum(index.rows("boxes") for index in indices),
             "skipped": len(reasons),
             "boxes_left_out": sum(left_out.values()),
         }
@@ -347,51 +347,18 @@ def _record(image: ImageRegions) -> Record:
 
 def _form(index: ShardIndex) -> str:
     """As `ImageRegions.form`, for a shard."""
-    classes = index.columns.get("classes")
-    kind = "no classes" if classes is None else f"classes {classes.shape}"
-    segments = ", segments" if "cover" in index.columns else ""
-    return f"{index.columns['features'].shape[0]} numbers, {kind}{segments}"
+    classes = index.shapes.get("classes")
+    kind = "no classes" if classes is None else f"classes {tuple(classes)}"
+    segments = ", segments" if "cover" in index.shapes else ""
+    return f"{index.shapes['features'][0]} numbers, {kind}{segments}"
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read_region_index(path: Path) -> ShardIndex:
-    """The index of a shard of regions; raises InputError for any other index."""
-    index = read_index(path)
-    raise_first(
-        [f"{path}: not the index of a region store ({what})" for what in _odd_regions(index)]
-    )
-    return index
-
-
-def _odd_regions(index: ShardIndex) -> Iterator[str]:
-    """The reason why an index is not one of regions; empty if it is."""
-    if not index.ids:
-        return
-    expected = {"features": (1, "f"), "boxes": (1, "f"), "confidence": (0, "f")}
-    for name, (sides, kind) in expected.items():
-        column = index.columns.get(name)
-        fits = column is not None and len(column.shape) == sides and column.dtype[1] == kind
-        if not fits or (name == "boxes" and index.columns[name].shape != (4,)):
-            yield f"no valid {name}"
-            return
-    column = index.columns.get("cover")
-    if column is not None and (column.dtype[1:], column.shape) != ("u1", (PACKED,)):
-        yield "no valid cover"
-    if len(index.facts) != len(index.ids):
-        yield "images without their sizes"
-    lengths = index.lengths["boxes"]
-    if any(other != lengths for other in index.lengths.values()):
-        yield "arrays differ in length"
-    for facts in index.facts:
-        if not all(isinstance(facts.get(side), int) for side in ("width", "height")):
-            yield "an image without its size"
-
-
 def _single(stored: np.ndarray) -> np.ndarray:
-    """A copy in float32, made by torch, which converts halves thirty times as fast as NumPy."""
-    return torch.from_numpy(np.array(stored)).float().numpy()
+    """The same in float32, by torch, which converts halves thirty times as fast as NumPy."""
+    return torch.from_numpy(stored).float().numpy()
 
 
 def _unpacked(stored: np.ndarray | None) -> np.ndarray | None:
@@ -403,7 +370,7 @@ def _unpacked(stored: np.ndarray | None) -> np.ndarray | None:
 
 
 class RegionStore:
-    """`store[image_id]` gives an image's regions; nothing is read before it is accessed."""
+    """`store[image_id]` gives an image's regions, which are read when they are accessed."""
 
     def __init__(self, folder: str | Path, features: bool = True) -> None:
         """A folder that `groundling regions` wrote.
@@ -417,21 +384,21 @@ class RegionStore:
         """
         self.folder = Path(folder)
         self.features = features
-        path = self.folder / "manifest.json"
-        if not path.is_file():
+        if not (self.folder / MANIFEST).is_file():
             raise InputError(
                 f"{folder}: not a complete region store; repeat its `groundling regions` command, which then resumes"
             )
-        self._shards = ShardStore(folder, "image", read_region_index)
+        self._shards = ShardStore(folder, "image")
         self.manifest = self._shards.manifest
         self.ids = self._shards.ids
-        columns = self._shards.columns
-        if not columns:
-            raise InputError(f"{path}: not the manifest of a region store: it has no images")
-        self.width = columns["features"].shape[0] if features else 0
-        self.classes = self._count_classes(columns.get("classes"))
+        shapes = self._shards.shapes
+        if not {"features", "boxes", "confidence"} <= shapes.keys():
+            raise InputError(f"{folder}: not a region store; it has no regions of images")
+        self.width = shapes["features"][0] if features else 0
+        classes = shapes.get("classes")
+        self.classes = 0 if classes is None else classes[0] if classes else self.manifest["classes"]
         self.background = self.manifest.get("background") == BACKGROUND
-        self.has_segmentations = "cover" in columns
+        self.has_segmentations = "cover" in shapes
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -444,10 +411,6 @@ class RegionStore:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RegionStore, (self.folder, self.features)  # a worker process maps the files itself
-
-    def verify_hashes(self) -> None:
-        """As `ShardStore.verify_hashes`."""
-        self._shards.verify_hashes()
 
     @property
     def identity(self) -> str:
@@ -466,9 +429,9 @@ class RegionStore:
         return str(self.manifest.get("made_by", ""))
 
     @property
-    def annotated_order(self) -> bool:
-        """Whether all images are `in_annotated_order`."""
-        return all(self.in_annotated_order(image_id) for image_id in self.ids)
+    def facts(self) -> dict[str, Any]:
+        """Facts that are saved with a model trained with this store."""
+        return {"identity": self.identity, "made_by": self.origin}
 
     def in_annotated_order(self, image_id: str) -> bool:
         """Whether an image's regions (except the whole image) are in
@@ -500,119 +463,98 @@ class RegionStore:
                 f"{self.folder}: features have width {self.width}, the model needs {width}"
             )
 
-    def faults(self, verify: bool = False) -> list[str]:
-        """One line for every fault, as `ShardStore.faults`, and for values outside 0..1 and wrong counts.
-
-        With `verify`, the SHA-256 of every file is also compared with the recorded one.
-        """
-        faults = self._shards.faults(verify)
-        for shard in range(len(self._shards.indices)):
-            faults += self._outside(shard)
-        manifest_counts = self.manifest["counts"]
-        counts = {"images": len(self), "regions": self._shards.rows["boxes"]}
-        if any(manifest_counts.get(name) != count for name, count in counts.items()):
-            path = self.folder / "manifest.json"
-            faults.append(
-                f"{path}: counts {manifest_counts}, but the shards' indices count {counts}"
-            )
-        return faults
-
     def __getitem__(self, image_id: str) -> RegionRow:
         """The regions of an image, in float32; `image_index` is 0 for all of them.
 
-        Raises InputError if the image is not in the store, its shard is
-        damaged, or a value is invalid.
+        Raises InputError if the image is not in the store.
         """
+        image = self.stored(image_id, without="cover" if self.features else "features")
+        return _row(image, _distribution(image.classes, self.classes))
+
+    def stored(self, image_id: str, without: str = "") -> ImageRegions:
+        """An image as it was written, but for one array."""
         number = self._shards.index_of(image_id)
-        views = self._shards.array_views(number)
-        features = views["features"] if self.features else views["features"][:, :0]
-        whole = np.zeros(len(features), bool)
-        if self._shards.facts(number).get("whole"):
-            whole[:1] = True
-        arrays = {"boxes": np.array(views["boxes"]), "confidence": np.array(views["confidence"])}
-        arrays["features"] = _single(features)
-        classes = self._distribution(views.get("classes"), image_id)
-        fault = first_fault(arrays if classes is None else {**arrays, "classes": classes})
-        if fault:  # in a store that is older than the check of imports, or damaged since
-            raise InputError(f"{self.folder}: image {image_id!r}: {fault}; make the store again")
-        return RegionRow(
-            **arrays,
-            image_index=np.zeros(len(features), np.int64),
-            is_whole_image=whole,
-            classes=classes,
-            segmentation=None if self.features else _unpacked(views.get("cover")),
+        arrays = self._shards.arrays(number, without)
+        facts = self._shards.facts(number)
+        boxes = arrays["boxes"]
+        return ImageRegions(
+            id=self.ids[number],
+            size=(facts["width"], facts["height"]),
+            boxes=boxes,
+            confidence=arrays["confidence"],
+            features=arrays.get("features", np.zeros((len(boxes), 0), np.float32)),
+            classes=arrays.get("classes"),
+            has_whole_image=facts.get("whole", False),
+            segmentation=_unpacked(arrays.get("cover")),
+            left_out=facts.get("left_out", 0),
+            annotated_order=facts.get("annotated_order", False),
+            appended_detections=facts.get("behind", 0),
         )
 
     def _facts(self, image_id: str) -> dict[str, Any]:
         return self._shards.facts(self._shards.index_of(image_id))
 
-    def _count_classes(self, column: ColumnInfo | None) -> int:
-        if column is None:
-            return 0
-        if column.shape:
-            return column.shape[0]
-        count = self.manifest.get("classes")  # regions have one class each
-        if not isinstance(count, int) or count < 1:
-            raise InputError(
-                f"{self.folder / 'manifest.json'}: classes is {count!r}, expected their number"
-            )
-        return count
 
-    def _distribution(self, stored: np.ndarray | None, image_id: str) -> np.ndarray | None:
-        """Classes as (R, C) float32: a region with a single class has 1 there,
-        one without a class zeros.
-        """
-        if stored is None or stored.ndim == 2:
-            return None if stored is None else _single(stored)
-        classes = np.zeros((len(stored), self.classes), np.float32)
-        named = np.flatnonzero(stored >= 0)
-        if len(named) and stored.max() >= self.classes:
-            raise InputError(
-                f"{self.folder}: image {image_id!r} has class {stored.max()}, expected less than {self.classes}"
-            )
-        classes[named, stored[named]] = 1
-        return classes
-
-    def _outside(self, shard: int) -> list[str]:
-        """One line for each array of a shard with values outside their range.
-
-        `ShardStore` reports NaN and infinity.
-        """
-        try:
-            arrays = self._shards.shard_arrays(shard)
-        except InputError:  # reported already
-            return []
-        faults = []
-        for name, values in arrays.items():
-            if name in {"features", "cover"}:
-                continue
-            wrong = _invalid(name, values)
-            if values.dtype.kind == "f":
-                wrong &= np.isfinite(values).all(tuple(range(1, values.ndim)))
-            else:
-                wrong |= values >= self.classes
-            rows = np.flatnonzero(wrong)
-            if len(rows):
-                image = self._shards.record_of(shard, name, rows[0])
-                path = shard_file(self.folder, name, shard)
-                suffix = f" ({len(rows):,} such regions)" if len(rows) > 1 else ""
-                limit = "0..1" if values.dtype.kind == "f" else f"-1..{self.classes - 1}"
-                faults.append(f"{path}: image {image!r}: a value is outside {limit}{suffix}")
-        return faults
+def _row(image: ImageRegions, classes: np.ndarray | None) -> RegionRow:
+    """An image's regions in float32, with these class probabilities."""
+    count = len(image.boxes)
+    whole = np.zeros(count, bool)
+    whole[:1] = image.has_whole_image
+    return RegionRow(
+        features=_single(image.features),
+        boxes=image.boxes.astype(np.float32, copy=False),
+        confidence=image.confidence.astype(np.float32, copy=False),
+        image_index=np.zeros(count, np.int64),
+        is_whole_image=whole,
+        classes=classes,
+        segmentation=image.segmentation,
+    )
 
 
-def open_checked_store(folder: str | Path, features: bool = True) -> RegionStore:
-    """A region store for training or inference, whose files are compared with their hashes.
-
-    Arguments as for `RegionStore`.
-
-    With several processes on a machine, only the first does so. Raises InputError as
-    `RegionStore` and its `verify_hashes`.
+def _distribution(stored: np.ndarray | None, count: int) -> np.ndarray | None:
+    """Classes as (R, C) float32: a region with a single class has 1 there,
+    one without a class zeros.
     """
-    store = RegionStore(folder, features)
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        store.verify_hashes()
-    return store
+    if stored is None or stored.ndim == 2:
+        return None if stored is None else _single(stored)
+    classes = np.zeros((len(stored), count), np.float32)
+    named = np.flatnonzero(stored >= 0)
+    classes[named, stored[named]] = 1
+    return classes
+
+
+def box_source(facts: Mapping[str, Any]) -> str:
+    """The origin of a store's boxes, as far as it matters to a model: a grid, a detector, or files.
+
+    Empty if the manifest does not say.
+    """
+    boxes = facts.get("boxes_from")
+    if not isinstance(boxes, str):
+        return ""
+    if boxes.startswith("a grid of "):
+        return boxes
+    return "a detector" if boxes.startswith("the detector") else "files of boxes"
+
+
+def describe_mismatch(model_facts: Mapping[str, Any], store_facts: Mapping[str, Any]) -> str:
+    """The difference between a store's regions and those that a model was trained with, in words.
+
+    Empty if none is known.
+    """
+    model_identity = model_facts.get("identity")
+    store_identity = store_facts.get("identity")
+    if model_identity and store_identity and model_identity != store_identity:
+        return (
+            f"made by {store_facts.get('made_by')}, but the model was trained with "
+            f"{model_facts.get('made_by')}"
+        )
+    model_boxes = box_source(model_facts)
+    store_boxes = box_source(store_facts)
+    if model_boxes and store_boxes and model_boxes != store_boxes:
+        return (
+            f"boxes are from {store_boxes}, but the model was trained with boxes from {model_boxes}"
+        )
+    return ""
 
 
 class InMemoryRegions:
@@ -630,15 +572,7 @@ class InMemoryRegions:
         """The regions of an image, in float32; `image_index` is 0 for all of them."""
         image = self.regions[image_id]
         features = image.features if self.features else image.features[:, :0]
-        whole = np.zeros(len(features), bool)
-        whole[:1] = image.has_whole_image
-        return RegionRow(
-            features=_single(features),
-            boxes=image.boxes.astype(np.float32),
-            confidence=image.confidence.astype(np.float32),
-            image_index=np.zeros(len(features), np.int64),
-            is_whole_image=whole,
-        )
+        return _row(replace(image, features=features, segmentation=None), None)
 
     def count(self, image_id: str) -> int:
         """Number of an image's regions."""

@@ -23,7 +23,12 @@ from groundling.settings.fields import (
     settings,
     unnested,
 )
-from groundling.settings.input_settings import CaptionColumns, ImageSettings, PredictionColumns
+from groundling.settings.input_settings import (
+    CaptionColumns,
+    ImageSettings,
+    PredictionColumns,
+    region_manifest,
+)
 
 TITLE = "Attention: what heads of vision-language models attend to"
 """Section of these commands in help."""
@@ -58,12 +63,10 @@ other regions, such as a grid. A fine-tuned model keeps its setting from trainin
 
 def _of_attending(attending: AnalysedModelSettings) -> Inputs:
     """Model, images and stores of an analysis, whose hashes identify its run."""
-    from groundling.data.regions.inputs import manifests
-
     return {
         "model": attending.model,
         "images": attending.image_settings.images,
-        **manifests(attending.image_settings.regions),
+        "regions": region_manifest(attending.image_settings.regions),
     }
 
 
@@ -210,9 +213,8 @@ folder of a --task."""
     """--task: show only examples of this image, this Flickr30k caption (IMAGE#NUMBER) or this id."""
     limit: Annotated[int, Ge(0)] = 0
     """Show only the first N pairs (--predictions: of each kind); 0: all."""
-    regions: Annotated[tuple[str, ...], InputKind.NAMED, may_repeat] = ()
-    """Region stores; photos that are in none of them get regions extracted like those of the \
-first store."""
+    regions: Annotated[str, InputKind.FOLDER] = ""
+    """Region store; photos that it lacks get regions extracted like those of the store."""
     detector: Annotated[str, InputKind.MODEL] = ""
     """Object detector for regions extracted now: hub id or folder; empty: the detector of the \
 training regions."""

@@ -38,7 +38,7 @@ from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import ImageInput
 from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputs, ImageSampleBuilder
 from groundling.data.regions.samples import RegionLabeler, RegionSource
-from groundling.data.regions.stores import CombinedStore
+from groundling.data.regions.store import RegionStore
 from groundling.data.samples import MappedDataset, SampleDataset, TextDataset
 from groundling.models.formats import Encoder, RegionEncoder
 from groundling.models.heads import init_lm_head, load_head
@@ -68,10 +68,10 @@ from groundling.vision_language.single_stream import SingleStreamModel
 
 
 class RegionModel:
-    """A model of text and regions on its device, with its region stores."""
+    """A model of text and regions on its device, with its region store."""
 
     def __init__(self, config: AnalysedModelSettings, device: torch.device) -> None:
-        """Raises InputError if the model reads no regions, or the stores do not fit it."""
+        """Raises InputError if the model reads no regions, or the store does not fit it."""
         self.config = config
         model = load_encoder(config.model, config.model_format, config.architecture)
         if not isinstance(model, RegionEncoder):
@@ -82,14 +82,14 @@ class RegionModel:
         settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
         self.inputs = ImageSampleBuilder(settings, terms=COMMAND_TERMS_WITH_TAGS)
         self.inputs.check_pixels(model, config.model)
-        self.store: CombinedStore | None = None
+        self.store: RegionStore | None = None
         if isinstance(model, PatchReader):
             _refuse_regions(config.model, config.image_settings)
         elif not config.image_settings.regions:
             raise InputError(f"{config.model}: this model reads regions; pass --regions STORE")
         else:
             self.inputs.check(model)
-            self.store = self.inputs.stores()
+            self.store = self.inputs.store
         if config.untrained:
             randomize_weights(model, config.seed)
         if isinstance(model, SingleStreamModel):
@@ -130,10 +130,9 @@ class RegionModel:
         samples = self.inputs.samples(texts, model, ImageInputs(store, shown))
         empty = [image for images in samples.images for image in images if not store.count(image)]
         if empty:
-            names = " ".join(self.config.image_settings.regions)
             raise InputError(
-                f"{names}: images without a region: {len(set(empty))}, the first is {empty[0]!r}; make a store in "
-                "which every image has one, or leave these images out"
+                f"{self.config.image_settings.regions}: images without a region: {len(set(empty))}, the first is "
+                f"{empty[0]!r}; make a store in which every image has one, or leave these images out"
             )
         return samples
 
@@ -619,7 +618,7 @@ def _of_captions(captions: CaptionCollection, subject: ModalityModel, folder: st
         found = find_images(images, folder, captions.path)
         images = [*found.images, *found.missing]
     images = with_store_ids(images)
-    if isinstance(store, CombinedStore):
+    if isinstance(store, RegionStore):
         found = images_in_store(images, store, captions.path)
         images = [*found.images, *found.missing]
     return [

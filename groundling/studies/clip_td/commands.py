@@ -21,7 +21,7 @@ from groundling.settings.fields import (
     settings,
     unnested,
 )
-from groundling.settings.input_settings import ImageSettings
+from groundling.settings.input_settings import ImageSettings, region_manifest
 
 
 @settings
@@ -280,13 +280,11 @@ def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
 
 def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
-    from groundling.data.regions.inputs import manifests
-
     return {
         "model": config.model,
         "data": config.data,
         "images": config.image_settings.images,
-        **manifests(config.image_settings.regions),
+        "regions": region_manifest(config.image_settings.regions),
         **{f"also {other}": other.partition("=")[2] for other in config.extra_eval},
     }
 

@@ -74,14 +74,7 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     _check(config, task, kind)
     task = with_extra_splits(task, config.extra_eval)
     predicted_splits = [config.split] if config.split else list(task.dev)
-    read_splits = [
-        *predicted_splits,
-        *([task.train] if config.fit_split == "train" else []),
-    ]  # its similarities are clustered
-    inputs = _region_inputs(
-        config, task, read_splits
-    )  # reports a wrong --regions before any data is read
-    work = _ZeroShotModel(config, task, kind, run, inputs, read_splits)
+    work = _ZeroShotModel(config, task, kind, run, _region_inputs(config))
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)
@@ -135,20 +128,12 @@ def _check(config: ZeroShotConfig, task: Task, kind: ZeroShotKind) -> None:
         refuse_settings(cache, "caches CLIP features, which --regions does not use")
 
 
-def _region_inputs(
-    config: ZeroShotConfig, task: Task, splits: Sequence[str]
-) -> ImageSampleBuilder | None:
-    """Region inputs with the stores of every split of `splits` opened; None without --regions."""
+def _region_inputs(config: ZeroShotConfig) -> ImageSampleBuilder | None:
+    """Region inputs; None without --regions."""
     if not config.image_settings.regions:
         return None
     settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
-    names = (task.train, *task.dev, *task.test)
-    inputs = ImageSampleBuilder(
-        settings, names, f"split of {task.name}", terms=COMMAND_TERMS_WITH_TAGS
-    )
-    for split in splits:
-        inputs.stores(split)
-    return inputs
+    return ImageSampleBuilder(settings, terms=COMMAND_TERMS_WITH_TAGS)
 
 
 def _score(
@@ -173,7 +158,6 @@ class _ZeroShotModel:
         kind: ZeroShotKind,
         run: Run,
         inputs: ImageSampleBuilder | None,
-        splits: Sequence[str],
     ) -> None:
         self.config = config
         self.task = task
@@ -182,7 +166,7 @@ class _ZeroShotModel:
         self.match: Matcher
         if inputs is not None:
             device = run.state.device
-            self.match = MatchHeadMatcher(config.model, inputs, splits, device, config.max_length)
+            self.match = MatchHeadMatcher(config.model, inputs, device, config.max_length)
         else:
             cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
             self.match = CosineMatcher(

@@ -10,7 +10,7 @@ from annotated_types import Ge
 from groundling.command_line import Command
 from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import InputKind, Settings, required, settings, unnested
-from groundling.settings.input_settings import ImageSettings
+from groundling.settings.input_settings import ImageSettings, region_manifest
 
 
 @settings
@@ -179,10 +179,9 @@ context length."""
 
 def winoground_inputs(config: WinogroundConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
-    from groundling.data.regions.inputs import manifests
-
     inputs = {"model": config.model, "data": config.data, "images": config.image_settings.images}
-    return {**inputs, "other": config.other, **manifests(config.image_settings.regions)}
+    regions = region_manifest(config.image_settings.regions)
+    return {**inputs, "other": config.other, "regions": regions}
 
 
 WINOGROUND = Command(

@@ -151,8 +151,8 @@ def _matcher(
     # With --regions, --model must read regions, but the other model may be a CLIP.
     if config.image_settings.regions and (source == config.model or is_single_stream(source)):
         regions = RegionSettings(**vars(config.image_settings))
-        inputs = ImageSampleBuilder(regions, dataset_noun="split of Winoground")
-        return MatchHeadMatcher(source, inputs, [TEST], device, config.max_length)
+        inputs = ImageSampleBuilder(regions)
+        return MatchHeadMatcher(source, inputs, device, config.max_length)
     folder = Path(config.data)
     default_images = (folder.parent if folder.name == FILE else folder) / "images"
     return CosineMatcher(

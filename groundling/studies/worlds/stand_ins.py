@@ -26,7 +26,6 @@ from groundling.core.errors import InputError, require_known
 from groundling.core.output_types import Classification, OutputType
 from groundling.core.rng import derive_seed
 from groundling.data.regions.store import RegionStore
-from groundling.data.regions.stores import CombinedStore
 from groundling.data.tables import lines_of
 from groundling.models.small_encoder import new_encoder
 from groundling.models.text_encoder import TextEncoder
@@ -230,7 +229,7 @@ class _StandInCache:
         if not folder.exists():
             store = RegionStore(self.store())
             model = make_vision_language_model(self._student(), name, store.width)
-            model.regions_provenance = CombinedStore([store]).facts
+            model.regions_provenance = store.facts
             self._export(model, folder)
         return folder
 

@@ -160,7 +160,7 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     device = torch.device("cpu")
-    config = make_settings(AnalysedModelSettings, model=str(lxmert), regions=(str(regions),))
+    config = make_settings(AnalysedModelSettings, model=str(lxmert), regions=str(regions))
     examples = [Example(str(n), toys.sentences()[n], images=(NAMES[n],)) for n in range(4)]
     attended = RegionModel(config, device)
     seen = []
@@ -199,6 +199,6 @@ def test_what_guests_cannot_be_asked_is_one_line(
     for folder in (lxmert, visualbert):
         with pytest.raises(InputError, match="12"):
             RegionModel(
-                make_settings(AnalysedModelSettings, model=str(folder), regions=(narrow,)),
+                make_settings(AnalysedModelSettings, model=str(folder), regions=narrow),
                 torch.device("cpu"),
             )

@@ -522,7 +522,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         FinetuneConfig, model=str(folder / "one"), data=str(folder / "questions.csv")
     )
     config = replace(
-        config, own=own, regions=replace(config.regions, regions=(str(folder / "store"),))
+        config, own=own, regions=replace(config.regions, regions=str(folder / "store"))
     )
     finetune(config, replace(STEPS, steps=2, batch=4), folder / "tuned")
     return folder

@@ -74,7 +74,7 @@ def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
 
 
 def test_words_are_the_sum_and_the_mean_of_their_tokens(place: Path) -> None:
-    looked = InspectedModel(str(place / "seer"), "cpu", regions=(str(place / "store"),))
+    looked = InspectedModel(str(place / "seer"), "cpu", regions=str(place / "store"))
     example = Example("own", TEXT, "it waits", images=("one",))
     view = looked.view(example, place / "photos/one.jpg")
     assert [word.text for word in view.words if word.word_index >= 0] == [
@@ -399,7 +399,7 @@ def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(tmp_path: Path) 
     writer.close({"class_names": list("abcde")})
     config = VisualizeConfig(
         model=(str(tmp_path / "seer"),),
-        regions=(str(tmp_path / "store"),),
+        regions=str(tmp_path / "store"),
         image=str(tmp_path / "one.jpg"),
         text="a red dog runs",
         cpu=True,

@@ -64,7 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def looked(place: Path, model: str) -> InspectedModel:
-    return InspectedModel(str(place / model), "cpu", regions=(str(place / "store"),))
+    return InspectedModel(str(place / model), "cpu", regions=str(place / "store"))
 
 
 def test_a_fine_tuned_models_answer_is_the_one_of_predict(place: Path) -> None:

@@ -363,7 +363,7 @@ def seen(place: Path) -> Path:
         PretrainConfig,
         architecture="uniter",
         model=str(homes.student(place / "bert")),
-        regions=(str(regions),),
+        regions=str(regions),
         captions=str(put(place / "captions.tsv", captions)),
     )
     pretrain(config, replace(STEPS, steps=4, batch=2), place / "uniter")
@@ -414,7 +414,7 @@ def test_splits_may_have_region_stores_of_their_own(
 ) -> None:
     given = {"model": str(seen), "images": "", "extra_eval": (f"again={place / 'vcr'}",)}
     whole = str(place / "regions")
-    zero_shot(settings(place, "vcr/answer", regions=(whole,), **given), tmp_path / "one")
+    zero_shot(settings(place, "vcr/answer", regions=whole, **given), tmp_path / "one")
     other = str(store(tmp_path / "other", [f"movie/{n}" for n in (2, 1, 0)], objects=5))
     named = (f"val={whole}", f"again={other}")
     zero_shot(settings(place, "vcr/answer", regions=named, **given), tmp_path / "two")
@@ -436,7 +436,7 @@ def test_a_match_head_over_pixels(place: Path, tmp_path: Path) -> None:
         architecture="vlbert",
         related=True,
         model=str(homes.student(tmp_path / "bert")),
-        regions=(str(regions),),
+        regions=str(regions),
         images=str(place / "images"),
         backbone=str(resnet(tmp_path / "resnet")),
         shortest_edge=32,
@@ -458,7 +458,7 @@ def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path
         return refusal(settings(place, task, **{**given, **changes}), tmp_path / "out")
 
     assert "vqa has 3 answers, and a match head needs a forward pass for each" in told("vqa")
-    assert "pass --regions STORE" in told("vcr", regions=(), images=str(place / "images"))
+    assert "pass --regions STORE" in told("vcr", regions="", images=str(place / "images"))
     assert "reads no regions" in told("vcr", model=str(place / "bert"))
     assert "leave out --images" in told("vcr", images=str(place / "images"))
     assert ": caches CLIP features" in told("vcr", teacher_cache=str(tmp_path))
@@ -468,7 +468,7 @@ def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path
         "vcr", model=str(headless)
     )
     few = store(tmp_path / "few", ["movie/0"])
-    assert "movie/1" in told("vcr", regions=(str(few),))
+    assert "movie/1" in told("vcr", regions=str(few))
 
 
 # -- Winoground --------------------------------------------------------------------------------------------------------
@@ -538,7 +538,7 @@ def test_winoground_beside_another_model(place: Path, seen: Path, tmp_path: Path
         model=str(seen),
         data=str(data),
         other=str(place / "clip"),
-        regions=(str(place / "regions"),),
+        regions=str(place / "regions"),
         cpu=True,
     )
     result = winoground(config, tmp_path / "both")

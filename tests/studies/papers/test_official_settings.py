@@ -337,7 +337,12 @@ def of_refcoco(task: str) -> Settings:
     scored = REFCOCO_TRUTH["img_db"] if "annotated" in task else REFCOCO_IMAGES["val_img_db"]
     learned = called[Path(REFCOCO_IMAGES["train_img_db"]).name]
     scored = called[Path(scored).name]
-    return {"regions": scored if scored == learned else f"{scored} train={learned}"}
+    return boxes_of_tracks(scored, learned)
+
+
+def boxes_of_tracks(scored: str, learned: str) -> Settings:
+    """The store of the training data is a setting of its own if it is another one."""
+    return {"regions": scored} | ({"train_regions": learned} if learned != scored else {})
 
 
 def villa(step: SweepStep) -> Settings:
@@ -462,7 +467,7 @@ def vlbert_tuned_by_code(step: SweepStep) -> Settings:
         track = "gt_boxes" if "gt_boxes" in file else "detected_regions"
         boxes: Any = BOXES[f"refcoco {track}"]
         learned, scored = (BOXES_CALLED[boxes[name]] for name in ("TRAIN_BOXES", "VAL_BOXES"))
-        settings["regions"] = scored if scored == learned else f"{scored} train={learned}"
+        settings |= boxes_of_tracks(scored, learned)
     return settings
 
 

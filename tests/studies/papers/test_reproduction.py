@@ -82,7 +82,7 @@ paper = { lr = ["5.0e - 5", "Sec. 3"] }
 [pretrain.captions]
 architecture = "visualbert"
 model = "weights:bert"
-regions = ["data:regions"]
+regions = "data:regions"
 captions = ["data:coco"]
 epochs = 10
 batch = 64
@@ -90,13 +90,13 @@ paper = { epochs = ["10", "code"], batch = ["48", "code", "rounder"] }
 
 [pretrain.task]
 model = "pretrain of captions"
-regions = ["data:regions"]
+regions = "data:regions"
 task = "vcr/answer"
 data = "data:vcr"
 with = ["slow"]
 
 [tune]
-regions = ["data:regions"]
+regions = "data:regions"
 batch = 64
 max_length = 40
 [tune.paper]
@@ -634,16 +634,17 @@ def test_vlberts_plan_has_the_papers_and_the_releases_numbers(tmp_path: Path) ->
     # The paper trains on the boxes that it is scored on; the code adds the annotated ones to detected
     # ones.
     regions = {
-        name.split(": ", 1)[1]: told(job, "regions")[0]
+        name.split(": ", 1)[1]: told(job, "regions")
+        + (told(job, "train_regions") if "train_regions" in job["settings"] else [])
         for name, job in plan.items()
         if "RefCOCO+" in name
     }
     assert regions == {
-        "RefCOCO+ annotated": "annotated boxes",
-        "RefCOCO+ detected": "detected boxes",
-        "Code: RefCOCO+ annotated": "annotated boxes",
-        "Code: RefCOCO+ detected": "detected boxes train=annotated and detected boxes",
-        "Half: RefCOCO+ detected": "detected boxes train=annotated and detected boxes",
+        "RefCOCO+ annotated": ["annotated boxes"],
+        "RefCOCO+ detected": ["detected boxes"],
+        "Code: RefCOCO+ annotated": ["annotated boxes"],
+        "Code: RefCOCO+ detected": ["detected boxes", "annotated and detected boxes"],
+        "Half: RefCOCO+ detected": ["detected boxes", "annotated and detected boxes"],
     }
 
 
@@ -652,13 +653,13 @@ def test_vlberts_plan_has_the_papers_and_the_releases_numbers(tmp_path: Path) ->
     [
         (
             "vlbert.toml",
-            ('regions = ["data:found"]', 'regions = ["data:truth"]'),
+            ('regions = "data:found"\npaper', 'regions = "data:truth"\npaper'),
             "RefCOCO+ detected, but the paper has detected boxes (Sec. 4.2.3)",
         ),
         (
             "uniter.toml",
-            ('"train=data:truth"]', '"train=data:found"]'),
-            "RefCOCO+ detected, but the paper has detected boxes train=annotated boxes (train-refcoco+",
+            ('train_regions = "data:truth"', 'train_regions = "data:found"'),
+            "RefCOCO+ detected, but the paper has annotated boxes (train-refcoco+",
         ),
     ],
 )
@@ -674,7 +675,7 @@ def test_boxes_of_the_other_track_are_named(
     (tmp_path / file).write_text(text.replace(*change))
     assert main(["sweep", "--file", str(tmp_path / file), "--plan"]) == 2
     error = capsys.readouterr().err
-    assert ": regions = " in error and message in error
+    assert "regions = " in error and message in error
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, RegionSelection, Regression
 from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
 from groundling.data.regions.samples import RegionSource
-from groundling.data.regions.store import InMemoryRegions
-from groundling.data.regions.stores import CombinedStore
+from groundling.data.regions.store import InMemoryRegions, RegionStore
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.adapters import ClipFeatureAdapter
 from groundling.models.clip import ClipTextEncoder
@@ -57,7 +56,7 @@ class InspectedModel:
         source: str,
         device: str,
         *,
-        regions: tuple[str, ...] = (),
+        regions: str = "",
         allow_region_mismatch: bool = False,
         detector: str = "",
         backbone: str = "",
@@ -105,8 +104,8 @@ class InspectedModel:
             features=self._features,
             region_finder=lambda images: self.region_finder(images),
         )
-        self.stores = self.inputs.stores().stores if regions else ()
-        if self.stores and self.reads_image and isinstance(self.student, RegionEncoder):
+        self.store = self.inputs.store
+        if self.store is not None and self.reads_image and isinstance(self.student, RegionEncoder):
             self.inputs.check(self.student, provenance=self._region_facts)
 
     @property
@@ -125,7 +124,7 @@ class InspectedModel:
 
     @cached_property
     def region_finder(self) -> StoreRegionExtractor:
-        """Finds regions of photos that are in no store; raises InputError if it cannot."""
+        """Finds regions of photos that the store lacks; raises InputError if it cannot."""
         if self.grid and self.detector:
             raise InputError("--grid and --detector: both give boxes; pass one of them")
         facts = self._region_facts
@@ -140,9 +139,12 @@ class InspectedModel:
 
     @property
     def _region_manifest(self) -> Mapping[str, Any] | None:
-        """The record of how its training regions, or else a store's, were found, if any."""
-        manifests = [self._region_facts, *(store.manifest for store in self.stores)]
-        return next((one for one in manifests if one.get("made_with")), None)
+        """The record of how its training regions, or else the store's, were found, if any."""
+        return next((one for one in self._manifests() if one.get("made_with")), None)
+
+    def _manifests(self) -> list[Mapping[str, Any]]:
+        """The record of its training regions, and the store's."""
+        return [self._region_facts, *([] if self.store is None else [self.store.manifest])]
 
     def _with_boxes(self) -> DetectionSettings:
         """Settings with the boxes of --grid or --detector, and --backbone or the known encoder."""
@@ -159,19 +161,19 @@ class InspectedModel:
 
     def _backbone_of_files(self) -> str:
         """The image encoder recorded with boxes from files; empty if not recorded."""
-        for manifest in (self._region_facts, *(store.manifest for store in self.stores)):
+        for manifest in self._manifests():
             models = manifest.get("model")
             if isinstance(models, dict) and isinstance(models.get("backbone"), str):
                 return str(models["backbone"])
         return ""
 
     def _as_learned(self) -> DetectionSettings:
-        """The settings by which its training regions, or else the first store's, were found."""
+        """The settings by which its training regions, or else the store's, were found."""
         facts = self._region_manifest
         if facts is None:
             raise InputError(
-                f"--model {self.name}: this photo is in no --regions store, and neither model nor store records how "
-                "regions were found; pass --grid N or --detector NAME, with --backbone NAME"
+                f"--model {self.name}: this photo is not in the --regions store, and neither model nor store records "
+                "how regions were found; pass --grid N or --detector NAME, with --backbone NAME"
             )
         start = detection_settings(facts)
         return replace(start, backbone=self.backbone or start.backbone)
@@ -182,13 +184,10 @@ class InspectedModel:
             return ImageInputs(PatchStore(self.student, {image: photo}))
         sources = self.inputs.image_sources([image], {image: photo})
         for fault in sources.faults.values():
-            holding_stores = [store.folder for store in self.stores if image in store]
             # The photo itself was read before, so a fault in a store means that it is of another image.
-            where = (
-                f" in {holding_stores[0]}; make the store again or leave --regions out"
-                if holding_stores
-                else ""
-            )
+            where = ""
+            if self.store is not None and image in self.store:
+                where = f" in {self.store.folder}; make the store again or leave --regions out"
             raise InputError(f"{photo}: {fault}{where}")
         return sources
 
@@ -205,8 +204,8 @@ class InspectedModel:
             found = store.regions[image]
             names = self.region_finder.extractor.facts["class_names"]
             classes = None if found.classes is None else found.classes[int(found.has_whole_image) :]
-        elif isinstance(store, CombinedStore):
-            names = store.store_of(image).manifest.get("class_names", ())
+        elif isinstance(store, RegionStore):
+            names = store.manifest.get("class_names", ())
             classes = None if row.classes is None else row.classes[~row.is_whole_image]
         if classes is None or not names:
             return []
