@@ -45,7 +45,7 @@ from groundling.runs.folder import (
     refuse_link,
     write_json,
 )
-from groundling.runs.hashing import each_hash, sha256_of
+from groundling.runs.hashing import sha256_of
 from groundling.runs.progress import Progress
 
 FORMAT = 2
@@ -641,10 +641,7 @@ class ShardStore:
         return faults + duplicate_ids(self.indices, self.folder)[:1]
 
     def verify_hashes(self) -> None:
-        """Raises InputError if a file's SHA-256 differs from the recorded one.
-
-        An unchanged file is read only once.
-        """
+        """Raises InputError if a file's SHA-256 differs from the recorded one."""
         expected: dict[Path, str] = {}
         for shard, index in enumerate(self.indices):
             expected |= _recorded(self.folder, shard, index, self.manifest)
@@ -656,7 +653,7 @@ class ShardStore:
             )
         name = f"comparing the files of {self.folder}"
         progress = Progress(name, len(files), "file", reads_inputs=True)
-        for file, sha256 in zip(files, each_hash(files), strict=True):
+        for file, sha256 in zip(files, map(sha256_of, files), strict=True):
             if sha256 != expected[file]:
                 raise InputError(
                     f"{file}: changed since it was written (SHA-256); copy the store again, or make it again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from groundling.core.output_types import OutputType
 from groundling.core.registry import is_import_path, resolve, resolve_builtin
 from groundling.data.tables import lines_of
 from groundling.prediction.predictions import PredictionFileValidator
-from groundling.runs.folder import RESULT, parsed_json, read_result
+from groundling.runs.folder import RESULT, read_result
 from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
 
@@ -282,7 +283,7 @@ def read_split_predictions(
     for number, line in enumerate(lines_of(path), 1):
         where = f"{path}, line {number}"
         try:
-            row = parsed_json(line)
+            row = json.loads(line)
             ids.append(str(row["id"]))
             answers.append(float(row["prediction"]))
             label = np.asarray(row["label"], float)

@@ -69,7 +69,7 @@ from groundling.data.shards import (
 )
 from groundling.data.text.words import TokenizationCache
 from groundling.runs.folder import PREPARED, json_text, read_object
-from groundling.runs.hashing import CACHE, cache_folder, data_hash, hashes_of, remember_hashes
+from groundling.runs.hashing import CACHE, cache_folder, data_hash, hashes_of
 from groundling.runs.jobs import cores, run_parallel
 from groundling.runs.progress import Progress
 
@@ -307,10 +307,10 @@ def _make(
     if process.rank == 0:
         while not all(writer.is_complete(number) for number in range(shards)):
             time.sleep(WAIT)
-        _end(path, writer, shards)
+        _end(path, writer)
 
 
-def _end(path: Path, writer: ShardWriter, shards: int) -> None:
+def _end(path: Path, writer: ShardWriter) -> None:
     """Write the manifest, unless the file has changed since the shards were made."""
     folder = writer.folder
     if data_hash(path) != writer.key["sha256"]:
@@ -318,10 +318,6 @@ def _end(path: Path, writer: ShardWriter, shards: int) -> None:
             index.unlink()
         raise InputError(f"{path}: changed while it was tokenised; run the same command again")
     writer.close({"texts_of": path.name}, summary=_summary)
-    written: dict[Path, str] = {}
-    for number in range(shards):
-        written |= _recorded(folder, number, read_index(shard_file(folder, "index", number)))
-    remember_hashes(written)
 
 
 def _recorded(folder: Path, number: int, index: ShardIndex) -> dict[Path, str]:
