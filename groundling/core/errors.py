@@ -133,9 +133,7 @@ def prefix_errors(where: object) -> Iterator[None]:
 
 
 def qualify_flags(message: str, flags: Mapping[str, str]) -> str:
-    """A message with flags as their command spells them: `--train.steps` for
-    `--steps` if `flags` maps it so.
-    """
+    """A message with flags as their command spells them: `--train.steps` for `--steps` if `flags` maps it so."""
 
     def qualify(match: re.Match[str]) -> str:
         no, name = match.groups("")
@@ -217,8 +215,7 @@ def did_you_mean(name: str, offered: Iterable[str]) -> str:
 
     Empty if none is similar.
 
-    A name whose last part matches (`rte`) takes precedence over one with
-    similar spelling (`glue/rtee`).
+    A name whose last part matches (`rte`) takes precedence over one with similar spelling (`glue/rtee`).
     """
     names = list(offered)
     lowered = name.lower()
@@ -232,9 +229,7 @@ def did_you_mean(name: str, offered: Iterable[str]) -> str:
 
 
 def require_known(name: str, offered: Iterable[str], message: str, advice: str = "") -> None:
-    """Raise InputError if `name` is not among `offered`: `message`, all names
-    offered, and the nearest one.
-    """
+    """Raise InputError if `name` is not among `offered`: `message`, all names offered, and the nearest one."""
     names = list(offered)
     if name not in names:
         listing = ", ".join(names) or "none"

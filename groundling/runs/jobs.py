@@ -1,6 +1,4 @@
-"""Independent runs in parallel, one thread each: torch threads of several busy processes slow each
-other down.
-"""
+"""Independent runs in parallel, one thread each: torch threads of several busy processes slow each other down."""
 
 from __future__ import annotations
 
@@ -181,8 +179,7 @@ def run_parallel(
 ) -> Iterator[T]:
     """Results of a module-level function for several arguments, in any order, `processes` calls at a time.
 
-    Arguments are taken when a process is nearly free. With fewer than two processes the calls run
-    in this process.
+    Arguments are taken when a process is nearly free. With fewer than two processes the calls run in this process.
     """
     if processes < 2:
         yield from (call(*arguments) for arguments in argument_lists)

@@ -125,9 +125,7 @@ def by_row(taught: object, teachers: Sequence[ClipTeacher] = ()) -> Batch:
     """Everything in one batch, as training has it."""
     batch = collate(taught.get(range(len(taught)), [generator(0)] * len(taught)))
     for one in teachers:
-        batch, checks = add_features(one, batch)
-        for check in checks:
-            check.raise_if_not_finite(float(check.number))
+        batch = add_features(one, batch)
     return batch
 
 
