@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, printable
 from groundling.runs.dry_run import dry_run
 from groundling.runs.outputs import CommandOutput, NoOutput
 from groundling.runs.progress import is_main_process
@@ -144,7 +144,7 @@ printed."""
         result = self._run_function(values)
         is_rehearsal = isinstance(result, dict) and "dry_run" in result
         if self.formatter and is_main_process() and not is_rehearsal:
-            print(_import_function(self.formatter)(result))
+            print(printable(_import_function(self.formatter)(result)))
         return result
 
     def _run_function(self, values: Sequence[Any]) -> Any:

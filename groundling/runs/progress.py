@@ -55,7 +55,7 @@ class Progress:
         """
         if not reads_inputs:
             end_dry_run(f"{name}, {total:,} {unit}{'s' * (total != 1)}" if total else name)
-        about = {"desc": name, "total": total or None, "initial": done, "unit": unit}
+        about = {"desc": printable(name), "total": total or None, "initial": done, "unit": unit}
         about |= {"leave": None, "disable": not is_main_process()}  # a nested bar is removed
         if sys.stderr.isatty():
             self.bar = tqdm(**about)
