@@ -92,8 +92,6 @@ OBJECTIVES = [
     ),
     ("count", lambda b: {"length": 0.5}, "`count` returned a float as 'length'"),
     ("count", lambda b: {"length": -1}, "`count` returned -1 as 'length'"),
-    ("corrupt", lambda sample, rng, other: sample.text, "`corrupt` returned a TextRow"),
-    ("corrupt", lambda sample, rng, other: None, "`corrupt` returned a NoneType"),
 ]
 
 
