@@ -22,7 +22,7 @@ from groundling.command_line.flags import (
 )
 from groundling.core.errors import InputError, describe_os_error, did_you_mean, printable
 from groundling.runs.folder import json_text
-from groundling.runs.progress import is_main_process, report_silence
+from groundling.runs.progress import is_main_process
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,8 +88,7 @@ def _run(name: str, arguments: list[str]) -> int:
     command.check(values)
     command.function()
     _silence_transformers()
-    with report_silence(name):
-        result = command.rehearse(values) if is_dry else command.call(values)
+    result = command.rehearse(values) if is_dry else command.call(values)
     if command.prints_output and not is_dry:
         return result if isinstance(result, int) else 0
     if is_main_process():

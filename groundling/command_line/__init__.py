@@ -11,10 +11,10 @@ from pkgutil import iter_modules
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, printable
 from groundling.runs.dry_run import dry_run
 from groundling.runs.outputs import CommandOutput, NoOutput
-from groundling.runs.progress import is_main_process, printable_stdout
+from groundling.runs.progress import is_main_process
 from groundling.settings.fields import Settings, flag_name, settings_of
 
 TITLES = ("Train", "Use", "Judge", "Data")
@@ -144,11 +144,10 @@ printed."""
 
         Raises InputError as the function does, or if the run folder holds another run.
         """
-        with printable_stdout():
-            result = self._run_function(values)
-            is_rehearsal = isinstance(result, dict) and "dry_run" in result
-            if self.formatter and is_main_process() and not is_rehearsal:
-                print(_import_function(self.formatter)(result))
+        result = self._run_function(values)
+        is_rehearsal = isinstance(result, dict) and "dry_run" in result
+        if self.formatter and is_main_process() and not is_rehearsal:
+            print(printable(_import_function(self.formatter)(result)))
         return result
 
     def _run_function(self, values: Sequence[Any]) -> Any:

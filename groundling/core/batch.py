@@ -1,16 +1,15 @@
 """The inputs of a model (`Batch`) and its outputs (`EncoderOutput`).
 
-Sizes, everywhere: B samples, C choices of each (1 unless the task is multiple choice), N = B x C
-rows, T text tokens, K raw words, W windows of S tokens, V visual-side tokens, R regions, D/E
-widths. Inputs and features have one entry per row, the choices of a sample one after the other;
-labels have one entry per sample.
+Sizes, everywhere: B samples, C choices of each (1 unless the task is multiple choice), N = B x C rows, T text
+tokens, K raw words, W windows of S tokens, V visual-side tokens, R regions, D/E widths. Inputs and features have
+one entry per row, the choices of a sample one after the other; labels have one entry per sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,9 +21,7 @@ IGNORE = -100
 """Label of a position that no loss may score (PyTorch's convention)."""
 
 Tags = tuple[tuple[int, int, int], ...]
-"""Spans of a text: first character, last character + 1, and the number of the object or
-phrase that the span names.
-"""
+"""Spans of a text: first character, last character + 1, number of the object or phrase that the span names."""
 
 T = TypeVar("T")
 
@@ -59,17 +56,13 @@ class Example:
     text_pair: str | None = None
     """The second text, if there is one."""
     label: float | int | np.ndarray | None = None
-    """A class, a number, or soft targets: (K, 2) pairs of class and score, with the same K
-    in all examples of a split.
-    """
+    """A class, a number, or soft targets: (K, 2) pairs of class and score, with one K in a split."""
     choices: tuple[str, ...] = ()
     """Second texts, one of which is right; each forms a row with `text`."""
     images: tuple[str, ...] = ()
     """Ids of the images in a region store."""
     region_tags: Tags = ()
-    """Spans of `text` that name objects of the image (VCR) or are phrases of a
-    caption (Flickr30k Entities).
-    """
+    """Spans of `text` that name objects of the image (VCR) or are phrases of a caption (Flickr30k Entities)."""
     choice_region_tags: tuple[Tags, ...] = ()
     """The tags of each of `choices`."""
     tag_lists: tuple[tuple[int, ...], ...] = ()
@@ -81,10 +74,7 @@ class Example:
     official_id: str = ""
     """The example's id in the data set's own files, scorer and evaluation server."""
     object_count: int = 0
-    """Number of annotated objects of the image (0: none).
-
-    Tags number them from 0 in annotation order.
-    """
+    """Number of annotated objects of the image (0: none). Tags number them from 0 in annotation order."""
     object_names: tuple[str, ...] = ()
     """The name of each annotated object; empty if unknown."""
     mentioned_objects: tuple[int, ...] = ()
@@ -123,10 +113,8 @@ class TextRow:
 
     def take(self, places: np.ndarray) -> TextRow:
         """The tokens at these positions; all fields are indexed alike."""
-        fields_of_tokens = {
-            name: values for name, values in vars(self).items() if isinstance(values, np.ndarray)
-        }
-        return replace(self, **{name: each[places] for name, each in fields_of_tokens.items()})
+        tokens = {name: one for name, one in vars(self).items() if isinstance(one, np.ndarray)}
+        return replace(self, **{name: one[places] for name, one in tokens.items()})
 
 
 @dataclass(frozen=True)
@@ -146,9 +134,7 @@ class RegionRow:
     classes: np.ndarray | None = None
     """(R, C) float32: the detector's distribution over classes."""
     masked: np.ndarray | None = None
-    """(R,) bool: regions whose features are hidden from the model, which
-    uses a learned vector there.
-    """
+    """(R,) bool: regions whose features are hidden from the model, which uses a learned vector there."""
     segmentation: np.ndarray | None = None
     """(R, 14, 14) bool: the cells of the box that the object fills (VCR's segmentation masks)."""
 
@@ -156,11 +142,8 @@ class RegionRow:
         return len(self.boxes)
 
     def take(self, places: np.ndarray | slice) -> RegionRow:
-        """The regions at these positions, given as numbers, a mask (R,) or a slice.
-
-        All fields are indexed alike.
-        """
-        return self._map_fields(lambda values: values[places])
+        """The regions at these positions, given as numbers, a mask (R,) or a slice; all fields are indexed alike."""
+        return RegionRow(**{name: values[places] for name, values in self.fields().items()})
 
     @staticmethod
     def concatenate(rows: Sequence[RegionRow]) -> RegionRow:
@@ -172,11 +155,7 @@ class RegionRow:
 
     def fields(self) -> dict[str, np.ndarray]:
         """All fields that are not None, by name: arrays (R, ...)."""
-        pairs = ((f.name, self.__dict__[f.name]) for f in fields(self))
-        return {name: values for name, values in pairs if values is not None}
-
-    def _map_fields(self, change: Callable[[np.ndarray], np.ndarray]) -> RegionRow:
-        return RegionRow(**{name: change(values) for name, values in self.fields().items()})
+        return {name: values for name, values in vars(self).items() if values is not None}
 
 
 @dataclass(frozen=True)
@@ -209,10 +188,7 @@ class Sample:
     truncated_regions: int = 0
     """Number of truncated regions: those that did not fit together with the text."""
     choices: tuple[Sample, ...] = ()
-    """The rows of a multiple-choice example, in place of its own.
-
-    All samples of a data set have C of them.
-    """
+    """The rows of a multiple-choice example, in place of its own. All samples of a data set have C of them."""
     example: Example | None = None
     """The example that this row was made from."""
 
@@ -317,9 +293,7 @@ class ClipWindows:
 
 @dataclass(frozen=True)
 class AdversarialPerturbation:
-    """What adversarial training adds to a model's input embeddings (VILLA, Gan
-    et al. 2020, Section 3.2).
-    """
+    """What adversarial training adds to a model's input embeddings (VILLA, Gan et al. 2020, Section 3.2)."""
 
     text: Tensor | None = None
     """(N, T, E): added to the word embeddings alone, before positions, segments and LayerNorm."""
@@ -336,24 +310,19 @@ class AdversarialPerturbation:
         """
         if batch.text is None and batch.regions is None:
             raise InputError("a perturbation needs texts or regions, and this model reads neither")
-        text = None
-        regions = None
+        text = regions = None
         if batch.text is not None:
-            rows, tokens = batch.text.input_ids.shape
-            text = torch.zeros(
-                rows, tokens, sizes.input_embeddings[1], device=batch.text.input_ids.device
-            )
+            ids = batch.text.input_ids
+            text = torch.zeros(*ids.shape, sizes.input_embeddings[1], device=ids.device)
         if batch.regions is not None:
-            rows, count, _ = batch.regions.boxes.shape
-            regions = torch.zeros(rows, count, sizes.regions, device=batch.regions.boxes.device)
+            mask = batch.regions.mask
+            regions = torch.zeros(*mask.shape, sizes.regions, device=mask.device)
         return AdversarialPerturbation(text, regions)
 
 
 @dataclass(frozen=True)
 class TeacherInput:
-    """Input of a teacher that runs during training: equal rows once, and the index
-    of each row of the batch.
-    """
+    """Input of a teacher that runs during training: equal rows once, and the index of each row of the batch."""
 
     batch: Batch
     """The U distinct rows."""
@@ -399,34 +368,32 @@ class Batch:
 
     @property
     def cpu_copy(self) -> Batch:
-        """The batch in CPU memory, if it was there before: reading it never
-        synchronises with the GPU.
+        """The batch in CPU memory, if it was there before: reading it never synchronises with the GPU.
 
-        It lacks tensors added on the device, except teacher features by which
-        objectives count their examples.
+        It lacks tensors added on the device, except teacher features by which objectives count their examples.
         """
         return self if self.cpu_batch is None else self.cpu_batch
 
     @property
     def device(self) -> torch.device:
         """The device of its inputs."""
-        for text in (self.text, self.clip):
-            if text is not None:
-                return text.input_ids.device
-        if self.regions is not None:
-            return self.regions.boxes.device
-        return torch.device("cpu") if self.pixels is None else self.pixels.device
+        inputs = self._first_input()
+        return torch.device("cpu") if inputs is None else inputs.device
 
     @property
     def rows(self) -> int:
         """N, the number of inputs: samples times choices."""
+        inputs = self._first_input()
+        return len(self.ids) if inputs is None else len(inputs)
+
+    def _first_input(self) -> Tensor | None:
         if self.text is not None:
-            return len(self.text.input_ids)
+            return self.text.input_ids
         if self.clip is not None:
-            return len(self.clip.key_mask)
+            return self.clip.key_mask
         if self.word_type_ids is not None:
-            return len(self.word_type_ids)
-        return len(self.ids) if self.regions is None else len(self.regions.boxes)
+            return self.word_type_ids
+        return self.pixels if self.regions is None else self.regions.boxes
 
     @property
     def choices(self) -> int:
@@ -519,9 +486,7 @@ class EncoderOutput:
     pooler_output: Tensor | None = None
     """(N, D): the text encoder's own pooler."""
     sentence_embedding: Tensor | None = None
-    """(N, S): the text encoder's states, pooled as its
-    sentence-transformers configuration specifies.
-    """
+    """(N, S): the text encoder's states, pooled as its sentence-transformers configuration specifies."""
     visual: Tensor | None = None
     """(N, V, Dv): CLIP tokens before the cross-modal encoder; regions (single stream) after it."""
     joint_text: Tensor | None = None
@@ -541,18 +506,13 @@ class EncoderOutput:
     region_embedding_weight: Tensor | None = None
     """(D, features): weight that projects a region's features, for tied heads."""
     layers: Sequence[Tensor] | None = None
-    """Outputs (N, T, D) of the text encoder's embeddings and of each of its layers; see
-    `Objective.reads_layers`.
-    """
+    """Outputs (N, T, D) of the text encoder's embeddings and of each of its layers; see `Objective.reads_layers`."""
     encode_again: RepeatedForwardPass | None = None
     """Another pass of the text encoder over the same text; see `Objective.reads_layers`."""
     pool_states: Callable[[Tensor], Tensor] | None = None
     """Pools the states (N, T, D) of another pass as `sentence_embedding` (N, S); None without one."""
     heads: Mapping[str, Tensor] = field(default_factory=dict)
-    """Outputs of the objectives' heads, by objective: `supervised` (B, outputs).
-
-    See `Objective.compute_logits`.
-    """
+    """Outputs of the objectives' heads, by objective: `supervised` (B, outputs). See `Objective.compute_logits`."""
 
 
 class OutputSizes(NamedTuple):
@@ -579,10 +539,7 @@ class OutputSizes(NamedTuple):
     classes: int = 0
     """Number of region classes, background included."""
     background: bool = True
-    """Whether the first class is background.
-
-    False where every class is a thing, as in a store of your own.
-    """
+    """Whether the first class is background. False where every class is a thing, as in a store of your own."""
     activation: str = "gelu"
     """Activation inside the masked-LM head of the text encoder's family."""
     epsilon: float = 1e-12
@@ -600,24 +557,21 @@ def collate(samples: Sequence[Sample]) -> Batch:
             f"samples with {min(counts)} and with {max(counts)} choices cannot share a batch"
         )
     rows = [row for sample in samples for row in sample.rows]
-    pictures = [sample.pixels for sample in samples if sample.pixels is not None]
-    pixels, extent = _pad_images(pictures) if pictures else (None, None)
-    texts = [row.text for row in rows if row.text is not None]
-    windows = [row.clip for row in rows if row.clip is not None]
-    words = [row.word_type_ids for row in rows if row.word_type_ids is not None]
-    regions = [row.regions for row in rows if row.regions is not None]
+    words = _present(rows, "word_type_ids")
+    pixels, extent = _pad_images(_present(samples, "pixels"))
+    labels = _by_name([sample.labels for sample in samples], IGNORE)
+    if samples[0].choices:
+        labels |= _by_name([row.labels for row in rows], IGNORE)
     return Batch(
         ids=tuple(sample.id for sample in samples),
-        text=_tokens(texts) if texts else None,
-        clip=_windows(windows) if windows else None,
+        text=_tokens(_present(rows, "text")),
+        clip=_windows(_present(rows, "clip")),
         word_type_ids=_stack(words, -1) if words else None,
         pixels=pixels,
         image_sizes=extent,
-        regions=_regions(regions) if regions else None,
-        labels=_labels(samples) | (_labels(rows) if samples[0].choices else {}),
-        features={
-            name: _stack([row.features[name] for row in rows], 0) for name in rows[0].features
-        },
+        regions=_regions(_present(rows, "regions")),
+        labels=labels,
+        features=_by_name([row.features for row in rows], 0),
         teacher_inputs={
             name: _teacher_input([row.teacher_inputs[name] for row in rows])
             for name in rows[0].teacher_inputs
@@ -627,9 +581,14 @@ def collate(samples: Sequence[Sample]) -> Batch:
     )
 
 
-def _labels(samples: Sequence[Sample]) -> dict[str, Tensor]:
-    names = samples[0].labels
-    return {name: _stack([sample.labels[name] for sample in samples], IGNORE) for name in names}
+def _present(rows: Sequence[Sample], field_name: str) -> list[Any]:
+    """The values of a field that are not None."""
+    return [vars(row)[field_name] for row in rows if vars(row)[field_name] is not None]
+
+
+def _by_name(rows: Sequence[Mapping[str, np.ndarray]], fill: int) -> dict[str, Tensor]:
+    """Arrays by name, stacked over rows."""
+    return {name: _stack([row[name] for row in rows], fill) for name in rows[0]}
 
 
 def _teacher_input(inputs: Sequence[Sample]) -> TeacherInput:
@@ -645,40 +604,41 @@ def _teacher_input(inputs: Sequence[Sample]) -> TeacherInput:
     return TeacherInput(collate(distinct), torch.tensor(row))
 
 
-def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
-    out = np.full((len(rows), width), fill, dtype=rows[0].dtype)
-    for i, row in enumerate(rows):
-        out[i, : len(row)] = row
-    return torch.from_numpy(out)
+TOKEN_FILLS = {
+    "special_tokens_mask": True,
+    "word_ids": -1,
+    "token_type_ids": 0,
+    "region_index": -1,
+    "part_index": 0,
+}
+"""Padding values of the fields of a text's tokens, besides their ids."""
 
 
-def _tokens(rows: Sequence[TextRow]) -> Tokens:
-    width = max(len(row.input_ids) for row in rows)
-    region_indices = [row.region_index for row in rows if row.region_index is not None]
-    part_indices = [row.part_index for row in rows if row.part_index is not None]
-    return Tokens(
-        input_ids=_pad([row.input_ids for row in rows], rows[0].pad_token_id, width),
-        attention_mask=_pad([np.ones(len(row.input_ids), bool) for row in rows], False, width),
-        special_tokens_mask=_pad([row.special_tokens_mask for row in rows], True, width),
-        word_ids=_pad([row.word_ids for row in rows], -1, width),
-        token_type_ids=_pad([row.token_type_ids for row in rows], 0, width),
-        region_index=_pad(region_indices, -1, width) if region_indices else None,
-        part_index=_pad(part_indices, 0, width) if part_indices else None,
-    )
+def _tokens(rows: Sequence[TextRow]) -> Tokens | None:
+    if not rows:
+        return None
+    columns = {
+        name: _stack([vars(row)[name] for row in rows], fill)
+        for name, fill in TOKEN_FILLS.items()
+        if vars(rows[0])[name] is not None
+    }
+    ids = [row.input_ids for row in rows]
+    return Tokens(_stack(ids, rows[0].pad_token_id), _mask(ids), **columns)
 
 
-REGION_FILLS = {"image_index": 0, "is_whole_image": False, "masked": False, "segmentation": False}
-"""Padding values of region fields that are no real numbers; 0 in all other fields."""
+def _regions(rows: Sequence[RegionRow]) -> Regions | None:
+    if not rows:
+        return None
+    columns = _by_name([row.fields() for row in rows], 0)
+    return Regions(mask=_mask([row.boxes for row in rows]), **columns)
 
 
-def _regions(rows: Sequence[RegionRow]) -> Regions:
-    columns = {name: [row.fields()[name] for row in rows] for name in rows[0].fields()}
-    padded = {name: _stack(values, REGION_FILLS.get(name, 0)) for name, values in columns.items()}
-    return Regions(mask=_stack([np.ones(len(row), bool) for row in rows], False), **padded)
-
-
-def _windows(rows: Sequence[TextRow]) -> ClipWindows:
-    width = max(len(row.input_ids) for row in rows)
+def _windows(rows: Sequence[TextRow]) -> ClipWindows | None:
+    if not rows:
+        return None
+    ids = [row.input_ids for row in rows]
+    pad_token_id = rows[0].pad_token_id
+    width = max(len(row) for row in ids)
     tokens: list[np.ndarray] = []
     slots: list[np.ndarray] = []
     owner: list[int] = []
@@ -691,20 +651,24 @@ def _windows(rows: Sequence[TextRow]) -> ClipWindows:
             slots.append(np.arange(start, stop) + number * width)
             owner.append(number)
             types.append(int(row.token_type_ids[start]))
-    span = max(len(token) for token in tokens)
     return ClipWindows(
-        input_ids=_pad(tokens, rows[0].pad_token_id, span),
-        attention_mask=_pad([np.ones(len(token), bool) for token in tokens], False, span),
+        input_ids=_stack(tokens, pad_token_id),
+        attention_mask=_mask(tokens),
         row_index=torch.tensor(owner),
-        flat_position=_pad(slots, 0, span),
+        flat_position=_stack(slots, 0),
         eot_index=torch.tensor([len(token) - 1 for token in tokens]),
         token_type_ids=torch.tensor(types),
-        key_mask=_pad([np.ones(len(row.input_ids), bool) for row in rows], False, width),
-        special_tokens_mask=_pad([row.special_tokens_mask for row in rows], True, width),
-        word_ids=_pad([row.word_ids for row in rows], -1, width),
-        flat_input_ids=_pad([row.input_ids for row in rows], rows[0].pad_token_id, width),
-        pad_token_id=rows[0].pad_token_id,
+        key_mask=_mask(ids),
+        special_tokens_mask=_stack([row.special_tokens_mask for row in rows], True),
+        word_ids=_stack([row.word_ids for row in rows], -1),
+        flat_input_ids=_stack(ids, pad_token_id),
+        pad_token_id=pad_token_id,
     )
+
+
+def _mask(rows: Sequence[np.ndarray]) -> Tensor:
+    """(N, L) bool: True at entries of rows that differ in length."""
+    return _stack([np.ones(len(row), bool) for row in rows], False)
 
 
 def _stack(values: Sequence[np.ndarray], fill: int) -> Tensor:
@@ -718,8 +682,10 @@ def _stack(values: Sequence[np.ndarray], fill: int) -> Tensor:
     return torch.from_numpy(out)
 
 
-def _pad_images(pixels: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+def _pad_images(pixels: Sequence[np.ndarray]) -> tuple[Tensor | None, Tensor | None]:
     """Pads arrays (3, H, W) with zeros to (B, 3, H, W), and returns their widths and heights (B, 2)."""
+    if not pixels:
+        return None, None
     sizes = np.array([picture.shape[:0:-1] for picture in pixels])
     out = np.zeros((len(pixels), 3, sizes[:, 1].max(), sizes[:, 0].max()), np.uint8)
     for i, picture in enumerate(pixels):

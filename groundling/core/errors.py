@@ -1,15 +1,11 @@
 """`InputError`, the error for mistakes in the user's input, and helpers for its messages."""
 
 import re
-import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from difflib import get_close_matches
 from os import PathLike
-from zipfile import BadZipFile
-
-from safetensors import SafetensorError
 
 MAX_QUOTED = 160
 """Maximum number of characters that a message quotes from a library's own error."""
@@ -91,89 +87,53 @@ def rename_flags_to_keywords(
         raise InputError(describe_os_error(error)) from error
 
 
-LIBRARY_ERRORS = (
-    BadZipFile,
-    EOFError,
-    MemoryError,
-    OverflowError,
-    RecursionError,
-    SafetensorError,
-    UnicodeError,
-    struct.error,
-)
-"""Exceptions, besides OSError, that libraries raise for damaged or hostile files."""
-
-
 @contextmanager
 def convert_read_errors(path: str | PathLike[str], advice: str = "") -> Iterator[None]:
-    """Context manager: errors of reading a missing, damaged or hostile file become an
-    InputError that names it.
+    """Context manager: whatever is raised while the file `path` is read or parsed becomes an InputError that names it.
 
-    Wrap the lines that open and decode the file `path`; `advice` ends the message.
+    The message has the library's own words and ends in `advice`.
     """
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise InputError(f"{error.filename or path}: no such file{advice}") from None
-    except OSError as error:
-        reason = error.strerror or first_line(error)
-        raise InputError(f"{error.filename or path}: cannot be read ({reason}){advice}") from None
-    except LIBRARY_ERRORS as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise InputError(f"{path}: cannot be read ({reason}){advice}") from None
-
-
-@contextmanager
-def prefix_errors(where: object) -> Iterator[None]:
-    """Context manager: the message of an InputError begins with `where`: a file and
-    line, an example, a flag.
-    """
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-CONTENT_ERRORS = (
-    *LIBRARY_ERRORS,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
-"""Exceptions that readers raise for content of an unexpected shape, or for no content."""
+    with convert_errors(f"{path}: cannot be read", advice):
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise InputError(f"{error.filename or path}: no such file{advice}") from None
+        except OSError as error:
+            reason = error.strerror or first_line(error)
+            file = error.filename or path
+            raise InputError(f"{file}: cannot be read ({reason}){advice}") from None
 
 
 @contextmanager
 def convert_errors(
     message: str,
     advice: str = "",
-    errors: type[BaseException] | tuple[type[BaseException], ...] = CONTENT_ERRORS,
+    errors: type[BaseException] | tuple[type[BaseException], ...] = Exception,
 ) -> Iterator[None]:
-    """Context manager: an error of a reader or library becomes an InputError: `message`, the
-    reason in brackets, `advice`.
+    """Context manager: a library's exception becomes an InputError: `message`, its words in brackets, `advice`.
 
-    An InputError stays unchanged. `errors`: the exceptions to convert, for a
-    library that raises others.
+    An InputError stays unchanged. `errors`: the exceptions to convert.
     """
     try:
         yield
     except InputError:
         raise
     except errors as error:
-        raise InputError(
-            f"{message} ({type(error).__name__}: {flatten_message(error)}){advice}"
-        ) from None
+        reason = f"{type(error).__name__}: {flatten_message(error)}"
+        raise InputError(f"{message} ({reason}){advice}") from None
+
+
+@contextmanager
+def prefix_errors(where: object) -> Iterator[None]:
+    """Context manager: the message of an InputError begins with `where`: a file and line, an example, a setting."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def qualify_flags(message: str, flags: Mapping[str, str]) -> str:
-    """A message with flags as their command spells them: `--train.steps` for
-    `--steps` if `flags` maps it so.
-    """
+    """A message with flags as their command spells them: `--train.steps` for `--steps` if `flags` maps it so."""
 
     def qualify(match: re.Match[str]) -> str:
         no, name = match.groups("")
@@ -255,8 +215,7 @@ def did_you_mean(name: str, offered: Iterable[str]) -> str:
 
     Empty if none is similar.
 
-    A name whose last part matches (`rte`) takes precedence over one with
-    similar spelling (`glue/rtee`).
+    A name whose last part matches (`rte`) takes precedence over one with similar spelling (`glue/rtee`).
     """
     names = list(offered)
     lowered = name.lower()
@@ -270,9 +229,7 @@ def did_you_mean(name: str, offered: Iterable[str]) -> str:
 
 
 def require_known(name: str, offered: Iterable[str], message: str, advice: str = "") -> None:
-    """Raise InputError if `name` is not among `offered`: `message`, all names
-    offered, and the nearest one.
-    """
+    """Raise InputError if `name` is not among `offered`: `message`, all names offered, and the nearest one."""
     names = list(offered)
     if name not in names:
         listing = ", ".join(names) or "none"

@@ -22,16 +22,12 @@ MIN_SHARE_GAP = 0.05
 """Minimum difference between the shares of the majority prediction and the majority label."""
 
 ROUNDING = 1e-12
-"""A sum of squared deviations below this share of the sum of squares is
-rounding error of a constant.
-"""
+"""A sum of squared deviations below this share of the sum of squares is rounding error of a constant."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number computed from predictions (N,) and labels: `from_sums` of the sum
-    of `example_terms` over examples.
-    """
+    """A number computed from predictions (N,) and labels: `from_sums` of the sum of `example_terms` over examples."""
 
     name: str
     """Its name in reports and in `result.json`; unique among `METRICS`."""
@@ -48,8 +44,7 @@ class Metric:
     uses_scores: bool = False
     """Whether it is computed from outputs (N, R), one per region, in place of predictions."""
     uses_example_scores: bool = False
-    """Whether labels hold the score of each possible answer: (N, R) per region, or pairs (N,
-    K, 2) of class and score.
+    """Whether labels hold the score of each possible answer: (N, R) per region, or pairs (N, K, 2) of class and score.
     """
 
     def compute(self, predictions: Values, labels: Values) -> float:
@@ -91,11 +86,10 @@ def most_common(values: Values) -> tuple[float, float]:
 
 
 def is_degenerate(predictions: Values, labels: Values | None = None) -> bool:
-    """Whether predictions (N,) are degenerate: 99 % are one answer, or 95 % where
-    labels are clearly more varied.
+    """Whether predictions (N,) are degenerate: 99 % are one answer, or 95 % where labels are clearly more varied.
 
-    `labels` (N,), or (N, K, 2) pairs of class and score, of which the class with credit in most
-    examples is the most common; labels of any other shape are ignored.
+    `labels` (N,), or (N, K, 2) pairs of class and score, of which the class with credit in most examples is the
+    most common; labels of any other shape are ignored.
     """
     _, share = most_common(predictions)
     if share >= DEGENERATE_SHARE or labels is None or share < NEARLY_DEGENERATE_SHARE:
@@ -222,9 +216,7 @@ ACCURACY = Metric("accuracy", example_terms=_equal, from_sums=_mean)
 """Share of right answers."""
 
 F1 = Metric("f1", example_terms=_class_one, from_sums=_f1)
-"""F1 of class 1; 0 without predicted and true positives, as in scikit-learn,
-which GLUE's script calls.
-"""
+"""F1 of class 1; 0 without predicted and true positives, as in scikit-learn, which GLUE's script calls."""
 
 
 def _right_and_class_one(predictions: Values, labels: Values) -> Values:
@@ -256,9 +248,8 @@ PEARSON = Metric(
 )
 """Pearson correlation; 0 for a constant prediction, NaN for constant labels.
 
-A constant prediction has no information about the labels, which is 0, as for Matthews.
-With NaN (SciPy), a degenerate seed would be missing from the median of its runs, and only
-the good seeds would remain.
+A constant prediction has no information about the labels, which is 0, as for Matthews. With NaN (SciPy), a
+degenerate seed would be missing from the median of its runs, and only the good seeds would remain.
 """
 
 SPEARMAN = Metric(
@@ -327,8 +318,7 @@ SCORE = Metric(
     is_classification=False,
     uses_example_scores=True,
 )
-"""Mean score of the predicted answer, for answers with partial credit: labels
-(N, K, 2) (`OpenAnswer`).
+"""Mean score of the predicted answer, for answers with partial credit: labels (N, K, 2) (`OpenAnswer`).
 
 VQA papers report it as local accuracy, which differs slightly from the official one.
 """

@@ -1,6 +1,4 @@
-"""Independent runs in parallel, one thread each: torch threads of several busy processes slow each
-other down.
-"""
+"""Independent runs in parallel, one thread each: torch threads of several busy processes slow each other down."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     Future,
@@ -21,15 +19,14 @@ from concurrent.futures import (
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from groundling.core.errors import InputError, flatten_message, printable
+from groundling.core.errors import InputError, flatten_message, prefix_errors, printable
 from groundling.runs.dry_run import end_dry_run
-from groundling.runs.progress import SECONDS, print_line
+from groundling.runs.progress import print_line
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -46,11 +43,9 @@ MAX_PROCESSES = 16
 
 RETRY = 1.0
 """Seconds until a job that another process has taken is tried again."""
+KILLED = "was killed, perhaps for lack of memory; run the same command again to resume"
 
 T = TypeVar("T")
-
-
-KILLED = "was killed, perhaps for lack of memory; run the same command again to resume"
 
 
 @dataclass(frozen=True)
@@ -82,12 +77,6 @@ class JobClaims(Protocol):
         ...
 
 
-class _RunningJob(NamedTuple):
-    job: Job
-    began: float
-    """`time.perf_counter()` when it was submitted."""
-
-
 def run_jobs(
     jobs: Sequence[Job],
     processes: int,
@@ -97,8 +86,8 @@ def run_jobs(
     """Run every job, at most `processes` in parallel, and return their results by job name.
 
     Ready jobs start in the order of the list; with `claims`, jobs of other processes are tried again later,
-    so a job must return an earlier result if there is one. On stderr there is a line for each job that starts,
-    and every half minute a line on the running ones; `log` gets a line for each finished job.
+    so a job must return an earlier result if there is one. On stderr there is a line for each job that starts;
+    `log` gets a line for each finished job.
 
     Raises:
         InputError: the first one that a job raises, prefixed by the job's name; no further job is started.
@@ -108,36 +97,42 @@ def run_jobs(
     os.environ.update(ENVIRONMENT)  # new processes inherit it
     results: dict[str, Any] = {}
     waiting = list(jobs)
-    running: dict[Future[Any], _RunningJob] = {}
+    running: dict[Future[Any], tuple[Job, float]] = {}
     # Each thread waits for a process of one isolated job.
     with _pool(processes) as pool, ThreadPoolExecutor(processes) as threads:
         while waiting or running:
-            free = processes - len(running)
-            ready = _ready(waiting, results)
-            for job in _taken(ready, free, claims):
-                waiting.remove(job)
-                if job.isolated:
-                    future = threads.submit(run_alone, job.call, job.arguments)
-                else:
-                    future = pool.submit(job.call, *job.arguments)
-                running[future] = _RunningJob(job, time.perf_counter())
-                print_line(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
-            if not running and ready:
-                time.sleep(RETRY)
-                continue
-            if not running:
+            ready = [job for job in waiting if results.keys() >= set(job.after)]
+            if not ready and not running:
                 names = [job.name for job in waiting]
                 raise ValueError(f"jobs wait for names that do not exist: {names}")
-            done, _ = wait(running, SECONDS, FIRST_COMPLETED)
-            if not done:
-                print_line(_progress_line(running.values(), len(results), len(jobs)))
-            for future in done:
+            for job in ready:
+                if len(running) < processes and (claims is None or claims.take(job)):
+                    waiting.remove(job)
+                    running[_submit(job, pool, threads)] = (job, time.perf_counter())
+                    print_line(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
+            if not running:  # other processes have taken them all
+                time.sleep(RETRY)
+            for future in wait(running, RETRY, FIRST_COMPLETED).done:
                 job, began = running.pop(future)
-                results[job.name] = _result(job, future, pool)
+                results[job.name] = _result(job, future)
                 if claims is not None:
                     claims.release(job)
                 log(f"{job.name}: {time.perf_counter() - began:.0f} s")
     return results
+
+
+def _submit(job: Job, pool: ProcessPoolExecutor, threads: ThreadPoolExecutor) -> Future[Any]:
+    if job.isolated:
+        return threads.submit(run_alone, job.call, job.arguments)
+    return pool.submit(job.call, *job.arguments)
+
+
+def _result(job: Job, future: Future[Any]) -> Any:
+    with prefix_errors(job.name):
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            raise InputError(f"its process {KILLED}") from None
 
 
 def run_alone(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
@@ -152,110 +147,78 @@ def run_alone(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     process.start()
     theirs.close()
     try:
-        kind, value = ours.recv()
+        result, fault, trace = ours.recv()
     except EOFError:
         raise InputError(f"its process {KILLED}") from None
     finally:
-        # A thread that it left would keep it.
-        process.kill()
+        process.kill()  # a thread that it left would keep it
         process.join()
-        process.close()
-    if kind == "result":
-        result: T = value
-        return result
-    if kind == "error":
-        print(printable(value[1]), file=sys.stderr, end="")
-        value = value[0]
-    raise InputError(value)
+    print(printable(trace), file=sys.stderr, end="")
+    if fault:
+        raise InputError(fault)
+    value: T = result
+    return value
 
 
 def _call_alone(
     connection: Connection, parent: int, call: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
+    """Send what a function returns, or the message and the traceback of what it raises."""
     _set_up_process(parent)
     try:
-        connection.send(("result", call(*arguments)))
+        connection.send((call(*arguments), "", ""))
     except InputError as error:
-        connection.send(("input", str(error)))
+        connection.send((None, str(error), ""))
     except BaseException as error:  # foreign code may end its process, too
-        words = f"{type(error).__name__}: {flatten_message(error)}"
-        connection.send(("error", (words, traceback.format_exc())))
-
-
-def _progress_line(running: Iterable[_RunningJob], done: int, total: int) -> str:
-    """Number of finished jobs, and the running ones with their times."""
-    now = time.perf_counter()
-    lines = [f"{one.job.name} ({timedelta(seconds=round(now - one.began))})" for one in running]
-    return f"{done} of {total} jobs are done; running: {', '.join(lines)}"
+        fault = f"{type(error).__name__}: {flatten_message(error)}"
+        connection.send((None, fault, traceback.format_exc()))
 
 
 def run_parallel(
     call: Callable[..., T], argument_lists: Iterable[tuple[Any, ...]], processes: int
 ) -> Iterator[T]:
-    """Results of a module-level function for several arguments, in any order, `processes` calls at
-    a time.
+    """Results of a module-level function for several arguments, in any order, `processes` calls at a time.
 
-    Arguments are taken when a process is nearly free. With fewer than two processes the calls run
-    in this process.
+    Arguments are taken when a process is nearly free. With fewer than two processes the calls run in this process.
     """
     if processes < 2:
         yield from (call(*arguments) for arguments in argument_lists)
         return
     os.environ.update(ENVIRONMENT)
     running: set[Future[T]] = set()
-    with _pool(processes) as pool:
-        try:
+    try:
+        with _pool(processes) as pool:
             for arguments in argument_lists:
                 running.add(pool.submit(call, *arguments))
                 if len(running) > processes:
                     done, running = wait(running, return_when=FIRST_COMPLETED)
                     yield from (one.result() for one in done)
-            for future in as_completed(running):
-                yield future.result()
-        except BrokenProcessPool:
-            raise InputError(f"a process {KILLED}") from None
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            yield from (future.result() for future in as_completed(running))
+    except BrokenProcessPool:
+        raise InputError(f"a process {KILLED}") from None
 
 
-REFUSED_PLUGINS = {
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
-    "ACCELERATE_USE_FSDP": "FSDP",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism config",
-}
+PLUGINS = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG")
 """What `accelerate launch` can switch on in a run's environment, and no run here was ever checked with."""
-TRUE = ("y", "yes", "t", "true", "on", "1")
-"""What accelerate takes as true."""
 
 
 def use_cpu(cpu: bool) -> bool:
     """Whether to run on the CPU: because `cpu` asks for it, or because there is no accelerator.
 
     accelerate needs the answer even without an accelerator, or it does not connect the processes
-    of torchrun. Raises InputError if the environment asks accelerate for a plugin, or for a device
-    that the run's settings would not record.
+    of torchrun. Raises InputError if the environment asks accelerate for a plugin.
     """
     import torch
+    from accelerate.utils import parse_flag_from_env
 
-    for variable, plugin in REFUSED_PLUGINS.items():
-        if os.environ.get(variable, "false").lower() in TRUE:
+    for plugin in PLUGINS:
+        variable = f"ACCELERATE_USE_{plugin}"
+        if parse_flag_from_env(variable):
             raise InputError(
-                f"{variable}: groundling trains with plain data parallelism, not with {plugin}; "
-                "unset it, or choose no plugin in `accelerate config`"
+                f"{variable}: groundling trains with plain data parallelism; unset it, or choose no plugin in "
+                "`accelerate config`"
             )
-    if "ACCELERATE_TORCH_DEVICE" in os.environ:
-        raise InputError(
-            "ACCELERATE_TORCH_DEVICE: chooses a device that the run does not record; unset it, and pass "
-            "--cpu for the CPU"
-        )
-    on_cpu = cpu or not torch.accelerator.is_available()
-    if not on_cpu and os.environ.get("ACCELERATE_USE_CPU", "false").lower() in TRUE:
-        raise InputError(
-            "ACCELERATE_USE_CPU: the run's settings say nothing of it; pass --cpu, or unset it"
-        )
-    return on_cpu
+    return cpu or not torch.accelerator.is_available()
 
 
 def cores() -> int:
@@ -280,29 +243,6 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
             yield pool
     finally:
         sys.modules["__main__"] = script
-
-
-def _taken(ready: Sequence[Job], free: int, claims: JobClaims | None) -> list[Job]:
-    """The first `free` ready jobs that no other process has taken."""
-    taken: list[Job] = []
-    for job in ready:
-        if len(taken) < free and (claims is None or claims.take(job)):
-            taken.append(job)
-    return taken
-
-
-def _ready(waiting: Sequence[Job], done: Container[str]) -> list[Job]:
-    return [job for job in waiting if all(name in done for name in job.after)]
-
-
-def _result(job: Job, future: Future[Any], pool: ProcessPoolExecutor) -> Any:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise InputError(f"{job.name}: its process {KILLED}") from None
-    except InputError as error:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise InputError(f"{job.name}: {error}") from None
 
 
 def _set_up_process(parent: int) -> None:

@@ -26,9 +26,7 @@ class CommandOutput:
     def run(
         self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
-        """The result of the command's function, with notes; raises InputError if the output path is
-        taken.
-        """
+        """The result of the command's function, with notes; raises InputError if the output path is taken."""
         work = self.open(name, Path(out))
         return work.with_notes(_result(function, settings, work))
 

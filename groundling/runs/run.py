@@ -10,24 +10,23 @@ from typing import Any
 
 from accelerate import PartialState
 
-from groundling.core.errors import InputError, convert_errors, prefix_errors
+from groundling.core.errors import convert_errors, prefix_errors
 from groundling.core.registry import files_of_object, import_object, is_import_path
 from groundling.runs.checkpoints import Checkpoints
 from groundling.runs.folder import (
     RESULT,
+    check_run_folder,
     clear_prepared,
-    difference,
+    disk_errors,
     json_safe,
     lock_folder,
     open_run,
-    read_json,
     read_result,
-    refuse_link,
     whole_folder,
     write_json,
 )
 from groundling.runs.jobs import use_cpu
-from groundling.runs.progress import CommandContext, is_main_process, print_notes
+from groundling.runs.progress import CommandContext, print_notes
 
 
 class RunFolder(CommandContext):
@@ -46,9 +45,7 @@ class RunFolder(CommandContext):
         return self.out
 
     def save(self, write: Callable[[Path], None]) -> None:
-        """Call `write` with a temporary folder on the main process, then move its content to the
-        run folder at once.
-        """
+        """Call `write` with a temporary folder on the main process, then move its content to the run folder."""
         if self.state.is_main_process:
             with whole_folder(self.folder) as partial:
                 write(partial)
@@ -78,9 +75,9 @@ class Run(RunFolder):
         artifacts: Sequence[str] = (),
         timeout: timedelta | None = None,
     ) -> None:
-        """`settings` and the hashes of `inputs` (name to path) decide whether `out` holds this run.
+        """`settings`, and path, size and time of `inputs` (name to path) decide whether `out` holds this run.
 
-        So do the files of modules that settings name (MODULE:NAME), and of the user's own modules
+        So do those of the files of modules that settings name (MODULE:NAME), and of the user's own modules
         that these import. `artifacts` lists outputs beside the result, `timeout` is how long processes
         wait for each other instead of torch's default. Raises InputError if `out` holds another
         run, another process writes there, or a module or object does not exist.
@@ -88,14 +85,17 @@ class Run(RunFolder):
         self.artifacts = artifacts
         self._ran_parts: list[bool] = []
         """For each part, whether it was run now."""
-        inputs = {**_named(inputs), **_modules(settings)}
         options = {} if timeout is None else {"timeout": timeout}
         state = PartialState(cpu=use_cpu(cpu), **options)
-        with state.main_process_first():
-            is_main = state.is_main_process
-            folder = open_run(out, kind, settings, inputs, is_main, self._lock_folder)
+        folder = Path(out)
+        if state.is_main_process:
+            check_run_folder(folder)
+            with disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_folder(folder)
+            open_run(folder, kind, settings, {**_given(inputs), **_modules(settings)})
+        state.wait_for_everyone()
         super().__init__(folder)
-        self._settings = self._read_settings()
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
@@ -115,15 +115,6 @@ class Run(RunFolder):
             note += "and run the same command to make it again"
         print_notes([f"{self.folder}: {note}"])
 
-    def _lock_folder(self, folder: Path) -> None:
-        """Lock the folder against other commands; the main process holds it for all."""
-        if is_main_process():
-            self._lock = lock_folder(folder)
-
-    def _read_settings(self) -> object:
-        """The folder's config.json, on the main process."""
-        return read_json(self.folder / "config.json") if self.state.is_main_process else None
-
     def part(
         self,
         name: str,
@@ -135,42 +126,24 @@ class Run(RunFolder):
         `reads` accesses every value that the caller needs of an earlier result. Raises InputError if
         one is missing or damaged.
         """
-        part = RunFolder(refuse_link(self.folder / name))
+        part = RunFolder(self.folder / name)
         part.folder.mkdir(parents=True, exist_ok=True)
         done = finished_result(part.folder, reads)
         self._ran_parts.append(done is None)
         return part.end(work(part)) if done is None else done
 
-    def save(self, write: Callable[[Path], None]) -> None:
-        """As in a part; raises InputError if another run has taken the folder."""
-        self._check_owner()
-        super().save(write)
-
     def end(self, result: dict[str, Any]) -> dict[str, Any]:
-        """As in a part, but returns the result as stored; raises InputError as `save`."""
+        """As in a part, but returns the result as stored."""
         if self._ran_parts and not any(self._ran_parts):
             self.print_finished()
-        self._check_owner()
         stored: dict[str, Any] = json_safe(super().end(result))
         return stored
-
-    def _check_owner(self) -> None:
-        """Raises InputError if another run has taken the folder, which is possible until a result
-        is saved.
-        """
-        stored = self._read_settings()
-        if stored != self._settings:
-            raise InputError(
-                f"{self.folder}: another run has taken this folder ({difference(stored, self._settings, 'run')}); "
-                "choose another --out"
-            )
 
 
 def finished_result(
     folder: Path, reads: Callable[[dict[str, Any]], object] = bool
 ) -> dict[str, Any] | None:
-    """The result of a finished run, after removing leftover checkpoints; None if it has not
-    finished.
+    """The result of a finished run, after removing leftover checkpoints; None if it has not finished.
 
     `reads` accesses every value that the caller needs. Raises InputError if the file is damaged or
     lacks one of them.
@@ -187,23 +160,21 @@ def finished_result(
 
 
 def _clear(folder: Path) -> None:
-    """Remove checkpoints and intermediate files of a finished run."""
+    """Remove the checkpoint and intermediate files of a finished run."""
     Checkpoints(folder / "checkpoints").clear()
     clear_prepared(folder)
 
 
 MODULES = (
-    *(
-        "arm",
-        "objectives",
-        "teacher",
-        "task",
-        "architecture",
-        "model",
-        "model_format",
-        "training_step",
-        "keyword_extractor",
-    ),
+    "arm",
+    "objectives",
+    "teacher",
+    "task",
+    "architecture",
+    "model",
+    "model_format",
+    "training_step",
+    "keyword_extractor",
     "trust",
 )
 """Settings, in any group, that may name objects of the user's own modules."""
@@ -218,14 +189,13 @@ def _modules(settings: Mapping[str, Any]) -> dict[str, str | Path]:
             every |= group
     for setting in MODULES:
         value = every.get(setting, "")
-        names = value.split("+") if isinstance(value, str) else value
-        for name in names:
+        for name in value.split("+") if isinstance(value, str) else value:
             if is_import_path(name):
                 import_object(name, object)
                 files |= {f"{setting}:{one}": file for one, file in files_of_object(name).items()}
-    return _named(files)
+    return files
 
 
-def _named(inputs: Mapping[str, str | Path]) -> dict[str, str | Path]:
+def _given(inputs: Mapping[str, str | Path]) -> dict[str, str | Path]:
     """The inputs that were given."""
     return {name: path for name, path in inputs.items() if str(path)}

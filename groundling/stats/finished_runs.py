@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from groundling.core.errors import InputError, convert_errors
 from groundling.core.metrics import METRICS, Metric
 from groundling.core.registry import is_import_path, resolve, resolve_builtin
 from groundling.data.tables import lines_of
-from groundling.runs.folder import RESULT, parsed_json, read_result
+from groundling.runs.folder import RESULT, read_result
 from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
 
@@ -241,7 +242,7 @@ def read_split_predictions(path: Path) -> SplitPredictions:
     groups: list[dict[str, str]] = []
     for number, line in enumerate(lines_of(path), 1):
         with convert_errors(f"{path}, line {number}: expected {EXPECTED}"):
-            row = parsed_json(line)
+            row = json.loads(line)
             ids.append(str(row["id"]))
             answers.append(float(row["prediction"]))
             labels.append(np.asarray(row["label"], float))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -211,36 +210,18 @@ def is_teacher(value: object) -> TypeGuard[Teacher]:
     return isinstance(value, Teacher)
 
 
-@dataclass(frozen=True)
-class FiniteCheck:
-    """A number that must be finite; it is checked once the GPU has computed it."""
-
-    number: Tensor
-    """() float."""
-    message: Callable[[float], str]
-    """Makes the error message from a number that is not finite."""
-
-    def raise_if_not_finite(self, number: float) -> None:
-        """Raises InputError if the computed number is not finite."""
-        if not math.isfinite(number):
-            raise InputError(self.message(number))
-
-
-def add_features(teacher: Teacher, batch: Batch) -> tuple[Batch, list[FiniteCheck]]:
-    """The batch with the features of a teacher that runs in every step, by row, and checks that they are finite.
+def add_features(teacher: Teacher, batch: Batch) -> Batch:
+    """The batch with the features of a teacher that runs in every step, by row.
 
     Equal inputs are encoded once. A batch without inputs for this teacher, such as text-only samples mixed
     with captioned images, is returned unchanged.
     """
     if teacher.reads_student_input:
-        features = compute_features(teacher, batch)
-        checks = [_finite_check(teacher, name, value, batch) for name, value in features.items()]
-        return replace(batch, features={**batch.features, **features}), checks
+        return replace(batch, features={**batch.features, **compute_features(teacher, batch)})
     teacher_input = batch.teacher_inputs.get(teacher.name)
     if teacher_input is None:
-        return batch, []
+        return batch
     features = compute_features(teacher, teacher_input.batch)
-    checks = [_finite_check(teacher, name, value, batch) for name, value in features.items()]
     with_features = _replace_inputs_by_features(teacher, batch, features)
     if batch.cpu_batch is not None:
         cpu_inputs = batch.cpu_batch.teacher_inputs[teacher.name].batch
@@ -250,17 +231,7 @@ def add_features(teacher: Teacher, batch: Batch) -> tuple[Batch, list[FiniteChec
             with_features,
             cpu_batch=_replace_inputs_by_features(teacher, batch.cpu_batch, countable),
         )
-    return with_features, checks
-
-
-def _finite_check(teacher: Teacher, name: str, values: Tensor, batch: Batch) -> FiniteCheck:
-    """The check that a teacher's feature has only finite numbers."""
-    is_finite = torch.isfinite(values).all()
-    few = ", ".join(batch.ids[:3])
-    return FiniteCheck(
-        torch.where(is_finite, 0.0, math.nan),
-        lambda _: f"{teacher.name}: its feature {name} is not finite for one of {few}, ...",
-    )
+    return with_features
 
 
 def _replace_inputs_by_features(

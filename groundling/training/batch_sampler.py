@@ -13,7 +13,6 @@ from torch.utils.data import Dataset
 
 from groundling.core.batch import Batch, Sample, collate, require
 from groundling.core.errors import InputError
-from groundling.core.registry import require_instance
 from groundling.core.rng import generator
 from groundling.data.samples import ContiguousSubset, SampleDataset
 from groundling.objectives import Objective, order_for_corruption
@@ -44,16 +43,6 @@ class DataSource:
     """Extra samples in every batch, such as unlabelled ones (CLIP-TD, Table 3)."""
     extra_per_sample: int = 1
     """Number of extra samples for each of its own; a batch has `extra_per_sample * batch` extra samples."""
-
-    def __post_init__(self) -> None:
-        """Raises InputError for extra samples if there are none, or `extra_per_sample` is below 1."""
-        if self.extra_samples is not None and (
-            self.extra_per_sample < 1 or not len(self.extra_samples)
-        ):
-            raise InputError(
-                f"{self.name}: extra_per_sample = {self.extra_per_sample}, drawn from "
-                f"{len(self.extra_samples)} extra samples; expected at least 1 of each"
-            )
 
 
 def split_by_file(
@@ -144,7 +133,7 @@ def check_batch(source: object, count: int, batch: int) -> None:
     """Raises InputError if a source has fewer samples than a batch."""
     if count < batch:
         raise InputError(
-            f"{source}: {count} samples are fewer than one batch of {batch}; lower --batch"
+            f"{source}: {count} samples are fewer than one batch of {batch}; lower batch"
         )
 
 
@@ -258,10 +247,9 @@ class TokenBudgetEpochs:
         if sample_sizes[largest] > tokens:
             rows, text_tokens, visual_tokens = sizes[largest].tolist()
             raise InputError(
-                f"--batch-tokens = {tokens}: {source.name}: the sample {source.samples.ids[largest]!r} alone has "
+                f"batch_tokens = {tokens}: {source.name}: the sample {source.samples.ids[largest]!r} alone has "
                 f"{sample_sizes[largest]} (rows x (tokens + regions or CLIP tokens) = {rows} x "
-                f"({text_tokens} + {visual_tokens})); raise "
-                "it, or lower --max-length or --max-regions"
+                f"({text_tokens} + {visual_tokens})); raise it, or lower max_length or max_regions"
             )
         self._batches: dict[int, list[np.ndarray]] = {}
         # Index of each epoch's first micro-batch among those of all epochs, as far as computed.
@@ -375,10 +363,10 @@ class MicroBatchDataset(Dataset[Batch]):
         draw = self.plan.micro_batch(step, place, self.accumulation_steps * self.world)
         source = self.plan.sources[draw.source]
         active = [o for o in self.objectives if is_scored_by(source, o)]
-        samples = self.samples(source.samples, draw.indices, draw.epoch, active)
+        samples = self.corruption(source.samples, draw.indices, draw.epoch, active)
         if source.extra_samples is not None:
             extra = self._extra_indices(source, draw.indices, draw.epoch)
-            samples += self.samples(source.extra_samples, extra, draw.epoch, active)
+            samples += self.corruption(source.extra_samples, extra, draw.epoch, active)
         return collate(samples)
 
     def _extra_indices(self, source: DataSource, indices: np.ndarray, epoch: int) -> np.ndarray:
@@ -388,16 +376,6 @@ class MicroBatchDataset(Dataset[Batch]):
         return np.concatenate(
             [generator(*key).integers(count, size=source.extra_per_sample) for key in keys]
         )
-
-    def samples(
-        self,
-        samples: SampleDataset,
-        indices: np.ndarray,
-        epoch: int,
-        objectives: Sequence[Objective],
-    ) -> list[Sample]:
-        """Corrupted samples."""
-        return self.corruption(samples, indices, epoch, objectives)
 
 
 class SampleCorruptor:
@@ -436,18 +414,15 @@ class SampleCorruptor:
                     )
                     return samples.get([chosen], [rng])[0]
 
-                corrupted: object = objective.corrupt(sample, rng, sample_negative)
-                sample = require_instance(
-                    corrupted, Sample, f"{objective.name}: `corrupt` returned"
-                )
+                sample = objective.corrupt(sample, rng, sample_negative)
             out.append(sample)
         return out
 
     def _length_neighbours(self, samples: SampleDataset) -> LengthMatchedSampler:
-        neighbours = self._neighbours.get(id(samples))
-        if neighbours is None or neighbours.samples is not samples:
-            neighbours = self._neighbours[id(samples)] = LengthMatchedSampler(samples)
-        return neighbours
+        # Keyed by the data set itself, which stays alive as long as its sampler does.
+        if id(samples) not in self._neighbours:
+            self._neighbours[id(samples)] = LengthMatchedSampler(samples)
+        return self._neighbours[id(samples)]
 
 
 MAX_REACH = 64

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,19 +32,11 @@ from groundling.models.formats import Encoder
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
 from groundling.objectives import Objective
 from groundling.runs.checkpoints import Checkpoints, Counters
-from groundling.runs.folder import (
-    disk_errors,
-    json_safe,
-    json_text,
-    read_log,
-    refuse_link,
-    write_whole,
-)
+from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
 from groundling.runs.jobs import use_cpu
-from groundling.runs.progress import Progress
-from groundling.runs.report import format_count
+from groundling.runs.progress import Progress, print_line
 from groundling.settings.training import TrainingArguments
-from groundling.teachers import FiniteCheck, Teacher, add_features
+from groundling.teachers import Teacher, add_features
 from groundling.training.batch_sampler import (
     BatchPlan,
     DataSource,
@@ -68,6 +59,8 @@ MIN_METRIC_STEPS = 50
 """Minimum number of last steps over which a result's losses are averaged; all steps of a shorter run."""
 MAX_WORKERS = 4
 """Maximum number of data-loading processes by default."""
+ADVICE = "lower lr, or use precision fp32"
+"""Advice for numbers that are not finite."""
 
 
 class ModelWithObjectives(nn.Module):
@@ -79,13 +72,10 @@ class ModelWithObjectives(nn.Module):
         self.model = model
         self.objectives = nn.ModuleList(objectives)
         self.scored_by: dict[str, Objective] = {}
+        self.checks_terms = False
+        """Whether the next passes check what the objectives return."""
         self.compiled: Callable[[Batch], EncoderOutput] | None = None
-        readers = [one.name for one in objectives if one.reads_layers]
-        if readers and not isinstance(model, Encoder):
-            raise InputError(
-                f"{readers[0]}: reads a model's layers, which {describe_value(model)} does not return"
-            )
-        if readers and isinstance(model, Encoder):
+        if isinstance(model, Encoder) and any(one.reads_layers for one in objectives):
             model.return_layers()
 
     def compile_model(self) -> None:
@@ -102,24 +92,15 @@ class ModelWithObjectives(nn.Module):
         """
         encoded = self.model(batch) if self.compiled is None else self.compiled(batch)
         scoring = [o for o in self.objectives if isinstance(o, Objective) and o.name in active]
-        heads = {}
-        for objective in scoring:
-            answer: object = objective.compute_logits(encoded, batch)
-            if isinstance(answer, Tensor):
-                heads[objective.name] = answer
-            elif answer is not None:
-                raise InputError(
-                    f"{objective.name}: `compute_logits` returned {describe_value(answer)}, expected a tensor or None"
-                )
+        answers = {one.name: one.compute_logits(encoded, batch) for one in scoring}
+        heads = {name: answer for name, answer in answers.items() if answer is not None}
         encoded = replace(encoded, heads=heads)
         terms: dict[str, Tensor] = {}
         for objective in scoring:
-            scored = _check_terms(f"{objective.name}: `forward`", objective(encoded, batch))
-            shared = sorted(scored.keys() & terms.keys())
-            if shared:
-                raise InputError(
-                    f"{objective.name}: another objective also has a term {shared[0]!r}; give each term its own name"
-                )
+            scored = objective(encoded, batch)
+            if self.checks_terms:
+                _check_terms(f"{objective.name}: `forward`", scored)
+                _check_unshared(scored, terms)
             self.scored_by.update(dict.fromkeys(scored, objective))
             terms.update(scored)
         if not return_logits:
@@ -164,33 +145,13 @@ def train(
     """
     sources = list(data) if isinstance(data, Sequence) else [DataSource(data)]
     training_step = PlainTrainingStep() if training_step is None else training_step
-    with _quiet_writer():
-        training = _TrainingLoop(
-            model, objectives, sources, config, Path(out), teachers, training_step, evaluator
-        )
-        recomputed = (
-            gradient_checkpointing(model) if config.gradient_checkpointing else nullcontext()
-        )
-        with recomputed, skip_mask_checks():
-            training.run()
+    training = _TrainingLoop(
+        model, objectives, sources, config, Path(out), teachers, training_step, evaluator
+    )
+    recomputed = gradient_checkpointing(model) if config.gradient_checkpointing else nullcontext()
+    with recomputed, skip_mask_checks():
+        training.run()
     return training.result()
-
-
-@contextmanager
-def _quiet_writer() -> Iterator[None]:
-    """Suppress the traceback of TensorBoard's thread on a full disk: the writer's next call raises the same error."""
-    before = threading.excepthook
-
-    def hook(args: threading.ExceptHookArgs) -> None:
-        is_writers = type(args.thread).__module__.startswith("tensorboard")
-        if not is_writers or not isinstance(args.exc_value, OSError):
-            before(args)
-
-    threading.excepthook = hook
-    try:
-        yield
-    finally:
-        threading.excepthook = before
 
 
 class _TermItemCounts(NamedTuple):
@@ -240,8 +201,8 @@ class _TrainingLoop:
             self.accelerator.scaler.load_state_dict(self.counters.scaler)
         for teacher in teachers:
             teacher.to(self.accelerator.device)
-        self.log = _TrainingLog(out / "log.jsonl", self.accelerator, self.start, self.checkpoints)
-        self.deferred_checks = _DeferredChecks()
+        self.log = _TrainingLog(out / "log.jsonl", self.accelerator, self.start)
+        self.checked_sources: set[int] = set()
         # Truncated tokens and regions since the last checkpoint: () at first, then (2,).
         self.truncated = torch.zeros((), dtype=torch.long)
         # Only in the steps of --gradient-shares.
@@ -258,21 +219,19 @@ class _TrainingLoop:
         for step in range(self.start, len(self.plan)):
             if self.evaluator is not None and self.evaluator.should_stop(self.counters.evaluations):
                 break
-            batches, checks = self._next_batches(micro_batches, step)
+            batches = self._next_batches(micro_batches)
+            self._check_first(step, batches)
             norm = self._optimizer_step(step, batches)
-            self.deferred_checks.submit([*checks, *self._finite_checks(norm, step)])
             self.counters.step = step + 1
             self.counters.seconds = time.perf_counter() - began
-            samples = sum(len(batch) for batch in batches) * self.accelerator.num_processes
             self._record(norm, progress)
-            progress.step(samples=samples)
+            progress.step()
         progress.close()
         best = self._best_step()
         if best:
             self.checkpoints.load_best(self.module, best)
-        self._check_weights()
         # end_training() would also destroy the process group, which later runs need.
-        with disk_errors(self.log.path, self.checkpoints.intact_remark()):
+        with disk_errors(self.log.path):
             for tracker in self.accelerator.trackers:
                 tracker.finish()
 
@@ -281,23 +240,33 @@ class _TrainingLoop:
         source = self.sources[self.plan.step_sources[step]]
         return [objective for objective in self.objectives if is_scored_by(source, objective)]
 
-    def _next_batches(
-        self, micro_batches: Iterator[Batch], step: int
-    ) -> tuple[list[Batch], list[FiniteCheck]]:
-        """The step's micro-batches with features of uncached teachers, and checks of these features."""
-        device = self.accelerator.device
+    def _next_batches(self, micro_batches: Iterator[Batch]) -> list[Batch]:
+        """A step's micro-batches, with features of uncached teachers."""
         batches = []
-        checks = []
         for _ in range(self.config.gradient_accumulation_steps):
-            batch = next(micro_batches).to(device, non_blocking=True)
+            batch = next(micro_batches).to(self.accelerator.device, non_blocking=True)
             for teacher in self.teachers:
-                batch, feature_checks = add_features(teacher, batch)
-                checks += feature_checks
+                batch = add_features(teacher, batch)
             batches.append(batch)
-        if step == self.start:
-            for objective in self._active(step):
-                batches[0].require(objective.required_fields, objective.name)
-        return batches, checks
+        return batches
+
+    def _check_first(self, step: int, batches: Sequence[Batch]) -> None:
+        """In the first step of each source, check what objectives and training step need, count and return."""
+        source = int(self.plan.step_sources[step])
+        is_first = source not in self.checked_sources
+        self.module.checks_terms = is_first
+        if not is_first:
+            return
+        self.checked_sources.add(source)
+        active = self._active(step)
+        for objective in active:
+            batches[0].require(objective.required_fields, objective.name)
+        counted: dict[str, int] = {}
+        counting: list[Objective | TrainingStep] = [*active, self.training_step]
+        for one in counting:
+            counts = _checked_counts(one, batches[0].cpu_copy)
+            _check_unshared(counts, counted)
+            counted |= counts
 
     def _optimizer_step(self, step: int, batches: Sequence[Batch]) -> Tensor:
         """Run all micro-batches and the optimizer step; returns the gradient norm ()."""
@@ -314,16 +283,6 @@ class _TrainingLoop:
         self.stepper.step()
         self.stepper.zero_grad(set_to_none=True)
         return norm
-
-    def _finite_checks(self, norm: Tensor, step: int) -> list[FiniteCheck]:
-        """The check that the gradient is finite; none with a gradient scaler, which skips such steps."""
-        if self.accelerator.scaler is not None:
-            return []
-        return [
-            FiniteCheck(
-                norm, lambda n: f"step {step + 1}: the gradient norm is {n}; {self.log.advice()}"
-            )
-        ]
 
     def _counts(self, active: Sequence[Objective], batches: Sequence[Batch]) -> _TermItemCounts:
         """Counts over all micro-batches and processes; adds truncated tokens and regions to the run's totals.
@@ -374,9 +333,10 @@ class _TrainingLoop:
         last = number == self.config.gradient_accumulation_steps - 1
         no_sync = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
         with no_sync, self.accelerator.autocast():
-            return _check_terms(
-                f"{type(self.training_step).__name__}: the training step", self.training_step(micro)
-            )
+            terms = self.training_step(micro)
+        if self.module.checks_terms:
+            _check_terms(f"{type(self.training_step).__name__}: the training step", terms)
+        return terms
 
     def _loss(self, terms: Terms, step: int, totals: Mapping[str, Tensor]) -> Tensor:
         """The loss: the weighted sum of terms, each divided by its count."""
@@ -402,24 +362,22 @@ class _TrainingLoop:
             evaluator = None
         saving = done % self.config.save_every == 0 or done == steps or evaluator is not None
         if saving or done % self.config.log_every == 0:
-            self.deferred_checks.raise_if_not_finite()
             rate = self.optimizer.param_groups[0]["lr"]
-            seconds = counters.seconds
-            means = self.log.write(done, lr=rate, norm=float(norm), seconds=seconds)
+            means = self.log.write(done, lr=rate, norm=float(norm), seconds=counters.seconds)
             progress.set_measurements(means)
             least = max(MIN_METRIC_STEPS, self.config.log_every, -(-steps // 10))
             counters.windows = _last_windows([*counters.windows, self.log.window], least)
         if self.term_gradients is not None:
-            self._record_shares(self.term_gradients, progress)
+            self._record_shares(self.term_gradients)
             self.term_gradients = None
         if saving:
             self._check_weights()
         if evaluator is not None:
-            self._evaluate(evaluator, progress)
+            self._evaluate(evaluator)
         if saving:
             self._save()
 
-    def _record_shares(self, gradients: TermGradients, progress: Progress) -> None:
+    def _record_shares(self, gradients: TermGradients) -> None:
         """Print and log each term's gradient norm in this step, and its share."""
         shares = gradients.shares()
         measured: dict[str, float | None] = {}
@@ -428,9 +386,9 @@ class _TrainingLoop:
             measured[f"gradient_share/{term}"] = json_safe(one.share)
         step = self.counters.step
         self.log.note(step, measured)
-        progress.write(f"step {step}: gradient norms: {describe_shares(shares)}")
+        print_line(f"step {step}: gradient norms: {describe_shares(shares)}")
 
-    def _evaluate(self, evaluator: Evaluator, progress: Progress) -> None:
+    def _evaluate(self, evaluator: Evaluator) -> None:
         """Evaluate, and keep the weights if they are the best so far."""
         counters = self.counters
         scores = json_safe(
@@ -440,7 +398,7 @@ class _TrainingLoop:
         self.log.note(
             counters.step, {f"{evaluator.split} {k}": scores[k] for k in scores if k != "step"}
         )
-        progress.write(evaluator.describe(counters.evaluations))
+        print_line(evaluator.describe(counters.evaluations))
         if self._best_step() == counters.step and self.accelerator.is_main_process:
             self.checkpoints.save_best(self.module, counters.step)
 
@@ -464,8 +422,7 @@ class _TrainingLoop:
         ):
             if not is_sound:
                 raise InputError(
-                    f"step {self.counters.step}: weights of {name} are NaN or infinite, so no model is written; "
-                    "lower --lr or use --precision fp32"
+                    f"step {self.counters.step}: weights of {name} are NaN or infinite, so none is written; {ADVICE}"
                 )
 
     def _save(self) -> None:
@@ -547,7 +504,7 @@ def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
     processes = accelerator.num_processes
     if not config.batch_tokens and config.batch % (config.gradient_accumulation_steps * processes):
         raise InputError(
-            f"--batch {config.batch}: cannot be split evenly into {config.gradient_accumulation_steps} micro-batches "
+            f"batch {config.batch}: cannot be split evenly into {config.gradient_accumulation_steps} micro-batches "
             f"on {processes} processes; pass a multiple of {config.gradient_accumulation_steps * processes}"
         )
     return accelerator
@@ -619,7 +576,7 @@ def _check_gradient_shares(steps: Sequence[int], last: int) -> None:
     beyond = [step for step in steps if step > last]
     if beyond:
         raise InputError(
-            f"--gradient-shares {beyond[0]}: the run has {format_count(last, 'step')}; expected steps up to {last}"
+            f"gradient_shares {beyond[0]}: expected steps up to the run's last, {last}"
         )
 
 
@@ -628,14 +585,6 @@ def _check_names(objectives: Sequence[Objective]) -> None:
     for objective in objectives:
         if not objective.name:
             raise InputError(f"{type(objective).__name__}: this objective has no `name`; set one")
-        for field, names in (
-            ("required_fields", objective.required_fields),
-            ("monitored_terms", objective.monitored_terms),
-        ):
-            if isinstance(names, str):
-                raise InputError(
-                    f"{objective.name}: `{field}` is the str {names!r}, expected a tuple of str"
-                )
     names = [objective.name for objective in objectives]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -647,37 +596,27 @@ def _check_names(objectives: Sequence[Objective]) -> None:
 def count_items(
     counting: Sequence[Objective | TrainingStep], batches: Sequence[Batch]
 ) -> dict[str, int]:
-    """Number of items of each term in this process's micro-batches; raises InputError if two count the same term."""
+    """Number of items of each term in this process's micro-batches."""
     counts: dict[str, int] = {}
     for one in counting:
-        own: dict[str, int] = {}
         for batch in batches:
-            for term, count in _check_counts(one, batch).items():
-                own[term] = own.get(term, 0) + count
-        shared = sorted(own.keys() & counts.keys())
-        if shared:
-            raise InputError(
-                f"two objectives, or one and the training step, count the term {shared[0]!r}; give each its own name"
-            )
-        counts.update(own)
+            for term, count in one.count(batch).items():
+                counts[term] = counts.get(term, 0) + count
     return counts
 
 
-def _check_terms(who: str, returned: object) -> dict[str, Tensor]:
-    """The terms that an objective or a training step returned; raises InputError unless they are scalars by name."""
-    if not isinstance(returned, Mapping):
-        raise InputError(
-            f"{who} returned {describe_value(returned)}, expected a dict of summed terms, scalars by name"
-        )
-    for term, value in returned.items():
+def _check_terms(who: str, terms: object) -> None:
+    """Raises InputError unless an objective or a training step returned summed terms, scalars by name."""
+    if not isinstance(terms, Mapping):
+        raise InputError(f"{who} returned {describe_value(terms)}, expected summed terms by name")
+    for term, value in terms.items():
         if require_instance(value, Tensor, f"{who} returned as {term!r}").ndim:
             raise InputError(
                 f"{who} returned a tensor {tuple(value.shape)} as {term!r}, expected its sum, a tensor ()"
             )
-    return dict(returned)
 
 
-def _check_counts(one: Objective | TrainingStep, batch: Batch) -> dict[str, int]:
+def _checked_counts(one: Objective | TrainingStep, batch: Batch) -> dict[str, int]:
     """Number of items of each term in a batch; raises InputError unless they are integers by name."""
     who = one.name if isinstance(one, Objective) else type(one).__name__
     returned: object = one.count(batch)
@@ -694,42 +633,18 @@ def _check_counts(one: Objective | TrainingStep, batch: Batch) -> dict[str, int]
     return dict(returned)
 
 
+def _check_unshared(terms: Mapping[str, object], others: Mapping[str, object]) -> None:
+    """Raises InputError for a term that is another objective's, too: its sum or count would be mixed up."""
+    shared = sorted(terms.keys() & others.keys())
+    if shared:
+        raise InputError(
+            f"two objectives, or one and the training step, have the term {shared[0]!r}; give each its own name"
+        )
+
+
 def _divisor(totals: Mapping[str, Tensor], term: str) -> Tensor | float:
     """The divisor of a term's sum: its count, 1 without a count."""
     return totals[term].clamp(min=1) if term in totals else 1.0
-
-
-class _DeferredChecks:
-    """Checks of a step, evaluated when the next step is queued, so that the GPU is not waited for."""
-
-    def __init__(self) -> None:
-        self.numbers: Tensor | None = None
-        self.copy_event: torch.Event | None = None
-        self.checks: list[FiniteCheck] = []
-
-    def submit(self, checks: Sequence[FiniteCheck]) -> None:
-        """Evaluate the previous checks, and start copying the numbers of these to host memory."""
-        self.raise_if_not_finite()
-        self.checks = list(checks)
-        if not checks:
-            return
-        numbers = torch.stack([check.number.detach().float() for check in checks])
-        # The copy goes to page-locked memory: an event waits for it alone, not for work queued later.
-        self.numbers = numbers.to("cpu", non_blocking=True)
-        if numbers.is_cuda:
-            self.copy_event = torch.Event(numbers.device)
-            self.copy_event.record()
-
-    def raise_if_not_finite(self) -> None:
-        """Raises InputError if a number of the pending checks is not finite."""
-        if self.numbers is None:
-            return
-        if self.copy_event is not None:
-            self.copy_event.synchronize()
-        for check, number in zip(self.checks, self.numbers.tolist(), strict=True):
-            check.raise_if_not_finite(number)
-        self.numbers = None
-        self.copy_event = None
 
 
 class _TrainingLog:
@@ -738,12 +653,9 @@ class _TrainingLog:
     When a run resumes, later lines are removed.
     """
 
-    def __init__(
-        self, path: Path, accelerator: Accelerator, step: int, checkpoints: Checkpoints
-    ) -> None:
+    def __init__(self, path: Path, accelerator: Accelerator, step: int) -> None:
         self.path = path
         self.accelerator = accelerator
-        self.checkpoints = checkpoints
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor] = {}
         self.weights: dict[str, float] = {}
@@ -755,14 +667,8 @@ class _TrainingLog:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 kept = [json_text(line) for line in read_log(path) if line["step"] <= step]
                 write_whole(path, "".join(line + "\n" for line in kept))
-        board = refuse_link(path.parent / "tensorboard")
-        with disk_errors(board, checkpoints.intact_remark()):
+        with disk_errors(path.parent / "tensorboard"):
             accelerator.init_trackers("tensorboard")
-
-    def advice(self) -> str:
-        """Advice for a loss or gradient that is not finite."""
-        intact = self.checkpoints.intact_remark()
-        return f"{intact}{', ' if intact else ''}lower --lr or use --precision fp32"
 
     def add(self, terms: Terms, weights: Mapping[str, float]) -> None:
         """Add a micro-batch's sums."""
@@ -796,9 +702,13 @@ class _TrainingLog:
         """Append a line and reset the sums; returns the loss and every term's mean."""
         self.window = {"steps": self.steps, "terms": self._totals()}
         line, _ = _means_of_windows([self.window])
-        loss = line["loss"]
-        if not math.isfinite(loss):
-            raise InputError(f"step {step}: the loss is {loss}; {self.advice()}")
+        # With fp16, a scaler skips steps whose gradient is not finite.
+        checked = {"loss": line["loss"]}
+        if self.accelerator.scaler is None:
+            checked["gradient norm"] = norm
+        for name, value in checked.items():
+            if not math.isfinite(value):
+                raise InputError(f"step {step}: the {name} is {value}; {ADVICE}")
         if self.accelerator.is_main_process:
             measured = {
                 **line,
@@ -816,8 +726,8 @@ class _TrainingLog:
         """Append measurements after a step, from the main process; None marks an undefined value."""
         if not self.accelerator.is_main_process:
             return
-        with disk_errors(self.path, self.checkpoints.intact_remark()):
-            with refuse_link(self.path).open("a", encoding="utf-8") as file:
+        with disk_errors(self.path):
+            with self.path.open("a", encoding="utf-8") as file:
                 file.write(json_text({"step": step, **measured}) + "\n")
             defined = {name: value for name, value in measured.items() if value is not None}
             self.accelerator.log(defined, step=step)

@@ -1053,7 +1053,7 @@ def test_taught_samples_carry_the_teachers_features(tower, samples):
     online = replace(asked, features=teacher.features(asked))
     for data in (stored, live):
         batch = collate(data.get([3, 7, 1], ()))
-        batch = add_features(teacher, batch)[0] if data is live else batch
+        batch = add_features(teacher, batch) if data is live else batch
         assert batch.clip is not None
         assert batch.ids == online.ids
         assert torch.equal(

@@ -92,9 +92,6 @@ OBJECTIVES = [
     ),
     ("count", lambda b: {"length": 0.5}, "`count` returned a float as 'length'"),
     ("count", lambda b: {"length": -1}, "`count` returned -1 as 'length'"),
-    ("compute_logits", lambda e, b: {"logits": e.text}, "`compute_logits` returned a dict"),
-    ("corrupt", lambda sample, rng, other: sample.text, "`corrupt` returned a TextRow"),
-    ("corrupt", lambda sample, rng, other: None, "`corrupt` returned a NoneType"),
 ]
 
 
@@ -111,15 +108,6 @@ def test_the_sound_ones_are_taken(student: Any, text_only: Any, tmp_path: Path) 
     trained(student, TeacherDataset(text_only, Says(), FeatureCache()), tmp_path / "kept", Hears)
     live = TeacherDataset(text_only, Says())
     trained(student, live, tmp_path / "live", Hears, teachers=[Says()])
-
-
-@pytest.mark.parametrize("field", ["required_fields", "monitored_terms"])
-def test_a_lone_text_in_place_of_several_is_refused(
-    field: str, student: Any, text_only: Any, tmp_path: Path
-) -> None:
-    lone = type("Lone", (Length,), {field: "text"})
-    with pytest.raises(InputError, match=f"^length: `{field}` is the str 'text'"):
-        trained(student, text_only, tmp_path, lone)
 
 
 def test_what_could_not_be_saved_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def test_wrappers_nest_in_any_order(
         assert list(samples.ids) == [f"s{n}" for n in range(COUNT)]
         assert [tuple(one) for one in samples.images] == [(f"image{n}",) for n in range(COUNT)]
         batch = collate(samples.get([4, 0, 3], ()))
-        batches[order] = flat(batch if cached else add_features(Letters(), batch)[0])
+        batches[order] = flat(batch if cached else add_features(Letters(), batch))
     first, *others = batches.values()
     assert {".pixels", ".regions.features", ".features.sentence", ".labels.label"} <= first.keys()
     assert all(other == first for other in others)

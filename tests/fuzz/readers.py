@@ -828,7 +828,7 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
         '[variants.a]\nmodel = "x"\n[variants.b]\narm = "mlm"\n[tasks."glue/rte"]\ndata = "glue"\n'
     )
     return {
-        "checkpoint": Reader(_checkpoint, _resumed, checked=False, sealed=True),
+        "checkpoint": Reader(_checkpoint, _resumed, checked=False),
         "result": Reader(written("result.json", json.dumps(heads)), read_result, checked=False),
         "bench": Reader(written("bench.json", json.dumps(BENCH)), read_bench, checked=False),
         "finished runs": Reader(
@@ -890,11 +890,8 @@ def _trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def _resumed(place: Path) -> object:
-    """A state, either of the two: the older one is told by a note."""
     module, optimizer = _trained()
     counters = Checkpoints(place).restore(module, optimizer)
-    if counters is None or counters.step != 2:
-        raise InputError("note: the newest state is not taken")
     return [counters, weights_sha256(module), optimizer.state_dict()]
 
 

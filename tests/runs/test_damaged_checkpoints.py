@@ -1,31 +1,16 @@
-"""Checkpoints that were damaged."""
+"""Checkpoints that were damaged after they were written: one line, never other weights."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import homes
 import pytest
 import torch
-from builders.commands import same
-from homes import STEPS, put
+from homes import put
 
-from groundling.commands.adapt import COMMAND as adapt
-from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
-from groundling.runs import checkpoints as checkpoint
-from groundling.runs.checkpoints import Counters
-from groundling.settings.fields import make_settings
-
-
-def flipped(path: Path) -> None:
-    """One bit in the middle of the last tensor."""
-    content = bytearray(path.read_bytes())
-    content[-50] ^= 4
-    put(path, bytes(content))
+from groundling.runs.checkpoints import Checkpoints, Counters
 
 
 def halved(path: Path) -> None:
@@ -33,58 +18,50 @@ def halved(path: Path) -> None:
 
 
 def emptied(path: Path) -> None:
-    put(path, "{}")
+    put(path, b"")
 
 
-@pytest.fixture(scope="module")
-def stopped(given: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a run leaves that is killed in its third and last step."""
-    out = tmp_path_factory.mktemp("stopped") / "out"
-    config = make_settings(
-        AdaptConfig,
-        student=str(given / "student"),
-        arm="mlm",
-        text=(str(given / "text.txt"),),
-        max_length=40,
-    )
-    homes.kill(adapt, config, STEPS, out, at=3)
-    return out
+def model(width: int = 3) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """A model after one step, so that its optimizer has a state."""
+    torch.manual_seed(width)
+    module = torch.nn.Linear(width, 2)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(1, width)).sum().backward()
+    optimizer.step()
+    return module, optimizer
 
 
-@pytest.mark.parametrize("damage", [flipped, halved, emptied, Path.unlink])
-@pytest.mark.parametrize("file", ["state.safetensors", "counters.json", "checksums.json"])
-def test_e2_a_damaged_checkpoint_is_told_and_the_one_before_taken(
-    file: str,
-    damage: Callable[[Path], None],
-    stopped: Path,
-    control: AdaptConfig,
-    tmp_path: Path,
+@pytest.mark.parametrize("damage", [halved, emptied, Path.unlink])
+@pytest.mark.parametrize("file", ["state.safetensors", "counters.json"])
+def test_e2_a_damaged_checkpoint_is_one_line_that_names_it(
+    file: str, damage: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    out = shutil.copytree(stopped, tmp_path / "out")
-    states = sorted((out / "checkpoints").glob("step-*"))
-    damage(states[-1] / file)
-    restored: list[Any] = []
-    module = torch.nn.Linear(1, 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "_load", lambda state, *_: restored.append(state) or Counters(1))
-        found = checkpoint.Checkpoints(out / "checkpoints")
-        found.restore(module, torch.optim.SGD(module.parameters()))
-        damage(states[-2] / file)
-        with pytest.raises(
-            InputError, match=r"cannot be read .*, and there is no other checkpoint"
-        ):
-            found.restore(module, torch.optim.SGD(module.parameters()))
-    assert restored == [states[-2]]
+    found = Checkpoints(tmp_path / "checkpoints")
+    found.save(*model(), Counters(7))
+    damage(tmp_path / "checkpoints/step-000000007" / file)
+    with pytest.raises(InputError, match=rf"step-000000007/{file}.*: (no such|cannot|not valid)"):
+        found.restore(*model())
 
 
-def test_e2_a_run_goes_on_from_the_older_checkpoint_to_the_same_weights(
-    stopped: Path, control: AdaptConfig, whole: dict, tmp_path: Path, capsys: Any
-) -> None:
-    out = shutil.copytree(stopped, tmp_path / "out")
-    flipped(out / "checkpoints/step-000000002/state.safetensors")
-    adapt(control, STEPS, out)
-    said = capsys.readouterr().err
-    assert "step-000000002/state.safetensors: the checkpoint cannot be read (damaged" in said
-    assert "; resuming from step 1, the checkpoint before\n" in said
-    assert same(out, whole)
-    assert [line["step"] for line in homes.log_of(out)] == [1, 2, 3]
+def test_the_newest_checkpoint_and_the_best_weights_stay_alone(tmp_path: Path) -> None:
+    found = Checkpoints(tmp_path)
+    module, optimizer = model()
+    for step in (1, 2, 3):
+        found.save_best(module, step)
+        found.save(module, optimizer, Counters(step), best=min(step, 2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best-000000002.safetensors",
+        "step-000000003",
+    ]
+    expected = module.weight.detach().clone()
+    put(tmp_path / "partial/state.safetensors", "of a run that was killed")
+    (tmp_path / "step-000000002").mkdir()  # killed before it was removed
+    with torch.no_grad():
+        module.weight.zero_()
+    counters = found.restore(module, optimizer)
+    assert counters == Counters(3) and torch.equal(module.weight, expected)
+    with pytest.raises(InputError, match="belongs to another model, weight does not fit"):
+        found.restore(*model(width=4))
+    other = torch.optim.SGD(module.parameters())
+    with pytest.raises(InputError, match="a run with adamw cannot resume with sgd"):
+        found.restore(module, other)

@@ -22,6 +22,7 @@ from groundling.cli import COMMANDS, main
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
 from groundling.runs.folder import (
+    LOCK,
     NO_RESULTS,
     PREPARED,
     open_run,
@@ -110,7 +111,7 @@ def test_a_command_that_was_refused_before_its_first_step_leaves_its_folder_to_o
     for folder in opened:
         open_run(folder, "another", {"lr": 1}, {})
         left = [path for path in folder.rglob("*") if path.is_file()]
-        assert left == [folder / "config.json"]
+        assert {path.name for path in left} - {LOCK} == {"config.json"}
 
 
 def test_what_was_prepared_for_other_settings_is_not_taken(shelf: Path, tmp_path: Path) -> None:
@@ -282,29 +283,6 @@ def test_a_full_disk_under_a_model_has_its_room_again(tmp_path: Path) -> None:
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_checkpoints_are_spoken_of_where_there_are_some(
-    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calls = []
-    save = groundling.runs.checkpoints.save_file
-
-    def full(*arguments: object) -> None:
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        save(*arguments)
-
-    monkeypatch.setattr("groundling.runs.checkpoints.save_file", full)
-    line = commands(shelf)["finetune"]
-    assert main([*line, "--out", str(tmp_path / "a")]) == 2
-    assert (
-        "(No space left on device); the checkpoint of step 1 is intact" in capsys.readouterr().err
-    )
-    calls[:] = [()]  # now the first one fails
-    assert main([*line, "--out", str(tmp_path / "b")]) == 2
-    assert "cannot be written (No space left on device)\n" in capsys.readouterr().err
-
-
 def writers() -> list[str]:
     """Modules of the package that write to files by their own hands."""
     root = Path(groundling.__file__).parent
@@ -370,7 +348,7 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
     out = open_run(tmp_path / "run", "finetune", {"steps": 1}, {})
     put(out / "log.jsonl", "")
     put(out / "config.json", "[]")
-    with pytest.raises(InputError, match=r"config.json: not a run's settings"):
+    with pytest.raises(InputError, match=r"config.json: holds a list, expected an object"):
         open_run(out, "finetune", {"steps": 1}, {})
     put(out / "seed-0/predictions_val.jsonl", "")
     task = resolve("tasks", Task, "vcr/answer")
@@ -384,37 +362,26 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
         match=r"result.json: damaged or changed since the run .KeyError: 'train_metrics'",
     ):
         finished_result(out / "seed-0", lambda done: done["train_metrics"]["loss"])
-    put(out / "seed-0/result.json", json.dumps({"trained_on": 1}))
-    with pytest.raises(InputError, match=r"result.json: 'trained_on' is 1, expected a list"):
+    put(out / "seed-0/result.json", "[1]")
+    with pytest.raises(InputError, match=r"result.json: holds a list, expected an object"):
         read_result(out / "seed-0")
 
 
 def test_e14_a_log_is_read_but_for_a_last_line_that_a_kill_cut_off(tmp_path: Path) -> None:
     path = put(tmp_path / "log.jsonl", '{"step": 1, "loss": NaN}\n{"step": 2, "lo')
     assert [line["step"] for line in read_log(path)] == [1]
-    for damage in ("[1]", "{}", '{"step": "1"}', '{"step": 1, "loss": []}', "[" * 10**5):
+    for damage in ("[1]", "{}", "half a li", "[" * 10**5):
         put(path, f'{damage}\n{{"step": 2}}\n')
         with pytest.raises(InputError, match=r"log.jsonl, line 1: not a line of a log"):
             read_log(path)
 
 
-def test_e14_a_log_whose_steps_cover_nothing_or_go_back(tmp_path: Path) -> None:
+def test_a_line_of_a_log_that_covers_no_step_counts_for_nothing(tmp_path: Path) -> None:
     log = put(
         tmp_path / "log.jsonl",
         '{"step": 0, "loss": 9}\n{"step": 2, "loss": 1}\n{"step": 2, "loss": 9}\n',
     )
     assert means_by_epoch(log, ["loss"], 2) == {"loss": [1.0]}
-    put(log, '{"step": 2, "loss": 1}\n{"step": 1, "loss": 1}\n')
-    with pytest.raises(
-        InputError, match=r"log.jsonl, line 2: step 1 after step 2; delete the line"
-    ):
-        read_log(log)
-
-
-def test_e14_a_number_that_no_float_holds_is_no_line_of_a_log(tmp_path: Path) -> None:
-    log = put(tmp_path / "log.jsonl", '{"step": 1, "loss": 1' + "0" * 400 + "}\n")
-    with pytest.raises(InputError, match=r"log.jsonl, line 1: not a line"):
-        read_log(log)
 
 
 @pytest.mark.parametrize(

@@ -409,7 +409,7 @@ def test_fine_tuning_on_an_own_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     lines = homes.answers(out / "seed-0" / "predictions_dev.jsonl")
     assert [line["label"] for line in lines] == [n % 3 / 2 for n in range(6)]
     put(held, table(("q", "y"), *rows[:7]))
-    with pytest.raises(InputError, match=r"inputs\.dev\.sha256"):
+    with pytest.raises(InputError, match=r"inputs\.dev\.bytes"):
         finetune(config, STEPS, out)
 
 

@@ -125,9 +125,7 @@ def by_row(taught: object, teachers: Sequence[ClipTeacher] = ()) -> Batch:
     """Everything in one batch, as training has it."""
     batch = collate(taught.get(range(len(taught)), [generator(0)] * len(taught)))
     for one in teachers:
-        batch, checks = add_features(one, batch)
-        for check in checks:
-            check.raise_if_not_finite(float(check.number))
+        batch = add_features(one, batch)
     return batch
 
 
@@ -739,12 +737,10 @@ def test_two_teachers_of_one_name_are_refused(place):
         TeacherSet([one, other])
 
 
-@pytest.mark.parametrize("side", ["image", "text"])
 @pytest.mark.parametrize("limit", [1.0, 0.0])
-def test_what_is_not_a_number_is_refused(side, limit, place, tmp_path):
+def test_what_is_not_a_number_is_not_cached(limit, place, tmp_path):
     one = teacher(place)
-    tower = one.clips.model.image if side == "image" else one.clips.model.text
-    next(tower.parameters()).data.fill_(float("nan"))
+    next(one.clips.model.image.parameters()).data.fill_(float("nan"))
     with pytest.raises(InputError, match="is not finite") as caught:
         wrapped(one, examples(), tmp_path, limit)
     assert "\n" not in str(caught.value)

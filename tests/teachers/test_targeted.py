@@ -868,18 +868,6 @@ def test_every_step_mixes_labelled_and_unlabelled() -> None:
     )
 
 
-@pytest.mark.parametrize(("each", "count"), [(0, 12), (1, 0)])
-def test_nothing_to_put_beside_is_one_line(each: int, count: int) -> None:
-    source = mixed()
-    with pytest.raises(
-        InputError, match=f"data: extra_per_sample = {each}, drawn from {count} extra samples"
-    ) as error:
-        DataSource(
-            source.samples, extra_samples=shown(questions(count), False), extra_per_sample=each
-        )
-    assert "\n" not in str(error.value)
-
-
 def semi_supervised(out: Path, inner: Any = None, steps: int = 4) -> dict[str, Any]:
     """UNITER on labelled and unlabelled questions, gated."""
     model, kind = seeing("uniter")

@@ -140,7 +140,7 @@ def test_it_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_steps_beyond_the_run_are_refused_before_it_starts(tmp_path: Path) -> None:
     model, objectives, data = made()
     config = replace(CONFIG, gradient_shares=(1, 3, 4))
-    match = "^--gradient-shares 4: the run has 3 steps; expected steps up to 3$"
+    match = "^gradient_shares 4: expected steps up to the run's last, 3$"
     with pytest.raises(InputError, match=match):
         train(model, objectives, data, config, tmp_path)
     assert not (tmp_path / "log.jsonl").exists()

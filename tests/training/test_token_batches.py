@@ -223,7 +223,7 @@ def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
             [DataSource(text_only, name="captions")], [], replace(CONFIG, batch_tokens=20), 1
         )
     message = str(error.value)
-    assert "--batch-tokens = 20: captions: the sample 's" in message
+    assert "batch_tokens = 20: captions: the sample 's" in message
     assert "alone has" in message and "\n" not in message
 
 
@@ -297,4 +297,4 @@ def test_by_flag(capsys: Any, tmp_path: Path) -> None:
     capsys.readouterr()
     words += ["--batch-tokens", "5", "--out", str(tmp_path / "other")]
     assert main(words) == 2
-    assert "--batch-tokens = 5: --text: the sample" in capsys.readouterr().err
+    assert "batch_tokens = 5: --text: the sample" in capsys.readouterr().err

@@ -63,7 +63,7 @@ from groundling.data.shards import (
 )
 from groundling.data.text.words import TokenizationCache
 from groundling.runs.folder import PREPARED, disk_errors, json_text
-from groundling.runs.hashing import CACHE, cache_folder, data_hash
+from groundling.runs.hashing import cache_folder, data_hash
 from groundling.runs.jobs import cores, run_parallel
 from groundling.runs.progress import Progress
 
@@ -80,7 +80,6 @@ LARGE = 1 << 26
 """Size in bytes from which a file is tokenised by several processes."""
 WAIT = 0.2
 """Seconds between two checks for the shards of another process."""
-CACHE_ADVICE = f"the token cache is there; set {CACHE} to another folder (empty: no cache)"
 SIDES = ("tokens", "clip")
 """Names of the arrays of ids, by tokenizer."""
 
@@ -143,7 +142,7 @@ def prepare_store(
     folder = place / _digest(json_text(key, sort_keys=True))[:32]
     state = PartialState()
     leads = state.is_local_main_process
-    with disk_errors(folder, CACHE_ADVICE):
+    with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder, "tokenising these texts") if leads else nullcontext():
         if leads and not (folder / MANIFEST).is_file():
