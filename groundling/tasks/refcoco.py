@@ -223,7 +223,7 @@ def read_instance_tables(folder: Path) -> InstanceTables:
     Raises InputError if the file is not in COCO's format.
     """
     path = Path(folder) / "instances.json"
-    instances = read_instances(path, read_json(path)).require_valid(classless=True)
+    instances = read_instances(path, read_json(path), classless=True)
     odd = [number for number in instances.sizes if type(number) is not int]
     raise_first([f"{path}: image id {number!r} is not a whole number" for number in odd])
     objects = instances.objects.items()

@@ -33,7 +33,6 @@ from groundling.core.batch import Example, GoldBoxes, RegionRow
 from groundling.core.errors import InputError
 from groundling.core.registry import registered as found_in
 from groundling.core.registry import resolve
-from groundling.data.regions.imports import import_several
 from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextDataset, TextRowEncoder
@@ -482,7 +481,7 @@ def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Pa
     first = taken(tmp_path / "first", tmp_path / "gt", ids_as=told)
     assert first.ids == stills[:1]
     assert first.manifest["skipped"] == [
-        "vcr_gt_val_unknown@0: no image in the jsonl files of --ids-as is named unknown@0"
+        "vcr_gt_val_unknown@0: no image in the jsonl files of `ids_as` is named unknown@0"
     ]
     other = taken(tmp_path / "other", tmp_path / "det", ids_as=told)
     both = taken(tmp_path / "both", tmp_path / "first", tmp_path / "other")
@@ -496,7 +495,7 @@ def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Pa
         parts = [first[stills[0]].fields()[name], other[stills[0]].fields()[name]]
         np.testing.assert_array_equal(values, np.concatenate(parts))
     np.testing.assert_array_equal(both[stills[1]].features, alone.features)
-    with pytest.raises(InputError, match="images in stores already have ids"):
+    with pytest.raises(InputError, match="`ids_as` and `filter_imports` apply to files"):
         taken(tmp_path / "x", tmp_path / "first", tmp_path / "other", ids_as=told)
     with pytest.raises(InputError, match="not a complete region store"):
         taken(tmp_path / "x", tmp_path / "first", tmp_path / "gt")
@@ -538,7 +537,7 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
     store = taken(tmp_path / "store", file, ids_as=tuple(told))
     assert store.ids == ["COCO_train2014_000000000001", "COCO_val2014_000000000002"]
     assert store.manifest["skipped"] == [
-        "7: no image in the json files of --ids-as has the number 7"
+        "7: no image in the json files of `ids_as` has the number 7"
     ]
     karpathy = {"images": [{"cocoid": 7, "filename": "seven.jpg"}]}
     path = put(tmp_path / "dataset_coco.json", json.dumps(karpathy))
@@ -552,7 +551,7 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("ids_as", "message"),
     [
-        (("COCO_{x}",), "--ids-as COCO_{x}: invalid pattern"),
+        (("COCO_{x}",), "ids_as COCO_{x}: invalid pattern"),
         (("{number",), "invalid pattern"),
         (("{number:abc}",), "invalid pattern"),
         (("{}",), "invalid pattern"),
@@ -579,13 +578,10 @@ def test_cut_rows_take_no_images_name(tmp_path: Path) -> None:
     assert made.ids == ["i1", "i2"]
     assert made.manifest["skipped"] == [
         "cut row 2: line 2: 8 columns, expected 10; the row is cut off",
-        "dog: its id does not end with a number, which --ids-as needs",
+        "dog: its id does not end with a number, which `ids_as` needs",
     ]
 
 
 def test_settings_of_imports_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--ids.*: applies only to --imports"):
         regions(make_settings(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")
-    file = put(tmp_path / "x.tsv", lxmert("1"))
-    with pytest.raises(InputError, match="1 files of ids for 0 HDF5 files; pass one for each"):
-        import_several([file], ["ids.txt"])

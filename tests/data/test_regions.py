@@ -338,7 +338,7 @@ def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos,
     ):
         regions(replace_settings(config, boxes=str(turned)), tmp_path / "c")
     shares = instances(tmp_path / "e.json", [[0.1, 0.1, 0.5, 0.5], [0, 0, 1, 1]])
-    with pytest.raises(InputError, match=r"e\.json, annotation 0: .* not shares of the image"):
+    with pytest.raises(InputError, match=r"e\.json: .* not shares of the image"):
         regions(replace_settings(config, boxes=str(shares)), tmp_path / "e")
     with pytest.raises(InputError, match="expected COCO's instances"):
         read_annotated_boxes(put(tmp_path / "d.json", '{"images": []}'))
@@ -352,7 +352,7 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
         ({"images": "nowhere"}, "nowhere: no such "),
         ({"shard_size": 0}, "at least 1"),
         ({"grid": 2, "boxes": "x.json"}, "both give the boxes"),
-        ({"boxes": str(twice)}, "file 0.png: expected only once"),
+        ({"boxes": str(twice)}, "image 0: expected only once"),
         ({"detector": models["resnet"]}, "resnet: "),
         ({"backbone": "nowhere", "grid": 2}, "nowhere: no "),
     ):
@@ -469,7 +469,6 @@ def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos
     regions(replace_settings(config, boxes=str(file)), tmp_path / "coco")
     store = RegionStore(tmp_path / "coco")
     assert [store.in_annotated_order(name) for name in ("0", "1")] == [True, False]
-    assert not any(map(store.in_annotated_order, store))
     with pytest.raises(InputError, match="no image 'x'"):
         store.in_annotated_order("x")
     about = {"names": ["dog", "cat"], "width": 40, "height": 30, "segms": [[], []]}
@@ -686,14 +685,17 @@ def test_a_filter_of_boxes_needs_files_with_confidences(tmp_path):  # F7
     without = {name: text for name, text in json.loads(vlbert()).items() if name != "classes"}
     put(tmp_path / "mixed" / "2.json", json.dumps(without))
     for given, message in (
-        ({"imports": "plain.tsv"}, r"plain\.tsv: .* no confidences .*leave `filter_imports` out"),
+        (
+            {"imports": "plain.tsv"},
+            r"no image can be stored .* no confidences .*leave `filter_imports` out",
+        ),
         ({"imports": "store"}, "`filter_imports` apply to files"),
         ({"images": "."}, "--filter-imports: applies only to --imports"),
     ):
         paths = {name: str(tmp_path / path) for name, path in given.items()}
         config = make_settings(RegionsConfig, filter_imports=True, **paths)
         with pytest.raises(InputError, match=message) as caught:
-            regions(config, tmp_path / "out")
+            regions(config, tmp_path / "out" / min(given.values()).strip("."))
         assert "\n" not in str(caught.value)
     config = make_settings(RegionsConfig, filter_imports=True, imports=str(tmp_path / "mixed"))
     regions(config, tmp_path / "some")

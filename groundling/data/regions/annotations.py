@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from groundling.core.errors import DUPLICATE, InputError, convert_errors, duplicates, raise_first
+from groundling.core.errors import DUPLICATE, InputError, convert_errors
 from groundling.data.regions.store import CELLS, MOST_PIXELS, clip_boxes
 from groundling.runs.folder import read_json
 
@@ -137,12 +137,7 @@ def _polygons(
 # Boxes of COCO's images: annotated ones, and detected ones in MAttNet's format for RefCOCO,
 # RefCOCO+ and RefCOCOg.
 
-SIZE = "expected width and height in whole pixels"
-ALONE = "image_id is not among the images"
-UNLISTED = "expected a listed category_id"
 SHARES = "every box of the file is within one pixel; expected pixels, not shares of the image"
-NO_BOX = "expected bbox [x, y, width, height]"
-OUTSIDE = "expected a box inside its image, and not an empty one"
 
 
 def box_corners(box: Sequence[float]) -> np.ndarray:
@@ -172,7 +167,7 @@ class BoxAnnotation(NamedTuple):
 
 @dataclass
 class CocoInstances:
-    """The contents of COCO's instances json, and its faults: places by what was expected there."""
+    """The contents of COCO's instances json."""
 
     path: Path
     names: dict[int, str] = field(default_factory=dict)
@@ -190,35 +185,17 @@ class CocoInstances:
 
     Includes boxes of unlisted classes.
     """
-    faults: dict[str, list[str]] = field(default_factory=dict)
-    """Faults for which every command rejects the file."""
-    remarks: dict[str, list[str]] = field(default_factory=dict)
-    """Faults that commands ignore, or whose boxes they leave out."""
 
-    def add_fault(self, message: str, place: str) -> None:
-        """Add a place to `faults`."""
-        self.faults.setdefault(message, []).append(place)
-
-    def add_remark(self, message: str, *places: str) -> None:
-        """Add places to `remarks`."""
-        if places:
-            self.remarks.setdefault(message, []).extend(places)
-
-    def require_valid(self, classless: bool = False) -> CocoInstances:
-        """The object itself.
-
-        Raises InputError for the first kind of `faults`; `classless` ignores faults of classes.
-        """
-        for message, places in self.faults.items():
-            if not (classless and message == UNLISTED):
-                raise_first([f"{self.path}, {place}: {message}" for place in places])
-        return self
+    def require(self, is_valid: bool, place: str, expected: str) -> None:
+        """Raises InputError about a place in the file if it is not valid."""
+        if not is_valid:
+            raise InputError(f"{self.path}, {place}: {expected}")
 
 
-def read_instances(path: Path, content: Any) -> CocoInstances:
+def read_instances(path: Path, content: Any, classless: bool = False) -> CocoInstances:
     """The boxes of COCO's instances json, whose parsed JSON is `content`.
 
-    Raises InputError for any other content.
+    With `classless`, boxes of unlisted classes are allowed. Raises InputError for any other content.
     """
     instances = CocoInstances(path)
     with convert_errors(
@@ -227,80 +204,43 @@ def read_instances(path: Path, content: Any) -> CocoInstances:
         for category in content["categories"]:
             number = category["id"]
             name = str(category.get("name", number))
-            if type(number) is not int or instances.names.setdefault(number, name) != name:
-                instances.add_fault("expected a unique whole number as id", f"class {name}")
+            is_own = type(number) is int and instances.names.setdefault(number, name) == name
+            instances.require(is_own, f"class {name}", "expected a unique whole number as id")
         for image in content["images"]:
             _add_image(instances, image)
-        places = [
-            (_add_annotation(instances, annotation), annotation)
-            for annotation in content["annotations"]
-        ]
-    boxes = [box for of_image in instances.annotations.values() for box in of_image]
-    if not instances.faults and are_shares([box.corners for box in boxes]):
-        instances.add_fault(SHARES, places[0][0])
-    instances.add_remark(DUPLICATE, *duplicates(place for place, _ in places))
-    instances.add_remark(OUTSIDE, *_empty_or_outside(instances, places))
+        for annotation in content["annotations"]:
+            _add_annotation(instances, annotation, classless)
+    boxes = [box.corners for of_image in instances.annotations.values() for box in of_image]
+    if are_shares(boxes):
+        raise InputError(f"{path}: {SHARES}")
     return instances
 
 
 def _add_image(instances: CocoInstances, image: Any) -> None:
     number, file = image["id"], str(image["file_name"])
     place = f"image {number}"
-    if number in instances.files:
-        instances.add_fault(DUPLICATE, place)
-        return
-    if file in instances.listed:
-        instances.add_fault(DUPLICATE, f"file {file}")
+    is_new = number not in instances.files and file not in instances.listed
+    instances.require(is_new, place, DUPLICATE)
+    width, height = int(image["width"]), int(image["height"])
+    is_size = 1 <= min(width, height) <= max(width, height) <= MOST_PIXELS
+    instances.require(is_size, place, "expected width and height in whole pixels")
     instances.listed.add(file)
-    sides = [image.get("width"), image.get("height")]
-    try:
-        width, height = map(int, sides)
-    except (TypeError, ValueError, OverflowError):
-        width = height = 0
-    if not 1 <= min(width, height) <= max(width, height) <= MOST_PIXELS:
-        instances.add_fault(SIZE, place)
-    elif any(type(side) is not int for side in sides):
-        instances.add_remark(SIZE, place)
     instances.files[number] = file
     instances.sizes[number] = (width, height)
     instances.annotations[number] = []
 
 
-def _add_annotation(instances: CocoInstances, annotation: Any) -> str:
-    """Add an annotation, and return its place."""
+def _add_annotation(instances: CocoInstances, annotation: Any, classless: bool) -> None:
     place = f"annotation {annotation['id']}" if "id" in annotation else "annotation without id"
-    category = annotation["category_id"]
-    try:
-        corners = box_corners(annotation["bbox"]).tolist()
-    except (TypeError, ValueError, OverflowError):
-        corners = []
-    if annotation["image_id"] not in instances.files:
-        instances.add_fault(ALONE, place)
-        return place
-    if not corners:
-        instances.add_fault(NO_BOX, place)
-        return place
-    box = BoxAnnotation(corners, category)
+    image, category = annotation["image_id"], annotation["category_id"]
+    instances.require(image in instances.files, place, "image_id is not among the images")
+    box = BoxAnnotation(box_corners(annotation["bbox"]).tolist(), category)
     if "id" in annotation:
-        instances.objects[annotation["id"]] = (annotation["image_id"], box)
-    if category in instances.names:
-        instances.annotations[annotation["image_id"]].append(box)
-    else:
-        instances.add_fault(UNLISTED, place)
-    return place
-
-
-def _empty_or_outside(instances: CocoInstances, places: Sequence[tuple[str, Any]]) -> list[str]:
-    """The places of boxes that are empty or outside their image."""
-    if instances.faults:
-        return []
-    sizes = [instances.sizes[annotation["image_id"]] * 2 for _, annotation in places]
-    corners = [box_corners(annotation["bbox"]) for _, annotation in places]
-    shares = np.array(corners, np.float32).reshape(-1, 4) / np.array(sizes, np.float32).reshape(
-        -1, 4
-    )
-    _, good = clip_boxes(shares)
-    return [place for (place, _), fits in zip(places, good, strict=True) if not fits]
+        instances.objects[annotation["id"]] = (image, box)
+    is_listed = category in instances.names
+    instances.require(is_listed or classless, place, "expected a listed category_id")
+    if is_listed:
+        instances.annotations[image].append(box)
 
 
 # -- detected ----------------------------------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ VG_CLASSES = 1600
 """Number of Visual Genome's classes, as detected by bottom-up attention."""
 VG = {"classes": VG_CLASSES, "background": "none; class 0 is the first line of objects_vocab.txt"}
 SOFT = {"background": BACKGROUND}
-NO_CONFIDENCE = "its boxes have no confidences to filter them by"
 CUT = "cut row"
 """Name, in messages, of a TSV row that is too short to have an id."""
 TINY = 6e-8
@@ -179,29 +178,13 @@ def import_several(
         }
     opened = [(Path(path), items) for path, (_, items) in zip(paths, sources, strict=True)]
     if box_filter is not None:
-        opened = [(path, _filtered(path, items, box_filter)) for path, items in opened]
+        opened = [(path, _filtered(items, box_filter)) for path, items in opened]
     return facts, _renamed(opened, names)
 
 
-def _filtered(path: Path, items: Iterator[Item], box_filter: DetectionSettings) -> Iterator[Item]:
-    """The images of a source with their best boxes; raises InputError if the first readable image
-    has no confidences.
-    """
-    checked = False
+def _filtered(items: Iterator[Item], box_filter: DetectionSettings) -> Iterator[Item]:
     for name, read in items:
-        checked = checked or _has_confidence(path, read)
         yield name, partial(_best_boxes, read, box_filter)
-
-
-def _has_confidence(path: Path, read: Callable[[], ImageRegions]) -> bool:
-    """Whether an image can be read; raises InputError if it can, but has no confidences."""
-    try:
-        regions = read()
-    except InputError:
-        return False
-    if not regions.has_confidence:
-        raise InputError(f"{path}: {NO_CONFIDENCE}; leave `filter_imports` out")
-    return True
 
 
 def _best_boxes(read: Callable[[], ImageRegions], box_filter: DetectionSettings) -> ImageRegions:
@@ -212,7 +195,9 @@ def _best_boxes(read: Callable[[], ImageRegions], box_filter: DetectionSettings)
     """
     regions = read()
     if not regions.has_confidence:
-        raise InputError(NO_CONFIDENCE)
+        raise InputError(
+            "its boxes have no confidences to filter them by; leave `filter_imports` out"
+        )
     whole = int(regions.has_whole_image)
     confident = int((regions.confidence[whole:] > box_filter.score_threshold).sum())
     kept = whole + min(box_filter.max_boxes, max(box_filter.min_boxes, confident))

@@ -36,7 +36,7 @@ class TrueRegions:
             raise InputError(
                 f"--data {folder}: has no {INSTANCES}; expected the --out of `groundling data make-tasks`"
             )
-        self.instances = read_instances(self.path, read_json(self.path)).require_valid()
+        self.instances = read_instances(self.path, read_json(self.path))
         names = {number: image_id(file) for number, file in self.instances.files.items()}
         scenes = {number: SCENE_ID.search(name) for number, name in names.items()}
         # NLVR2's images are named by example, not by scene.

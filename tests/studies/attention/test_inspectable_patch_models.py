@@ -449,7 +449,7 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
     ("given", "complaint"),
     [
         ({"images": ""}, "reads pixels; pass --images FOLDER"),
-        ({"regions": ("x",)}, "reads patches of photos, not regions; leave it out"),
+        ({"regions": "x"}, "reads patches of photos, not regions; leave it out"),
         ({"max_regions": 3}, "--max-regions 3: .* not regions; leave it out"),
     ],
 )

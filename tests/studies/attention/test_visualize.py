@@ -294,7 +294,7 @@ OWN = {"text": "", "image": ""}
         ({"image": "pairs.csv"}, "pairs.csv: does not decode"),
         (
             {"regions": ""},
-            "this photo is in no --regions store, and neither model nor store records",
+            "this photo is not in the --regions store, and neither model nor store records",
         ),
         (
             {"regions": "", "grid": "2"},

@@ -387,7 +387,7 @@ def heads(model: Path, regions: Path, examples: list[Example]) -> np.ndarray:
 
 
 def test_a_match_head_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
-    given = {"model": str(seen), "images": "", "regions": (str(place / "regions"),)}
+    given = {"model": str(seen), "images": "", "regions": str(place / "regions")}
     for protocol in ("iqa", "ia"):
         out = tmp_path / protocol
         result = zero_shot(settings(place, "vcr/answer", protocol=protocol, **given), out)
@@ -409,25 +409,6 @@ def test_a_match_head_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
     assert chosen(tmp_path / "claims", "dev") == (2 - kmeans_1d(shares, 3).labels).tolist()
 
 
-def test_splits_may_have_region_stores_of_their_own(
-    place: Path, seen: Path, tmp_path: Path
-) -> None:
-    given = {"model": str(seen), "images": "", "extra_eval": (f"again={place / 'vcr'}",)}
-    whole = str(place / "regions")
-    zero_shot(settings(place, "vcr/answer", regions=whole, **given), tmp_path / "one")
-    other = str(store(tmp_path / "other", [f"movie/{n}" for n in (2, 1, 0)], objects=5))
-    named = (f"val={whole}", f"again={other}")
-    zero_shot(settings(place, "vcr/answer", regions=named, **given), tmp_path / "two")
-    assert (outputs(tmp_path / "one", "val") == outputs(tmp_path / "two", "val")).all()
-    assert not np.allclose(outputs(tmp_path / "one", "again"), outputs(tmp_path / "two", "again"))
-    for regions, message in (
-        ((f"dev={whole}",), "no split of vcr/answer is called 'dev'; there are: train, val, again"),
-        ((f"val={whole}",), "no store for the split of vcr/answer 'again'; add again=STORE"),
-    ):
-        out = tmp_path / "refused"
-        assert message in refusal(settings(place, "vcr/answer", regions=regions, **given), out)
-
-
 def test_a_match_head_over_pixels(place: Path, tmp_path: Path) -> None:
     regions = store(tmp_path / "regions", [str(number) for number in range(3)])
     captions = "".join(f"a dog {number}\t{number}.jpg\n" for number in range(3))
@@ -443,7 +424,7 @@ def test_a_match_head_over_pixels(place: Path, tmp_path: Path) -> None:
         captions=str(put(tmp_path / "captions.tsv", captions)),
     )
     pretrain(config, replace(STEPS, steps=1, batch=2), tmp_path / "vlbert")
-    given = {"model": str(tmp_path / "vlbert/model"), "regions": (str(regions),), "split": "dev"}
+    given = {"model": str(tmp_path / "vlbert/model"), "regions": str(regions), "split": "dev"}
     result = zero_shot(settings(place, "snli-ve", **given), tmp_path / "out")
     assert set(result["scores"]["dev"]) >= {"accuracy"}
     shares = sorted(result["centroids"]["dev"].values())
@@ -454,7 +435,7 @@ def test_a_match_head_over_pixels(place: Path, tmp_path: Path) -> None:
 
 def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path) -> None:
     def told(task: str, **changes: Any) -> str:
-        given = {"model": str(seen), "images": "", "regions": (str(place / "regions"),)}
+        given = {"model": str(seen), "images": "", "regions": str(place / "regions")}
         return refusal(settings(place, task, **{**given, **changes}), tmp_path / "out")
 
     assert "vqa has 3 answers, and a match head needs a forward pass for each" in told("vqa")
