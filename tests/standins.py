@@ -234,7 +234,7 @@ def own_images(folder: Path) -> None:
     for number in range(6):
         photo(folder / "my_data/photos" / f"{number}.jpg")
     rows = [(f"{n}.jpg", f"a dog and {n} cats") for n in range(6)]
-    put(folder / "my_data/captions.csv", table(("photo", "says"), *rows))
+    put(folder / "my_data/captions.csv", table(("photo", "caption"), *rows))
     put(folder / "my_data/README.md", "Photos and what they show.\n")
     rows = [(f"is it a dog {n} ?", f"{PHOTOS[n % 6]}.jpg", "yn"[n % 2]) for n in range(20)]
     put(folder / "my_questions.csv", table(("question", "photo", "answer"), *rows))

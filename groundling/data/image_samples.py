@@ -264,8 +264,7 @@ def split_decodable(
             decodable.append(image)
     if undecodable and not skip:
         raise InputError(
-            f"{faults[0]} ({len(undecodable):,} of {len(images):,} captioned images); replace it, or pass "
-            "--skip-bad to leave out images that do not decode"
+            f"{faults[0]} ({len(undecodable):,} of {len(images):,} captioned images); replace it, or set skip_bad"
         )
     return decodable, undecodable
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar, overload
 
@@ -262,7 +262,7 @@ class TextRowEncoder:
         self.engine = backend_tokenizer(tokenizer)
         self.max_length = max_length
         if max_length < 1:
-            raise InputError(f"--max-length {max_length}: no room for any text")
+            raise InputError(f"max_length {max_length}: no room for any text")
         self.pad = _pad_id(tokenizer)
         self.cutter = Tokenizer.from_str(self.engine.to_str())
         self.cutter.enable_truncation(max_length)
@@ -323,7 +323,7 @@ class TextRowEncoder:
         # Without room for a token besides the special ones, the engine may not truncate the text.
         if len(truncated.ids) > self.max_length or set(truncated.sequence_ids) == {None}:
             raise InputError(
-                f"--max-length {self.max_length}: no room for {parts[0][:40]!r} besides special tokens; raise it"
+                f"max_length {self.max_length}: no room for {parts[0][:40]!r} besides special tokens; raise it"
             )
         return truncated
 
@@ -343,17 +343,6 @@ class TextRowEncoder:
             token_type_ids=np.array(encoding.type_ids, np.int64),
             pad_token_id=self.pad,
         )
-
-
-@dataclass
-class _WindowRow:
-    """The windows of one row, while it is filled."""
-
-    ids: list[np.ndarray]
-    special: list[np.ndarray]
-    word: list[np.ndarray]
-    window: list[np.ndarray]
-    types: list[np.ndarray]
 
 
 class ClipRowEncoder:
@@ -420,7 +409,7 @@ class ClipRowEncoder:
         return self._of_parts(parts)
 
     def _of_parts(self, parts: Sequence[Tokens]) -> tuple[TextRow, int]:
-        windows = _WindowRow([], [], [], [], [])
+        windows: list[dict[str, np.ndarray]] = []
         dropped = 0
         for number, (tokens, word) in enumerate(parts):
             cuts = self._cuts(word)
@@ -428,26 +417,24 @@ class ClipRowEncoder:
                 dropped += len(tokens) - cuts[self.max_windows - 1][1]
                 cuts = cuts[: self.max_windows]
             for start, stop in cuts:
-                self._add(windows, tokens[start:stop], word[start:stop], number)
-        row = TextRow(
-            input_ids=np.concatenate(windows.ids),
-            special_tokens_mask=np.concatenate(windows.special),
-            word_ids=np.concatenate(windows.word),
-            token_type_ids=np.concatenate(windows.types),
-            pad_token_id=self.pad,
-            window_index=np.concatenate(windows.window),
-        )
-        return row, dropped
+                own = self._window(tokens[start:stop], word[start:stop], len(windows), number)
+                windows.append(own)
+        joined = {name: np.concatenate([one[name] for one in windows]) for name in windows[0]}
+        return TextRow(pad_token_id=self.pad, **joined), dropped
 
-    def _add(self, windows: _WindowRow, tokens: np.ndarray, word: np.ndarray, text: int) -> None:
-        """Add a window of text number `text`."""
+    def _window(
+        self, tokens: np.ndarray, word: np.ndarray, place: int, text: int
+    ) -> dict[str, np.ndarray]:
+        """The fields of window number `place`, which has tokens of text number `text`."""
         edges = (len(self.start), len(self.end))
         ids = np.concatenate([self.start, tokens, self.end]).astype(np.int64)
-        windows.window.append(np.full(len(ids), len(windows.ids), np.int64))
-        windows.types.append(np.full(len(ids), text, np.int64))
-        windows.special.append(np.pad(np.zeros(len(tokens), bool), edges, constant_values=True))
-        windows.word.append(np.pad(word, edges, constant_values=-1))
-        windows.ids.append(ids)
+        return {
+            "input_ids": ids,
+            "special_tokens_mask": np.pad(np.zeros(len(tokens), bool), edges, constant_values=True),
+            "word_ids": np.pad(word, edges, constant_values=-1),
+            "token_type_ids": np.full(len(ids), text, np.int64),
+            "window_index": np.full(len(ids), place, np.int64),
+        }
 
     def _cuts(self, word: np.ndarray) -> list[tuple[int, int]]:
         """First token and last token + 1 of each window."""

@@ -45,8 +45,7 @@ def read_text(path: str | Path) -> str:
     path = Path(path)
     with convert_read_errors(path):
         text = path.read_bytes().decode("utf-8-sig")
-    if "\0" in text:  # UTF-16 is valid UTF-8, and so is a block that a power failure has zeroed
-        raise InputError(f"{path}: a zero byte; the file is damaged, or not text in UTF-8")
+    refuse_zeros(path, text)
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     return text
@@ -67,6 +66,12 @@ def _split_lines(path: str | Path, text: str) -> list[str]:
         refuse_old_mac(path, text)
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def refuse_zeros(where: object, text: str) -> None:
+    """Raises InputError for UTF-16, which may be valid UTF-8, and for a block that a power failure has zeroed."""
+    if "\0" in text:
+        raise InputError(f"{where}: a zero byte; the file is damaged, or not text in UTF-8")
 
 
 def refuse_old_mac(path: str | Path, line: str) -> None:

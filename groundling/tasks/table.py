@@ -190,13 +190,7 @@ def _draw(group: RowGroup) -> float:
 
 
 def _are_few(rows: Iterable[TableExampleRow]) -> bool:
-    """Whether there are fewer than `FEW_GROUPS` groups."""
-    groups: set[RowGroup] = set()
-    for row in rows:
-        groups.add(row.group)
-        if len(groups) == FEW_GROUPS:
-            return False
-    return True
+    return len({row.group for row in rows}) < FEW_GROUPS
 
 
 def table_notes(reader: TableReader) -> list[str]:

@@ -147,7 +147,7 @@ def test_ids_of_two_files_of_one_name_differ(bert_tokenizer, tmp_path: Path) -> 
 
 
 def test_no_text_at_all(bert_tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--text FILE"):
+    with pytest.raises(InputError, match="no text to adapt on; set text"):
         corpus([], "lines", bert_tokenizer, 32)
 
 

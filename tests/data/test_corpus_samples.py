@@ -56,7 +56,7 @@ NASTY = [
     "don't 're' ... --- !!! ?!?! a_b_c __init__ 3.14 1,000,000",
     "[MASK] <mask> [SEP] </s> <|endoftext|> [CLS]dog",
     "👩‍👩‍👧‍👦 family 🐕🐕🐕 \U0001f3f4\U000e0067",
-    "\u200b\u200b \x00 \x1f tab\tand\x0bmore\x1crunning",
+    "\u200b\u200b \x1f tab\tand\x0bmore\x1crunning",
     *toys.sentences()[:40],
     " ".join(toys.sentences()[40:70]),
 ]
@@ -438,6 +438,7 @@ def test_packed_text_is_text(ending: str, tmp_path: Path) -> None:
         (b"", "the file is empty"),
         (b" \n\n", "the file is empty"),
         (b"a\rb", "carriage returns alone"),
+        (b"a\n" + bytes(512), "line 2: a zero byte"),
         (b"a\nb\n\xff\n", "line 3: 'utf-8' codec can't decode byte 0xff"),
     ],
 )

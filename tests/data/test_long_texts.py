@@ -48,7 +48,7 @@ def test_a_text_is_never_longer_than_it_may_be(pair: str | None, length: int) ->
             [Example("a", "a dog", text_pair=pair)], TextRowEncoder(toys.bert_words(), length)
         ).get([0])
 
-    with pytest.raises(InputError, match=f"--max-length {length}: no room") as told:
+    with pytest.raises(InputError, match=f"max_length {length}: no room") as told:
         made()
     assert "\n" not in str(told.value)
 

@@ -30,6 +30,7 @@ from groundling.data.tables import (
     parquet_rows,
     read_header,
     refuse_old_mac,
+    refuse_zeros,
 )
 from groundling.data.text.words import TokenizationCache
 
@@ -81,8 +82,7 @@ def iterate_texts(
         return
     if selection != EVERYTHING:
         raise InputError(
-            f"{path}: plain text has neither splits nor columns; leave --caption-splits, --caption-column and "
-            "--image-column out"
+            f"{path}: plain text has neither splits nor columns, but caption_splits or a column is set"
         )
     yield from map(CorpusText, plain_lines(path))
 
@@ -228,7 +228,7 @@ def max_text_tokens(engine: Tokenizer, max_length: int) -> int:
     """
     tokens = max_length - len(engine.encode("").ids)
     if tokens < 1:
-        raise InputError(f"--max-length {max_length} leaves no room for text")
+        raise InputError(f"max_length {max_length} leaves no room for text")
     return tokens
 
 
@@ -237,7 +237,7 @@ def caption_filters(
 ) -> list[CaptionReadOptions]:
     """The selection for each file; raises InputError if there are no files."""
     if not paths:
-        raise InputError("no text to adapt on; pass --text FILE [FILE ...]")
+        raise InputError("no text to adapt on; set text to one file or more")
     return [selection] if len(paths) == 1 else selection.for_files(paths)
 
 
@@ -290,12 +290,14 @@ def plain_lines(path: str | Path) -> Iterator[str]:
 def _decoded_lines(path: Path) -> Iterator[str]:
     number = 0
     line = ""
-    with _opened(path) as stream, convert_errors(f"{path}: cannot be read"):
+    # gzip raises zlib's own kind of exception, too.
+    with _opened(path) as stream, convert_errors(f"{path}: cannot be read", errors=Exception):
         for number, raw in enumerate(stream, 1):
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise InputError(f"{path}, line {number}: {first_line(error)}") from None
+            refuse_zeros(f"{path}, line {number}", line)
             yield line
     if number == 1:
         refuse_old_mac(path, line)

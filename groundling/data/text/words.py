@@ -40,8 +40,8 @@ def word_spans(text: str) -> np.ndarray:
 
     A raw word is a run of letters and digits, or any other single mark.
     """
-    matches = [match.span() for match in _WORD.finditer(text)]
-    return np.array(matches, dtype=np.int64).reshape(-1, 2)
+    places = chain.from_iterable(match.span() for match in _WORD.finditer(text))
+    return np.fromiter(places, np.int64).reshape(-1, 2)
 
 
 @cache

@@ -319,7 +319,7 @@ OWN = {"text": "", "image": ""}
             "--predictions: expected two files, got 1",
         ),
         ({"text": "  "}, "--text: contains only spaces; expected words"),
-        ({"text": "a \ud83d"}, "--text or --pair: '\\ud83d' is an unpaired surrogate"),
+        ({"text": "a \ud83d"}, "the text is not UTF-8"),
         ({"split": "val"}, "--split val: needs --task"),
         ({"example": "7"}, "--example 7: needs --task"),
         (

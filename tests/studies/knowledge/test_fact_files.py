@@ -115,7 +115,7 @@ def test_vec_offers_two_answers_and_vicomte_all(tmp_path: Path) -> None:
         ("color.json", [{"obj1": "a", "obj2": "b", "label": 1}], "relation is 'color'; expected one of size"),
         ("mass.json", [{"obj": "a", "positive": "b", "negative": "c"}], "relation is 'mass'"),
         ("d.json", [{"obj_a": 1}], "expected item, label (Memory Colors)"),
-        ("d.json", [compared(), ["a"]], "line 2: expected a JSON object"),
+        ("d.json", [compared(), ["a"]], "line 2: expected an object"),
         ("q.jsonl", [{"question": "Is it [MASK]?", "label": 1}], "remove it"),
     ],
 )  # fmt: skip
