@@ -215,9 +215,7 @@ PRETRAIN = settings(
     architecture="uniter",
     skip_missing=True,
 )
-SHARES = (
-    "here the shares of the collections and those of the objectives are separate settings"
-)
+SHARES = "here the shares of the collections and those of the objectives are separate settings"
 ALL_DATA = settings(
     paper(
         "pretrain-alldata-*.json",
@@ -409,7 +407,10 @@ def tuned(name, task, size, model):
 
 def one_task(task):
     """The authors' weights of both sizes on a task."""
-    return Table(task, [tuned(f"{task}, base", task, "base", BASE), tuned(f"{task}, large", task, "large", LARGE)])
+    return Table(
+        task,
+        [tuned(f"{task}, base", task, "base", BASE), tuned(f"{task}, large", task, "large", LARGE)],
+    )
 
 
 def vcr_table():
@@ -434,7 +435,7 @@ def refcoco():
 def pretraining():
     """Pre-training in-domain and on all four collections, judged on NLVR2."""
     rows = [tuned("NLVR2, base", "NLVR2", "base", BASE)]
-    for name, model, *groups in (
+    for name, model in (
         ("NLVR2, base, all data", pretrained("all data, base", BERT, ALL_DATA)),
         ("NLVR2, base, in-domain", pretrained("in-domain, base", BERT, IN_DOMAIN)),
         ("NLVR2, large, all data", pretrained("all data, large", BERT_LARGE, ALL_DATA)),

@@ -18,7 +18,11 @@ PAPER = "VILLA (Gan et al., NeurIPS 2020)"
 OWN = "zhegan27/VILLA, scripts/download_pretrained.sh"
 WEIGHTS = {
     f"{name}-{size}": weights(
-        f"{name.lower()}-{size}", f"weights/{name.lower()}-{size}", f"{name}-{size}", place, kind="uniter"
+        f"{name.lower()}-{size}",
+        f"weights/{name.lower()}-{size}",
+        f"{name}-{size}",
+        place,
+        kind="uniter",
     )
     for name, place in (("UNITER", RELEASED), ("VILLA", OWN))
     for size in ("base", "large")
@@ -85,7 +89,12 @@ def table(task):
     """A task with UNITER's and VILLA's weights of both sizes; VCR with those after its second stage."""
     starts = AFTER_VCR if task == "VCR" else WEIGHTS
     rows = [
-        row(f"{task}, {size}, {start}", starts[f"{start}-{size}"], {task: TASKS[task]}, SIZES[f"{task}, {size}"])
+        row(
+            f"{task}, {size}, {start}",
+            starts[f"{start}-{size}"],
+            {task: TASKS[task]},
+            SIZES[f"{task}, {size}"],
+        )
         for size in ("base", "large")
         for start in ("UNITER", "VILLA")
     ]

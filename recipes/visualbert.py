@@ -60,9 +60,7 @@ VQA = data(
     kind="vqa",
     examples=443757,
 )
-VCR_FILES = (
-    "https://visualcommonsense.com/download: vcr1annots.zip, and vcr1images.zip into the same folder"
-)
+VCR_FILES = "https://visualcommonsense.com/download: vcr1annots.zip, and vcr1images.zip into the same folder"
 VCR = data("vcr", "data/vcr", "VCR", VCR_FILES, kind="vcr", examples=212923)
 VCR_BOTH = data(
     "vcr-both",
@@ -87,9 +85,7 @@ NLVR2 = data(
     kind="nlvr2",
     examples=86373,
 )
-ENTITIES = (
-    "https://github.com/BryanPlummer/flickr30k_entities: annotations.zip, and train.txt, val.txt, test.txt"
-)
+ENTITIES = "https://github.com/BryanPlummer/flickr30k_entities: annotations.zip, and train.txt, val.txt, test.txt"
 FLICKR30K = data(
     "flickr30k",
     "data/flickr30k",
@@ -213,9 +209,7 @@ VCR_ON_COCO = settings(
             "that file is a pickle, so these are COCO's annotated boxes",
         ),
     ),
-    paper(
-        "dataloaders/coco_dataset.py: images in which nothing was found", skip_missing="yes"
-    ),
+    paper("dataloaders/coco_dataset.py: images in which nothing was found", skip_missing="yes"),
     paper("models/model.py", object_classes="yes"),
     paper("vcr/coco-pre-train.json", batch="128", lr="1e-4"),
 )
@@ -238,9 +232,7 @@ VCR_PHASE = settings(
     regions=[VCR_REGIONS],
 )
 NLVR2_ON_COCO = settings(
-    paper(
-        "nlvr2/coco-pre-train.json", regions=[COCO_NLVR2_REGIONS], batch="64", lr="5e-5"
-    ),
+    paper("nlvr2/coco-pre-train.json", regions=[COCO_NLVR2_REGIONS], batch="64", lr="5e-5"),
     paper("App. B.3", max_regions="144"),
 )
 NLVR2_PHASE = settings(
@@ -348,12 +340,8 @@ FLICKR_TASK = settings(
 
 def three_phases(task, on_coco, phase, coco_pixels=None, task_pixels=None, ending="", fusion=None):
     """Pre-training on COCO, then on the task's texts."""
-    coco = pretrain(
-        f"{task}, COCO{ending}", ALL, COCO, on_coco, coco_pixels or {}, fusion or {}
-    )
-    return pretrain(
-        f"{task}, task{ending}", ALL, TASK_PHASE, phase, task_pixels or {}, model=coco
-    )
+    coco = pretrain(f"{task}, COCO{ending}", ALL, COCO, on_coco, coco_pixels or {}, fusion or {})
+    return pretrain(f"{task}, task{ending}", ALL, TASK_PHASE, phase, task_pixels or {}, model=coco)
 
 
 def ablated(table, task, tasks, on_coco, phase, scores, pixels=(), alone=None):
@@ -361,9 +349,7 @@ def ablated(table, task, tasks, on_coco, phase, scores, pixels=(), alone=None):
     tuned = RESNET_LEARNS if pixels else {}
     full = three_phases(task, on_coco, phase, *pixels)
     late = three_phases(task, on_coco, phase, *pixels, ending=", late", fusion=LATE)
-    own_texts = pretrain(
-        f"{task}, task alone", ALL, TASK_PHASE, phase, WITHOUT_COCO, alone or {}
-    )
+    own_texts = pretrain(f"{task}, task alone", ALL, TASK_PHASE, phase, WITHOUT_COCO, alone or {})
     rows = [
         row(f"{task}, VisualBERT", full, tasks, tuned, scores=scores[0]),
         row(f"{task}, w/o early fusion", late, tasks, tuned, scores=scores[1]),

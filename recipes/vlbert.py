@@ -373,9 +373,7 @@ CODE_REFCOCO_TASKS = {
 HALF_TASKS = {
     **both_parts("Half: ", VCR_CODE, HALF_VCR),
     "Half: VQA": settings(VQA_TASK, VQA_CODE, HALF_VQA),
-    "Half: RefCOCO+ detected": settings(
-        REFCOCO_TASK, REFCOCO_CODE, DETECTED_CODE, HALF_REFCOCO
-    ),
+    "Half: RefCOCO+ detected": settings(REFCOCO_TASK, REFCOCO_CODE, DETECTED_CODE, HALF_REFCOCO),
 }
 
 # -- tables of the first version; scores are those of val, VQA's of test-dev --
@@ -410,8 +408,12 @@ def table_3():
 def on_splits(annotated, detected):
     """Scores on val, testA and testB of RefCOCO+."""
     splits = ("", " (testA)", " (testB)")
-    scores = {f"RefCOCO+ annotated{split}": one for split, one in zip(splits, annotated, strict=True)}
-    return scores | {f"RefCOCO+ detected{split}": one for split, one in zip(splits, detected, strict=True)}
+    scores = {
+        f"RefCOCO+ annotated{split}": one for split, one in zip(splits, annotated, strict=True)
+    }
+    return scores | {
+        f"RefCOCO+ detected{split}": one for split, one in zip(splits, detected, strict=True)
+    }
 
 
 def table_4():

@@ -273,9 +273,7 @@ def released_code():
         for name in ("RTE", "MRPC", "CoLA", "SST-2", "QNLI", "QQP")
     }
     control = adapt("BERT-b, released", ADAPT_RELEASED, arm="mlm")
-    with_clip = adapt(
-        "XDBERT-b, released", ADAPT_RELEASED, CLIP_TARGETS_RELEASED, arm="xdbert"
-    )
+    with_clip = adapt("XDBERT-b, released", ADAPT_RELEASED, CLIP_TARGETS_RELEASED, arm="xdbert")
     return Table(
         "Released code",
         [row("BERT-b, released", control, tasks), row("XDBERT-b, released", with_clip, tasks)],

@@ -90,7 +90,11 @@ def load_recipe(config: RunConfig, out: Path) -> Recipe:
         names = runpy.run_path(str(file))
         recipe = Recipe(names["TABLES"], names.get("PAPER", ""), out)
     except Exception as error:  # a recipe is the user's code, and can raise any exception
-        lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(file)]
+        lines = [
+            one.lineno
+            for one in traceback.extract_tb(error.__traceback__)
+            if one.filename == str(file)
+        ]
         where = f"{file}, line {lines[-1]}" if lines else str(file)
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         raise InputError(f"{where}: {kind}{error}") from None
@@ -171,7 +175,7 @@ def _shrink(step: Step) -> Step:
 
 def run_recipe(recipe: Recipe, steps: Sequence[Step], processes: int) -> dict[str, Any]:
     """Run the steps that are not finished, and compare every row with the first of its table."""
-    for note in exposure_notes(recipe, steps):
+    for note in exposure_notes(steps):
         print(f"note: {note}")
     jobs = []
     for step in steps:

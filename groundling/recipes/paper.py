@@ -1,10 +1,8 @@
-"""Values of settings that a paper prints, and their comparison with the values that run. Imports nothing heavy."""
+"""Values of settings that a paper prints, beside those that run. Imports nothing heavy."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,42 +27,46 @@ class PaperValue:
     """Why `ours` differs, or what else a reader must know."""
 
     def value(self, name: str, default: object) -> Any:
-        """The value that runs, of the type of the setting's default; raises InputError for an unreadable one."""
-        if self.ours is not None:
-            return self.ours
-        try:
-            return _read(self.printed, default)
-        except (KeyError, ValueError):
+        """The value that runs; raises InputError for a difference without a reason, and for an unreadable value."""
+        value = read_printed(self.printed, default) if self.ours is None else self.ours
+        if value is None:
+            raise InputError(f"{name}: the paper's {self.printed!r} is no value of this setting")
+        if not self.reason and not self.agrees(default):
             raise InputError(
-                f"{name}: {self.printed!r} ({self.source}) is no value of this setting; give ours"
-            ) from None
+                f"{name} = {value}, but the paper has {self.printed} ({self.source}); use the paper's value, or "
+                "give the reason"
+            )
+        return value
+
+    def agrees(self, default: object) -> bool:
+        """Whether the printed value runs."""
+        return self.ours is None or self.ours == read_printed(self.printed, default)
 
 
 def paper(source: str, **values: Any) -> dict[str, PaperValue]:
     """Settings that a section, table or file prints: each as printed, or as a tuple of the printed value, ours where it
     differs, and the reason.
     """
-    return {name: _paper_value(source, value) for name, value in values.items()}
+    notes = {}
+    for name, value in values.items():
+        printed, *ours, reason = value if isinstance(value, tuple) else (value, "")
+        notes[name] = PaperValue(printed, source, ours[0] if ours else None, reason)
+    return notes
 
 
-def _paper_value(source: str, value: Any) -> PaperValue:
-    if not isinstance(value, tuple):
-        return PaperValue(value, source)
-    printed, *ours, reason = value
-    return PaperValue(printed, source, ours[0] if ours else None, reason)
-
-
-def _read(printed: Any, default: object) -> Any:
+def read_printed(printed: Any, default: object) -> Any:
+    """A printed value in the type of the setting's default: `8,000`, `10 %`, `yes`, `SGD`; None if it is of another
+    type.
+    """
     if not isinstance(printed, str):
         return printed
     if isinstance(default, bool):
-        return YES_OR_NO[printed.lower()]
+        return YES_OR_NO.get(printed.lower())
     numbers = _numbers(printed)
     if isinstance(default, tuple):
         return numbers or tuple(printed.lower().replace(",", " ").split())
     if isinstance(default, int | float):
-        (number,) = numbers
-        return number
+        return numbers[0] if len(numbers) == 1 else None
     return printed.lower()
 
 
@@ -75,30 +77,8 @@ def _numbers(printed: str) -> tuple[float, ...]:
     numbers: list[float] = []
     for word in text.replace(",", " ").split():
         match = NUMBER.fullmatch(word)
-        if match is None:
+        if match is None or match[1].count(".") > 1:
             return ()
-        try:
-            number = int(word) if word.isdigit() else float(match[1])
-        except ValueError:
-            return ()
+        number = int(word) if word.isdigit() else float(match[1])
         numbers.append(number / 100 if match[2] else number)
     return tuple(numbers)
-
-
-def agrees(printed: str, value: Any, format_text: Callable[[Any], str]) -> bool:
-    """Whether a printed value equals a setting: as numbers (`8,000`, `10 %`), as yes or no, or as texts."""
-    if isinstance(value, bool):
-        return YES_OR_NO.get(printed.strip().lower()) is value
-    if isinstance(value, int | float):
-        return _equal(_numbers(printed), (value,))
-    if isinstance(value, tuple) and value and isinstance(value[0], int | float):
-        return _equal(_numbers(printed), value)
-    return _plain(printed) == _plain(format_text(value))
-
-
-def _equal(numbers: Sequence[float], values: Sequence[float]) -> bool:
-    return len(numbers) == len(values) and all(map(math.isclose, numbers, values))
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.replace(",", " ").lower().split())

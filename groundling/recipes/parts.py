@@ -10,8 +10,8 @@ from typing import Any
 
 from groundling.command_line import COMMANDS
 from groundling.command_line.registered_names import published_scores
-from groundling.core.errors import InputError
-from groundling.recipes.paper import PaperValue, agrees
+from groundling.core.errors import prefix_errors
+from groundling.recipes.paper import PaperValue
 from groundling.settings.fields import fill_settings, replace_settings, setting_values
 
 
@@ -159,6 +159,11 @@ def format_setting(value: Any, place: Callable[[Input | Step], str] = title_of) 
     return str(fill(value, place))
 
 
+def printed(note: PaperValue) -> str:
+    """A paper's value as text."""
+    return format_setting(_normal(note.printed))
+
+
 def slug(name: str) -> str:
     """A name as a folder name."""
     letters = (letter if letter.isalnum() or letter in "+-." else "-" for letter in name)
@@ -175,16 +180,11 @@ def data(
     examples: int = 0,
     made_by: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Input:
-    """Data that steps read.
+    """Data that steps read; if they do not exist, they are available from somewhere, or `made_by` a command and its
+    settings.
 
-    Args:
-        name: a short name for plans.
-        path: file or folder.
-        title: its name in the paper.
-        available_from: where to obtain it.
-        kind: the kind of the stand-in that replaces it in a miniature.
-        examples: number of training examples, from which a plan counts steps; 0: unknown.
-        made_by: a command and its settings, which makes the data if they do not exist.
+    `title` is the paper's name for them, `kind` that of their stand-in in a miniature, and `examples` the number of
+    training examples, from which a plan counts steps.
     """
     maker = None
     if made_by is not None:
@@ -202,9 +202,8 @@ def weights(
     kind: str = "",
     trained_on: Input | None = None,
 ) -> Input:
-    """Weights that steps start from: a folder, or without `available_from` a hub id.
-
-    `trained_on`: the data on whose labels they were trained; the rest as in `data`.
+    """Weights that steps start from: a folder, or without `available_from` a hub id; `trained_on` is the data whose
+    answers they have read.
     """
     return Input(f"weights:{name}", path, title or name, available_from, kind, 0, trained_on)
 
@@ -229,58 +228,32 @@ def step(
     after: Sequence[Step] = (),
     **values: Any,
 ) -> Step:
-    """A command with settings from `groups` and keywords.
+    """A command with settings from `groups` and keywords, in the folder `out` or one called after its `name`.
 
     A setting refers to data, weights and other steps by these objects; a step as a value is its model, and
-    `step / "joint"` another part of its output. A value is `paper(...)` where the paper prints one.
-
-    Args:
-        command: as typed after `groundling`.
-        groups: settings by name.
-        name: unique name.
-        out: run folder, inside the recipe's folder; empty: from the name.
-        after: steps that must finish first, beside those that the settings refer to.
-        values: more settings.
-
-    Raises:
-        InputError: an unknown setting, a value that is not allowed, or one that differs from the paper's without a
-            reason.
+    `step / "joint"` another part of its output. Steps that it refers to, and those in `after`, come first. Raises
+    InputError for an unknown setting, a value that is not allowed, or one that differs from the paper's without a reason.
     """
     defaults = setting_values(*default_settings(command))
-    merged = settings(*groups, **values)
-    notes = {key: value for key, value in merged.items() if isinstance(value, PaperValue)}
-    given = {}
-    for key, value in merged.items():
+    given, notes = {}, {}
+    for key, value in settings(*groups, **values).items():
         default = defaults.get(key)
-        plain = value.value(key, default) if isinstance(value, PaperValue) else value
-        given[key] = _normal(plain, isinstance(default, tuple))
+        if isinstance(value, PaperValue):
+            notes[key] = value
+            with prefix_errors(name):
+                value = value.value(key, default)
+        given[key] = _normal(value, isinstance(default, tuple))
     made = Step(command, name, Path(out or slug(name)), given, notes, tuple(after))
-    made.typed(title_of)
-    _check_notes(made)
+    made.typed(title_of)  # now, while the line of the recipe is known
     return made
 
 
-def _normal(value: Any, is_list: bool) -> Any:
+def _normal(value: Any, is_list: bool = False) -> Any:
     """A value as a step holds it: a list as a tuple, an input or step as its reference."""
     if isinstance(value, list | tuple):
-        return tuple(_normal(one, False) for one in value)
+        return tuple(_normal(one) for one in value)
     value = value.reference if isinstance(value, Referable) else value
     return (value,) if is_list and value else value
-
-
-def _check_notes(made: Step) -> None:
-    """Raises InputError for a value that differs from the paper's without a reason."""
-    for name, note in made.notes.items():
-        if not note.reason and not agrees(printed(note), made.settings[name], format_setting):
-            raise InputError(
-                f"{made.name}: {name} = {format_setting(made.settings[name])}, but the paper has {printed(note)} "
-                f"({note.source}); use the paper's value, or give the reason"
-            )
-
-
-def printed(note: PaperValue) -> str:
-    """A paper's value as text."""
-    return format_setting(_normal(note.printed, False))
 
 
 def pretrain(name: str, *groups: Mapping[str, Any], **values: Any) -> Step:
@@ -318,14 +291,8 @@ def row(
 ) -> Row:
     """A row: `model` fine-tuned on every task.
 
-    Args:
-        name: name in reports.
-        model: a step, weights, or a path.
-        tasks: settings by the task's name in reports; `task` where this is another name.
-        groups: settings of this row, which replace those of the tasks.
-        scores: scores in the paper, by task and by `TASK (SPLIT)`.
-        published: a published system whose scores are shown, as in `verdict --published`.
-        values: more settings of this row.
+    `tasks` has settings by the task's name in reports; `groups` and `values` replace them in this row. `scores` are the
+    paper's, by task and by `TASK (SPLIT)`, or those of a `published` system.
     """
     steps = []
     for task, own in tasks.items():

@@ -14,7 +14,7 @@ from typing import Any
 
 from groundling.command_line.registered_names import TASKS_WITH_ANSWERS
 from groundling.core.errors import InputError, require_known
-from groundling.recipes.paper import PaperValue, agrees
+from groundling.recipes.paper import PaperValue
 from groundling.recipes.parts import (
     Input,
     Row,
@@ -165,25 +165,25 @@ def setting_rows(recipe: Recipe, step: Step) -> dict[str, dict[str, str]]:
             "here": format_setting(value, recipe.title_of),
             "paper": printed(note) if note else "-",
             "where": note.source if note else "-",
-            "mark": _mark(name, value, note),
+            "mark": _mark(name, value, note, defaults[name]),
         }
     return rows
 
 
-def _mark(name: str, value: Any, note: PaperValue | None) -> str:
-    """Relation of a setting to the paper: the same, different for a reason, ours where the paper has none, or an
-    input.
-    """
+def _mark(name: str, value: Any, note: PaperValue | None, default: object) -> str:
+    """Whether a setting is the paper's, differs for a reason, is ours, or an input."""
     if note is None:
         is_input = any(isinstance(one.source, Input) for one in references(value))
         return "input" if is_input or name in INPUTS else "ours"
-    if agrees(printed(note), value, format_setting):
+    if note.agrees(default):
         return f"same; {note.reason}" if note.reason else "same"
     return f"differs: {note.reason}"
 
 
 def count_examples(step: Step) -> int | None:
     """Number of training examples as far as the recipe tells: of a partition, data, captions or text."""
+    if "steps" not in step.values:
+        return None  # it trains nothing
     for key in ("partition", "data", "captions", "text"):
         sources = [one.source for one in references(step.values.get(key))]
         count = sum(one.examples for one in sources if isinstance(one, Input))
@@ -197,10 +197,8 @@ def count_steps(step: Step) -> int | None:
     """Optimizer steps per seed; None for a command that trains nothing, and where the examples are unknown."""
     values = step.values
     examples = count_examples(step)
-    if "steps" not in values:
-        return None
-    if values["steps"] or examples is None or values.get("batch_tokens"):
-        return values["steps"] or None
+    if examples is None or values["steps"] or values.get("batch_tokens"):
+        return values.get("steps") or None
     if step.command == "pretrain" and values["text"]:
         examples *= 2  # an epoch counts captions; text without images is drawn as often
     # Rounded as `batch_sampler.count_steps` rounds.
@@ -213,7 +211,9 @@ def state(source: Input) -> str:
         return "present"
     if source.made_by is not None:
         return "made here"
-    return "hub id" if source.name.startswith("weights:") and not source.available_from else "missing"
+    return (
+        "hub id" if source.name.startswith("weights:") and not source.available_from else "missing"
+    )
 
 
 def plan_json(recipe: Recipe) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def plan_json(recipe: Recipe) -> dict[str, Any]:
             }
             for step in steps
         ],
-        "notes": exposure_notes(recipe, steps),
+        "notes": exposure_notes(steps),
     }
 
 
@@ -316,32 +316,39 @@ def _groups(steps: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 # Answers that a fine-tuning holds out, but a model before it has read.
 
 
-@dataclass(frozen=True)
-class ContaminationSource:
-    """Answers that a model has read in earlier training: data, splits and examples."""
-
-    model: str
-    """The step or the weights that read them."""
-    data: tuple[str, ...]
-    """The data, by name."""
-    splits: tuple[str, ...] = ()
-    """Splits; empty: the task's own training split."""
-    partition: str = ""
-    """The partition, by name, if only its examples were read; empty: all of the splits."""
-
-
-def exposure_notes(recipe: Recipe, steps: Sequence[Step]) -> list[str]:
+def exposure_notes(steps: Sequence[Step]) -> list[str]:
     """A line for each fine-tuning that starts from a model which has read answers that the fine-tuning hides.
 
     These are answers of training examples outside its partition, and of splits that it is not trained on.
     """
     return [
-        f"{step.name}: {exposure.model} has read the right answers of {hidden}, which this row holds out"
+        f"{step.name}: {model} has read the right answers of {hidden}, which this row holds out"
         for step in steps
         if step.command == "finetune"
-        for exposure in _start_exposures(recipe, step)
-        for hidden in _hidden_data(exposure, step)
+        for model, reader in _readers(step)
+        for hidden in _hidden_data(reader, step)
     ]
+
+
+def _readers(step: Step) -> list[tuple[str, Step | Input]]:
+    """Everything that has read answers before a step's starting model: its name, and the step or weights."""
+    readers: list[tuple[str, Step | Input]] = []
+    for reference in references(step.values["student" if step.command == "adapt" else "model"]):
+        source = reference.source
+        before = source if isinstance(source, Step) else source.made_by
+        if isinstance(source, Input) and source.trained_on is not None:
+            readers.append((source.title, source))
+        if before is not None:
+            if _reads_answers(before):
+                readers.append((source.name, before))
+            readers += _readers(before)
+    return readers
+
+
+def _reads_answers(step: Step) -> bool:
+    answers = step.values.get("task_answers")
+    tells_answers = answers == "right" and step.values["task"] in TASKS_WITH_ANSWERS
+    return step.command == "finetune" or answers == "judged" or tells_answers
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -349,51 +356,25 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(one.source.name for one in references(value))
 
 
-def _hidden_data(exposure: ContaminationSource, step: Step) -> list[str]:
-    """The data of an exposure that a fine-tuning is not trained on; empty if the data sets differ."""
+def _hidden_data(reader: Step | Input, step: Step) -> list[str]:
+    """The data that a model has read and a fine-tuning is not trained on; empty if the data sets differ."""
     values = step.values
+    read: Mapping[str, Any] = {"train_splits": (), "partition": ""}
+    if isinstance(reader, Step):
+        read = reader.values
+    elif reader.trained_on is not None:
+        read = {**read, "data": reader.trained_on.reference}
     data = _names(values["data"])
-    if not set(exposure.data) & set(data):
+    if not set(_names(read["data"])) & set(data):
         return []
     hidden = []
+    partition = _names(values["partition"])
     learned = values["train_splits"] or OWN_SPLIT
-    more = [split for split in exposure.splits or OWN_SPLIT if split not in learned]
-    partition = "".join(_names(values["partition"]))
+    more = [split for split in read["train_splits"] or OWN_SPLIT if split not in learned]
     if more:
         hidden.append(f"{' and '.join(more)} of {data[0]}")
-    if partition and exposure.partition != partition:
-        hidden.append(f"{data[0]} outside {partition}")
-    if values["limit_train"] and not exposure.partition:
+    if partition and _names(read["partition"]) != partition:
+        hidden.append(f"{data[0]} outside {partition[0]}")
+    if values["limit_train"] and not read["partition"]:
         hidden.append(f"{data[0]} beyond {values['limit_train']:,} examples")
     return hidden
-
-
-def _start_exposures(recipe: Recipe, step: Step) -> list[ContaminationSource]:
-    """Every exposure to answers of a step's starting model, and of the models before it."""
-    start = step.values["student" if step.command == "adapt" else "model"]
-    exposures = []
-    for reference in references(start):
-        source = reference.source
-        if isinstance(source, Input) and source.trained_on is not None:
-            exposures.append(ContaminationSource(source.title, (source.trained_on.name,)))
-        before = source.made_by if isinstance(source, Input) else source
-        if before is None or before.command not in ("adapt", "pretrain", "finetune"):
-            continue
-        if before.command == "finetune" or (before.command == "pretrain" and _reads_answers(before)):
-            exposures.append(_exposure(before, source.name))
-        exposures += _start_exposures(recipe, before)
-    return exposures
-
-
-def _reads_answers(step: Step) -> bool:
-    """Whether a pre-training reads right answers."""
-    answers = step.values["task_answers"]
-    return answers == "judged" or (answers == "right" and step.values["task"] in TASKS_WITH_ANSWERS)
-
-
-def _exposure(step: Step, model: str) -> ContaminationSource:
-    values = step.values
-    partition = "".join(_names(values["partition"]))
-    return ContaminationSource(
-        model, _names(values["data"]), tuple(values["train_splits"]), partition
-    )

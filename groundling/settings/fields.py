@@ -3,9 +3,9 @@ nothing heavy.
 
 `batch: Annotated[int, at_least(1)] = 32` is a complete field; its help is the docstring below it.
 
-The command line, sweeps, Python functions, their stubs and their documentation are generated from
+The command line, recipes, Python functions, their stubs and their documentation are generated from
 these fields. Values are checked when a settings object is made. Settings that belong together form
-a group (a dataclass inside the settings of a command); on the command line and in a sweep file each
+a group (a dataclass inside the settings of a command); on the command line and in a recipe each
 setting is addressed by its own name alone (`make_settings` and `replace_settings` do the same in Python).
 """
 
@@ -296,9 +296,7 @@ class Settings:
         kind: Any = type(self)
         for name, default in _defaults(kind):
             value = self.__dict__[name]
-            if (
-                value is not default
-            ):  # a paper's sweep plan creates a hundred thousand of these objects
+            if value is not default:  # a paper's plan creates a hundred thousand of these objects
                 converted = declared_settings(kind)[name].convert(value)
                 if converted is not value:
                     object.__setattr__(self, name, converted)  # the class is frozen
