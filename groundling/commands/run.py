@@ -85,6 +85,8 @@ def load_recipe(config: RunConfig, out: Path) -> Recipe:
     Raises InputError, naming the line, for an exception in the file.
     """
     file = Path(config.file)
+    if not file.is_file():
+        raise InputError(f"{file}: no such file")
     sys.path.insert(0, str(file.parent))  # a recipe may import another one
     try:
         names = runpy.run_path(str(file))

@@ -76,13 +76,15 @@ class Step(Referable):
     command: str
     name: str
     out: Path
-    """Run folder or output file, inside the recipe's folder; of data that a step makes, the data's own path."""
+    """Run folder, inside the recipe's folder."""
     settings: Mapping[str, Any]
     """The settings that differ from the defaults; those with inputs and steps hold `Reference`s."""
     notes: Mapping[str, PaperValue] = field(default_factory=dict)
     """The paper's values."""
     after: tuple[Step, ...] = ()
     """Steps that must finish first, beside those whose outputs it reads."""
+    makes: str = ""
+    """The data that it makes, by name; `out` is their path."""
 
     @property
     def reference(self) -> Reference:
@@ -189,7 +191,8 @@ def data(
     maker = None
     if made_by is not None:
         command, values = made_by
-        maker = step(command, values, name=f"data:{name}: make", out=path)
+        made = step(command, values, name=f"data:{name}: make", out=path)
+        maker = replace(made, makes=f"data:{name}")
     return Input(f"data:{name}", path, title or name, available_from, kind, examples, None, maker)
 
 
@@ -232,7 +235,7 @@ def step(
 
     A setting refers to data, weights and other steps by these objects; a step as a value is its model, and
     `step / "joint"` another part of its output. Steps that it refers to, and those in `after`, come first. Raises
-    InputError for an unknown setting, a value that is not allowed, or one that differs from the paper's without a reason.
+    InputError for an unknown setting, a value that is not allowed, or one unlike the paper's without a reason.
     """
     defaults = setting_values(*default_settings(command))
     given, notes = {}, {}

@@ -65,9 +65,12 @@ class Recipe:
 
     def place(self, source: Input | Step) -> str:
         """The path of an input, or of a step's output."""
+        name = source.name if isinstance(source, Input) else source.makes
+        if name in self.replaced:
+            return self.replaced[name].path
         if isinstance(source, Input):
-            return self.replaced.get(source.name, source).path
-        return str(self.out / source.out)
+            return source.path
+        return str(source.out if source.makes else self.out / source.out)
 
     def title_of(self, source: Input | Step) -> str:
         """The printed name of an input, or the path of a step's output."""
@@ -143,7 +146,9 @@ def _with_seeds(row: Row, seeds: int) -> Row:
             raise InputError(f"seeds: {step.name} has a seed of its own; change the recipe instead")
         notes = dict(step.notes)
         if "seeds" in notes:
-            notes["seeds"] = replace(notes["seeds"], reason="changed on the command line")
+            notes["seeds"] = replace(
+                notes["seeds"], ours=seeds, reason="changed on the command line"
+            )
         steps.append(replace(step, settings={**step.settings, "seeds": seeds}, notes=notes))
     return replace(row, steps=tuple(steps))
 
@@ -237,7 +242,7 @@ def plan_json(recipe: Recipe) -> dict[str, Any]:
                 "command": step.command,
                 "after": [one.name for one in recipe.before(step)],
                 "needs": [one.name for one in step.inputs],
-                "out": recipe.place(step) if step.name[:5] != "data:" else str(step.out),
+                "out": recipe.place(step),
                 "examples": count_examples(step),
                 "optimizer_steps": count_steps(step),
                 "seeds": step.values.get("seeds", 1),

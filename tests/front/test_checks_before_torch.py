@@ -82,8 +82,8 @@ CASES = [
     (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "--seeds = 0"),
     (f"compare --data my.csv --text q --label y {ADAPT}", "no column 'q'"),
     ("compare --arms nonsense --tasks glue/rte --data photos --adapt.student model", "'nonsense'"),
-    ("sweep --file gone.toml", "gone.toml: no such file"),
-    ("sweep --file bad.toml", "gone: no such file or folder"),
+    ("run gone.py", "gone.py: no such file"),
+    ("run bad.py", "gone: no such file or folder"),
     ("verdict --runs model gone", "--runs gone: no such file"),
     ("verdict --runs model", "verdict needs --runs"),
     ("bench --merge gone", "--merge gone: no such file"),
@@ -116,15 +116,11 @@ CASES = [
 NOTHING_READ = {"quickstart", "data make-world", "data make-tasks"}
 """Commands that read nothing."""
 
-SWEEP = """
-seeds = 1
-[adapt]
-student = "model"
-text = ["t.txt"]
-[tasks."glue/rte"]
-data = "gone"
-[variants.control]
-arm = "mlm"
+RECIPE = """
+from groundling.recipes import Table, adapt, row
+
+CONTROL = adapt("control", student="model", text=["t.txt"], arm="mlm")
+TABLES = [Table("", [row("control", CONTROL, {"glue/rte": dict(data="gone")})])]
 """
 
 
@@ -140,7 +136,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "c.csv").write_text("image,caption\na.jpg,a cat\n")
     (place / "my.csv").write_text("question,y\nis it wet ?,1\n")
     (place / "other.csv").write_text("a,y\nis it wet ?,1\n")
-    (place / "bad.toml").write_text(SWEEP)
+    (place / "bad.py").write_text(RECIPE)
     return place
 
 
