@@ -10,7 +10,7 @@ from pathlib import Path
 import homes
 import pytest
 import torch
-from builders.recipes import FILES, recipe_of
+from builders.recipes import FILES, RECIPES, recipe_of
 from homes import STEPS
 from safetensors.torch import load_file
 
@@ -111,6 +111,26 @@ def test_the_shipped_recipes_can_be_read(file: Path) -> None:
         for reference in step.references:
             if reference.suffix == "/joint":
                 assert reference.source.settings["save_joint"] is True
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_example_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (RECIPES.parent / "examples/my_recipe.py").read_text(encoding="utf-8")
+    for change in (
+        ("bert-base-uncased", "student"),
+        ("openai/clip-vit-base-patch32", "teacher"),
+        ("my_text.txt", "text.txt"),
+        ("steps=1000", "steps=1, batch=4, max_length=64, cpu=True"),
+        ("glue_data", "glue"),
+        ("seeds=3, epochs=3", "seeds=1, steps=1, batch=4, cpu=True"),
+    ):
+        assert change[0] in text
+        text = text.replace(*change)
+    cola(place / "glue")
+    (place / "mine.py").write_text(text)
+    assert main(["run", "mine.py", "--out", "out"]) == 0
+    assert "against mlm" in (place / "out/verdict.html").read_text().lower()
+    assert set(json.loads((place / "out/verdict.json").read_text())["scores"]) == {"mlm", "xdbert"}
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
