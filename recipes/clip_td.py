@@ -26,6 +26,9 @@ docs/clip_td.md has what this file lacks: rows without training (`groundling zer
 (Table 7), and VQA's test server (Table 6): `finetune --submit --train-splits train val`.
 """
 
+from uniter import SNLI_VE
+from vlbert import COCO_IMAGES, VCR, VCR_IMAGES, VQA
+
 from groundling.recipes import Table, data, paper, pretrain, row, settings, weights
 
 PAPER = "CLIP Targeted Distillation (Wang et al., 2022)"
@@ -63,49 +66,11 @@ RESNET = weights("resnet", "microsoft/resnet-50", "ResNet-50", kind="resnet")
 
 # -- data --
 
-VCR = data(
-    "vcr",
-    "data/vcr",
-    "VCR",
-    "https://visualcommonsense.com/download: vcr1annots.zip, and vcr1images.zip into the same folder",
-    kind="vcr",
-    examples=212923,
-)
-VCR_IMAGES = data(
-    "vcr-images",
-    "data/vcr/vcr1images",
-    "VCR's images",
-    "https://visualcommonsense.com/download: vcr1images.zip",
-    kind="images",
-)
-SNLI_VE = data(
-    "snli-ve",
-    "data/snli_ve",
-    "SNLI-VE",
-    "https://github.com/necla-ml/SNLI-VE: snli_ve_train.jsonl, snli_ve_dev.jsonl, snli_ve_test.jsonl",
-    kind="snli-ve",
-    examples=529527,
-)
 FLICKR_IMAGES = data(
     "flickr-images",
     "data/flickr30k/images",
     "Flickr30k's images",
     "https://shannon.cs.illinois.edu/DenotationGraph (a form)",
-    kind="images",
-)
-VQA = data(
-    "vqa",
-    "data/vqa",
-    "VQA v2",
-    "https://visualqa.org/download.html: questions and annotations of train2014 and val2014; a list of the 3,129 answers",
-    kind="vqa",
-    examples=443757,
-)
-COCO_IMAGES = data(
-    "coco-images",
-    "data/coco/images",
-    "COCO's images of 2014",
-    "https://cocodataset.org/#download: train2014 and val2014 in one folder",
     kind="images",
 )
 WORDNET = data(

@@ -20,6 +20,9 @@ This file does not follow the code in four points: VQA's answers in single lette
 question's eight pairs, a pooler that is never trained, texts truncated at the front (docs/papers.md).
 """
 
+from uniter import NLVR2
+from vlbert import COCO_IMAGES, VCR, VCR_IMAGES, VQA
+
 from groundling.recipes import Table, data, paper, pretrain, row, settings, weights
 
 PAPER = "What Does BERT with Vision Look At? (Li et al., ACL 2020)"
@@ -45,45 +48,13 @@ COCO_CAPTIONS_ALL = data(
     kind="captions",
     examples=616767,
 )
-COCO_IMAGES = data(
-    "coco-images",
-    "data/coco/images",
-    "COCO's images of 2014",
-    "https://cocodataset.org/#download: train2014 and val2014 in one folder",
-    kind="images",
-)
-VQA = data(
-    "vqa",
-    "data/vqa",
-    "VQA v2",
-    "https://visualqa.org/download.html: questions and annotations of train2014 and val2014; a list of the 3,129 answers",
-    kind="vqa",
-    examples=443757,
-)
-VCR_FILES = "https://visualcommonsense.com/download: vcr1annots.zip, and vcr1images.zip into the same folder"
-VCR = data("vcr", "data/vcr", "VCR", VCR_FILES, kind="vcr", examples=212923)
 VCR_BOTH = data(
     "vcr-both",
     "data/vcr",
     "VCR, answers and rationales",
-    VCR_FILES,
+    VCR.available_from,
     kind="vcr",
     examples=425846,
-)
-VCR_IMAGES = data(
-    "vcr-images",
-    "data/vcr/vcr1images",
-    "VCR's images",
-    "https://visualcommonsense.com/download: vcr1images.zip",
-    kind="images",
-)
-NLVR2 = data(
-    "nlvr2",
-    "data/nlvr2",
-    "NLVR2",
-    "https://github.com/lil-lab/nlvr: nlvr2/data/train.json, dev.json, test1.json",
-    kind="nlvr2",
-    examples=86373,
 )
 ENTITIES = "https://github.com/BryanPlummer/flickr30k_entities: annotations.zip, and train.txt, val.txt, test.txt"
 FLICKR30K = data(

@@ -21,6 +21,8 @@ The detector's ResNet is ours: an ImageNet ResNet-101, because bottom-up attenti
 that is safe to read.
 """
 
+from uniter import CC, REFCOCO
+
 from groundling.recipes import Table, data, paper, pretrain, row, settings, weights
 
 PAPER = "VL-BERT (Su et al., ICLR 2020)"
@@ -72,14 +74,6 @@ COCO_REGIONS = data(
     "regions --imports ... --ids-as captions_train2014.json captions_val2014.json`",
     kind="regions",
 )
-REFCOCO = data(
-    "refcoco",
-    "data/refcoco+",
-    "RefCOCO+",
-    "https://github.com/lichengunc/refer: refs(unc).p and instances.json of refcoco+",
-    kind="refcoco+",
-    examples=120191,
-)
 COCO_IMAGES = data(
     "coco-images",
     "data/coco/images",
@@ -104,14 +98,6 @@ TRUTH_AND_FOUND = boxes(
     COCO_IMAGES,
     ANNOTATIONS,
     DETECTIONS,
-)
-CC = data(
-    "cc",
-    "data/cc/Train_GCC-training.tsv",
-    "Conceptual Captions",
-    "https://ai.google.com/research/ConceptualCaptions/download",
-    kind="captions",
-    examples=3318333,
 )
 CC_IMAGES = data(
     "cc-images",
