@@ -41,7 +41,7 @@ SECTIONS = {
     "I want to test a claim": "text",
 }
 """Headings whose commands run, and the folder of each: the last section compares runs of the first."""
-SKIPPED = ("groundling sweep --file sweeps/real.toml ",)
+SKIPPED = ("groundling run recipes/real.py ",)
 """Beginnings of commands that need data from elsewhere."""
 ELLIPSIS = "..."
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?|\bnan\b")

@@ -972,6 +972,20 @@ def retrieve(
 ) -> dict[str, Any]:
     """Image-text retrieval of a CLIP, and of a text encoder aligned with its space."""
 
+def run(
+    *,
+    file: Text = "",
+    table: Text = "",
+    rows: Texts = (),
+    seeds: int = 0,
+    processes: int = 1,
+    plan: bool = False,
+    miniature: bool = False,
+    out: Text = "runs/run",
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """Run a recipe: a paper's tables, or your own experiments; finished runs are not repeated."""
+
 def similarity(
     *,
     model: Text = "",
@@ -983,21 +997,6 @@ def similarity(
     dry_run: bool = False,
 ) -> dict[str, Any]:
     """CCA, SVCCA and PWCCA similarity of two encoders' word embeddings."""
-
-def sweep(
-    *,
-    file: Text = "",
-    table: Text = "",
-    rows: Texts = (),
-    seeds: int = 0,
-    processes: int = 1,
-    plan: bool = False,
-    seconds_per_step: float = 0.0,
-    miniature: bool = False,
-    out: Text = "runs/sweep",
-    dry_run: bool = False,
-) -> dict[str, Any]:
-    """Run variants on tasks over seeds, from a TOML file; finished runs are not repeated."""
 
 def syntax(
     *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,20 +10,21 @@ from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.commands.adapt import ADAPTING, AdaptConfig
-from groundling.commands.finetune import TUNING, FinetuneConfig
+from groundling.commands.finetune import TUNING
 from groundling.runs.outputs import RunCollection
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import (
     InputKind,
     Settings,
     require_settings,
+    setting_values,
     settings,
 )
 from groundling.settings.input_settings import TableTaskSettings, check_one_task
 from groundling.settings.training import TrainingArguments
 
 if TYPE_CHECKING:
-    from groundling.commands.sweep.schema import Sweep
+    from groundling.recipes.plan import Recipe
 
 
 @settings
@@ -63,12 +64,12 @@ def check(
     """Raises InputError without data, without tasks or a task table, and for run settings that are
     not allowed.
     """
-    from groundling.commands.sweep.run import check_runs
+    from groundling.commands.run import check_runs
 
     check_one_task("compare", config.tasks, config.own, "--tasks")
     require_settings(config, "compare", "data")
     check_runs(
-        _as_sweep(config, adapting, training, tuning), Path(out), lambda command, message: message
+        _as_recipe(config, adapting, training, tuning, Path(out)), lambda command, message: message
     )
 
 
@@ -83,37 +84,37 @@ def compare(
 
     `training` is for adaptation, `tuning` for fine-tuning; finished parts are not repeated.
     """
-    from groundling.commands.sweep.run import run_all
-    from groundling.commands.sweep.steps import steps_of
+    from groundling.commands.run import run_recipe
 
-    sweep = _as_sweep(config, adapting, training, tuning)
-    return run_all(sweep, steps_of(sweep, work.out), work.out, config.processes)
+    recipe = _as_recipe(config, adapting, training, tuning, work.out)
+    return run_recipe(recipe, recipe.steps(), config.processes)
 
 
-def _as_sweep(
+def _as_recipe(
     config: TrainAndCompareConfig,
     adapting: AdaptConfig,
     training: TrainingArguments,
     tuning: TrainingArguments,
-) -> Sweep:
-    """The comparison as a sweep: all arms with the same text, steps and seeds."""
-    from groundling.commands.sweep.schema import FineTuningTask, Sweep, Variant
+    out: Path,
+) -> Recipe:
+    """The comparison as a recipe: all arms with the same text, steps and seeds."""
+    from groundling.recipes.parts import Table, adapt, row
+    from groundling.recipes.plan import Recipe
 
-    arms = dict.fromkeys([*([CONTROL] if config.control else []), *config.arms])
-    base = FinetuneConfig(
-        data=config.data,
-        limit_train=config.limit_train,
-        max_length=config.max_length,
-        save_model=False,
-    )
-    tasks = [replace(base, task=task) for task in config.tasks]
+    shared = {
+        **setting_values(tuning, config.own),
+        "data": config.data,
+        "seeds": config.seeds,
+        "limit_train": config.limit_train,
+        "max_length": config.max_length,
+    }
+    tasks: dict[str, dict[str, Any]] = {task: {**shared, "task": task} for task in config.tasks}
     if config.own.label:
-        tasks = [replace(base, own=config.own, display_name=Path(config.data).stem)]
-    return Sweep(
-        tuple(Variant(arm, replace(adapting, arm=arm), training) for arm in arms),
-        tuple(FineTuningTask(task, tuning) for task in tasks),
-        config.seeds,
-    )
+        tasks = {Path(config.data).stem: shared}
+    arms = dict.fromkeys([*([CONTROL] if config.control else []), *config.arms])
+    adapted = setting_values(adapting, training)
+    rows = [row(arm, adapt(arm, adapted, arm=arm), tasks) for arm in arms]
+    return Recipe([Table("", rows)], out=out)
 
 
 COMMAND = Command(

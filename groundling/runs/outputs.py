@@ -82,7 +82,7 @@ class RunCollection(CommandOutput):
 
     def open(self, name: str, out: Path) -> CommandContext:
         """The object for output and notes."""
-        return CommandContext(open_run(out, "sweep", {}, {}))
+        return CommandContext(open_run(out, "recipe", {}, {}))
 
 
 def _nothing(*settings: Any) -> Inputs:

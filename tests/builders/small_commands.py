@@ -6,7 +6,9 @@ import re
 
 import documents
 import standins
-from documents import ROOT, TypedCommand
+from documents import TypedCommand
+
+from builders.recipes import PAPERS
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
 SMALLER = {
@@ -21,7 +23,7 @@ SMALLER = {
         *("--tune.steps", "1", "--tune.batch", "4", "--tune.cpu"),
         *("--seeds", "1"),
     ],
-    "sweep": ["--processes", "1"],
+    "run": ["--processes", "1"],
     "predict": ["--cpu"],
     "evaluate": ["--cpu"],
     "zero-shot": ["--cpu"],
@@ -44,17 +46,18 @@ SEEDS = 2
 """Most seeds of a run; some commands need two of what they compare."""
 
 ROWS = {
-    "clip_td_world.toml": ["CLIP-TD", "CLIP, MLP 3", "VL-BERT, all"],
-    "table3_world.toml": ["MLM+MATCH", "MLM+MATCH+CLIPTC"],
-    "real.toml": ["MLM only", "XDBERT"],
-    "vision_world.toml": ["no features", "full", "500 examples, not pre-trained"],
+    "clip_td_world.py": ["CLIP-TD", "CLIP, MLP 3", "VL-BERT, all"],
+    "table3_world.py": ["MLM+MATCH", "MLM+MATCH+CLIPTC"],
+    "real.py": ["MLM only", "XDBERT"],
+    "--table VisualBERT": [
+        *("VisualBERT, no features", "VisualBERT, full"),
+        "VisualBERT, 500 examples, not pre-trained",
+    ],
 }
-"""Of sweeps with many jobs the rows that run: those that later commands read, and one of each kind."""
+"""Of recipes with many jobs the rows that run: those that later commands read, and one of each kind."""
 
-REPRODUCTIONS = [
-    path.name for path in (ROOT / "sweeps").glob("*.toml") if "[paper]" in path.read_text()
-]
-"""Sweeps that a plan shows here; test_reproduction.py runs them as miniatures."""
+REPRODUCTIONS = [path.name for path in PAPERS]
+"""Recipes that a plan shows here; test_reproduction.py runs them as miniatures."""
 
 
 def smaller(command: TypedCommand) -> list[str]:
@@ -64,7 +67,7 @@ def smaller(command: TypedCommand) -> list[str]:
     if command.name == "finetune" and seeds:
         flags += ["--seeds", str(min(SEEDS, int(seeds[1])))]
     hours = command.name == "bench" and not re.search(r" --(real|plan|merge) ", command.line + " ")
-    if hours or any(name in command.line for name in REPRODUCTIONS):
+    if hours or any(f"recipes/{name}" in command.line for name in REPRODUCTIONS):
         return documents.words(documents.changed(command.line, ["--plan"]))
     flags += next((["--rows", *rows] for file, rows in ROWS.items() if file in command.line), [])
     if "token_image_matching" in command.line and "--vokenizer-layers" not in command.line:
@@ -78,6 +81,6 @@ def smaller(command: TypedCommand) -> list[str]:
         flags += ["--modes", "linear"]  # the stand-in has no masked-LM head
     if "vcr-100.json" in command.line:  # of four questions, so that unlabelled ones are left
         flags += ["--per-stratum", "1"] if command.name == "data partition" else ["--batch", "1"]
-    if command.name == "sweep":
-        flags += ["--seeds", str(SEEDS if "real.toml" in command.line else 1)]
+    if command.name == "run" and "table3_world" not in command.line:  # its seeds are in a loop
+        flags += ["--seeds", str(SEEDS if "real.py" in command.line else 1)]
     return documents.words(documents.changed(command.line, flags))

@@ -416,33 +416,21 @@ def test_a_metric_of_ones_own_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_sweep_runs_outside_tasks_and_objectives(tmp_path: Path) -> None:
-    sweep = """
-seeds = 2
-[adapt]
-student = "bert-base-uncased"
-text = ["my_text.txt"]
-steps = 1
-batch = 4
-cpu = true
-[tune]
-steps = 1
-batch = 4
-cpu = true
-[tasks."mine.dogs:DOGS"]
-data = "my_dogs"
-[variants.control]
-arm = "mlm"
-[variants.shorter]
-arm = "mlm+mine.shorter:SHORTER"
-[variants.followed]
-arm = "mlm"
-[variants.followed.tune]
-objectives = ["mine.bag:Follow"]
-teacher = "mine.bag:Bag"
+def test_a_recipe_runs_outside_tasks_and_objectives(tmp_path: Path) -> None:
+    recipe = """
+from groundling.recipes import Table, adapt, row
+
+ADAPT = dict(student="bert-base-uncased", text=["my_text.txt"], steps=1, batch=4, cpu=True)
+TASKS = {"mine.dogs:DOGS": dict(data="my_dogs", seeds=2, steps=1, batch=4, cpu=True)}
+CONTROL = adapt("control", ADAPT, arm="mlm")
+SHORTER = adapt("shorter", ADAPT, arm="mlm+mine.shorter:SHORTER")
+FOLLOWED = adapt("followed", ADAPT, arm="mlm")
+FOLLOW = dict(objectives=["mine.bag:Follow"], teacher="mine.bag:Bag")
+ROWS = [row("control", CONTROL, TASKS), row("shorter", SHORTER, TASKS), row("followed", FOLLOWED, TASKS, FOLLOW)]
+TABLES = [Table("", ROWS)]
 """
-    file = homes.put(tmp_path / "sweep.toml", sweep)
-    run("sweep", "--file", str(file), "--out", str(tmp_path / "out"))
+    file = homes.put(tmp_path / "recipe.py", recipe)
+    run("run", str(file), "--out", str(tmp_path / "out"))
     verdict = json.loads((tmp_path / "out/verdict.json").read_text())
     assert {name: set(tasks) for name, tasks in verdict["scores"].items()} == {
         name: {"mine.dogs:DOGS"} for name in ("control", "shorter", "followed")

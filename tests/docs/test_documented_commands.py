@@ -6,13 +6,13 @@ A7: while tests replaced the recipes, nothing saw that a command lacked a flag, 
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import partial
 from pathlib import Path
 
 import documents
 import pytest
 import standins
+from builders.recipes import FILES, recipe_of
 from builders.small_commands import REPRODUCTIONS, smaller
 from documents import PAGES, ROOT, TypedCommand
 
@@ -67,10 +67,10 @@ NOT_RUN = {
         "groundling probe --model runs/carries/l1/model --data runs/bench/shared/objects-0/private --questions truth "
         "--steps 1 --seeds 1 --cpu --out runs/carries/l1-probe",
     ): OF_A_BENCH,
-    ("papers.md", "groundling sweep --file sweeps/real.toml --out runs/real"): NEEDS_RESULTS,
+    ("papers.md", "groundling run recipes/real.py --out runs/real"): NEEDS_RESULTS,
     (
         "papers.md",
-        "groundling sweep --file sweeps/table3_world.toml --out runs/table3",
+        "groundling run recipes/table3_world.py --out runs/table3",
     ): NEEDS_RESULTS,
 }
 """Documented commands that do not run here, with the reason."""
@@ -83,17 +83,20 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypatch) -> Path:
-    """A working folder with the stand-ins of a document, and the sweeps with one small step a run."""
+    """A working folder with the stand-ins of a document, and the recipes with one small step a run."""
     page = request.getfixturevalue("page")
     standins.put_down(shelf, page.name, tmp_path)
     documents.write_modules(page, tmp_path)
-    for path in (ROOT / "sweeps").glob("*.toml"):
+    for path in FILES:
         text = path.read_text()
         if path.name not in REPRODUCTIONS:
-            text = re.sub(r"\b(steps|epochs) = \d+", "steps = 1", text)
-            text = re.sub(r"\bbatch = \d+", "batch = 4", text)
-            text = re.sub(r"\bper_stratum = \d+", "per_stratum = 4", text)
-        standins.put(tmp_path / "sweeps" / path.name, text)
+            text = re.sub(r"\b(steps|epochs)=\d+( if folder.*? else 10)?", "steps=1", text)
+            text = re.sub(r"\bbatch=\d+", "batch=4", text)
+            text = re.sub(r"\bper_stratum=\d+", "per_stratum=4", text)
+            text = text.replace("SEEDS = 5", "SEEDS = 1")
+        standins.put(tmp_path / "recipes" / path.name, text)
+    example = "examples/my_recipe.py"
+    standins.put(tmp_path / example, (ROOT / example).read_text())
     few = partial(attention_report, draws=50, min_texts=standins.SENTENCES)
     monkeypatch.setattr("groundling.studies.xdbert.diversity.attention_report", few)
     monkeypatch.setattr("groundling.studies.attention.figures.DPI", 60)
@@ -138,13 +141,13 @@ def test_every_command_of_a_document_runs(
 def _is_another_part(command: TypedCommand, planned: set[tuple[str, str]]) -> bool:
     """Whether this plans one more table or row of a file, one of which was planned; it has to be there."""
     part = re.search(
-        r"""--file (\S+\.toml) --(table|rows) ["']([^"']+)["'] --out \S+$""", command.line
+        r"""recipes/(\S+\.py) --(table|rows) ["']([^"']+)["'] --out \S+$""", command.line
     )
-    if not part or not any(name in command.line for name in REPRODUCTIONS):
+    if not part or part[1] not in REPRODUCTIONS:
         return False
     file, flag, name = part.groups()
-    there = tomllib.loads((ROOT / file).read_text())["tables" if flag == "table" else "variants"]
-    assert name in there, command.line
+    recipe = recipe_of(file)
+    assert recipe.with_table(name) if flag == "table" else recipe.with_rows([name]), command.line
     if (file, flag) in planned:
         return True
     planned.add((file, flag))

@@ -28,7 +28,7 @@ PATHS = {
 }
 """What each path's reader brings, beside models of the hub."""
 ELSEWHERE = {
-    "groundling sweep --file sweeps/real.toml --processes 2 --out runs/real": "results.md runs it",
+    "groundling run recipes/real.py --processes 2 --out runs/real": "results.md runs it",
     "groundling data make-tasks --out runs/vision": "vision.md runs it",
     "groundling quickstart": "renders 32,000 images; test_quickstart.py has fewer",
 }

@@ -1,4 +1,4 @@
-"""Words of the project's former private language stay out of code, flags, sweeps and documents."""
+"""Words of the project's former private language stay out of code, flags, recipes and documents."""
 
 import re
 import tokenize
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("groundling", "tests", "docs", "sweeps", "benchmarks", "examples")
+FOLDERS = ("groundling", "tests", "docs", "recipes", "benchmarks", "examples")
 READ = {".py", ".pyi", ".md", ".toml", ".html", ".js", ".css", ".ipynb", ".yml"}
 
 NAMES = {

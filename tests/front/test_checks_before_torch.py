@@ -57,8 +57,8 @@ CASES = [
     (f"compare {OWN} --adapt.text t.txt --arms mlm", "--arm mlm needs --student"),
     (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "seeds = '0'"),
     (f"compare --data my.csv --text q --label y {ADAPT}", "no column 'q'"),
-    ("sweep --file gone.toml", "gone.toml: no such file"),
-    ("sweep --file bad.toml", "gone: no such file or folder"),
+    ("run gone.py", "gone.py: no such file"),
+    ("run bad.py", "gone: no such file or folder"),
     ("verdict --runs model gone", "--runs gone: no such file"),
     ("verdict --runs model", "verdict needs --runs"),
     ("bench --merge gone", "--merge gone: no such file"),
@@ -88,21 +88,17 @@ CASES = [
     ("data counts --captions gone.tsv --tokenizer model", "--captions gone.tsv: no such"),
 ]
 
-NAMES = ("adapt", "compare", "sweep", "bench")
+NAMES = ("adapt", "compare", "run", "bench")
 """Commands whose settings name objectives, which are imported to be checked."""
 
 NOTHING_READ = {"quickstart", "data make-world", "data make-tasks"}
 """Commands that read nothing."""
 
-SWEEP = """
-seeds = 1
-[adapt]
-student = "model"
-text = ["t.txt"]
-[tasks."glue/rte"]
-data = "gone"
-[variants.control]
-arm = "mlm"
+RECIPE = """
+from groundling.recipes import Table, adapt, row
+
+CONTROL = adapt("control", student="model", text=["t.txt"], arm="mlm")
+TABLES = [Table("", [row("control", CONTROL, {"glue/rte": dict(data="gone")})])]
 """
 
 
@@ -118,7 +114,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "c.csv").write_text("image,caption\na.jpg,a cat\n")
     (place / "my.csv").write_text("question,y\nis it wet ?,1\n")
     (place / "other.csv").write_text("a,y\nis it wet ?,1\n")
-    (place / "bad.toml").write_text(SWEEP)
+    (place / "bad.py").write_text(RECIPE)
     return place
 
 

@@ -134,7 +134,7 @@ def test_names_that_no_file_can_have(call: Callable[[str], Any], name: str) -> N
         call(name)
 
 
-@pytest.mark.parametrize("command", ["verdict", "finetune", "predict", "data make-world", "sweep"])
+@pytest.mark.parametrize("command", ["verdict", "finetune", "predict", "data make-world", "run"])
 def test_an_empty_place_is_none(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--out", ""]) == 2
     assert "--out '': not the name of a file or folder" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def commands(shelf: Path) -> dict[str, list[str]]:
         "predict": f"predict --model {shelf}/learned --data {shelf}/glue --cpu",
         "data make-world": "data make-world " + " ".join(standins.WORLD),
         "data counts": f"data counts {captions} --tokenizer {shelf}/bert-base-uncased",
-        "sweep": f"sweep --file {shelf}/s.toml",
+        "run": f"run {shelf}/s.py",
     }
     return {name: line.split() for name, line in (lines | _looking(shelf)).items()}
 
@@ -132,9 +132,10 @@ def stock(shelf: Path) -> None:
         make(shelf)
     standins.store(shelf / "store", standins.PHOTOS)
     homes.put(
-        shelf / "s.toml",
-        f'seeds = 2\n[tune]\nsteps = 2\nbatch = 4\ncpu = true\ndata = "{shelf / "glue"}"\n[tasks."glue/rte"]\n'
-        f'[variants.a]\nmodel = "{shelf / "bert-base-uncased"}"\n',
+        shelf / "s.py",
+        "from groundling.recipes import Table, row\n"
+        f"TASKS = {{'glue/rte': dict(seeds=2, steps=2, batch=4, cpu=True, data='{shelf / 'glue'}')}}\n"
+        f"TABLES = [Table('', [row('a', '{shelf / 'bert-base-uncased'}', TASKS)])]\n",
     )
     standins.pairs(shelf)
     vcr_files.folder(shelf / "vcr")

@@ -32,7 +32,6 @@ from PIL import Image
 from groundling.cli import main
 from groundling.commands.adapt.evaluation import read_pairs
 from groundling.commands.finetune.result import summary
-from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.core.registry import resolve
@@ -823,10 +822,6 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
     }
     model = {"model": "a", "layers": [0], "by_layer": [{"layer": 0, **row}], "uniform": row}
     model["by_head"] = {kind: [[0.2, 0.1]] for kind in row}
-    sweep = 'seeds = 2\n[adapt]\nstudent = "x"\ntext = ["t.txt"]\nsteps = 3\n[tune]\nbatch = 8\nlr = 2e-5\n'
-    sweep += (
-        '[variants.a]\nmodel = "x"\n[variants.b]\narm = "mlm"\n[tasks."glue/rte"]\ndata = "glue"\n'
-    )
     return {
         "checkpoint": Reader(_checkpoint, _resumed, checked=False),
         "result": Reader(written("result.json", json.dumps(heads)), read_result, checked=False),
@@ -866,9 +861,6 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
         "finished seeds": Reader(_finished, _resumed_seeds, checked=False),
         "answers and rationales": Reader(
             partial(_vcr_run, shelf=shelf), partial(_vcr_read, shelf=shelf), checked=False
-        ),
-        "sweep": Reader(
-            written("s.toml", sweep), lambda place: read_sweep(place / "s.toml"), checked=False
         ),
         "counts": Reader(_counts, _counted, checked=False),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +13,15 @@ import homes
 import pytest
 import torch
 import toys
+from builders.recipes import recipe_of
 from homes import STEPS, put
 from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
 from groundling.command_line.registered_names import parse_arm
-from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.evaluation import read_pairs, similarity_agreement
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
@@ -49,7 +49,6 @@ CARRIED = (
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
 )
-ROOT = Path(__file__).parents[2]
 
 
 def by_hand(mode: str, states: torch.Tensor) -> torch.Tensor:
@@ -513,14 +512,15 @@ def test_a_share_of_the_steps_is_a_head_start() -> None:
     assert [dict(rate)[False] > 0 for rate in rates[0]] == [False] * 4 + [True] * 16
 
 
-def test_published_sweeps_do_not_follow_the_defaults() -> None:
+def test_published_recipes_do_not_follow_the_defaults() -> None:
     """Their numbers in docs/results.md were made with everything trained from the first step."""
-    for name, lr in (("real.toml", 1e-4), ("table3_world.toml", 2e-3)):
-        content = tomllib.loads((ROOT / "sweeps" / name).read_text())["adapt"]
-        pinned = replace(ADAPTING, **{k: content[k] for k in ("lr", "head_lr")})
-        assert (pinned.lr, pinned.head_lr) == (lr, 1.0)
-        assert content.get("freeze_encoder_steps") or content["freeze_encoder_ratio"] == 0
-    assert tomllib.loads((ROOT / "sweeps/real.toml").read_text())["adapt"]["pooling"] == "cls"
+    for name, lr in (("real.py", 1e-4), ("table3_world.py", 2e-3)):
+        adaptations = [one for one in recipe_of(name).steps() if one.command == "adapt"]
+        assert adaptations
+        for values in (one.values for one in adaptations):
+            assert (values["lr"], values["head_lr"]) == (lr, 1.0)
+            assert values["freeze_encoder_steps"] or values["freeze_encoder_ratio"] == 0
+            assert name != "real.py" or values["pooling"] == "cls"
 
 
 # -- sentence-transformers itself --------------------------------------------------------------------------------------

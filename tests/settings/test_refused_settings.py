@@ -56,7 +56,16 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
         ),
         (["compare", "--arms", "mlm"], "compare needs --tasks"),
         (
-            ["compare", "--arms", "nonsense", "--tasks", "glue/rte", "--data", "GLUE"],
+            [
+                "compare",
+                "--arms",
+                "nonsense",
+                "--no-control",
+                "--tasks",
+                "glue/rte",
+                "--data",
+                "GLUE",
+            ],
             "no objective is called 'nonsense'",
         ),
         (
@@ -161,11 +170,12 @@ def test_a_weight_that_is_no_number_is_told_before_anything_starts(
     assert not (tmp_path / "out").exists()
 
 
-def test_numbers_of_a_sweep_are_told_by_their_table(
+def test_numbers_of_a_recipe_are_told_by_their_line(
     tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
     file = put(
-        tmp_path / "s.toml", '[variants.a]\nmodel = "x"\n[tasks."glue/rte"]\ntd_weight = -1.0\n'
+        tmp_path / "s.py",
+        'from groundling.recipes import step\nstep("finetune", name="a", td_weight=-1.0)\n',
     )
-    told = refusal("sweep", "--file", file, "--out", str(tmp_path / "out"))
-    assert '[tasks."glue/rte"]: td_weight = -1.0: expected greater than or equal to 0' in told
+    told = refusal("run", str(file), "--out", str(tmp_path / "out"))
+    assert "s.py, line 2: a: td_weight = -1.0: expected greater than or equal to 0" in told

@@ -81,7 +81,7 @@ in every step, for objectives that need no labels (semi-supervised: CLIP-TD); 0:
     """Also predict the unlabelled test split, in the server's format."""
     save_model: bool = True
     """Save each seed's fine-tuned encoder and head, for `predict` and `evaluate`; off by default \
-in a sweep."""
+in a recipe."""
     min_free_gb: Annotated[float, Ge(0)] = 0.0
     """Minimum free gigabytes on the disk of --out; with fewer, the run does not start; 0: do not check."""
     display_name: str = ""

@@ -1,4 +1,4 @@
-"""Small stand-ins for a sweep's data and weights, with which the whole sweep runs in a minute.
+"""Small stand-ins for a recipe's data and weights, with which the whole recipe runs in a minute.
 
 Stand-ins for data come from a small rendered world; those for text tasks have its sentences in the layouts of GLUE,
 SWAG and READ.
@@ -18,8 +18,7 @@ from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
 from groundling.commands.regions import COMMAND as REGIONS
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.sweep.run import LENGTH, SIDE, StandInMaker
-from groundling.commands.sweep.schema import SweepInput, slug
+from groundling.commands.run import LENGTH, SIDE, StandInMaker
 from groundling.commands.train_clip import CLIP_TRAINING, TrainClipConfig
 from groundling.commands.train_clip import COMMAND as TEACH
 from groundling.core.errors import InputError, require_known
@@ -29,6 +28,7 @@ from groundling.data.regions.store import RegionStore
 from groundling.data.tables import lines_of
 from groundling.models.small_encoder import new_encoder
 from groundling.models.text_encoder import TextEncoder
+from groundling.recipes.parts import Input, slug
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
 from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import WorldConfig
@@ -78,9 +78,7 @@ PASSAGES = 40
 """Number of passages of READ; their ids decide which are held out."""
 
 
-def make_stand_ins(
-    sources: Sequence[SweepInput], folder: Path
-) -> tuple[dict[str, SweepInput], list[str]]:
+def make_stand_ins(sources: Sequence[Input], folder: Path) -> tuple[dict[str, Input], list[str]]:
     """Sources whose paths are stand-ins in `folder`, or their future places, and notes on them.
 
     Existing stand-ins are reused. Raises InputError for a kind without stand-in.
@@ -91,12 +89,11 @@ def make_stand_ins(
     for source in sources:
         if source.kind:
             path = cache.path(source.kind, source.name)
-            replaced[source.name] = replace(
-                source, path=str(path), command="", settings=(None, None)
-            )
-            if source.command:
-                notes.append(f"{source.name}: uses a stand-in instead of `{source.command}`")
-        elif source.command:
+            replaced[source.name] = replace(source, path=str(path), made_by=None)
+            if source.made_by is not None:
+                command = source.made_by.command
+                notes.append(f"{source.name}: uses a stand-in instead of `{command}`")
+        elif source.made_by is not None:
             output = folder / "made" / Path(source.path).name
             replaced[source.name] = replace(source, path=str(output))
         else:
@@ -144,7 +141,7 @@ class _StandInCache:
         return makers[kind]()
 
     def own_copy(self, kind: str, name: str) -> Path:
-        """A copy of the file for each name, since a sweep may read several together or hold one out."""
+        """A copy of the file for each name, since a recipe may read several together or hold one out."""
         source = self.world / DATA[kind]
         path = self.folder / f"{slug(name)}{source.suffix}"
         write_whole(path, source.read_bytes())

@@ -2,7 +2,7 @@
 
 Below stand raw facts of each file, as it states them: a GPU's share of a batch, a rate per sample,
 texts without their special tokens. The expected settings of a run are computed from them, never
-copied from a sweep.
+copied from a recipe.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.recipes import recipe_of
 
-from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.plan import SweepPlan
-from groundling.commands.sweep.schema import format_setting
-from groundling.commands.sweep.steps import SweepStep, steps_of
+from groundling.recipes.parts import Step, format_setting
+from groundling.recipes.plan import setting_rows
 
-SWEEPS = Path(__file__).parents[3] / "sweeps"
 Settings = dict[str, Any]
 
 
@@ -296,7 +294,7 @@ def of_tokens(file: str, raw: dict[str, str]) -> Settings:
     return settings
 
 
-def uniter(step: SweepStep) -> Settings:
+def uniter(step: Step) -> Settings:
     size = "large" if "large" in step.name else "base"
     if step.command == "pretrain":
         kind = {"VCR": "vcr", "all data": "alldata", "in-domain": "indomain"}
@@ -307,11 +305,11 @@ def uniter(step: SweepStep) -> Settings:
             return settings | {"task_answers": {"qa_target": "right"}[VCR_TARGET]}
         splits = tuple(re.search(r"coco_(\w+)\.db", db)[1] for db in COCO_DBS)  # type: ignore[index]
         return settings | {"mask_rate": MRM_PROB, "caption_splits": splits}
-    (file,) = [file for file in UNITER if file.startswith(f"train-{short(step.task)}-{size}")]
+    (file,) = [file for file in UNITER if file.startswith(f"train-{short(task_of(step))}-{size}")]
     settings = of_tokens(file, UNITER[file])
     if "refcoco" in file:
         assert REFCOCO_BEST["evaluate after each"] == "epoch"
-        settings |= of_refcoco(step.task)
+        settings |= of_refcoco(task_of(step))
         settings |= {"eval_every": 1.0, "keep_best": REFCOCO_BEST["save best model"]}
     return settings
 
@@ -345,12 +343,12 @@ def boxes_of_tracks(scored: str, learned: str) -> Settings:
     return {"regions": scored} | ({"train_regions": learned} if learned != scored else {})
 
 
-def villa(step: SweepStep) -> Settings:
+def villa(step: Step) -> Settings:
     size = "large" if "large" in step.name else "base"
-    (file,) = [file for file in VILLA if file.startswith(f"train-{short(step.task)}-{size}")]
+    (file,) = [file for file in VILLA if file.startswith(f"train-{short(task_of(step))}-{size}")]
     raw = VILLA[file]
     assert raw["adv_lr_txt"] == raw["adv_lr_img"]
-    over = KL[f"train_{short(step.task)}_adv.py"]
+    over = KL[f"train_{short(task_of(step))}_adv.py"]
     return of_tokens(file, raw) | {
         "training_step": "villa",  # adv_training
         "adversarial_steps": int(raw["adv_steps"]),
@@ -362,10 +360,10 @@ def villa(step: SweepStep) -> Settings:
     }
 
 
-def vlbert(step: SweepStep) -> Settings:
+def vlbert(step: Step) -> Settings:
     if step.command == "pretrain":
         return vlbert_pretrained(step)
-    by_code = step.task.startswith(("Code: ", "Half: "))
+    by_code = task_of(step).startswith(("Code: ", "Half: "))
     # The paper does not say which weights are scored.
     return (vlbert_tuned_by_code if by_code else vlbert_tuned_by_paper)(step) | {
         "eval_every": VLBERT_CODE["epochs between evaluations"],
@@ -373,7 +371,7 @@ def vlbert(step: SweepStep) -> Settings:
     }
 
 
-def vlbert_pretrained(step: SweepStep) -> Settings:
+def vlbert_pretrained(step: Step) -> Settings:
     paper = PAPER_PRETRAIN
     settings: Settings = {"captions": paper["dataset"], "max_regions": paper["RoIs at most"]}
     name = step.name.removeprefix("pretrain ")
@@ -435,8 +433,8 @@ def of_yaml(file: str) -> Settings:
     return settings
 
 
-def vlbert_tuned_by_code(step: SweepStep) -> Settings:
-    kind, _, task = step.task.partition(": ")
+def vlbert_tuned_by_code(step: Step) -> Settings:
+    kind, _, task = task_of(step).partition(": ")
     size = "large" if "large" in step.name else "base"
     where = {
         **{"VCR Q to A": f"vcr/{size}_q2a", "VCR QA to R": f"vcr/{size}_qa2r"},
@@ -471,8 +469,8 @@ def vlbert_tuned_by_code(step: SweepStep) -> Settings:
     return settings
 
 
-def vlbert_tuned_by_paper(step: SweepStep) -> Settings:
-    if step.task.startswith("VCR"):
+def vlbert_tuned_by_paper(step: Step) -> Settings:
+    if task_of(step).startswith("VCR"):
         paper: Settings = PAPER_VCR
         more = {
             **{"optimizer": "sgd", "momentum": paper["momentum"], "schedule": "steps"},
@@ -485,7 +483,7 @@ def vlbert_tuned_by_paper(step: SweepStep) -> Settings:
             "longest_edge": numbers(VLBERT["vcr/base_q2a_4x16G_fp32"]["SCALES"])[1],
             "max_length": SEQ_LEN["vcr/data/datasets/vcr.py"] + 3,
         }
-    elif step.task == "VQA":
+    elif task_of(step) == "VQA":
         paper = PAPER_VQA
         more = {
             **{"schedule": paper["decay"], "betas": paper["beta"]},
@@ -494,7 +492,7 @@ def vlbert_tuned_by_paper(step: SweepStep) -> Settings:
         }
     else:
         paper = PAPER_REFCOCO
-        track = paper["tracks"][step.task.removeprefix("RefCOCO+ ")]
+        track = paper["tracks"][task_of(step).removeprefix("RefCOCO+ ")]
         called = {
             "ground-truth RoIs": "annotated boxes",
             "detected boxes in MAttNet": "detected boxes",
@@ -509,7 +507,7 @@ def vlbert_tuned_by_paper(step: SweepStep) -> Settings:
     }
 
 
-def visualbert(step: SweepStep) -> Settings:
+def visualbert(step: Step) -> Settings:
     paper = VISUAL_PAPER
     settings: Settings = {
         **{
@@ -531,7 +529,7 @@ def visualbert(step: SweepStep) -> Settings:
         of_phase = visualbert_on_coco if on_coco else visualbert_on_the_task
         settings |= of_phase(step, file)
     else:
-        file = f"{where}/fine-tune{visual_part(step.task)}"
+        file = f"{where}/fine-tune{visual_part(task_of(step))}"
     raw = VISUALBERT[file]
     # The paper's and the code's longest text and warm-up agree; VCR's phase is in the file alone.
     assert int(raw["max_seq_length"]) == paper["longest"]
@@ -560,7 +558,7 @@ def visual_part(task: str) -> str:
     return {"VCR Q-A": "-qa", "VCR QA-R": "-qar"}.get(task, "")
 
 
-def visualbert_on_coco(step: SweepStep, file: str) -> Settings:
+def visualbert_on_coco(step: Step, file: str) -> Settings:
     paper = VISUAL_PAPER
     reads = paper["captions"]
     if "Code" in step.name:
@@ -591,7 +589,7 @@ def visualbert_on_coco(step: SweepStep, file: str) -> Settings:
     return settings | visualbert_pixels(step)
 
 
-def visualbert_on_the_task(step: SweepStep, file: str) -> Settings:
+def visualbert_on_the_task(step: Step, file: str) -> Settings:
     paper = VISUAL_PAPER
     settings: Settings = {"task_answers": "right"}
     assert paper["task-specific"] == "masked language modeling with the image"
@@ -612,7 +610,7 @@ def visualbert_on_the_task(step: SweepStep, file: str) -> Settings:
     return settings | visualbert_pixels(step)
 
 
-def visualbert_pixels(step: SweepStep) -> Settings:
+def visualbert_pixels(step: Step) -> Settings:
     fixed = "fixed" in step.name or "alone" in step.name
     if "VCR" not in step.name or fixed:
         return {}
@@ -626,7 +624,7 @@ def sides() -> Settings:
     }
 
 
-def visualbert_regions(step: SweepStep, folder: str) -> Settings:
+def visualbert_regions(step: Step, folder: str) -> Settings:
     if folder != "VCR":
         return {"regions": VISUAL_PAPER[folder]}
     if "fixed" in step.name or "w-o-COCO" in step.name:
@@ -636,11 +634,11 @@ def visualbert_regions(step: SweepStep, folder: str) -> Settings:
 
 # -- the plans ---------------------------------------------------------------------------------------------------------
 
-PAPERS: dict[str, Callable[[SweepStep], Settings]] = {
-    "uniter.toml": uniter,
-    "villa.toml": villa,
-    "vlbert.toml": vlbert,
-    "visualbert.toml": visualbert,
+PAPERS: dict[str, Callable[[Step], Settings]] = {
+    "uniter.py": uniter,
+    "villa.py": villa,
+    "vlbert.py": vlbert,
+    "visualbert.py": visualbert,
 }
 TRAINED = ("pretrain", "finetune")
 
@@ -649,23 +647,27 @@ TRAINED = ("pretrain", "finetune")
 class Planned:
     """A step and the settings that the plan marks as equal."""
 
-    step: SweepStep
+    step: Step
     same: tuple[str, ...]
 
 
+def task_of(step: Step) -> str:
+    """The task's name in reports."""
+    return step.values["display_name"] or step.values["task"] if step.command == "finetune" else ""
+
+
 @cache
-def planned(file: str) -> tuple[list[Planned], dict[str, str]]:
-    what = read_sweep(SWEEPS / file)
-    plan = SweepPlan(what, steps_of(what, Path("out")))
+def planned(file: str) -> list[Planned]:
+    recipe = recipe_of(file)
     found = []
-    for step in plan.steps:
-        rows = plan.shown_settings[step.name].items()
+    for step in recipe.steps():
+        rows = setting_rows(recipe, step).items()
         same = tuple(name for name, row in rows if row["mark"].startswith("same"))
         if step.command in TRAINED and not step.name.endswith(": make"):
             found.append(Planned(step, same))
         else:
             assert not same, f"{step.name} makes data"
-    return found, what.titles
+    return found
 
 
 def approximately(official: Any) -> Any:
@@ -675,13 +677,13 @@ def approximately(official: Any) -> Any:
     return pytest.approx(official, rel=1e-9) if is_number else official
 
 
-def faults(file: str, step: SweepStep, settings: Settings, titles: dict[str, str]) -> list[str]:
+def faults(file: str, step: Step, settings: Settings) -> list[str]:
     """The settings of a step that differ from the official files."""
     wrong = []
     for name, official in settings.items():
         value = step.values[name]
         is_text = isinstance(official, str)
-        said = format_setting(value, titles).lower() if is_text else value
+        said = format_setting(value).lower() if is_text else value
         if said != (official.lower() if is_text else approximately(official)):
             wrong.append(f"{file}, {step.name}: {name} = {value!r}, officially {official!r}")
     return wrong
@@ -689,16 +691,14 @@ def faults(file: str, step: SweepStep, settings: Settings, titles: dict[str, str
 
 @pytest.mark.parametrize("file", PAPERS)
 def test_settings_are_what_the_official_files_come_to(file: str) -> None:
-    steps, titles = planned(file)
-    found = [
-        fault for one in steps for fault in faults(file, one.step, PAPERS[file](one.step), titles)
-    ]
+    steps = planned(file)
+    found = [fault for one in steps for fault in faults(file, one.step, PAPERS[file](one.step))]
     assert found == []
 
 
 @pytest.mark.parametrize("file", PAPERS)
 def test_nothing_is_called_the_same_that_no_official_file_says(file: str) -> None:
-    steps, _ = planned(file)
+    steps = planned(file)
     found = {
         f"{one.step.name}: {name}"
         for one in steps
@@ -720,10 +720,10 @@ def test_the_optimizer_of_every_run_by_the_code_is_worked_out_whole() -> None:
         "epsilon",
         "betas",
     }
-    for file in ("uniter.toml", "villa.toml", "vlbert.toml"):
-        for one in planned(file)[0]:
-            name = f"{one.step.name} {one.step.task}"
-            if file == "vlbert.toml" and not re.search("Code: |Half: |^pretrain (?!first)", name):
+    for file in ("uniter.py", "villa.py", "vlbert.py"):
+        for one in planned(file):
+            name = f"{one.step.name} {task_of(one.step)}"
+            if file == "vlbert.py" and not re.search("Code: |Half: |^pretrain (?!first)", name):
                 continue  # from the paper
             settings = PAPERS[file](one.step)
             without = {"epsilon", "betas"} if settings["optimizer"] == "SGD" else set()
@@ -735,11 +735,11 @@ def test_the_optimizer_of_every_run_by_the_code_is_worked_out_whole() -> None:
 
 def test_a_setting_that_is_not_the_official_one_is_found() -> None:
     """The tests above can fail."""
-    steps, titles = planned("vlbert.toml")
+    steps = planned("vlbert.py")
     (step,) = [one.step for one in steps if one.step.name == "Code--large--stored: Code: VQA"]
     official = vlbert(step)
     assert official["batch"] == 256 and official["lr"] == pytest.approx(1.6e-4)
-    assert faults("f", step, official, titles) == []
+    assert faults("f", step, official) == []
     for name, value in (("epsilon", 1e-8), ("optimizer", "SGD"), ("batch", 64), ("regions", "x")):
-        (fault,) = faults("f", step, {**official, name: value}, titles)
+        (fault,) = faults("f", step, {**official, name: value})
         assert f"{name} = " in fault

@@ -5,19 +5,19 @@ states.
 from __future__ import annotations
 
 import re
-import tomllib
+import runpy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import documents
 import pytest
+from builders.recipes import PAPERS, recipe_of
 
 from groundling.command_line import COMMANDS
-from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.schema import PaperSetting, agrees, default_settings, format_setting
-from groundling.commands.sweep.steps import steps_of
-from groundling.settings.fields import settings_of
+from groundling.recipes.paper import PaperValue
+from groundling.recipes.parts import default_settings, format_setting, printed
+from groundling.settings.fields import setting_values
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
@@ -29,44 +29,65 @@ FLAG = re.compile(r"`(\w+) --([\w-]+) ([^` ]+)` \(default")
 
 @dataclass(frozen=True)
 class ResolvedSetting:
-    """One setting of a file, as its plan resolves it."""
+    """One setting of a recipe, as its plan resolves it."""
 
-    note: PaperSetting
+    note: PaperValue
     value: Any
-    titles: dict[str, str]
     default: Any
 
     def cell(self) -> str:
         """The value as the page prints it, without the reason for a difference."""
-        is_same = agrees(self.note.printed, self.value, self.titles)
-        return (
-            "same" if is_same else f"{format_setting(self.value, self.titles)}: {self.note.reason}"
-        )
+        if self.note.agrees(self.default):
+            return "same"
+        return f"{format_setting(self.value)}: {self.note.reason}"
 
 
 def sections() -> dict[str, str]:
     """The page's sections by reproduction file, from the first table."""
-    files = re.findall(r"^\| \[([\w-]+)\]\(#\S+\) \| `(sweeps/\w+\.toml)` \|$", PAGE, re.MULTILINE)
+    files = re.findall(r"^\| \[([\w-]+)\]\(#\S+\) \| `(recipes/\w+\.py)` \|$", PAGE, re.MULTILINE)
     texts = re.split(r"^## ", PAGE, flags=re.MULTILINE)
     return {file: next(one for one in texts if one.startswith(f"{name} (")) for name, file in files}
 
 
 def defaults(command: str) -> dict[str, Any]:
-    groups = [group for group in default_settings(command) if group is not None]
-    return {one.name: one.value for group in groups for one in settings_of(group)}
+    return setting_values(*default_settings(command))
 
 
 def told(file: str) -> dict[str, ResolvedSetting]:
-    """All notes of a file by key, such as `with."VCR, code".lr`."""
-    what = read_sweep(ROOT / file)
-    found = {}
-    for step in steps_of(what, Path("out")):
+    """All values of papers by key, such as `VCR_CODE.lr` and `SIZES["VQA, base"].lr`, which are names of the recipe."""
+    resolved = {}
+    for step in recipe_of(ROOT / file).steps():
         known = defaults(step.command)
         for name, note in step.notes.items():
-            table = note.where.partition(", [")[2].replace("]", "").removesuffix(".paper")
-            value = ResolvedSetting(note, step.values[name], dict(what.titles), known[name])
-            assert found.setdefault(f"{table}.{name}", value).value == value.value
+            resolved[id(note)] = ResolvedSetting(note, step.values[name], known[name])
+    found = {}
+    for table, values in groups(file).items():
+        for name, note in values.items():
+            same = [
+                one
+                for one in resolved.values()
+                if isinstance(note, PaperValue) and said_by(one.note) == said_by(note)
+            ]
+            if same:
+                found[f"{table}.{name}"] = same[0]
     return found
+
+
+def said_by(note: PaperValue) -> tuple[str, ...]:
+    return printed(note), note.source, format_setting(note.ours), note.reason
+
+
+def groups(file: str) -> dict[str, dict[str, Any]]:
+    """Groups of settings in a recipe, and in its dicts of groups."""
+    names = runpy.run_path(str(ROOT / file))
+    dicts = {name: value for name, value in names.items() if isinstance(value, dict)}
+    inside = {
+        f'{name}["{key}"]': group
+        for name, value in dicts.items()
+        for key, group in value.items()
+        if isinstance(group, dict)
+    }
+    return dicts | inside
 
 
 def rows(section: str, heading: str) -> list[list[str]]:
@@ -86,7 +107,7 @@ def full_names(keys: str) -> list[str]:
 
 def wrong(row: list[str], file: str, notes: dict[str, ResolvedSetting]) -> list[str]:
     """Statements of a row that its file does not confirm."""
-    _, printed, where, keys, here = row
+    _, said, where, keys, here = row
     names = full_names(keys)
     missing = [name for name in names if name not in notes]
     if missing or not names:
@@ -94,7 +115,7 @@ def wrong(row: list[str], file: str, notes: dict[str, ResolvedSetting]) -> list[
     found = [notes[name] for name in names]
     shown = here.removesuffix(" (default)")
     expected = (
-        (printed, [one.note.printed for one in found]),
+        (said, [printed(one.note) for one in found]),
         (where, [one.note.source for one in found]),
         (shown, [one.cell() for one in found]),
     )
@@ -107,17 +128,12 @@ def wrong(row: list[str], file: str, notes: dict[str, ResolvedSetting]) -> list[
     return faults
 
 
-def test_every_paper_has_its_file() -> None:
-    reproductions = {
-        f"sweeps/{path.name}"
-        for path in (ROOT / "sweeps").glob("*.toml")
-        if "[paper]" in path.read_text(encoding="utf-8")
-    }
-    assert set(sections()) == reproductions
+def test_every_paper_has_its_recipe() -> None:
+    assert set(sections()) == {f"recipes/{path.name}" for path in PAPERS}
 
 
 @pytest.mark.parametrize("file", sections())
-def test_settings_are_those_of_the_file(file: str) -> None:
+def test_settings_are_those_of_the_recipe(file: str) -> None:
     notes = told(file)
     table = rows(sections()[file], SETTINGS)
     assert len(table) > 5
@@ -126,10 +142,9 @@ def test_settings_are_those_of_the_file(file: str) -> None:
 
 def test_a_row_that_is_wrong_is_found() -> None:
     """The test can fail: an unknown key, another value, another section, another claim, another default."""
-    titles: dict[str, str] = {}
     notes = {
-        "tune.lr": ResolvedSetting(PaperSetting("2e-5", "Table 5"), 2e-5, titles, 1e-4),
-        "tune.batch": ResolvedSetting(PaperSetting("4", "code", "of a GPU"), 32, titles, 32),
+        "tune.lr": ResolvedSetting(PaperValue("2e-5", "Table 5"), 2e-5, 1e-4),
+        "tune.batch": ResolvedSetting(PaperValue("4", "code", 32, "of a GPU"), 32, 32),
     }
     for cells in (
         ["2e-5", "Table 5", "`tune.lr`", "same"],
@@ -154,7 +169,7 @@ def test_flags_that_are_called_defaults_are_the_defaults() -> None:
     for command, flag, value in found:
         if command in COMMANDS:
             default = defaults(command)[flag.replace("-", "_")]
-            assert format_setting(default, {}) == format_setting(type(default)(value), {}), (
+            assert format_setting(default) == format_setting(type(default)(value)), (
                 command,
                 flag,
             )
@@ -176,7 +191,7 @@ def typed(page: str) -> list[documents.TypedCommand]:
 
 
 def test_pages_that_are_named_for_commands_have_them() -> None:  # F11
-    """CLIP-TD's protocols, and what its sweep says that it leaves to another page."""
+    """CLIP-TD's protocols, and what its recipe says that it leaves to another page."""
     section = PAGE.split("### Its protocols\n")[1].split("\n## ")[0]
     introduction, table = section.split("\n| ", 1)
     pages = re.findall(r"\]\((\w+\.md)\)", introduction)
@@ -184,7 +199,7 @@ def test_pages_that_are_named_for_commands_have_them() -> None:  # F11
     named = set(re.findall(r"`((?:data )?[a-z-]+)(?= --|`)", table)) & set(COMMANDS)
     assert len(named) > 5
     assert sorted(named - there) == []
-    head = (ROOT / "sweeps/clip_td.toml").read_text().split("\nseeds")[0].replace("\n# ", " ")
+    head = " ".join((ROOT / "recipes/clip_td.py").read_text().split('"""')[1].split())
     (left,) = re.findall(r"docs/clip_td\.md has what this file lacks: (.*?\.)(?: |$)", head + " ")
     flags = {
         flag for code in re.findall(r"`([^`]+)`", left) for flag in code.split() if "--" in flag
@@ -197,6 +212,6 @@ def test_sm_beside_the_papers_numbers_is_edited_as_the_release_edits() -> None: 
     edited = [one.line for one in typed("clip_td.md") if "--protocol sm" in one.line]
     assert edited
     assert [line for line in edited if "--legacy" not in line.split()] == []
-    sweep = tomllib.loads((ROOT / "sweeps/clip_td.toml").read_text())
-    shifts = [one["shift"] for one in sweep["data"].values() if "shift" in one]
+    steps = recipe_of("clip_td.py").steps()
+    shifts = [one.settings for one in steps if one.command == "data shift"]
     assert [one.get("legacy") for one in shifts if one["protocol"] == "sm"] == [True]
