@@ -323,7 +323,7 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     out = tmp_path / "out"
     (images / "2.png").write_bytes((images / "2.png").read_bytes()[:60])
     said = refused(place, out, capsys, "--images", str(images))
-    assert "2.png: does not decode" in said and "1 of 6" in said and "--skip-bad" in said
+    assert "2.png: does not decode" in said and "1 of 6" in said and "skip_bad" in said
     assert not (out / "result.json").exists()
     whole = retrieve(config_of(place, images=str(images), skip_bad=True), out)
     assert (whole["bad_images"], whole["bad_image_names"]) == (1, ["2.png"])
@@ -338,7 +338,7 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     shutil.copy(place / "images/2.png", images)
     shutil.copy(place / "images/3.png", images / "2.bmp")
     said = refused(place, out, capsys, "--images", str(images))
-    assert "2.png and 2.bmp differ only in the ending" in said
+    assert "2.bmp and 2.png differ only in the ending" in said
     empty = put(tmp_path / "empty.txt", "0.png#0\t \n")
     assert "no captions found" in refused(place, out, capsys, "--captions", str(empty))
     one = put(tmp_path / "one.txt", "0.png#0\ta dog\n")
