@@ -12,11 +12,13 @@ import json
 import os
 import re
 import sys
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -321,8 +323,7 @@ class ShardStore:
         self.indices = [read_index(file) for file in self.files]
         self.ids = [name for index in self.indices for name in index.ids]
         self.shapes = next((index.shapes for index in self.indices if index.ids), {})
-        starts = np.cumsum([0, *(len(index.ids) for index in self.indices)])
-        self._starts = starts[:-1]
+        self._starts = list(accumulate((len(index.ids) for index in self.indices), initial=0))
         self._ends = [_ends(index) for index in self.indices]
         self._file = lru_cache(OPEN_FILES)(_open)
 
@@ -405,8 +406,8 @@ class ShardStore:
         """The shard of a record, and the record's position in it."""
         if not 0 <= number < len(self.ids):
             raise IndexError(f"{self.folder}: no {self.noun} number {number} among {len(self)}")
-        shard = int(self._starts.searchsorted(number, side="right")) - 1
-        return shard, number - int(self._starts[shard])
+        shard = bisect_right(self._starts, number) - 1
+        return shard, number - self._starts[shard]
 
 
 def _ends(index: ShardIndex) -> dict[str, np.ndarray]:

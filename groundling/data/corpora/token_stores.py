@@ -4,9 +4,9 @@ A store's records are its shards: each holds some thousand texts, concatenated, 
 its index does not grow with their number. Its arrays are `text` (UTF-8), `words` (a number for each
 raw word), `tokens` (token ids) and `tokens_word` (the raw word of each token), with a CLIP side
 also `clip` and `clip_word`, `characters` of every text, and `ends` (texts, 3 or 4): the end of each
-text's part of `text`, `words`, `tokens` and `clip`. Texts that are lines have `line`, the line's
-number in the file, and `part`, the text's number among the parts of a cut line, otherwise -1;
-captions have `image` (UTF-8) and `image_ends`, the end of each text's part of it.
+text's part of `text`, `words`, `tokens` and `clip`. Texts that are lines also have `image` (UTF-8;
+empty but for captions), and in `ends` the end of their part of it, the line's number in the file,
+and the text's number among the parts of a cut line, otherwise -1.
 
 Samples are made as they are read: memory holds only each text's length.
 """
@@ -266,11 +266,12 @@ def tokenise(shard: RawTextShard, spec: TokenizationSpec) -> dict[str, np.ndarra
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     arrays["ends"] = np.cumsum(arrays["ends"], 0)
     if spec.form == "lines":
-        arrays["line"] = shard.first + np.array(places, np.int64)
-        arrays["part"] = _part_numbers(places)
+        lines = shard.first + np.array(places, np.int64)
         images = [shard.images[place].encode() for place in places]
         arrays["image"] = np.frombuffer(b"".join(images), np.uint8)
-        arrays["image_ends"] = np.cumsum([len(image) for image in images], dtype=np.int64)
+        image_ends = np.cumsum([len(image) for image in images], dtype=np.int64)
+        columns = [arrays["ends"], image_ends, lines, _part_numbers(places)]
+        arrays["ends"] = np.column_stack(columns)
     return arrays
 
 
@@ -280,7 +281,7 @@ def _part_numbers(places: Sequence[int]) -> np.ndarray:
         places, return_index=True, return_inverse=True, return_counts=True
     )
     numbers = np.arange(len(places)) - firsts[lines]
-    return np.where(parts[lines] > 1, numbers, -1).astype(np.int32)
+    return np.where(parts[lines] > 1, numbers, -1)
 
 
 def _tokenised(texts: Sequence[str], lexicon: TokenizationCache) -> dict[str, np.ndarray]:
@@ -312,6 +313,8 @@ def _id_type(engine: Tokenizer) -> np.dtype:
 
 TOKENS = 2
 """The column of `ends` for the text's tokens; the others are for bytes, words and the CLIP side."""
+IMAGE, LINE, PART = -3, -2, -1
+"""The last columns of `ends` for texts that are lines."""
 
 
 class CorpusDataset:
@@ -378,80 +381,67 @@ class CorpusDataset:
         return index if self._places is None else int(self._places[index])
 
     def _at(self, index: int) -> _TextPlace:
-        """A sample's shard, and its position there."""
+        """A sample's shard, and its part of the shard's arrays."""
         place = self._place(index)
         shard = int(self._starts.searchsorted(place, side="right")) - 1
-        return _TextPlace(*self._shards[shard], place - int(self._starts[shard]))
+        store, number = self._shards[shard]
+        position = place - int(self._starts[shard])
+        ends = store.rows(number, "ends", max(0, position - 1), position + 1)
+        stops = ends[-1].tolist()
+        starts = ends[0].tolist() if position else [0] * len(stops)
+        return _TextPlace(store, number, starts, stops)
 
     def _id(self, index: int) -> str:
+        return self._name(index, self._at(index))
+
+    def _name(self, index: int, at: _TextPlace) -> str:
         place = self._place(index)
         file = int(self._file_starts.searchsorted(place, side="right")) - 1
         name = self.files[file][0]
-        at = self._at(index)
         if not at.is_line:
             return line_id(name, place - int(self._file_starts[file]))
-        part = int(at.value("part"))
-        return line_id(name, int(at.value("line")), None if part < 0 else part)
+        part = at.stops[PART]
+        return line_id(name, at.stops[LINE], None if part < 0 else part)
 
     def _images(self, index: int) -> tuple[str, ...]:
         return self._at(index).images()
 
     def _made(self, index: int) -> Sample:
         at = self._at(index)
-        starts, stops = at.bounds("ends")
-        name = self._id(index)
-        text = at.rows("text", starts[0], stops[0]).tobytes().decode()
-        row, dropped = self.text.row_of(at.tokens("tokens", starts[TOKENS], stops[TOKENS]))
+        name = self._name(index, at)
+        text = at.rows("text", 0).tobytes().decode()
+        row, dropped = self.text.row_of((at.rows("tokens", TOKENS), at.rows("tokens_word", TOKENS)))
         clip = None
         if self.clip is not None:
-            clip, left_out = self.clip.row_of(at.tokens("clip", starts[3], stops[3]))
+            clip, left_out = self.clip.row_of((at.rows("clip", 3), at.rows("clip_word", 3)))
             dropped += left_out
-        words = at.rows("words", starts[1], stops[1]).astype(np.int64)
+        words = at.rows("words", 1).astype(np.int64)
         example = Example(name, text, images=at.images())
         return Sample(name, row, clip, words, truncated_tokens=dropped, example=example)
 
 
 class _TextPlace(NamedTuple):
-    """A text of a store."""
+    """A text's part of a shard's arrays."""
 
     store: ShardStore
     shard: int
-    position: int
+    starts: list[int]
+    stops: list[int]
 
     @property
     def is_line(self) -> bool:
         """Whether it is a line, or a part of one."""
-        return "line" in self.store.shapes
+        return "image" in self.store.shapes
 
-    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Rows of one of the shard's arrays."""
-        return self.store.rows(self.shard, name, start, stop)
-
-    def value(self, name: str) -> np.ndarray:
-        """The row of an array that has one for each text."""
-        row: np.ndarray = self.rows(name, self.position, self.position + 1)[0]
-        return row
-
-    def bounds(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Start and end of the text's part, from an array of ends."""
-        if self.position:
-            start, stop = self.rows(name, self.position - 1, self.position + 1)
-        else:
-            stop = self.value(name)
-            start = np.zeros_like(stop)
-        return start, stop
-
-    def tokens(self, name: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids, and the raw word of each."""
-        return self.rows(name, start, stop), self.rows(f"{name}_word", start, stop)
+    def rows(self, name: str, column: int) -> np.ndarray:
+        """Its rows of an array, whose ends are in this column of `ends`."""
+        return self.store.rows(self.shard, name, self.starts[column], self.stops[column])
 
     def images(self) -> tuple[str, ...]:
         """Its images: one for a caption, otherwise none."""
-        if not self.is_line:
+        if not self.is_line or self.starts[IMAGE] == self.stops[IMAGE]:
             return ()
-        start, stop = self.bounds("image_ends")
-        image = self.rows("image", int(start), int(stop)).tobytes().decode()
-        return (image,) if image else ()
+        return (self.rows("image", IMAGE).tobytes().decode(),)
 
 
 def corpus_samples(
