@@ -19,8 +19,6 @@ from groundling.data.regions.imports import import_regions
 from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.store import RegionStore, first_fault, open_checked_store
 from groundling.data.regions.stores import combine_images
-from groundling.runs import hashing
-from groundling.runs.hashing import CACHE
 from groundling.settings.input_settings import RegionSettings
 
 
@@ -80,31 +78,6 @@ def test_a_manifest_that_lacks_hashes_is_damaged(store: Path) -> None:
         path.write_text(json.dumps(about | {"sha256": hashes}))
         with pytest.raises(InputError, match=r"manifest\.json: lacks the SHA-256 of index-00000"):
             open_checked_store(store)
-
-
-def test_a_store_that_stays_as_it_is_is_read_once(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a cache by every process, without one by this one."""
-    monkeypatch.setattr(hashing, "SMALL", 0)
-    monkeypatch.setattr(hashing, "MIN_AGE", -(10**18))
-    read: list[Path] = []
-    sha256_of = hashing.sha256_of
-
-    def counted(path: Path) -> str:
-        read.append(path)
-        return sha256_of(path)
-
-    monkeypatch.setattr(hashing, "sha256_of", counted)
-    for cache, forgets in (("", False), (str(tmp_path / "cache"), True)):
-        monkeypatch.setenv(CACHE, cache)
-        monkeypatch.setattr(hashing, "_HASHES", {})
-        read.clear()
-        for _ in range(2):
-            open_checked_store(store)
-            if forgets:
-                monkeypatch.setattr(hashing, "_HASHES", {})
-        assert len(read) == len(list(store.glob("*-0*")))
 
 
 def test_one_process_of_a_machine_compares(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,7 +227,7 @@ HOSTILE = [
     ),
     ("index-00000.json", "{}", "not the index of a shard"),
     ("index-00000.json", "not json", "line 1: not valid JSON"),
-    ("index-00000.json", b"\xff\xfe", "not UTF-8"),
+    ("index-00000.json", b"\xff\xfe", "cannot be read .UnicodeDecodeError"),
 ]
 """File, content, and what is said of it."""
 
