@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from groundling.core.errors import InputError
 from groundling.runs.folder import read_object
+from groundling.runs.hashing import data_hash
 from groundling.runs.run import MODULES
 
 
@@ -114,7 +115,7 @@ def check_inputs(run: Path, allowed: Mapping[str, str], own: Path) -> None:
         if name.partition(":")[0] in MODULES and ":" in name:
             continue
         if path in allowed:
-            if entry["sha256"] != allowed[path]:
+            if data_hash(path) != allowed[path]:
                 raise InputError(f"{run}: {name} {path} differs from what was handed over")
         elif not Path(path).is_relative_to(own.resolve()) and not Path(path).is_relative_to(
             os.path.abspath(own)

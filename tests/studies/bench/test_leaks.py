@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 from builders.bench import Ran
+from homes import put
 from transformers import AutoModel, AutoTokenizer
 
 from groundling.core.errors import InputError
+from groundling.runs.hashing import data_hash
 from groundling.studies.bench import arms
 from groundling.studies.bench.arms import METHOD, ArmRun, control_stages, run_arm, text_key
 from groundling.studies.bench.handed import check_handed
@@ -298,19 +300,21 @@ def test_a_run_on_other_files_is_refused(tmp_path: Path) -> None:
     run.mkdir(parents=True)
 
     def inputs(**entries: str) -> None:
-        found = {name: {"path": path, "sha256": "1"} for name, path in entries.items()}
+        found = {name: {"path": path} for name, path in entries.items()}
         (run / "config.json").write_text(json.dumps({"inputs": found}))
 
-    corpus = str(tmp_path / "corpus.txt")
+    corpus = str(put(tmp_path / "corpus.txt", "handed over"))
+    handed = {corpus: data_hash(corpus)}
     inputs(text=corpus, student=str(tmp_path / "arm" / "stage-1" / "model"))
-    check_inputs(run, {corpus: "1"}, tmp_path / "arm")
+    check_inputs(run, handed, tmp_path / "arm")
+    put(tmp_path / "corpus.txt", "changed")
     with pytest.raises(InputError, match="differs from what was handed over"):
-        check_inputs(run, {corpus: "2"}, tmp_path / "arm")
+        check_inputs(run, handed, tmp_path / "arm")
     inputs(text=str(tmp_path / "more.txt"))
     with pytest.raises(
         InputError, match=r"trained with text .*more\.txt, which was not handed over"
     ):
-        check_inputs(run, {corpus: "1"}, tmp_path / "arm")
+        check_inputs(run, handed, tmp_path / "arm")
 
 
 @pytest.mark.parametrize(
