@@ -8,7 +8,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,48 +17,14 @@ from annotated_types import Ge
 
 from groundling.command_line import COMMANDS, Command
 from groundling.core.errors import InputError
-from groundling.core.registry import registered
-from groundling.recipes.parts import Input, Step, Table, slug
+from groundling.recipes.miniature import on_stand_ins, shrink
+from groundling.recipes.parts import Step, Table, slug
 from groundling.recipes.plan import Recipe, exposure_notes, plan_json, plan_lines, state
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.outputs import RunCollection
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings, required, settings
-
-SIDE = 32
-"""Image side in pixels of a miniature, for models that read pixels."""
-LENGTH = 48
-"""Maximum tokens per text of a miniature."""
-SMALL: dict[str, Callable[[Any], Any]] = {
-    "steps": lambda _: 2,
-    "seeds": lambda _: 1,
-    "batch": lambda batch: min(batch, 4),
-    "gradient_accumulation_steps": lambda _: 1,
-    "freeze_encoder_steps": lambda steps: min(steps, 1),
-    "schedule_steps": lambda _: 0,
-    "precision": lambda _: "fp32",
-    "cpu": lambda _: True,
-    "max_length": lambda length: min(length, LENGTH),
-    "shortest_edge": lambda _: SIDE,
-    "longest_edge": lambda _: 0,
-    # The world's captions have no Karpathy splits, and the rendered questions no VCR categories.
-    "caption_splits": lambda _: (),
-    "per_stratum": lambda number: min(number, 4),
-    "stratify_by": lambda _: "total",
-}
-"""Reduced value of a setting in a miniature, given its value."""
-
-
-@dataclass(frozen=True)
-class StandInMaker:
-    """Maker of small stand-ins for a recipe's data and weights, in a study's `stand_ins`."""
-
-    name: str
-    """What they are made from."""
-    make: Callable[[Sequence[Input], Path], tuple[dict[str, Input], list[str]]]
-    """From inputs and a folder: stand-ins in the folder, by the inputs' names, and notes on them. Raises InputError \
-for an unsupported kind."""
 
 
 @settings
@@ -163,18 +129,8 @@ def run(config: RunConfig, work: CommandContext) -> dict[str, Any]:
         return plan
     if not config.miniature:
         return run_recipe(recipe, recipe.steps(), config.processes)
-    (maker,) = registered("stand_ins", StandInMaker).values()
-    stand_ins, notes = maker.make(recipe.inputs(), work.out / "stand-ins")
-    for note in notes:
-        print(f"note: {note}")
-    recipe = replace(recipe, replaced=stand_ins)
-    return run_recipe(recipe, [_shrink(step) for step in recipe.steps()], config.processes)
-
-
-def _shrink(step: Step) -> Step:
-    """A step that takes two optimizer steps on a CPU."""
-    small = {name: SMALL[name](value) for name, value in step.values.items() if name in SMALL}
-    return replace(step, settings={**step.settings, **small})
+    recipe = on_stand_ins(recipe)
+    return run_recipe(recipe, [shrink(step) for step in recipe.steps()], config.processes)
 
 
 def run_recipe(recipe: Recipe, steps: Sequence[Step], processes: int) -> dict[str, Any]:

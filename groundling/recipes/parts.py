@@ -18,36 +18,36 @@ from groundling.settings.fields import fill_settings, replace_settings, setting_
 class Referable:
     """What a setting may refer to: data, weights, the output of a step, or a part of it."""
 
-    @property
-    def reference(self) -> Reference:
-        """The reference that a setting holds."""
-        raise NotImplementedError
-
     def __truediv__(self, part: str) -> Reference:
         """A file or folder inside."""
-        return replace(self.reference, suffix=f"{self.reference.suffix}/{part}")
+        whole = self if isinstance(self, Reference) else Reference(self)
+        return replace(whole, suffix=f"{whole.suffix}/{part}")
 
     def named(self, name: str) -> Reference:
         """For settings of the form NAME=FOLDER."""
-        return replace(self.reference, prefix=f"{name}=")
+        return replace(reference_to(self), prefix=f"{name}=")
 
     def weighted(self, weight: float) -> Reference:
         """For settings of the form FILE=WEIGHT."""
-        return replace(self.reference, suffix=f"{self.reference.suffix}={weight}")
+        whole = reference_to(self)
+        return replace(whole, suffix=f"{whole.suffix}={weight}")
 
 
 @dataclass(frozen=True)
 class Reference(Referable):
     """Data, weights or a step in a setting."""
 
-    source: Input | Step
+    source: Any
+    """An `Input` or a `Step`."""
     prefix: str = ""
     suffix: str = ""
 
-    @property
-    def reference(self) -> Reference:
-        """Itself."""
-        return self
+
+def reference_to(value: Referable) -> Reference:
+    """The reference that a setting holds; a step as a value is its trained model."""
+    if isinstance(value, Reference):
+        return value
+    return Reference(value, suffix="/model" if isinstance(value, Step) else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +62,6 @@ class Input(Referable):
     examples: int = 0
     trained_on: Input | None = None
     made_by: Step | None = None
-
-    @property
-    def reference(self) -> Reference:
-        """The file or folder itself."""
-        return Reference(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,15 +80,6 @@ class Step(Referable):
     """Steps that must finish first, beside those whose outputs it reads."""
     makes: str = ""
     """The data that it makes, by name; `out` is their path."""
-
-    @property
-    def reference(self) -> Reference:
-        """The trained model."""
-        return Reference(self, suffix="/model")
-
-    def __truediv__(self, part: str) -> Reference:
-        """Another file or folder of the output."""
-        return Reference(self, suffix=f"/{part}")
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -255,7 +241,7 @@ def _normal(value: Any, is_list: bool = False) -> Any:
     """A value as a step holds it: a list as a tuple, an input or step as its reference."""
     if isinstance(value, list | tuple):
         return tuple(_normal(one) for one in value)
-    value = value.reference if isinstance(value, Referable) else value
+    value = reference_to(value) if isinstance(value, Referable) else value
     return (value,) if is_list and value else value
 
 

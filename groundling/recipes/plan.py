@@ -17,6 +17,7 @@ from groundling.core.errors import InputError, require_known
 from groundling.recipes.paper import PaperValue
 from groundling.recipes.parts import (
     Input,
+    Reference,
     Row,
     Step,
     Table,
@@ -42,6 +43,7 @@ INPUTS = ("model", "student", "task")
 """Settings marked as inputs even if they name no data and no weights."""
 REPLACED_BY = {"batch": "batch_tokens", "warmup_ratio": "warmup_steps", "epochs": "steps"}
 """Settings that a plan omits if another one replaces them."""
+INPUT_FIELDS = ("name", "title", "path", "available_from")
 NEVER_SHOWN = ("display_name", "cpu", "seed")
 """Settings that a plan never shows, because they do not change what is reproduced."""
 LEGEND = "same: as in the paper; differs: with the reason; ours: not in the paper; input: data or weights, above."
@@ -121,19 +123,16 @@ class Recipe:
         offered = dict.fromkeys(row.name for table in self.tables for row in table.rows)
         for name in names:
             require_known(name, offered, f"no row is called {name!r}")
-        tables = [
-            Table(table.name, [row for row in table.rows if row.name in names])
+        chosen = [
+            replace(table, rows=[row for row in table.rows if row.name in names])
             for table in self.tables
         ]
-        return replace(self, tables=[table for table in tables if table.rows])
+        return replace(self, tables=[table for table in chosen if table.rows])
 
     def with_seeds(self, seeds: int) -> Recipe:
-        """The same with another number of seeds for every fine-tuning.
-
-        Raises InputError for a recipe that counts its seeds itself.
-        """
+        """The same with another number of seeds; raises InputError for a recipe that counts its seeds itself."""
         tables = [
-            Table(table.name, [_with_seeds(row, seeds) for row in table.rows])
+            replace(table, rows=[_with_seeds(row, seeds) for row in table.rows])
             for table in self.tables
         ]
         return replace(self, tables=tables)
@@ -227,13 +226,7 @@ def plan_json(recipe: Recipe) -> dict[str, Any]:
     return {
         "paper": recipe.title,
         "inputs": [
-            {
-                "name": source.name,
-                "title": source.title,
-                "path": source.path,
-                "state": state(source),
-                "available_from": source.available_from,
-            }
+            {name: vars(source)[name] for name in INPUT_FIELDS} | {"state": state(source)}
             for source in recipe.inputs()
         ],
         "steps": [
@@ -368,7 +361,7 @@ def _hidden_data(reader: Step | Input, step: Step) -> list[str]:
     if isinstance(reader, Step):
         read = reader.values
     elif reader.trained_on is not None:
-        read = {**read, "data": reader.trained_on.reference}
+        read = {**read, "data": Reference(reader.trained_on)}
     data = _names(values["data"])
     if not set(_names(read["data"])) & set(data):
         return []

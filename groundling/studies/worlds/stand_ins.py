@@ -18,7 +18,6 @@ from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
 from groundling.commands.regions import COMMAND as REGIONS
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.run import LENGTH, SIDE, StandInMaker
 from groundling.commands.train_clip import CLIP_TRAINING, TrainClipConfig
 from groundling.commands.train_clip import COMMAND as TEACH
 from groundling.core.errors import InputError, require_known
@@ -28,6 +27,7 @@ from groundling.data.regions.store import RegionStore
 from groundling.data.tables import lines_of
 from groundling.models.small_encoder import new_encoder
 from groundling.models.text_encoder import TextEncoder
+from groundling.recipes.miniature import LENGTH, SIDE, StandInMaker
 from groundling.recipes.parts import Input, slug
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
 from groundling.settings.fields import make_settings
