@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,21 +11,16 @@ import numpy as np
 
 from groundling.core.errors import InputError
 from groundling.core.metrics import METRICS, Metric
-from groundling.core.output_types import OutputType
 from groundling.core.registry import is_import_path, resolve, resolve_builtin
-from groundling.data.tables import lines_of
-from groundling.prediction.predictions import PredictionFileValidator
-from groundling.runs.folder import RESULT, parsed_json, read_result
+from groundling.prediction.predictions import FILE, read_predictions
+from groundling.runs.folder import RESULT, read_result
 from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
 
 BASELINE = "text-alone"
 """Subfolder of a fine-tuning run with its text-only baseline (`--text-only-baseline`), which is a run of its own."""
-PREDICTIONS = "predictions_{}.jsonl"
-"""File name of a seed's predictions on one split."""
 TOLERANCE = 1e-6
 """Tolerance of recomputed scores."""
-EXPECTED = '{"id": ..., "prediction": number, "label": number or list}'
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ def _search(folder: Path) -> FinishedSeeds:
             if seed in seeds:
                 other = seeds[seed].predictions.parent
                 raise InputError(f"{place}: seed {seed} of {task} is also in {other}")
-            seeds[seed] = FinishedSeed(place / PREDICTIONS.format(split), result)
+            seeds[seed] = FinishedSeed(place / FILE.format(split), result)
     return found
 
 
@@ -157,7 +151,6 @@ def _runs(
     order = sorted(seeds)
     first = seeds[order[0]]
     metric = headline_metric(first, trust)
-    output_type = _builtin_output_type(first.result["task"])
     ids: tuple[str, ...] = ()
     labels = np.empty(0)
     groups: dict[str, tuple[np.ndarray, Path]] = {}
@@ -165,9 +158,7 @@ def _runs(
     answers = []
     for seed in order:
         path = seeds[seed].predictions
-        split = read_split_predictions(
-            path, PredictionFileValidator(output_type, metric.is_classification)
-        )
+        split = read_split_predictions(path)
         values, truth = _as_numbers(split, metric, path)
         _check_score(split, metric, seeds[seed])
         if seed == order[0]:
@@ -204,7 +195,7 @@ def _check_score(read: SplitPredictions, metric: Metric, seed: FinishedSeed) -> 
     Possible causes: another file, an edited file, or your own metric with the name of a metric of this package.
     """
     scores = seed.result.get("scores")
-    split = seed.predictions.stem.removeprefix(PREDICTIONS.partition("{")[0])
+    split = seed.predictions.stem.removeprefix(FILE.partition("{")[0])
     split_scores = scores.get(split) if isinstance(scores, dict) else None
     stored = split_scores.get(metric.name) if isinstance(split_scores, dict) else None
     if isinstance(stored, bool) or not isinstance(stored, int | float):
@@ -260,53 +251,26 @@ def _builtin_metrics(task: str) -> tuple[Metric, ...]:
         return METRICS
 
 
-def _builtin_output_type(task: str) -> OutputType | None:
-    """A task's output type; None for a task outside the package."""
-    try:
-        return resolve_builtin("tasks", Task, task).form
-    except InputError:
-        return None
+def read_split_predictions(path: Path) -> SplitPredictions:
+    """Read the answers, labels and groups of a `predictions_*.jsonl`.
 
-
-def read_split_predictions(
-    path: Path, checker: PredictionFileValidator | None = None
-) -> SplitPredictions:
-    """Read a `predictions_*.jsonl`; raises InputError naming the first invalid line.
-
-    `checker` checks each prediction against its outputs.
+    Raises InputError as `read_predictions`, or if a label is missing or has another shape than the first.
     """
-    ids: list[str] = []
-    labels: list[np.ndarray] = []
-    answers: list[float] = []
-    groups: list[dict[str, str]] = []
-    for number, line in enumerate(lines_of(path), 1):
-        where = f"{path}, line {number}"
-        try:
-            row = parsed_json(line)
-            ids.append(str(row["id"]))
-            answers.append(float(row["prediction"]))
-            label = np.asarray(row["label"], float)
-            groups.append(dict(row.get("groups", {})))
-        except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
-            raise InputError(f"{where}: expected {EXPECTED}") from None
-        if not (math.isfinite(answers[-1]) and np.isfinite(label).all()):
-            raise InputError(f"{where}: a prediction or label is not finite; run this seed again")
-        if checker is not None:
-            checker.check(where, row, answers[-1])
-        if labels and label.shape != labels[0].shape:
-            raise InputError(f"{where}: the label's shape differs from line 1")
-        labels.append(label)
-    if len(set(ids)) != len(ids):
-        duplicate = next(name for name in ids if ids.count(name) > 1)
-        raise InputError(f"{path}: example {duplicate} is repeated")
-    if checker is not None:
-        checker.finish()
+    rows = read_predictions(path)
+    labels = [row.label for row in rows if row.label is not None]
+    if len(labels) < len(rows) or len({label.shape for label in labels}) > 1:
+        raise InputError(
+            f"{path}: a label is missing, or labels differ in shape; run this seed again"
+        )
     return SplitPredictions(
-        tuple(ids), np.array(labels), np.array(answers), _numbered_groups(groups, path)
+        tuple(row.id for row in rows),
+        np.array(labels),
+        np.array([row.prediction for row in rows]),
+        _numbered_groups([row.groups for row in rows], path),
     )
 
 
-def _numbered_groups(rows: Sequence[dict[str, str]], path: Path) -> dict[str, np.ndarray]:
+def _numbered_groups(rows: Sequence[Mapping[str, str]], path: Path) -> dict[str, np.ndarray]:
     """The number of each example's group (N,) by kind; raises InputError unless every line has the same kinds."""
     numbered = {}
     kinds = rows[0].keys() if rows else set()

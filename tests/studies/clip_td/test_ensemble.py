@@ -173,7 +173,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     kept = path.read_text().splitlines(keepends=True)
     put(path, "".join(kept[:-2]))
     assert refusal(config, tmp_path / "o") == (
-        f"{path}: no prediction for val-0; the file is incomplete or of other data (2 such)"
+        f"{path}: no prediction for val-0 (2 such); the file is incomplete or of other data"
     )
     put(path, "".join(kept) + kept[0].replace('"val-13"', '"val-77"'))
     assert refusal(config, tmp_path / "o") == (
