@@ -182,7 +182,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     put(path, "".join(kept[1:]) + '{"id": "val-13", "prediction": 1, "outputs": [1, 2]}\n')
     assert refusal(config, tmp_path / "o") == f"{path}, val-13: 2 scores, expected 4 or 8"
     put(path, "".join(kept[1:]) + '{"id": "val-13", "prediction": 0, "outputs": "x"}\n')
-    assert f"{path}, line 14: expected a number in 'prediction'" in refusal(config, tmp_path / "o")
+    assert f"{path}, line 14: expected a line" in refusal(config, tmp_path / "o")
     path.unlink()
     told = refusal(config, tmp_path / "o")
     assert told.startswith(f"{path}: no such file; expected predictions of ")
