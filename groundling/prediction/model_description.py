@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar
 
-from groundling.core.errors import InputError, convert_errors, prefix_errors
+from pydantic import PlainValidator, TypeAdapter
+
+from groundling.core.errors import InputError, convert_errors
 from groundling.core.output_types import (
     Classification,
     MultipleChoice,
@@ -25,6 +28,7 @@ from groundling.runs.local_paths import keep_path, kept_path, without_folders
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN
 
+T = TypeVar("T")
 FILE = "groundling_task.json"
 """Stands beside the model's own files; transformers ignores it."""
 FORMAT = 1
@@ -71,13 +75,21 @@ class InputPreprocessing:
         )
 
 
+def _read_form(content: Mapping[str, Any] | None) -> OutputType | None:
+    if content is None:
+        return None
+    values = {name: value for name, value in content.items() if name != "is" and value is not None}
+    form: OutputType = _validated(FORMS[content["is"]], values)
+    return form
+
+
 @dataclass(frozen=True)
 class ModelDescription:
     """Everything beside the weights that a fine-tuned model needs for predictions."""
 
     task: str
     """Task name: one of this package, MODULE:NAME, or `table/...` for your own file."""
-    form: OutputType | None
+    form: Annotated[OutputType | None, PlainValidator(_read_form)]
     """Output type; None where only the task's own module defines it."""
     version: int = 1
     """Version of the task at training time."""
@@ -155,16 +167,15 @@ def read_description(folder: Path) -> ModelDescription:
             "fine-tune again"
         )
     content = read_object(path)
-    version = content.get("format")
+    version = content.pop("format", None)
     if version != FORMAT:
         raise InputError(
             f"{path}: format {version!r}, but this version of groundling reads {FORMAT}; fine-tune again"
         )
-    with (
-        prefix_errors(f"{path}: damaged, or from another version of groundling"),
-        convert_errors("fine-tune again"),
-    ):
-        description = _parsed(content)
+    with convert_errors(f"{path}: damaged, or from another version of groundling; fine-tune again"):
+        for one in fields(ModelDescription):  # a default in place of a lost field may be wrong
+            content[one.name]
+        description = _validated(ModelDescription, content)
     made_with = description.regions.get("made_with")
     if isinstance(made_with, dict):
         for role in MODELS & made_with.keys():
@@ -172,39 +183,10 @@ def read_description(folder: Path) -> ModelDescription:
     return description
 
 
-def _parsed(content: Mapping[str, Any]) -> ModelDescription:
-    values = {name: value for name, value in content.items() if name != "format"}
-    for name in ("task", "head", "ready", "regions"):
-        if name not in values:
-            raise KeyError(name)
-    values["form"] = None if values["form"] is None else _form(values["form"])
-    values["reads"] = _checked(InputPreprocessing, values["reads"])
-    values["own"] = None if values["own"] is None else _checked(TableTaskSettings, values["own"])
-    description = ModelDescription(**values)
-    _check_types(
-        description,
-        ModelDescription("", None),
-        [name for name in values if name not in ("form", "own")],
-    )
-    for name, digest in description.modules.items():
-        if not isinstance(digest, str):
-            raise TypeError(f"modules: {name} is {digest!r:.40}")
-    return description
-
-
-def _checked(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """A dataclass of plain settings, each checked against the type of its default."""
-    instance = kind(**values)
-    _check_types(instance, kind(), list(vars(instance)))
-    return instance
-
-
-def _check_types(instance: Any, defaults: Any, names: Sequence[str]) -> None:
-    """Raises TypeError if an attribute's type differs from its type in `defaults`."""
-    for name in names:
-        value = getattr(instance, name)
-        if type(value) is not type(getattr(defaults, name)):
-            raise TypeError(f"{name} is {value!r:.40}")
+def _validated(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A dataclass from JSON values, each of the type that the dataclass declares; raises ValueError otherwise."""
+    text = json.dumps(values)
+    return TypeAdapter(kind).validate_json(text, strict=True, extra="forbid")
 
 
 # -- output types ------------------------------------------------------------------------------------------------------
@@ -223,30 +205,6 @@ def output_type_as_json(form: OutputType) -> dict[str, Any] | None:
 def _finite(value: object) -> object:
     unbounded = isinstance(value, float) and not math.isfinite(value)
     return None if unbounded else value
-
-
-def _form(content: Mapping[str, Any]) -> OutputType:
-    kind = FORMS[content["is"]]
-    values: dict[str, Any] = {}
-    for name, value in content.items():
-        if name == "is" or value is None:
-            continue
-        if isinstance(value, list):
-            if not all(isinstance(one, str) for one in value):
-                raise TypeError(f"{name} of the output type holds a value that is not a string")
-            value = tuple(value)
-        values[name] = value
-    form: OutputType = kind(**values)
-    types = get_type_hints(kind)
-    for name in ("kind", "head_input"):
-        # Most output types have no `head_input` setting, so their files do not give it.
-        if name in values and values[name] not in get_args(types[name]):
-            raise ValueError(f"{name} of the output type is {values[name]!r:.40}")
-    for name in ("labels", "excluded_answers"):
-        listed = values.get(name, ())
-        if not isinstance(listed, tuple) or len(set(listed)) < len(listed):
-            raise ValueError(f"{name} of the output type are {listed!r:.40}")
-    return form
 
 
 # -- regions -----------------------------------------------------------------------------------------------------------
@@ -293,10 +251,5 @@ def detection_settings(facts: Mapping[str, Any]) -> DetectionSettings:
             "this model's regions cannot be detected on other photos (its training regions are from "
             f"{facts.get('boxes_from') or 'others'}, or their store is of an old version); pass --regions STORE"
         )
-    try:
-        settings: DetectionSettings = _checked(DetectionSettings, made_with)
-    except (TypeError, InputError) as error:
-        raise InputError(
-            f"{FILE}: damaged; expected settings of `groundling regions` ({error})"
-        ) from None
-    return settings
+    with convert_errors(f"{FILE}: damaged; expected settings of `groundling regions`"):
+        return _validated(DetectionSettings, made_with)

@@ -1,12 +1,13 @@
-"""Prediction files of finished runs: reading, checking, formatting, and votes of several seeds."""
+"""Predictions of finished runs: reading, formatting, and votes of several seeds."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from scipy.special import softmax
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, raise_first, require_known
+from groundling.core.errors import InputError, convert_errors, raise_first, require_known
 from groundling.core.metrics import METRICS
 from groundling.core.output_types import (
     Classification,
@@ -24,9 +25,10 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.data.tables import read_json_lines
+from groundling.data.tables import lines_of
 from groundling.runs.folder import read_result
 from groundling.tasks import Task
+from groundling.tasks.splits import name_of
 from groundling.training.evaluation import (
     MAX_OUTPUTS,
     TOP_CLASSES,
@@ -34,97 +36,12 @@ from groundling.training.evaluation import (
     find_top_classes,
 )
 
-# Checks that each prediction in a file follows from its outputs, which detects edited or mixed files.
-
-ROUNDED = 1.1e-5
-"""Tolerance of outputs, which files hold with five digits."""
-
-
-class PredictionFileValidator:
-    """Checks the predictions of one file against its outputs, line by line and then as a whole."""
-
-    def __init__(self, form: OutputType | None, classes: bool = True) -> None:
-        """`form`: the task's output type; None if unknown, then `classes` states whether answers are classes."""
-        self.form = form
-        self.classes = classes if form is None else not isinstance(form, Regression)
-        self.predicted: set[int] = set()
-        self.unpredicted: dict[int, str] = {}
-        """Classes with the highest output that were not predicted, each with a message on its first line."""
-
-    def check(self, where: str, row: Mapping[str, Any], prediction: float) -> None:
-        """Raises InputError, beginning with `where`, for a prediction that is invalid or contradicts its outputs."""
-        if self.classes and not (prediction >= 0 and float(prediction).is_integer()):
-            raise InputError(
-                f"{where}: 'prediction' is {prediction}, expected the number of a class"
-            )
-        outputs = row.get("outputs")
-        if outputs is None:  # a file of another program
-            return
-        try:
-            values = np.array([-math.inf if one is None else one for one in outputs], float)
-            likely = [int(place) for place, _ in row.get("likely", ())]
-        except (TypeError, ValueError, OverflowError):
-            raise InputError(f"{where}: expected numbers in 'outputs'") from None
-        if values.ndim != 1 or not len(values) or np.isnan(values).any():
-            raise InputError(f"{where}: expected a list of numbers in 'outputs'")
-        if not self.classes:
-            self._check_number(where, prediction, values)
-        elif likely:
-            if int(prediction) not in likely:
-                raise InputError(
-                    f"{where}: 'prediction' is {int(prediction)}, which is not among the classes in 'likely'"
-                )
-        elif len(values) > 1:
-            self._check_class(where, int(prediction), values)
-
-    def finish(self) -> None:
-        """Raises InputError for a class that has the highest output in a line and is predicted only in other lines.
-
-        A class that is never predicted may be excluded, like VQA's `<unk>`.
-        """
-        for best, message in self.unpredicted.items():
-            if best in self.predicted:
-                raise InputError(message)
-
-    def _check_number(self, where: str, prediction: float, values: np.ndarray) -> None:
-        size = max(1.0, abs(prediction))
-        if len(values) == 1 and not abs(values[0] - prediction) <= ROUNDED * size:
-            raise InputError(
-                f"{where}: 'prediction' is {prediction}, but its 'outputs' give {values[0]}"
-            )
-
-    def _check_class(self, where: str, prediction: int, values: np.ndarray) -> None:
-        self.predicted.add(prediction)
-        best = 0
-        is_class = False
-        for scores in self._class_scores(values):
-            best = int(scores.argmax())
-            if prediction >= len(scores):
-                continue
-            is_class = True
-            if prediction == best or scores[prediction] >= scores[best] - ROUNDED:
-                return
-        message = f"{where}: 'prediction' is {prediction}, but its 'outputs' are highest at {best}"
-        if not is_class or not (self.form is None or isinstance(self.form, OpenAnswer)):
-            raise InputError(message)
-        self.unpredicted.setdefault(best, message)
-
-    def _class_scores(self, values: np.ndarray) -> list[np.ndarray]:
-        """Class scores; if each class may have a wrong and a right score (UNITER on VCR), also the right ones alone."""
-        if isinstance(self.form, MultipleChoice):
-            in_pairs = len(values) == 2 * len(self.form.labels)
-            return [values[1::2] if in_pairs else values]
-        if self.form is None and len(values) > 2 and len(values) % 2 == 0:
-            return [values[1::2], values]
-        return [values]
-
-
 FILE = "predictions_{}.jsonl"
 """File name of a seed's predictions on one split."""
 
 
 @dataclass(frozen=True)
-class PredictionFileRow:
+class PredictionRow:
     """One run's prediction for one example."""
 
     prediction: float
@@ -133,47 +50,77 @@ class PredictionFileRow:
     """(outputs,) of the head; where there are many (VQA), only the highest."""
     likely: tuple[tuple[int, float], ...] = ()
     """For many classes (VQA): the most likely ones with their probabilities."""
+    id: str = ""
+    """The package's id of the example."""
+    official: str = ""
+    """Its id in the data set's own files; empty if there is none."""
+    label: np.ndarray | None = None
+    """The right answer: a number, or (R,) by region, or (K, 2) pairs of class and score; None if unknown."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """The example's group by kind, see `group_examples`."""
+
+    @property
+    def name(self) -> str:
+        """The official id, or the package's where there is none."""
+        return self.official or self.id
 
 
-def read_predictions(path: Path, form: OutputType) -> dict[str, PredictionFileRow]:
-    """Read a prediction file of `finetune` by official id, or by the package's id where there is none.
+def read_predictions(path: Path, scores: bool = False) -> list[PredictionRow]:
+    """Read a prediction file of `finetune`; `scores` states whether the outputs are used, so that all must be numbers.
 
     Raises:
-        InputError: No such file, an invalid line, a repeated id, a NaN, or a prediction that contradicts its outputs.
+        InputError: No such file, an invalid line, a repeated example, or a number that is not finite.
     """
-    checker = PredictionFileValidator(form)
-    out: dict[str, PredictionFileRow] = {}
-    repeated = []
-    for where, row in read_json_lines(path, ("id",)):
-        official = row.get("official")
-        name = official if isinstance(official, str) and official else row["id"]
-        if name in out:
-            repeated.append(f"{where}: repeated id {name}")
-        out[name] = _parse_prediction(where, row)
-        checker.check(where, row, out[name].prediction)
-    raise_first(repeated)
-    checker.finish()
-    return out
+    lines: dict[str, str] = {}
+    rows = []
+    for number, line in enumerate(lines_of(path), 1):
+        where = f"{path}, line {number}"
+        with convert_errors(f"{where}: expected a line that `groundling finetune` writes"):
+            row = _parse_row(json.loads(line))
+        label = 0.0 if row.label is None else row.label
+        if not (math.isfinite(row.prediction) and np.isfinite(label).all()):
+            raise InputError(f"{where}: a prediction or label is not finite; run this seed again")
+        # Files hold null where a region is padding.
+        if scores and not (len(row.outputs) and np.isfinite(row.outputs).all()):
+            raise InputError(f"{where}: 'outputs' are empty, or not all finite")
+        if row.name in lines:
+            raise InputError(f"{where}: example {row.name} is repeated, first in {lines[row.name]}")
+        lines[row.name] = f"line {number}"
+        rows.append(row)
+    return rows
 
 
-def _parse_prediction(where: str, row: Mapping[str, Any]) -> PredictionFileRow:
-    try:
-        prediction = float(row["prediction"])
-        outputs = np.array(row["outputs"], float)
-        likely = tuple((int(place), float(share)) for place, share in row.get("likely", ()))
-    except (KeyError, OverflowError, TypeError, ValueError):
-        raise InputError(
-            f"{where}: expected a number in 'prediction' and numbers in 'outputs'"
-        ) from None
-    if outputs.ndim != 1 or not len(outputs):
-        raise InputError(f"{where}: expected a list of numbers in 'outputs'")
-    shares = np.array([share for _, share in likely])
-    if np.isnan(prediction) or np.isnan(outputs).any() or np.isnan(shares).any():
-        raise InputError(f"{where}: a prediction or score is NaN")
-    return PredictionFileRow(prediction, outputs, likely)
+def _parse_row(row: Any) -> PredictionRow:
+    label = row.get("label")
+    return PredictionRow(
+        float(row["prediction"]),
+        np.array(row.get("outputs", ()), float),
+        tuple((int(place), float(share)) for place, share in row.get("likely", ())),
+        str(row["id"]),
+        str(row.get("official", "")),
+        None if label is None else np.asarray(label, float),
+        dict(row.get("groups", {})),
+    )
 
 
-def choice_scores(prediction: PredictionFileRow, choices: int) -> np.ndarray:
+def predictions_of(path: Path, examples: Sequence[Example]) -> list[PredictionRow]:
+    """A file's prediction for every example, in the examples' order, by official id or else by the package's id.
+
+    Raises InputError as `read_predictions`, or if the file lacks an example or has one of other data.
+    """
+    found = {row.name: row for row in read_predictions(path, scores=True)}
+    names = [one.official_id if one.official_id in found else one.id for one in examples]
+    absent = [name_of(one) for one, name in zip(examples, names, strict=True) if name not in found]
+    raise_first(
+        [f"{path}: no prediction for {name}" for name in absent],
+        "; the file is incomplete or of other data",
+    )
+    surplus = sorted(found.keys() - set(names))
+    raise_first([f"{path}: a prediction for {name}, which is not in the data" for name in surplus])
+    return [found[name] for name in names]
+
+
+def choice_scores(prediction: PredictionRow, choices: int) -> np.ndarray:
     """Scores (choices,) before a softmax; with two scores per choice (UNITER: wrong and right), the second.
 
     Raises:
@@ -184,7 +131,7 @@ def choice_scores(prediction: PredictionFileRow, choices: int) -> np.ndarray:
     return prediction.outputs.reshape(choices, -1)[:, -1]
 
 
-def probabilities(prediction: PredictionFileRow, form: OutputType) -> np.ndarray:
+def probabilities(prediction: PredictionRow, form: OutputType) -> np.ndarray:
     """Probabilities (K,) of the classes, choices or answers; for a regression the number itself, (1,).
 
     Always a softmax, whatever the loss was (CLIP-TD leaves its sigma undefined). Answers that the file omits have
@@ -271,7 +218,7 @@ class PredictionFormatter:
         out = []
         for number, example in enumerate(examples):
             likely = tuple(scores.top_classes[number]) if scores.top_classes else ()
-            prediction = PredictionFileRow(
+            prediction = PredictionRow(
                 float(scores.predictions[number]), scores.outputs[number], likely
             )
             ranked = self._ranked(prediction)
@@ -283,7 +230,7 @@ class PredictionFormatter:
             out.append(Prediction(**first, best=candidates))
         return out
 
-    def _ranked(self, prediction: PredictionFileRow) -> list[tuple[float, float | None]]:
+    def _ranked(self, prediction: PredictionRow) -> list[tuple[float, float | None]]:
         """The most likely predictions with their probabilities, the output type's own prediction first."""
         if isinstance(self.form, RegionSelection):
             shares = np.asarray(softmax(prediction.outputs))
@@ -317,7 +264,7 @@ class PredictionFormatter:
         return Candidate(answer, share, choice, box)
 
 
-def _raw(prediction: PredictionFileRow, form: Classification | OpenAnswer) -> np.ndarray:
+def _raw(prediction: PredictionRow, form: Classification | OpenAnswer) -> np.ndarray:
     """Scores that rank the answers: a softmax may make close scores equal."""
     if isinstance(form, MultipleChoice):
         return prediction.outputs.reshape(len(form.labels), -1)[:, -1]
@@ -520,29 +467,27 @@ def combine_seeds(
     )
 
 
-def _example_prediction(scores: EvaluationOutput, place: int) -> PredictionFileRow:
+def _example_prediction(scores: EvaluationOutput, place: int) -> PredictionRow:
     likely = tuple(scores.top_classes[place]) if scores.top_classes else ()
-    return PredictionFileRow(float(scores.predictions[place]), scores.outputs[place], likely)
+    return PredictionRow(float(scores.predictions[place]), scores.outputs[place], likely)
 
 
-def _vote(every: Sequence[PredictionFileRow], form: OutputType) -> PredictionFileRow:
+def _vote(every: Sequence[PredictionRow], form: OutputType) -> PredictionRow:
     """Majority vote of several seeds on one example."""
     if isinstance(form, Regression):
         mean = float(np.mean([one.prediction for one in every]))
-        return PredictionFileRow(mean, np.array([mean]))
+        return PredictionRow(mean, np.array([mean]))
     shares = np.mean([_shares(one, form) for one in every], axis=0)
     votes = Counter(int(one.prediction) for one in every)
     best = min(votes, key=lambda answer: (-votes[answer], -shares[answer], answer))
     with np.errstate(divide="ignore"):
         outputs = np.log(shares)  # -inf for a padded region
     if len(shares) <= MAX_OUTPUTS or isinstance(form, RegionSelection):
-        return PredictionFileRow(best, outputs)
-    return PredictionFileRow(
-        best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0])
-    )
+        return PredictionRow(best, outputs)
+    return PredictionRow(best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0]))
 
 
-def _shares(prediction: PredictionFileRow, form: OutputType) -> np.ndarray:
+def _shares(prediction: PredictionRow, form: OutputType) -> np.ndarray:
     """Probabilities of one seed's answers."""
     if isinstance(form, RegionSelection):
         return np.asarray(softmax(prediction.outputs))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +12,15 @@ import numpy as np
 from groundling.core.errors import InputError, convert_errors
 from groundling.core.metrics import METRICS, Metric
 from groundling.core.registry import is_import_path, resolve, resolve_builtin
-from groundling.data.tables import lines_of
+from groundling.prediction.predictions import FILE, read_predictions
 from groundling.runs.folder import RESULT, read_result
 from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
 
 BASELINE = "text-alone"
 """Subfolder of a fine-tuning run with its text-only baseline (`--text-only-baseline`), which is a run of its own."""
-PREDICTIONS = "predictions_{}.jsonl"
-"""File name of a seed's predictions on one split."""
 TOLERANCE = 1e-6
 """Tolerance of recomputed scores."""
-EXPECTED = '{"id": ..., "prediction": number, "label": number or list}'
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ class FinishedSeed:
     @property
     def predictions(self) -> Path:
         """The file of its predictions."""
-        return self.folder / PREDICTIONS.format(self.split)
+        return self.folder / FILE.format(self.split)
 
 
 SeedsByTask = dict[str, dict[int, FinishedSeed]]
@@ -235,27 +230,25 @@ def _builtin_metrics(task: str) -> tuple[Metric, ...]:
 
 
 def read_split_predictions(path: Path) -> SplitPredictions:
-    """Read a `predictions_*.jsonl`; raises InputError naming the first invalid line."""
-    ids: list[str] = []
-    answers: list[float] = []
-    labels: list[np.ndarray] = []
-    groups: list[dict[str, str]] = []
-    for number, line in enumerate(lines_of(path), 1):
-        with convert_errors(f"{path}, line {number}: expected {EXPECTED}"):
-            row = json.loads(line)
-            ids.append(str(row["id"]))
-            answers.append(float(row["prediction"]))
-            labels.append(np.asarray(row["label"], float))
-            groups.append(dict(row.get("groups", {})))
-            if not (math.isfinite(answers[-1]) and np.isfinite(labels[-1]).all()):
-                raise ValueError("a prediction or label is not finite")
-            if labels[-1].shape != labels[0].shape or groups[-1].keys() != groups[0].keys():
-                raise ValueError("the label's shape or its groups differ in kind from line 1")
-    if len(set(ids)) != len(ids):
-        duplicate = next(name for name in ids if ids.count(name) > 1)
-        raise InputError(f"{path}: example {duplicate} is repeated")
-    numbered = {
-        kind: np.unique([row[kind] for row in groups], return_inverse=True)[1]
-        for kind in (groups[0] if groups else ())
-    }
-    return SplitPredictions(tuple(ids), np.array(labels), np.array(answers), numbered)
+    """Read the answers, labels and groups of a `predictions_*.jsonl`.
+
+    Raises InputError as `read_predictions`, or if labels or groups differ in kind.
+    """
+    rows = read_predictions(path)
+    labels = [row.label for row in rows if row.label is not None]
+    if len(labels) < len(rows) or len({label.shape for label in labels}) > 1:
+        raise InputError(
+            f"{path}: a label is missing, or labels differ in shape; run this seed again"
+        )
+    kinds = rows[0].groups.keys() if rows else ()
+    with convert_errors(f"{path}: groups differ in kind"):
+        numbered = {
+            kind: np.unique([row.groups[kind] for row in rows], return_inverse=True)[1]
+            for kind in kinds
+        }
+    return SplitPredictions(
+        tuple(row.id for row in rows),
+        np.array(labels),
+        np.array([row.prediction for row in rows]),
+        numbered,
+    )

@@ -831,7 +831,7 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
         ),
         "predictions": Reader(
             lambda place: _answers(place / "p.jsonl"),
-            lambda place: read_predictions(place / "p.jsonl", Classification(("no", "yes"))),
+            lambda place: read_predictions(place / "p.jsonl", scores=True),
             checked=False,
         ),
         "log": Reader(

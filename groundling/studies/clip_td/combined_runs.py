@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, prefix_errors, raise_first
+from groundling.core.errors import InputError, prefix_errors
 from groundling.core.output_types import (
     Classification,
     MultipleChoice,
@@ -20,13 +20,12 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.core.registry import resolve
-from groundling.data.tables import read_json_lines
 from groundling.prediction.predictions import (
     FILE,
-    PredictionFileRow,
-    PredictionFileValidator,
+    PredictionRow,
+    choice_scores,
+    predictions_of,
     probabilities,
-    read_predictions,
 )
 from groundling.runs.folder import (
     RESULT,
@@ -39,7 +38,6 @@ from groundling.runs.folder import (
 from groundling.runs.run import Run
 from groundling.studies.clip_td.commands import EnsembleConfig, VcrJointScoreConfig
 from groundling.tasks import Task
-from groundling.tasks.splits import name_of
 from groundling.tasks.vcr import (
     ANSWER,
     BOTH,
@@ -164,11 +162,8 @@ def average_probabilities(
         InputError: A file lacks an example, has an unknown one, or has scores of another output type.
     """
     examples = task.read(folder, split)
-    names = [name_of(example) for example in examples]
-    members = {path: read_predictions(path, task.form) for path in files}
-    for path, predicted in members.items():
-        _same_ids(path, names, predicted)
-    rows = [_mean_of(members, name, task.form) for name in names]
+    members = {path: predictions_of(path, examples) for path in files}
+    rows = [_mean_of(members, number, task.form) for number in range(len(examples))]
     predictions = np.array([row.prediction for row in rows])
     labels = None
     metrics: dict[str, float] = {}
@@ -188,39 +183,22 @@ def average_probabilities(
 
 
 def _mean_of(
-    members: Mapping[Path, Mapping[str, PredictionFileRow]], name: str, form: OutputType
-) -> PredictionFileRow:
+    members: Mapping[Path, Sequence[PredictionRow]], number: int, form: OutputType
+) -> PredictionRow:
     """The members' averaged prediction for one example."""
     of_members = []
-    for path, predictions in members.items():
-        with prefix_errors(f"{path}, {name}"):
-            of_members.append(probabilities(predictions[name], form))
+    for path, rows in members.items():
+        with prefix_errors(f"{path}, {rows[number].name}"):
+            of_members.append(probabilities(rows[number], form))
     mean = np.mean(of_members, axis=0)
     if isinstance(form, Regression):
-        return PredictionFileRow(float(mean[0]), mean)
+        return PredictionRow(float(mean[0]), mean)
     # UNITER's two scores per choice are one probability here, which `form.predict` does not expect.
     best = int(mean.argmax() if isinstance(form, MultipleChoice) else form.predict(mean[None])[0])
     outputs = np.log(np.maximum(mean, LEAST))
     if len(mean) <= MAX_OUTPUTS:
-        return PredictionFileRow(best, outputs)
-    return PredictionFileRow(
-        best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0])
-    )
-
-
-def _same_ids(
-    path: Path, names: Sequence[str], predictions: Mapping[str, PredictionFileRow]
-) -> None:
-    """Raises InputError naming the first missing or unknown example of a file."""
-    absent = [name for name in names if name not in predictions]
-    raise_first(
-        [
-            f"{path}: no prediction for {name}; the file is incomplete or of other data"
-            for name in absent
-        ]
-    )
-    surplus = sorted(predictions.keys() - set(names))
-    raise_first([f"{path}: a prediction for {name}, which is not in the data" for name in surplus])
+        return PredictionRow(best, outputs)
+    return PredictionRow(best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0]))
 
 
 # VCR's joint score, or the file for its server, from runs on its two tasks.
@@ -266,18 +244,8 @@ def vcr(config: VcrJointScoreConfig, run: Run) -> dict[str, Any]:
     return result
 
 
-@dataclass(frozen=True)
-class ChoicePrediction:
-    """One run's prediction for one example."""
-
-    choice: int
-    """The predicted choice, 0 to 3."""
-    scores: np.ndarray
-    """(4,) scores of the choices."""
-
-
-ChoicePredictions = dict[str, ChoicePrediction]
-"""By official id."""
+ChoicePredictions = dict[str, PredictionRow]
+"""By official id; the outputs are (4,), one score for each choice."""
 
 
 def _predictions_by_pair(
@@ -307,8 +275,8 @@ def _joint_scores(
     """Scores by name, a list over seeds."""
     scores: dict[str, list[float]] = {}
     for answers, rationales in predicted:
-        chosen_answers = {official: row.choice for official, row in answers.items()}
-        chosen_rationales = {official: row.choice for official, row in rationales.items()}
+        chosen_answers = {official: int(row.prediction) for official, row in answers.items()}
+        chosen_rationales = {official: int(row.prediction) for official, row in rationales.items()}
         for name, score in q_to_ar(chosen_answers, chosen_rationales, items).items():
             scores.setdefault(name, []).append(float(score))
     return scores
@@ -317,8 +285,8 @@ def _joint_scores(
 def _write_leaderboard(
     path: Path, answers: ChoicePredictions, rationales: ChoicePredictions
 ) -> None:
-    answer_scores = {official: row.scores for official, row in answers.items()}
-    rationale_scores = {official: row.scores for official, row in rationales.items()}
+    answer_scores = {official: row.outputs for official, row in answers.items()}
+    rationale_scores = {official: row.outputs for official, row in rationales.items()}
     write_whole(path, leaderboard(answer_scores, rationale_scores))
 
 
@@ -369,36 +337,9 @@ def _predictions(path: Path, examples: list[Example]) -> ChoicePredictions:
         raise InputError(
             f"{path}: no such file; `finetune --submit` also predicts the unlabelled test split"
         )
-    # Files of earlier versions have no field `official`, only the example's id.
-    official_of = {example.id: example.official_id for example in examples}
-    predictions: ChoicePredictions = {}
-    agreement = PredictionFileValidator(ANSWER.form)
-    for where, row in read_json_lines(path, ("id",)):
-        official = row.get("official")
-        if not isinstance(official, str):
-            official = official_of.get(row["id"], "")
-        predictions[official] = _prediction(where, row)
-        agreement.check(where, row, predictions[official].choice)
-    absent = [example.id for example in examples if example.official_id not in predictions]
-    raise_first(
-        [f"{path}: no prediction for {name}" for name in absent],
-        "; the file is incomplete or of other data",
-    )
-    return {example.official_id: predictions[example.official_id] for example in examples}
-
-
-def _prediction(where: str, row: Mapping[str, Any]) -> ChoicePrediction:
-    """A line's choice and scores; of UNITER's two scores per choice, wrong and right, the second is used."""
-    outputs = row.get("outputs")
-    choice = row.get("prediction")
-    has_scores = (
-        isinstance(outputs, list)
-        and len(outputs) in (CHOICES, 2 * CHOICES)
-        and all(isinstance(output, int | float) for output in outputs)
-    )
-    if not has_scores or choice not in range(CHOICES):
-        raise InputError(
-            f"{where}: expected 4 or 8 numbers in 'outputs', and a 'prediction' from 0 to 3"
-        )
-    scores = np.array(outputs, float).reshape(CHOICES, -1)
-    return ChoicePrediction(int(row["prediction"]), scores[:, -1])
+    predictions = {}
+    for example, row in zip(examples, predictions_of(path, examples), strict=True):
+        with prefix_errors(f"{path}, {row.name}"):
+            scores = choice_scores(row, CHOICES)
+        predictions[example.official_id] = replace(row, outputs=scores)
+    return predictions

@@ -106,9 +106,9 @@ def read_scores(path: Path) -> dict[str, np.ndarray]:
     Raises InputError as `read_predictions`, or for other outputs than one or two scores per choice.
     """
     scores = {}
-    for name, prediction in read_predictions(path, ANSWER.form).items():
-        with prefix_errors(f"{path}, {name}"):
-            scores[name] = choice_scores(prediction, CHOICES)
+    for row in read_predictions(path, scores=True):
+        with prefix_errors(f"{path}, {row.name}"):
+            scores[row.name] = choice_scores(row, CHOICES)
     return scores
 
 

@@ -173,13 +173,17 @@ def test_faults_are_one_line(config: VcrJointScoreConfig, tmp_path: Path) -> Non
     put(path, "".join(kept[:2]))
     told = refusal(config, tmp_path / "a")
     assert (
-        told
-        == f"{path}: no prediction for vcr-rationale-val-2 (2 such); the file is incomplete or of other data"
+        told == f"{path}: no prediction for val-2 (2 such); the file is incomplete or of other data"
     )
-    put(path, kept[0] + '{"id": "x", "prediction": 1, "outputs": [1, 2]}\n')
-    assert refusal(config, tmp_path / "b") == (
-        f"{path}, line 2: expected 4 or 8 numbers in 'outputs', and a 'prediction' from 0 to 3"
+    first = json.loads(kept[0]) | {"outputs": [1, 2]}
+    put(path, "".join([json.dumps(first) + "\n", *kept[1:]]))
+    assert refusal(config, tmp_path / "b").endswith(": 2 scores, expected 4 or 8")
+    other = first | {"id": "x", "official": "other data"}
+    put(path, "".join([*kept, json.dumps(other) + "\n"]))
+    assert refusal(config, tmp_path / "b").endswith(
+        "a prediction for other data, which is not in the data"
     )
+    put(path, "".join(kept))
     told = refusal(config, tmp_path / "c", answers=config.rationales, rationales=config.answers)
     assert "a run of vcr/rationale, expected one of vcr/answer" in told
     assert refusal(config, tmp_path / "d", answers=str(tmp_path)).endswith(
