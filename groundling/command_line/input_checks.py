@@ -4,72 +4,38 @@ heavy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
 from groundling.data.captions.files import choose_columns
 from groundling.data.tables import (
     ROWS,
-    TABLES,
-    check_named_columns,
     read_header,
     read_rows,
     user_columns,
 )
 from groundling.models.hub import check_model
-from groundling.runs.folder import RESULT, read_json
+from groundling.runs.folder import RESULT
 from groundling.settings.fields import InputKind, flag_name, setting_values, settings_of
 from groundling.settings.input_settings import (
     CaptionColumns,
-    PredictionColumns,
-    SavedModelSettings,
     TableTaskSettings,
     parse_named_folder,
     parse_weighted_file,
 )
 
-Check = Callable[[str, str], None]
-"""Takes a flag and one word of its value."""
-
-
-def check_path_exists(flag: str, word: str) -> None:
-    """Raises InputError if there is no such file or folder."""
-    if not Path(word).exists():
-        raise InputError(f"{flag} {word}: no such file or folder")
-
-
-def check_file_exists(flag: str, word: str) -> None:
-    """Raises InputError if there is no such file."""
-    check_path_exists(flag, word)
-    if Path(word).is_dir():
-        raise InputError(f"{flag} {word}: is a folder; expected a file")
-
-
-def check_folder_exists(flag: str, word: str) -> None:
-    """Raises InputError if there is no such folder."""
-    if not Path(word).exists():
-        raise InputError(f"{flag} {word}: no such folder")
-    if not Path(word).is_dir():
-        raise InputError(f"{flag} {word}: is a file; expected a folder")
-
-
-def check_weighted_path(flag: str, word: str) -> None:
-    """Raises InputError as `check_path_exists`, for FILE or FILE=WEIGHT."""
-    check_path_exists(flag, parse_weighted_file(word, flag).file)
-
-
-def check_named_path(flag: str, word: str) -> None:
-    """Raises InputError as `check_path_exists`, for FOLDER or NAME=FOLDER."""
-    check_path_exists(flag, parse_named_folder(word).folder or word)
-
-
-def check_data_exists(flag: str, word: str) -> None:
-    """Raises InputError as `check_path_exists`; `hub` is allowed and downloads GLUE."""
-    if word != "hub" and not Path(word).exists():
-        raise InputError(f"{flag} {word}: no such file or folder")
+MODELS = (InputKind.MODEL, InputKind.WEIGHTS, InputKind.MODEL_OR_RANDOM)
+"""Kinds of hub ids and model folders."""
+NOT_INPUTS = (
+    None,
+    InputKind.COLUMN,
+    InputKind.TASK,
+    InputKind.ARCHITECTURE,
+    InputKind.TRAINING_STEP,
+)
+"""Kinds of names, which are resolved when the command begins."""
 
 
 def check_model_exists(flag: str, word: str) -> None:
@@ -84,41 +50,35 @@ def check_model_exists(flag: str, word: str) -> None:
         raise InputError(f"{flag} {error}") from None
 
 
-def check_weights_exist(flag: str, word: str) -> None:
-    """Raises InputError as `check_model_exists`, and for a run folder, which holds its model in a subfolder."""
-    inside = Path(word) / "model"
-    if (Path(word) / RESULT).is_file() and inside.is_dir():
-        raise InputError(f"{flag} {word}: is a run folder; pass its model, {inside}")
-    check_model_exists(flag, word)
+def _check_input(kind: InputKind, flag: str, word: str) -> None:
+    """Raises InputError, which begins with the flag, if what the word names does not exist."""
+    if kind is InputKind.OBJECT:
+        if not is_import_path(word):
+            raise InputError(f"{flag} {word}: expected MODULE:NAME, an object of your own")
+    elif kind in MODELS:
+        inside = Path(word) / "model"
+        if kind is InputKind.WEIGHTS and (Path(word) / RESULT).is_file() and inside.is_dir():
+            raise InputError(f"{flag} {word}: is a run folder; pass its model, {inside}")
+        if not (kind is InputKind.MODEL_OR_RANDOM and word == "random"):
+            check_model_exists(flag, word)
+    elif not (kind is InputKind.DATA and word == "hub"):
+        _check_path(kind, flag, word)
 
 
-def check_model_or_random(flag: str, word: str) -> None:
-    """Raises InputError as `check_model_exists`; `random` is allowed."""
-    if word != "random":
-        check_model_exists(flag, word)
-
-
-def check_own_object(flag: str, word: str) -> None:
-    """Raises InputError for a word that is not MODULE:NAME; the object is checked only when it is
-    imported.
-    """
-    if not is_import_path(word):
-        raise InputError(f"{flag} {word}: expected MODULE:NAME, an object of your own")
-
-
-CHECKS: Mapping[InputKind | None, Check] = {
-    InputKind.FILE: check_file_exists,
-    InputKind.FOLDER: check_folder_exists,
-    InputKind.PATH: check_path_exists,
-    InputKind.WEIGHTED: check_weighted_path,
-    InputKind.NAMED: check_named_path,
-    InputKind.DATA: check_data_exists,
-    InputKind.MODEL: check_model_exists,
-    InputKind.WEIGHTS: check_weights_exist,
-    InputKind.MODEL_OR_RANDOM: check_model_or_random,
-    InputKind.OBJECT: check_own_object,
-}
-"""Check of each kind of input."""
+def _check_path(kind: InputKind, flag: str, word: str) -> None:
+    """Raises InputError if there is no such file or folder."""
+    path = Path(word)
+    if kind is InputKind.WEIGHTED:
+        path = Path(parse_weighted_file(word, flag).file)
+    elif kind is InputKind.NAMED:
+        path = Path(parse_named_folder(word).folder or word)
+    if not path.exists():
+        what = "folder" if kind is InputKind.FOLDER else "file or folder"
+        raise InputError(f"{flag} {path}: no such {what}")
+    if kind is InputKind.FOLDER and not path.is_dir():
+        raise InputError(f"{flag} {path}: is a file; expected a folder")
+    if kind is InputKind.FILE and path.is_dir():
+        raise InputError(f"{flag} {path}: is a folder; expected a file")
 
 
 def check_inputs(
@@ -132,16 +92,14 @@ def check_inputs(
     has_own_format = bool(setting_values(settings).get("model_format"))
     for one in settings_of(settings):
         # A user's own `ModelFormat` may load anything.
-        is_model = one.input in (InputKind.MODEL, InputKind.WEIGHTS)
-        if one.input not in CHECKS or (is_model and has_own_format):
+        if one.input in NOT_INPUTS or (one.input in MODELS and has_own_format):
             continue
         flag = f"--{prefix}{flag_name(one.name)}"
         for word in _words(one.value):
-            if not skip(word):
-                CHECKS[one.input](flag, word)
+            if one.input and not skip(word):
+                _check_input(one.input, flag, word)
     if not skip(str(setting_values(settings).get("data", ""))):
         _check_task_table(settings)
-    _check_prediction_columns(settings)
     _check_caption_columns(settings)
 
 
@@ -156,36 +114,6 @@ def _check_task_table(settings: object) -> None:
         _, columns = user_columns(options)
         for table in filter(None, (data, options.dev)):
             next(read_rows(table, tuple(columns)), None)
-
-
-def _check_prediction_columns(settings: object) -> None:
-    """Raises InputError if a table for a saved model lacks a column, whether named by a flag or
-    taken from training.
-
-    Any seed of the run will do: all were trained on the same columns.
-    """
-    groups = vars(settings)
-    saved, columns = groups.get("saved_model"), groups.get("columns")
-    if not (isinstance(saved, SavedModelSettings) and isinstance(columns, PredictionColumns)):
-        return
-    table = Path(groups["data"])
-    if not table.is_file() or table.suffix not in TABLES:
-        return
-    folder = Path(saved.model)
-    files = (file for part in ("", "model/", "seed-*/model/") for file in folder.glob(part + TASK))
-    file = next(files, None)
-    description: Any = {} if file is None else read_json(file)
-    trained = description.get("own") if isinstance(description, dict) else None
-    names = {**vars(columns), "label": groups.get("label", "")}
-    if isinstance(trained, dict) and not names["text"]:
-        names = {**names, "text": str(trained.get("text", ""))}
-    if names["text"]:
-        check_named_columns(table, read_header(table), names, "--")
-
-
-TASK = "groundling_task.json"
-"""File beside a fine-tuned model that describes its task, see \
-`groundling.prediction.model_description`."""
 
 
 def _check_caption_columns(settings: object) -> None:

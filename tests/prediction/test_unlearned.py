@@ -7,11 +7,13 @@ from pathlib import Path
 import homes
 import pytest
 
-from groundling.command_line.input_checks import check_weights_exist
+from groundling.command_line.input_checks import check_inputs
+from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune.result import degenerate_seeds_note
 from groundling.core.errors import InputError
 from groundling.prediction.predictions import choose_seed_models
 from groundling.runs.folder import write_json
+from groundling.settings.fields import make_settings
 
 
 def test_seeds_that_all_answer_alike_are_told() -> None:
@@ -21,10 +23,10 @@ def test_seeds_that_all_answer_alike_are_told() -> None:
 
 def test_a_run_in_place_of_its_model_is_told_where_the_model_is(tmp_path: Path) -> None:
     homes.student(tmp_path / "run/model")
-    check_weights_exist("--student", str(tmp_path / "run/model"))
+    check_inputs(make_settings(AdaptConfig, student=tmp_path / "run/model"))
     write_json(tmp_path / "run/result.json", {})
     with pytest.raises(InputError, match=r"is a run folder; pass its model, .*run/model$"):
-        check_weights_exist("--student", str(tmp_path / "run"))
+        check_inputs(make_settings(AdaptConfig, student=tmp_path / "run"))
 
 
 def test_seeds_of_an_earlier_command_do_not_answer(tmp_path: Path) -> None:
