@@ -233,8 +233,9 @@ def step(
                 value = value.value(key, default)
         given[key] = _normal(value, isinstance(default, tuple))
     made = Step(command, name, Path(out or slug(name)), given, notes, tuple(after))
-    made.typed(title_of)  # now, while the line of the recipe is known
-    return made
+    typed = setting_values(*made.typed(title_of))  # now, while the line of the recipe is known
+    texts = {key: typed[key] for key, value in given.items() if isinstance(value, str)}
+    return replace(made, settings={**given, **texts})  # a number may be written as text
 
 
 def _normal(value: Any, is_list: bool = False) -> Any:

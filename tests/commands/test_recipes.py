@@ -72,13 +72,16 @@ TABLES = [Table("", ROWS)]
     ("change", "message"),
     [
         (('arm="mlm"', "arms=3"), r"s.py, line 10: control: adapt: unknown key 'arms'; there are"),
-        (("batch=8", 'batch="8"'), "all--two-layers: adapt: batch = '8', expected a whole number"),
+        (
+            ("batch=8", 'batch="eight"'),
+            "all--two-layers: adapt: batch = 'eight': expected a valid integer",
+        ),
         (('data="glue"', ""), "control: glue/rte: finetune needs --data"),
         (('"glue/rte"', '"glue/x"'), "no task is called 'glue/x'"),
-        (('arm="mlm"', 'arm="mlmm"'), "unknown name 'mlmm'"),
+        (('arm="mlm"', 'arm="mlmm"'), "no objective is called 'mlmm'"),
         (
             ("TUNE = dict(", 'TUNE = dict(schedule="step", '),
-            "schedule = step, expected one of linear",
+            "schedule = 'step': expected 'linear'",
         ),
         (('"teacher", TASKS', '"gone", TASKS'), "tower: glue/rte: --model gone: no model found"),
         (
@@ -318,7 +321,7 @@ def test_a_recipe_names_columns_of_ones_own_file(
         assert re.search(rf"^ *{name} +{value}\b", told, re.MULTILINE), told
     homes.put(place / "own.py", OWN.replace('"question"', '"frage"'))
     assert main(["run", "own.py", "--out", "out"]) == 2
-    assert "my.csv, line 1: no column 'frage'" in capsys.readouterr().err
+    assert "my.csv: no column 'frage'" in capsys.readouterr().err
     homes.put(place / "own.py", OWN.replace('"photo"', '"photo", task="glue/rte"'))
     assert main(["run", "own.py", "--out", "out"]) == 2
     assert "makes a task of your own file; leave out --label or --task" in capsys.readouterr().err

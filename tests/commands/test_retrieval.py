@@ -360,7 +360,7 @@ def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, cap
     plain = homes.student(tmp_path / "bert")
     said = refused(place, out, capsys, "--student", str(plain))
     assert "modules.json is missing" in said
-    assert "--captions-per-text = 0, expected at least 1" in refused(
+    assert "captions_per_text = '0': expected greater than or equal to 1" in refused(
         place, out, capsys, "--captions-per-text", "0"
     )
     assert "--max-windows = -1, expected at least 0" in refused(

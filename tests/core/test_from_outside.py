@@ -977,7 +977,7 @@ def test_what_nobody_would_notice_is_refused(capsys: Any, tmp_path: Path) -> Non
     out = ["--out", str(tmp_path / "out")]
     unread = refused(capsys, *RTE, "--teacher", "mine.length:Length", *out)
     assert "no objective uses --teacher mine.length:Length" in unread
-    assert "--seeds = 0" in refused(capsys, *RTE, "--seeds", "0", *out)
+    assert "seeds = '0': expected greater than" in refused(capsys, *RTE, "--seeds", "0", *out)
 
 
 def test_a_folder_with_a_colon_is_a_folder(tmp_path: Path, monkeypatch: Any) -> None:

@@ -141,15 +141,18 @@ def test_the_nearest_name_is_offered(name: str, expected: str) -> None:
     ("words", "expected"),
     [
         ("finetun", "did you mean finetune?"),
-        ("finetune --model m --data d --task rte", "did you mean glue/rte?"),
+        ("finetune --model M --data D --task rte", "did you mean glue/rte?"),
         ("finetune --model m --data d --task glue/rte --objectives contrastiv", "contrastive?"),
         ("adapt --student s --arm xdbrt", "did you mean xdbert?"),
         ("adapt --student s --arm mlm+matsh", "did you mean match?"),
-        ("adapt --student s --arm mlm --training-step vila", "did you mean villa?"),
+        ("adapt --student M --arm mlm --text T --training-step vila", "did you mean villa?"),
         ("info xdbert-bert-bse", "did you mean xdbert-bert-base?"),
     ],
 )
 def test_commands_offer_it(words: str, expected: str, tmp_path: Path, capsys: Any) -> None:
+    homes.student(tmp_path / "model")
+    places = {"M": tmp_path / "model", "D": tmp_path, "T": homes.text(tmp_path / "t.txt")}
+    words = " ".join(str(places.get(word, word)) for word in words.split())
     out = [] if words.startswith(("info", "finetun ")) else ["--out", str(tmp_path / "out")]
     assert main([*words.split(), *out]) == 2
     line = capsys.readouterr().err.strip()

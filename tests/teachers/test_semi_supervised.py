@@ -201,7 +201,7 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
         return str(told.value)
 
     assert "outside a partition; also pass --partition FILE" in refusal(partition="")
-    assert re.match(r"--unlabelled-per-labelled\W+-1\b", refusal(unlabelled_per_labelled=-1))
+    assert re.match(r"unlabelled_per_labelled\W+-1\b", refusal(unlabelled_per_labelled=-1))
     told = refusal(objectives=(), teacher="", teacher_images="")
     assert told.startswith(
         "--unlabelled-per-labelled 1: no objective uses unlabelled examples; name one"

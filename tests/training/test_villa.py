@@ -551,15 +551,15 @@ REFUSED = {
     "settings without it": (["--adversarial-steps", "2"], "settings need --training-step villa"),
     "no pass": (
         ["--training-step", "villa", "--adversarial-steps", "0"],
-        "--adversarial-steps = 0, expected at least 1",
+        "adversarial_steps = '0': expected greater than or equal to 1",
     ),
     "a step backwards": (
         ["--training-step", "villa", "--adversarial-lr", "-1"],
-        "--adversarial-lr = -1.0, expected at least 0",
+        "adversarial_lr = '-1': expected greater than or equal to 0",
     ),
     "no number": (
         ["--training-step", "villa", "--adversarial-kl-weight", "nan"],
-        "--adversarial-kl-weight = nan, expected at least 0",
+        "adversarial_kl_weight = 'nan': expected a finite number",
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -238,7 +239,7 @@ def resolve_stage_paths(settings: Mapping[str, Any], folder: Path) -> dict[str, 
 
 
 def source_of(method: BenchMethod) -> dict[str, str]:
-    """SHA-256 of the files of its objectives and of the user's modules that they import, by module."""
+    """SHA-256 of the files of its objectives, by module."""
     from groundling.objectives import find_objective
 
     files: dict[str, Path] = {}
@@ -248,10 +249,11 @@ def source_of(method: BenchMethod) -> dict[str, str]:
         except InputError:
             continue  # not installed: it has no source yet
         for name in names:
-            place = name
-            if not is_import_path(name):
-                place = f"{find_objective(name).make.__module__}:make"
-            files |= files_of_object(place)
+            if is_import_path(name):
+                files |= files_of_object(name)
+            else:
+                module = find_objective(name).make.__module__
+                files[module] = Path(str(sys.modules[module].__file__))
     return dict(zip(sorted(files), hashes_of([files[one] for one in sorted(files)]), strict=True))
 
 

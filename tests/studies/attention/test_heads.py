@@ -712,9 +712,12 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
         ),
         (("--split", "dev"), "dev.txt: "),
         (("--images", "{0}"), "this model reads stored features, no pixels; leave out --images"),
-        (("--min-region-attention", "1.5"), "--min-region-attention = 1.5, expected 0 to 1"),
-        (("--batch", "0"), "--batch = 0, expected at least 1"),
-        (("--processes", "0"), "--processes = 0, expected at least 1"),
+        (
+            ("--min-region-attention", "1.5"),
+            "min_region_attention = '1.5': expected less than or equal to 1",
+        ),
+        (("--batch", "0"), "batch = '0': expected greater than or equal to 1"),
+        (("--processes", "0"), "processes = '0': expected greater than or equal to 1"),
         (
             ("--task", "refcoco+", "--no-include-unrelated-captions"),
             "--no-include-unrelated-captions is for Flickr30k Entities",

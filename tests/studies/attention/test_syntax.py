@@ -737,7 +737,7 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
             ["--min-arcs", "7"],
             "no relation has 7 arcs at a phrase with boxes: the most frequent, num, phrase is head, has 6",
         ),
-        (["--min-arcs", "0"], "--min-arcs = 0, expected at least 1"),
+        (["--min-arcs", "0"], "min_arcs = '0': expected greater than or equal to 1"),
         (["--parses", ""], "syntax needs --parses"),
     ],
 )

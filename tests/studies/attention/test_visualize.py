@@ -324,13 +324,13 @@ OWN = {"text": "", "image": ""}
         ({"example": "7"}, "--example 7: needs --task"),
         (
             {"grid": "17"},
-            "--grid = 17, expected 0 to 16",
+            "grid = '17': expected less than or equal to 16",
         ),
         (
             {"heat-maps": "best"},
             "--heat-maps best: pass --heads, the model's result of `groundling heads`",
         ),
-        ({"per-page": "0"}, "--per-page = 0, expected at least 1"),
+        ({"per-page": "0"}, "per_page = '0': expected greater than or equal to 1"),
         ({"heads": "store|store"}, "--heads: expected at most one result per model, got 2 for 1"),
         ({"out": "look.txt"}, "--out look.txt: expected a file name ending in .html"),
         (
