@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from groundling.core.errors import InputError, did_you_mean, prefix_errors
-from groundling.core.registry import is_import_path, registered
+from groundling.core.registry import is_import_path, registered, resolve_builtin
 from groundling.settings.objectives import (
     AdversarialSettings,
     ExtraObjectiveSettings,
@@ -138,7 +138,11 @@ def _needs_teacher(name: str) -> bool:
 
 
 def check_training_step(name: str, options: AdversarialSettings) -> None:
-    """Raises InputError for adversarial settings without `--training-step villa`."""
+    """Raises InputError for an unknown step, and for adversarial settings without `--training-step villa`."""
+    if name and not is_import_path(name):
+        from groundling.training.training_steps import TrainingStepSpec
+
+        resolve_builtin("training.training_steps", TrainingStepSpec, name)
     if options != AdversarialSettings() and (not name or is_import_path(name)):
         raise InputError("--adversarial-... settings need --training-step villa")
 

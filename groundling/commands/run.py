@@ -16,6 +16,7 @@ from annotated_types import Ge
 
 from groundling.command_line import COMMANDS, Command
 from groundling.core.errors import InputError
+from groundling.core.registry import is_import_path, resolve_builtin
 from groundling.recipes.miniature import on_stand_ins, shrink
 from groundling.recipes.parts import Step, Table, slug
 from groundling.recipes.plan import Recipe, exposure_notes, plan_json, plan_lines, state
@@ -100,6 +101,7 @@ def check_runs(
         for step in recipe.steps():
             try:
                 check_step(COMMANDS[step.command], arguments(recipe, step))
+                _check_task(step.values.get("task", ""))
             except InputError as error:
                 raise InputError(f"{step.name}: {rewrite(step.command, str(error))}") from None
         if absent:
@@ -107,6 +109,14 @@ def check_runs(
             raise InputError(
                 f"{absent[0].name}: {absent[0].path} does not exist; obtain it: {absent[0].available_from}{more}"
             )
+
+
+def _check_task(name: str) -> None:
+    """Raises InputError for an unknown task, which would end the recipe hours later."""
+    from groundling.tasks import Task
+
+    if name and not is_import_path(name):
+        resolve_builtin("tasks", Task, name)
 
 
 def arguments(recipe: Recipe, step: Step) -> list[Any]:

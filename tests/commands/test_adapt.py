@@ -342,7 +342,7 @@ def test_arms_by_name_and_by_parts() -> None:
     ]
     assert parse_arm("contrastive+l1").names == ["mlm", "contrastive", "l1"]
     assert parse_arm("match").names == ["match"]
-    with pytest.raises(InputError, match="unknown name ''"):
+    with pytest.raises(InputError, match="no objective is called ''"):
         parse_arm("")
 
 

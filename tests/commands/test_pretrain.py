@@ -401,7 +401,7 @@ def test_pixels_reach_the_score(
         ({"data": "vqa_data"}, "--data vqa_data: applies only to --task; pass --task and"),
         (
             {"captions": "more.token.txt"},
-            "1 of 17 captioned images .* 'gone'",
+            "1 of 17 captioned images .* gone.jpg",
         ),
     ],
 )

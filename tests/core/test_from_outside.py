@@ -961,7 +961,7 @@ UNFINISHED = [
     ),
     (
         ["--training-step", "mine.unfinished:Silent"],
-        "Silent: the training step returned a NoneType, expected a dict of summed terms",
+        "Silent: the training step returned a NoneType, expected summed terms by name",
     ),
 ]
 

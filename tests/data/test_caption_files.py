@@ -330,8 +330,8 @@ def test_images_that_two_files_name_are_noted(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"regions": "cc"}, "6 of 6 captioned images are not"),
-        ({"regions": "coco"}, "cc.tsv: 8 of 8 captioned .*'0'"),
+        ({"regions": "cc"}, "6 of 6 captioned images are missing"),
+        ({"regions": "coco"}, "cc.tsv: 8 of 8 captioned .* 0.jpg"),
         ({"image_list": "list.txt"}, "list.txt: lists none of the captioned images"),
     ],
 )

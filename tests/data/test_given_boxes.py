@@ -226,7 +226,7 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
             "entry 1: expected whole numbers",
         ),  # type: ignore[arg-type]
         ([detection(1, [1, 1, 9, 9], None)], "entry 0: float"),  # type: ignore[arg-type]
-        ([detection(1, [1, 1, 10**400, 9], 0.5)], "number of too many digits"),
+        ([detection(1, [1, 1, 10**400, 9], 0.5)], "int too large to convert"),
     ],
 )
 def test_detections_that_do_not_fit_are_named(

@@ -25,7 +25,7 @@ from groundling.settings.fields import make_settings
 
 def test_fewer_texts_than_a_batch(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
     line = refusal(*adapting_with(given, tmp_path / "out", arm="mlm", batch=41))
-    assert all(part in line for part in ("40 samples", "batch of 41", "--batch"))
+    assert all(part in line for part in ("40 samples", "batch of 41", "lower batch"))
 
 
 def test_a_length_that_leaves_no_room_for_text(

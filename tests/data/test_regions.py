@@ -350,7 +350,7 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
     for changes, message in (
         ({"images": ""}, "needs either --images FOLDER or --imports FILE"),
         ({"images": "nowhere"}, "nowhere: no such "),
-        ({"shard_size": 0}, "at least 1"),
+        ({"shard_size": 0}, "greater than or equal to 1"),
         ({"grid": 2, "boxes": "x.json"}, "both give the boxes"),
         ({"boxes": str(twice)}, "image 0: expected only once"),
         ({"detector": models["resnet"]}, "resnet: "),

@@ -208,8 +208,8 @@ def test_what_no_store_can_hold_is_refused(tmp_path):
     for records, message in (
         ([record("a"), Record("b", {"ids": np.zeros(1, int)})], "'b' has arrays"),
         ([Record("a", {"x": np.zeros((1, 2))}), Record("b", {"x": np.zeros((1, 3))})], "no store"),
-        ([Record("a", {"x": np.array([{}], object)})], "no store can hold .*object"),
-        ([Record("a", {"x": np.array(["t"])})], "no store can hold"),
+        ([Record("a", {"x": np.array([{}], object)})], "object"),
+        ([Record("a", {"x": np.array(["t"])})], "cannot be written"),
     ):
         with pytest.raises(InputError, match=message) as caught:
             writer.write(0, records)

@@ -48,7 +48,10 @@ def commands() -> list[tuple[str, str]]:
     return list(dict.fromkeys(lines))
 
 
-FLAGS = {flag for command in COMMANDS for flag in flags_of(command)} | {"--out", "--help"}
+FLAGS = {flag for command in COMMANDS for flag in flags_of(command)} | {
+    *("--out", "--help", "--help-all", "--dry-run"),
+    "--folder",  # of docs/make_readme_outputs.py
+}
 
 
 def test_commands_are_found() -> None:

@@ -286,7 +286,7 @@ def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
         ({"training_step": "villa"}, "--training-step villa: --adapter"),
         ({"td_weight": 1.0}, "CLIP-TD's other settings have no effect"),
         ({"teacher_space": "pre_projection"}, "CLIP-TD's other settings"),
-        ({"adapter_layers": 2}, "--adapter-layers = 2, expected one of 1, 3"),
+        ({"adapter_layers": 2}, "adapter_layers = 2: expected 1 or 3"),
         ({"adapter": "none"}, "--adapter-layers and --fusion need --adapter"),
         ({"adapter": "attention"}, "leave --adapter-layers and --fusion out"),
     ],

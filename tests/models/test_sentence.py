@@ -445,7 +445,7 @@ def test_a_plain_encoder_has_nothing_to_retain(
     assert "retain" not in result["train_metrics"]
     with pytest.raises(InputError, match="no sentence vectors to retain"):
         FrozenCopy(load_text_encoder(given / "plain"))
-    with pytest.raises(InputError, match=r"--retain-weight = -1\.0, expected at least 0"):
+    with pytest.raises(InputError, match=r"retain_weight = -1\.0: expected "):
         adapt(replace_settings(settings, retain_weight=-1.0), STEPS, tmp_path / "negative")
 
 

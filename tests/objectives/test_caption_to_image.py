@@ -146,7 +146,7 @@ def test_a_margin_of_0_is_refused() -> None:
         InputError, match=r"^caption_to_image: margin=0; expected a number above 0$"
     ):
         plain(4, margin=0)
-    with pytest.raises(InputError, match="caption-to-image-margin"):
+    with pytest.raises(InputError, match="caption_to_image_margin = -1: expected"):
         make_settings(ObjectiveSettings, caption_to_image_margin=-1)
 
 

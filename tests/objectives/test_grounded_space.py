@@ -264,7 +264,7 @@ def test_bad_settings_are_one_line() -> None:
             GroundedSpace(sizes, **options)  # type: ignore[arg-type]
         assert str(error.value) == message
     for name in ("cluster_weight", "perceptual_weight", "cluster_margin", "grounded_size"):
-        with pytest.raises(InputError, match=name.replace("_", "-")):
+        with pytest.raises(InputError, match=f"{name} = 0: expected"):
             make_settings(ObjectiveSettings, **{name: 0})
 
 

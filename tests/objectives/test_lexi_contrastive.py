@@ -363,12 +363,12 @@ def test_the_layer_is_the_one_asked_for() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"lcg_layer": 0}, "--lcg-layer = 0, expected at least 1"),
-        ({"lcg_positions": 0}, "--lcg-positions = 0, expected at least 1"),
-        ({"lcg_weight": -1}, "--lcg-weight = -1, expected at least 0"),
-        ({"lcg_attention": "both"}, "expected one of causal, bidirectional, full"),
-        ({"lcg_negatives": "none"}, "expected one of tokens, released"),
-        ({"lcg_image_to_text": "own"}, "expected one of standard, released"),
+        ({"lcg_layer": 0}, "lcg_layer = 0: expected "),
+        ({"lcg_positions": 0}, "lcg_positions = 0: expected "),
+        ({"lcg_weight": -1}, "lcg_weight = -1: expected "),
+        ({"lcg_attention": "both"}, "expected 'causal', 'bidirectional' or 'full'"),
+        ({"lcg_negatives": "none"}, "expected 'tokens' or 'released'"),
+        ({"lcg_image_to_text": "own"}, "expected 'standard' or 'released'"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], told: str) -> None:

@@ -247,9 +247,9 @@ def test_a_temperature_changes_the_loss() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"simcse_temperature": 0}, "--simcse-temperature = 0, expected more than 0"),
-        ({"mcse_temperature": 0}, "--mcse-temperature = 0, expected more than 0"),
-        ({"mcse_weight": -1}, "--mcse-weight = -1, expected at least 0"),
+        ({"simcse_temperature": 0}, "simcse_temperature = 0: expected "),
+        ({"mcse_temperature": 0}, "mcse_temperature = 0: expected "),
+        ({"mcse_weight": -1}, "mcse_weight = -1: expected "),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], told: str) -> None:

@@ -370,7 +370,7 @@ def test_bad_settings_are_named() -> None:
     with pytest.raises(InputError, match=r"^--crd-negatives 5: more than the --crd-cardinality 4"):
         ContrastiveRepresentationDistillation(SIZES, negatives=5, cardinality=4)
     for given in ({"crd_temperature": 0.0}, {"crd_negatives": -1}, {"kd_variant": "ours"}):
-        with pytest.raises(InputError, match=f"--{next(iter(given)).replace('_', '-')}"):
+        with pytest.raises(InputError, match=f"^{next(iter(given))} = "):
             make_settings(ObjectiveSettings, **given)
 
 

@@ -308,7 +308,6 @@ def _writes(call: ast.Call) -> bool:
 WHOLE = {
     "runs/folder.py": "what sees to it",
     "runs/checkpoints.py": "into a folder that is renamed",
-    "data/shards.py": "into a file that is renamed",
     "training/loop.py": "a line more of a log; half a line at its end is none to a reader",
     "commands/adapt/run.py": "into a folder that is renamed",
     "studies/bench/cost.py": "a switch of Linux that resets a process's peak memory, no file of ours",

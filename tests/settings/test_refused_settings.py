@@ -29,7 +29,7 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
             ["adapt", "--student", "x", "--arm", "mlm+nonsense"],
             "no objective is called 'nonsense'; there are: ",
         ),
-        (["adapt", "--student", "STUDENT", "--arm", "mlm"], "--text"),
+        (["adapt", "--student", "STUDENT", "--arm", "mlm"], "no text to adapt on"),
         (["train-clip"], "needs --captions"),
         (["finetune"], "needs --model"),
         (

@@ -460,9 +460,7 @@ def test_predictions_that_are_not_finite_are_refused(tmp_path: Path, numbers: st
     prediction, label = numbers.split(", ")
     path = tmp_path / "predictions_dev.jsonl"
     path.write_text(f'{{"id": "x", "prediction": {prediction}, "label": {label}}}\n')
-    with pytest.raises(
-        InputError, match=r"line 1: expected .*a prediction or label is not finite"
-    ) as caught:
+    with pytest.raises(InputError, match=r"line 1: a prediction or label is not finite") as caught:
         read_split_predictions(path)
     assert str(path) in str(caught.value)
 

@@ -170,7 +170,7 @@ def test_a_short_stratum(data: Path) -> None:
         draw_partition({"train-0": "unmatched"}, 1, seed=0)
     assert (
         refusal(task="vcr/answer", data=str(data), per_stratum=-1)
-        == "--per-stratum = -1, expected at least 0"
+        == "per_stratum = -1: expected greater than or equal to 0"
     )
     assert refusal(task="vcr/answer", data=str(data)) == "data partition needs --per-stratum"
 

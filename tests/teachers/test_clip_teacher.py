@@ -957,6 +957,6 @@ def test_targeted_terms_of_text_alone(tune, tmp_path, capsys):
     assert {"td_text", "td_words"} < adapt(config, BRIEF, tmp_path / "out")["train_metrics"].keys()
     with pytest.raises(InputError, match="clip_words, clip_word needs --teacher-images FOLDER"):
         adapt(replace_settings(config, word_selection="top"), BRIEF, tmp_path / "top")
-    assert main(["adapt", "--help"]) == 0
+    assert main(["adapt", "--help-all"]) == 0
     told = "".join(letter for letter in capsys.readouterr().out if letter.isascii())
     assert "td_text, td_words (with --word-selection random" in " ".join(told.split())

@@ -469,8 +469,8 @@ def gate_of(form: OutputType | None, **options: Any) -> Objective:
         ),
         (Regression(), {}, "this task has no answers to choose from"),
         (RegionSelection(), {}, "has no answers to choose"),
-        (FOUR, {"td_temperature": 0.0}, "td.temperature = 0.0, expected"),
-        (FOUR, {"td_temperature": math.nan}, "td.temperature = nan, expected"),
+        (FOUR, {"td_temperature": 0.0}, "td_temperature = 0.0: expected"),
+        (FOUR, {"td_temperature": math.nan}, "td_temperature = nan: expected"),
     ],
 )
 def test_a_gate_that_cannot_be(form: OutputType | None, options: Any, message: str) -> None:

@@ -225,7 +225,7 @@ def test_what_is_held_out_and_learned_from_is_told(place: Path, tmp_path: Path) 
         (pretrain, pretraining, {"eval_captions": ()}, "pass --eval-captions FILES, "),
         (teach, teaching, {"eval_captions": ""}, "pass --eval-captions FILE, "),
         (teach, teaching, {"untrained": True}, "--untrained does not train"),
-        (teach, teaching, {"eval_every": -1.0}, "--eval-every = -1.0"),
+        (teach, teaching, {"eval_every": -1.0}, "eval_every = -1.0"),
         (
             pretrain,
             pretraining,

@@ -589,7 +589,7 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
     )
     assert "--step-mix 1 0 1: expected a number above 0" in refusal(step_mix=(1.0, 0.0, 1.0))
     for wrong in (float("nan"), float("inf")):
-        assert f"--step-mix = 1.0 {wrong} 1.0, expected" in refusal(step_mix=(1.0, wrong, 1.0))
+        assert f"step_mix = {wrong}: expected" in refusal(step_mix=(1.0, wrong, 1.0))
     assert "--caption-splits train: applies only to --captions" in refusal(
         caption_splits=("train",)
     )

@@ -658,7 +658,7 @@ def test_what_is_wrong_is_one_line(home: Path, tmp_path: Path, capsys) -> None:
         ({"data": str(lone)}, "at least 2"),
         ({"data": str(home / "none.tsv")}, "no such file"),
         ({"teacher": str(home / "clip")}, "needs --teacher-images"),
-        ({"ig-steps": "0"}, "expected at least 1"),
+        ({"ig-steps": "0"}, "ig_steps = '0': expected"),
         ({"model": str(home / "clip")}, "reads no regions"),
     ):
         flags = {"model": str(home / "one"), "data": str(home / "captions.tsv"), **settings}

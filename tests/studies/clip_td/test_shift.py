@@ -246,7 +246,7 @@ def test_damaged_losses(data: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "losses.jsonl")
     assert "needs either --attack" in refusal(config, tmp_path / "a")
     assert "needs either --attack" in refusal(config, tmp_path / "a", losses=path, attack="x")
-    assert "--keep-top = 0" in refusal(
+    assert "keep_top = 0: expected" in refusal(
         config, tmp_path / "a", protocol="keeptop", losses=path, keep_top=0
     )
 

@@ -199,7 +199,7 @@ def swap(old: str, new: str) -> Callable[[str], str]:
             swap("blue", "red"),
             r"column 'colour' cannot be probed: train nouns need two values or more",
         ),
-        (swap("|sentence", "|text"), r"line 1: no column 'sentence'"),
+        (swap("|sentence", "|text"), r"no column 'sentence'"),
         (
             swap("|colour", "|split"),
             r"no attribute; expected at least one column besides noun, split, sentence",
@@ -228,7 +228,7 @@ def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> N
     put_questions(world, "odd")
     assert "--questions truth: no truth_train.tsv" in refused(questions=("truth",))
     assert "--columns: " in refused(columns=("colour",))
-    assert "seeds = '0': expected greater than" in refused(seeds=0)
+    assert "seeds = 0: expected greater than" in refused(seeds=0)
     put(world, "odd_dev.tsv", questions().replace("\t1\n", "\tyes\n"))
     assert "odd_dev.tsv, line 2" in refused()
     (world / "probes" / "odd_dev.tsv").unlink()
