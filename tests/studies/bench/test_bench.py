@@ -241,20 +241,16 @@ def test_a_small_scale_is_said_before_any_number(ran: Ran) -> None:
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("tok", r"is a module; add a name, tok:METHOD or tok:SPEC or tok:Own$"),
-        ("empty", r"expected .*, or MODULE:NAME of your own$"),
+        ("tok", r"expected .*, or MODULE:NAME of your own$"),
         ("own.tok", r"add the name of a BenchMethod or an objective in this module, own\.tok:NAME"),
         ("contrastiv", r"expected .* did you mean contrastive"),
     ],
 )
-def test_a_module_without_a_name_is_told_which_to_add(
+def test_a_module_without_a_name_is_refused(
     name: str, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = ["raise SystemExit", "class Own(objectives.Objective): ...", "x = 3"]
-    lines += ["SPEC = ObjectiveSpec('a', make)", "METHOD: BenchMethod = BenchMethod(name='a')"]
-    Path("tok.py").write_text("\n".join(lines))
-    Path("empty.py").write_text("x = 3\n")
+    Path("tok.py").write_text("raise SystemExit\n")
     with pytest.raises(InputError, match=f"^--method {name}: {match}") as caught:
         BENCH(BenchConfig(method=(name,)), tmp_path / "out")
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
