@@ -1,9 +1,12 @@
 """The ragged store: what was written is what is read, from any process; what is damaged is named in one line."""
 
+import io
 import json
 import pickle
 import stat
+import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -163,8 +166,10 @@ def test_shards_go_by_rank_and_the_first_rank_closes(tmp_path):
     assert digests(tmp_path / "two") == digests(written(tmp_path / "one", RECORDS, key=KEY))
 
 
-def test_one_run_at_a_time_adds_to_a_folder(tmp_path, capsys):
+def test_one_run_at_a_time_adds_to_a_folder(tmp_path, monkeypatch):
     order = []
+    told = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", told)
     inside, leave = threading.Event(), threading.Event()
 
     def first() -> None:
@@ -181,8 +186,9 @@ def test_one_run_at_a_time_adds_to_a_folder(tmp_path, capsys):
     threads[0].start()
     inside.wait()
     threads[1].start()
-    while "waiting for another run, which is adding" not in capsys.readouterr().err:
-        pass
+    while "waiting for another run, which is adding" not in told.getvalue():
+        assert threads[1].is_alive()
+        time.sleep(0.01)
     leave.set()
     for thread in threads:
         thread.join()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import homes
 import huggingface_hub.constants
@@ -17,6 +18,7 @@ import torch
 import toys
 from PIL import Image
 from torch import nn
+from tqdm import tqdm
 from transformers import (
     AutoImageProcessor,
     AutoTokenizer,
@@ -91,6 +93,7 @@ def test_a_terminal_has_a_bar_and_whole_lines_above_it(monkeypatch: pytest.Monke
 
     out = Terminal()
     monkeypatch.setattr("sys.stderr", out)
+    monkeypatch.setattr(tqdm, "_instances", WeakSet())  # bars that refused commands left open
     shown = Progress("training", 10, "step")
     shown.step()
     print_line("step 1: dev accuracy 0.5")
