@@ -156,6 +156,7 @@ def test_commands_offer_it(words: str, expected: str, tmp_path: Path, capsys: An
     homes.student(tmp_path / "model")
     places = {"M": tmp_path / "model", "D": tmp_path, "T": homes.text(tmp_path / "t.txt")}
     words = " ".join(str(places.get(word, word)) for word in words.split())
+    capsys.readouterr()  # transformers' own bars
     out = [] if words.startswith(("info", "finetun ")) else ["--out", str(tmp_path / "out")]
     assert main([*words.split(), *out]) == 2
     line = capsys.readouterr().err.strip()
