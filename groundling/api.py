@@ -12,7 +12,7 @@ from typing import Any
 
 from groundling.command_line import COMMANDS, Command
 from groundling.core.errors import InputError, rename_flags_to_keywords
-from groundling.settings.fields import Setting, fill_settings, settings_of
+from groundling.settings.fields import fill_settings, settings_of
 
 Text = str | os.PathLike[str]
 """A string setting; a path is accepted too."""
@@ -23,17 +23,12 @@ Texts = Text | Sequence[Text]
 DRY_RUN = "dry_run"
 
 
-def function_name(command: str) -> str:
-    """The function name of a command."""
-    return command.replace("-", "_").replace(" ", "_")
-
-
 def command_of(name: str) -> str:
     """The command of a function name."""
     with_space = name.replace("_", " ")  # imports no study, if it is a core command
     if with_space in COMMANDS:
         return with_space
-    return {function_name(command): command for command in COMMANDS}[name]
+    return {one.function_name: name for name, one in COMMANDS.items()}[name]
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -123,7 +118,7 @@ def _docstring(name: str, command: Command) -> str:
         for one in settings_of(config):
             kind = str(one.field.annotation).replace("typing.", "")
             kind = getattr(one.field.annotation, "__name__", kind) if "[" not in kind else kind
-            lines += [f"    {one.name}: {kind} = {one.value!r}", *_WRAPPER.wrap(_about(one))]
+            lines += [f"    {one.name}: {kind} = {one.value!r}", *_WRAPPER.wrap(one.help)]
     for prefix in _groups(name):
         names = ", ".join(one.name for one in settings_of(command.settings[prefix]))
         lines += [f"    {prefix}: a dict of settings: {names}."]
@@ -150,8 +145,3 @@ def _docstring(name: str, command: Command) -> str:
 _WRAPPER = TextWrapper(
     100, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False
 )
-
-
-def _about(setting: Setting) -> str:
-    """A setting's docstring on one line."""
-    return " ".join((setting.field.description or "").split())

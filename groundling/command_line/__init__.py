@@ -71,6 +71,11 @@ printed."""
         return self.call(values)
 
     @property
+    def function_name(self) -> str:
+        """Its name as a function of `import groundling`."""
+        return self.name.replace("-", "_").replace(" ", "_")
+
+    @property
     def has_out(self) -> bool:
         """Whether it writes a run folder, a file or a folder."""
         return not isinstance(self.output, NoOutput)

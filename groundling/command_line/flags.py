@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
 from shutil import get_terminal_size
@@ -190,16 +190,17 @@ def command_help(command: Command) -> str:
     """Output of `--help`, which fits one screen: usage, an example, and the flags that most people use."""
     flags = flags_of(command)
     common = [flags[name] for name in command.common_flags.split()]
-    parts = [*_head(command, flags), "\n".join(["flags:", *map(_entry, common), *_own(command)])]
     rest = len(listed_flags(command)) - len(common)
-    if rest:
-        parts.append(f"{rest} more flags: groundling {command.name} {HELP_ALL}")
-    text = "\n\n".join(parts)
+    more = [f"{rest} more flags: groundling {command.name} {HELP_ALL}"] * bool(rest)
+
+    def help_with(entries: Iterable[str]) -> str:
+        listed = "\n".join(["flags:", *entries, *_own(command)])
+        return "\n\n".join([*_head(command, flags), listed, *more])
+
+    text = help_with(map(_entry, common))
     if len(text.splitlines()) <= SHORT_HELP:
         return text
-    short = [_entry(flag, is_short=True) for flag in common]
-    parts[len(_head(command, flags))] = "\n".join(["flags:", *short, *_own(command)])
-    return "\n\n".join(parts)
+    return help_with(_entry(flag, is_short=True) for flag in common)
 
 
 def full_help(command: Command) -> str:
@@ -215,9 +216,11 @@ def full_help(command: Command) -> str:
         if some:
             parts.append("\n".join([_title(prefix, group), *map(_entry, some)]))
     rest = len(flags_of(command)) - len(flags)
-    name = f"groundling.{command.name.replace('-', '_').replace(' ', '_')}"
-    python = [f"{rest} more settings, for recipes and Python: help({name})"] * bool(rest)
-    return "\n\n".join([*parts, "\n".join(_own(command)), *python])
+    parts.append("\n".join(_own(command)))
+    if rest:
+        place = f"help(groundling.{command.function_name})"
+        parts.append(f"{rest} more settings, for recipes and Python: {place}")
+    return "\n\n".join(parts)
 
 
 def _head(command: Command, flags: Mapping[str, Flag]) -> list[str]:
@@ -250,7 +253,7 @@ def _title(prefix: str, group: type[Any]) -> str:
 def _entry(flag: Flag, is_short: bool = False) -> str:
     """A flag with its value, help, range and default."""
     setting = flag.setting
-    text = " ".join((setting.field.description or "").split())
+    text = setting.help
     if is_short:
         text = textwrap.shorten(text, SHORT_TEXT, placeholder=" ...")
     remarks = list(range_words(setting.field.metadata))

@@ -68,9 +68,7 @@ def check(
 
     check_one_task("compare", config.tasks, config.own, "--tasks")
     require_settings(config, "compare", "data")
-    check_runs(
-        _as_recipe(config, adapting, training, tuning, Path(out)), lambda command, message: message
-    )
+    check_runs(_as_recipe(config, adapting, training, tuning, Path(out)))
 
 
 def compare(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from groundling.command_line import COMMANDS, Command
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, prefix_errors
 from groundling.core.registry import is_import_path, resolve_builtin
 from groundling.recipes.miniature import on_stand_ins, shrink
 from groundling.recipes.parts import Step, Table, slug
@@ -83,13 +83,8 @@ def check(config: RunConfig, out: str | Path) -> None:
         check_runs(recipe)
 
 
-def check_runs(
-    recipe: Recipe, rewrite: Callable[[str, str], str] = lambda command, message: message
-) -> None:
-    """Raises InputError, naming the step, for settings that do not fit together, and for missing data or weights.
-
-    `rewrite(command, message)` replaces the flags in a step's message by those that the user typed.
-    """
+def check_runs(recipe: Recipe) -> None:
+    """Raises InputError, naming the step, for settings that do not fit together, and for missing data or weights."""
     inputs = recipe.inputs()
     absent = [one for one in inputs if state(one) == "missing"]
     known = [*(one.path for one in inputs), f"{recipe.out}/"]
@@ -97,13 +92,13 @@ def check_runs(
     def is_known(word: str) -> bool:
         return any(path in word for path in known)
 
+    for step in recipe.steps():
+        with prefix_errors(step.name):
+            _check_task(step.values.get("task", ""))
     for check_step in (Command.check_settings, partial(Command.check_inputs_exist, skip=is_known)):
         for step in recipe.steps():
-            try:
+            with prefix_errors(step.name):
                 check_step(COMMANDS[step.command], arguments(recipe, step))
-                _check_task(step.values.get("task", ""))
-            except InputError as error:
-                raise InputError(f"{step.name}: {rewrite(step.command, str(error))}") from None
         if absent:
             more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
             raise InputError(

@@ -132,17 +132,6 @@ def prefix_errors(where: object) -> Iterator[None]:
         raise InputError(f"{where}: {error}") from None
 
 
-def qualify_flags(message: str, flags: Mapping[str, str]) -> str:
-    """A message with flags as their command spells them: `--train.steps` for `--steps` if `flags` maps it so."""
-
-    def qualify(match: re.Match[str]) -> str:
-        no, name = match.groups("")
-        prefix, dot, last = flags.get(name, name).rpartition(".")
-        return f"--{prefix}{dot}{no}{last}"
-
-    return re.sub(r"(?<![\w/.-])--(no-)?([a-z][a-z0-9-]*)", qualify, message)
-
-
 def describe_os_error(error: OSError) -> str:
     """A message for an OSError that no reader has converted: file and reason."""
     reason = error.strerror or first_line(error)

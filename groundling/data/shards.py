@@ -123,7 +123,7 @@ def read_index(path: Path) -> ShardIndex:
 
 
 @contextmanager
-def lock_folder(folder: Path, doing: str) -> Iterator[None]:
+def wait_for_folder(folder: Path, doing: str) -> Iterator[None]:
     """Context manager: only one run at a time writes shards into a folder.
 
     Waits for another run, which a note says is `doing` something. A folder that cannot be locked,

@@ -189,6 +189,11 @@ class Setting(NamedTuple):
         return self.field.default
 
     @property
+    def help(self) -> str:
+        """Its docstring on one line."""
+        return " ".join((self.field.description or "").split())
+
+    @property
     def choices(self) -> tuple[Any, ...]:
         """Allowed values; empty: not restricted to a fixed set."""
         kind = self.field.annotation

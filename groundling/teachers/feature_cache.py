@@ -25,7 +25,7 @@ from groundling.data.shards import (
     Record,
     ShardStore,
     ShardWriter,
-    lock_folder,
+    wait_for_folder,
 )
 from groundling.runs.folder import PREPARED, json_text, read_object
 from groundling.runs.progress import Progress
@@ -191,7 +191,7 @@ def _compute_records(
 @contextmanager
 def _locked_folder(folder: Path, state: PartialState) -> Iterator[None]:
     """Lock a folder for this run; the main process holds the lock for all its processes."""
-    with lock_folder(folder, "adding features") if state.is_main_process else nullcontext():
+    with wait_for_folder(folder, "adding features") if state.is_main_process else nullcontext():
         state.wait_for_everyone()
         yield
 

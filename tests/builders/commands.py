@@ -53,5 +53,5 @@ def flags_of(command: str) -> dict[str, str]:
         for one in settings_of(settings):
             flag = f"--{start}{one.name.replace('_', '-')}"
             assert flag not in flags, f"{command}: two settings are called {flag}"
-            flags[flag] = " ".join((one.field.description or "").split())
+            flags[flag] = one.help
     return flags

@@ -15,7 +15,7 @@ from homes import digests, put
 
 from groundling.core.errors import InputError
 from groundling.data import shards
-from groundling.data.shards import ProcessRank, Record, ShardStore, ShardWriter, lock_folder
+from groundling.data.shards import ProcessRank, Record, ShardStore, ShardWriter, wait_for_folder
 
 KEY = {"checkpoint": {"sha256": "abc", "layer": 3}, "input": "def"}
 
@@ -173,13 +173,13 @@ def test_one_run_at_a_time_adds_to_a_folder(tmp_path, monkeypatch):
     inside, leave = threading.Event(), threading.Event()
 
     def first() -> None:
-        with lock_folder(tmp_path, "adding"):
+        with wait_for_folder(tmp_path, "adding"):
             inside.set()
             leave.wait()
             order.append("first")
 
     def second() -> None:
-        with lock_folder(tmp_path, "adding"):
+        with wait_for_folder(tmp_path, "adding"):
             order.append("second")
 
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
@@ -194,7 +194,7 @@ def test_one_run_at_a_time_adds_to_a_folder(tmp_path, monkeypatch):
         thread.join()
     assert order == ["first", "second"]
     blocked = put(tmp_path / "file", "")
-    with lock_folder(blocked, "adding"):  # which is no folder and cannot be locked
+    with wait_for_folder(blocked, "adding"):  # which is no folder and cannot be locked
         pass
 
 

@@ -159,7 +159,7 @@ def test_every_setting_that_names_a_file_is_looked_at() -> None:
     for name, command in COMMANDS.items():
         for settings in command.settings.values():
             for one in settings_of(settings):
-                told = " ".join((one.field.description or "").split())[:60]
+                told = one.help[:60]
                 says = any(word in told for word in ("older", "ile", "ub id"))
                 is_text = one.field.annotation in (str, tuple[str, ...])
                 if says and is_text and "olumn" not in told:

@@ -18,7 +18,7 @@ from builders.commands import flags_of
 
 import groundling
 from groundling import api as functions
-from groundling.api import command_of, function_name
+from groundling.api import command_of
 from groundling.cli import COMMANDS, main
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING
@@ -108,7 +108,9 @@ def test_a_function_does_what_its_command_does(name: str, called: list[tuple]) -
 
 
 def test_every_command_is_a_function() -> None:
-    assert sorted([*FUNCTIONS, "visualize"]) == sorted(map(function_name, COMMANDS))
+    assert sorted([*FUNCTIONS, "visualize"]) == sorted(
+        one.function_name for one in COMMANDS.values()
+    )
 
 
 def test_no_module_takes_a_functions_name() -> None:

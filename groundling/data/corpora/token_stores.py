@@ -59,7 +59,7 @@ from groundling.data.shards import (
     ShardIndex,
     ShardStore,
     ShardWriter,
-    lock_folder,
+    wait_for_folder,
 )
 from groundling.data.text.words import TokenizationCache
 from groundling.runs.folder import PREPARED, disk_errors, json_text
@@ -144,7 +144,7 @@ def prepare_store(
     leads = state.is_local_main_process
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder, "tokenising these texts") if leads else nullcontext():
+    with wait_for_folder(folder, "tokenising these texts") if leads else nullcontext():
         if leads and not (folder / MANIFEST).is_file():
             _make(path, selection, spec, ShardWriter(folder, key))
         # No barrier: a process group's barrier times out after some minutes.
