@@ -11,7 +11,7 @@ from textwrap import TextWrapper
 from typing import Any
 
 from groundling.command_line import COMMANDS, Command
-from groundling.core.errors import InputError, rename_flags_to_keywords
+from groundling.core.errors import InputError, convert_os_errors
 from groundling.settings.fields import fill_settings, settings_of
 
 Text = str | os.PathLike[str]
@@ -39,7 +39,6 @@ def function_of(name: str) -> Callable[..., Any]:
     """
     command = COMMANDS[command_of(name)]
     declared = keywords_of(name)
-    switches = [name for name, one in declared.items() if one.annotation is bool]
     where = f"groundling.{name}"
 
     def call(**values: object) -> Any:
@@ -48,7 +47,7 @@ def function_of(name: str) -> Callable[..., Any]:
         is_dry = keywords.pop(DRY_RUN, False) if command.has_out else False
         if not all(isinstance(place, str | os.PathLike) for place in out):
             raise InputError(f"{where}: out = {out[0]!r}, expected a string or a path")
-        with rename_flags_to_keywords(declared, switches, keywords):
+        with convert_os_errors():
             groups = {
                 prefix: _group(keywords.pop(prefix, {}), prefix, where) for prefix in _groups(name)
             }

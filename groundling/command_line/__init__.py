@@ -15,7 +15,7 @@ from groundling.core.errors import InputError, printable
 from groundling.runs.dry_run import dry_run
 from groundling.runs.outputs import CommandOutput, NoOutput
 from groundling.runs.progress import is_main_process
-from groundling.settings.fields import Settings, flag_name, settings_of
+from groundling.settings.fields import Settings, settings_of
 
 TITLES = ("Train", "Use", "Judge", "Data")
 """Sections of the core's commands in help, in order."""
@@ -102,7 +102,7 @@ printed."""
         """
         out = str(values[-1])
         if self.has_out and (not out or "\0" in out):
-            raise InputError(f"--out {out!r}: not the name of a file or folder")
+            raise InputError(f"out={out!r}: not the name of a file or folder")
         self.check_settings(values)
         self.check_inputs_exist(values)
 
@@ -110,7 +110,7 @@ printed."""
         """Raises InputError for settings that are missing or do not fit together."""
         for one in settings_of(values[0]):
             if one.is_required and not one.value:
-                raise InputError(f"{self.name} needs --{flag_name(one.name)}")
+                raise InputError(f"{self.name} needs {one.name}")
         if self.validate is not None:
             self.validate(*values)
 

@@ -18,7 +18,7 @@ from groundling.data.tables import (
 )
 from groundling.models.hub import check_model
 from groundling.runs.folder import RESULT
-from groundling.settings.fields import InputKind, flag_name, setting_values, settings_of
+from groundling.settings.fields import InputKind, setting_values, settings_of
 from groundling.settings.input_settings import (
     CaptionColumns,
     TableTaskSettings,
@@ -38,7 +38,7 @@ NOT_INPUTS = (
 """Kinds of names, which are resolved when the command begins."""
 
 
-def check_model_exists(flag: str, word: str) -> None:
+def check_model_exists(setting: str, word: str) -> None:
     """Raises InputError for a hub id or folder without a model; MODULE:NAME is checked only when it
     is imported.
     """
@@ -47,57 +47,57 @@ def check_model_exists(flag: str, word: str) -> None:
     try:
         check_model(word)
     except InputError as error:
-        raise InputError(f"{flag} {error}") from None
+        raise InputError(f"{setting}={error}") from None
 
 
-def _check_input(kind: InputKind, flag: str, word: str) -> None:
-    """Raises InputError, which begins with the flag, if what the word names does not exist."""
+def _check_input(kind: InputKind, setting: str, word: str) -> None:
+    """Raises InputError, which begins with the setting, if what the word names does not exist."""
     if kind is InputKind.OBJECT:
         if not is_import_path(word):
-            raise InputError(f"{flag} {word}: expected MODULE:NAME, an object of your own")
+            raise InputError(f"{setting}={word}: expected MODULE:NAME, an object of your own")
     elif kind in MODELS:
         inside = Path(word) / "model"
         if kind is InputKind.WEIGHTS and (Path(word) / RESULT).is_file() and inside.is_dir():
-            raise InputError(f"{flag} {word}: is a run folder; pass its model, {inside}")
+            raise InputError(f"{setting}={word}: is a run folder; pass its model, {inside}")
         if not (kind is InputKind.MODEL_OR_RANDOM and word == "random"):
-            check_model_exists(flag, word)
+            check_model_exists(setting, word)
     elif not (kind is InputKind.DATA and word == "hub"):
-        _check_path(kind, flag, word)
+        _check_path(kind, setting, word)
 
 
-def _check_path(kind: InputKind, flag: str, word: str) -> None:
+def _check_path(kind: InputKind, setting: str, word: str) -> None:
     """Raises InputError if there is no such file or folder."""
     path = Path(word)
     if kind is InputKind.WEIGHTED:
-        path = Path(parse_weighted_file(word, flag).file)
+        path = Path(parse_weighted_file(word, setting).file)
     elif kind is InputKind.NAMED:
         path = Path(parse_named_folder(word).folder or word)
     if not path.exists():
         what = "folder" if kind is InputKind.FOLDER else "file or folder"
-        raise InputError(f"{flag} {path}: no such {what}")
+        raise InputError(f"{setting}={path}: no such {what}")
     if kind is InputKind.FOLDER and not path.is_dir():
-        raise InputError(f"{flag} {path}: is a file; expected a folder")
+        raise InputError(f"{setting}={path}: is a file; expected a folder")
     if kind is InputKind.FILE and path.is_dir():
-        raise InputError(f"{flag} {path}: is a folder; expected a file")
+        raise InputError(f"{setting}={path}: is a folder; expected a file")
 
 
 def check_inputs(
     settings: object, prefix: str = "", skip: Callable[[str], bool] = lambda word: False
 ) -> None:
-    """Raises InputError, which begins with the flag, for inputs that do not exist.
+    """Raises InputError, which begins with the setting, for inputs that do not exist.
 
     Checks files, folders, models, and table columns as far as headers show them. `prefix` stands
-    before a flag's name; `skip` decides which words are not checked yet.
+    before a setting's name; `skip` decides which words are not checked yet.
     """
     has_own_format = bool(setting_values(settings).get("model_format"))
     for one in settings_of(settings):
         # A user's own `ModelFormat` may load anything.
         if one.input in NOT_INPUTS or (one.input in MODELS and has_own_format):
             continue
-        flag = f"--{prefix}{flag_name(one.name)}"
+        setting = f"{prefix}{one.name}"
         for word in _words(one.value):
             if one.input and not skip(word):
-                _check_input(one.input, flag, word)
+                _check_input(one.input, setting, word)
     if not skip(str(setting_values(settings).get("data", ""))):
         _check_task_table(settings)
     _check_caption_columns(settings)

@@ -78,19 +78,19 @@ def parse_arm(text: str, masked_lm: bool = True) -> ArmObjectives:
     for part in parts:
         if parts.count(part) > 1:
             raise InputError(
-                f"--arm {text}: {part} is given twice but would be trained once; remove one"
+                f"arm={text}: {part} is given twice but would be trained once; remove one"
             )
     names = [name for part in parts for name in ARMS.get(part, part).split("+")]
     names = list(dict.fromkeys(names))
     for name in names:
-        with prefix_errors(f"--arm {text}{did_you_mean(name, ARMS)}"):
+        with prefix_errors(f"arm={text}{did_you_mean(name, ARMS)}"):
             find_objective(name)
     if {"mlm", "joint_mlm"} <= set(names):
         names.remove("mlm")  # one masking per text: XDBERT's MLM is the joint one
     if not masked_lm:
         if "mlm" not in names or len(names) == 1:
             raise InputError(
-                f"--no-masked-lm: --arm {text} is {'+'.join(names)}; expected masked LM and another objective, as "
+                f"masked_lm=False: arm={text} is {'+'.join(names)}; expected masked LM and another objective, as "
                 "in l1 and contrastive"
             )
         names.remove("mlm")
@@ -98,7 +98,7 @@ def parse_arm(text: str, masked_lm: bool = True) -> ArmObjectives:
     masking = [name for name, one in specs.items() if one.masks_text]
     if len(masking) > 1:
         raise InputError(
-            f"--arm {text}: {' and '.join(masking)} both mask the text; train one of them (--no-masked-lm leaves "
+            f"arm={text}: {' and '.join(masking)} both mask the text; train one of them (masked_lm=False leaves "
             "mlm out)"
         )
     return ArmObjectives(names, list(specs.values()))
@@ -109,7 +109,7 @@ def check_options(options: Sequence[str], names: Sequence[str]) -> None:
     parse_options(options)
     if options and not any(is_import_path(name) for name in names):
         raise InputError(
-            f"--option {options[0]}: only your own objectives and teachers, MODULE:NAME, read options; leave it out"
+            f"option={options[0]}: only your own objectives and teachers, MODULE:NAME, read options; leave it out"
         )
 
 
@@ -121,10 +121,10 @@ def check_extra_objectives(extra: ExtraObjectiveSettings, training_step: str, co
     """
     taught = [name for name in extra.objectives if _needs_teacher(name)]
     if taught and not extra.teacher:
-        raise InputError(f"{command}: {taught[0]} needs --teacher FOLDER_OR_HUB_ID")
+        raise InputError(f"{command}: {taught[0]} needs teacher=FOLDER_OR_HUB_ID")
     if extra.teacher and not taught and not is_import_path(training_step):
         raise InputError(
-            f"{command}: no objective uses --teacher {extra.teacher}; name one that does, such as --objectives "
+            f"{command}: no objective uses teacher={extra.teacher}; name one that does, such as objectives "
             "contrastive"
         )
 
@@ -144,7 +144,7 @@ def check_training_step(name: str, options: AdversarialSettings) -> None:
 
         resolve_builtin("training.training_steps", TrainingStepSpec, name)
     if options != AdversarialSettings() and (not name or is_import_path(name)):
-        raise InputError("--adversarial-... settings need --training-step villa")
+        raise InputError("adversarial_... settings need training_step=villa")
 
 
 # Scores that papers report, shown beside the measured ones: found in the studies' `published` modules.

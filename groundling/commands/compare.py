@@ -66,7 +66,7 @@ def check(
     """
     from groundling.commands.run import check_runs
 
-    check_one_task("compare", config.tasks, config.own, "--tasks")
+    check_one_task("compare", config.tasks, config.own, "tasks")
     require_settings(config, "compare", "data")
     check_runs(_as_recipe(config, adapting, training, tuning, Path(out)))
 

@@ -75,7 +75,7 @@ def _check_output_path(path: Path) -> None:
         is_ours = False
     if not is_ours:
         raise InputError(
-            f"{path}: exists already and was not written by `{MARK}`; choose another --out"
+            f"{path}: exists already and was not written by `{MARK}`; choose another `out`"
         )
 
 

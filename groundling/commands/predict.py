@@ -51,9 +51,9 @@ def check(config: PredictConfig, out: str | Path) -> None:
     out = Path(out)
     check_file(out, ROWS)
     if out.exists():
-        raise InputError(f"{out}: exists already; choose another --out, or remove it")
+        raise InputError(f"{out}: exists already; choose another output folder, or remove it")
     if not out.parent.is_dir():
-        raise InputError(f"{out}: no folder {out.parent}; create it, or choose another --out")
+        raise InputError(f"{out}: no folder {out.parent}; create it, or choose another `out`")
 
 
 BREAKS = re.compile(r"[\t\r\n]+")
@@ -105,7 +105,7 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
 
 def _raise_first_fault(faults: Sequence[str]) -> None:
     """Raises InputError for the first bad row."""
-    raise_first(faults, "; correct it, or pass --skip-bad to leave its answer empty")
+    raise_first(faults, "; correct it, or pass skip_bad to leave its answer empty")
 
 
 def _predict_rows(

@@ -59,18 +59,18 @@ def check(config: RegionsConfig, out: str | Path) -> None:
     """Raises InputError for settings that do not fit together."""
     reads = config.extraction
     if bool(reads.images) == bool(config.imports):
-        raise InputError("regions needs either --images FOLDER or --imports FILE")
+        raise InputError("regions needs either images=FOLDER or imports=FILE")
     if not config.imports:
         names = {
-            "--ids-as": config.ids_as,
-            "--filter-imports": config.filter_imports,
+            "ids_as": config.ids_as,
+            "filter_imports": config.filter_imports,
         }
-        refuse_settings(names, "applies only to --imports; leave it out")
+        refuse_settings(names, "applies only to imports; leave it out")
     if bool(reads.boxes) and reads.detection.grid:
-        raise InputError("regions: --boxes and --grid both give the boxes; pass only one")
+        raise InputError("regions: boxes and grid both give the boxes; pass only one")
     if not reads.boxes:
-        settings = {"--add-detected-boxes": reads.add_detected_boxes}
-        refuse_settings(settings, "needs --boxes; leave it out")
+        settings = {"add_detected_boxes": reads.add_detected_boxes}
+        refuse_settings(settings, "needs boxes; leave it out")
 
 
 def inputs(config: RegionsConfig) -> Inputs:
@@ -100,8 +100,8 @@ def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
     extraction, detection = config.extraction, config.extraction.detection
     detects = not detection.grid and (extraction.add_detected_boxes or not extraction.boxes)
     return {
-        **({"--detector": detection.detector} if detects else {}),
-        "--backbone": detection.backbone,
+        **({"detector": detection.detector} if detects else {}),
+        "backbone": detection.backbone,
     }
 
 
@@ -153,7 +153,7 @@ def _check_processes(config: RegionsConfig, part: ProcessRank) -> None:
 
     check_starts(config.processes, part.world)
     if part.world > 1 and config.imports:
-        raise InputError("regions: --imports reads in one process; start it without torchrun")
+        raise InputError("regions: imports reads in one process; start it without torchrun")
 
 
 def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:

@@ -39,15 +39,15 @@ def check(config: VerdictConfig, out: str | Path) -> None:
     groups = groups_of(config.runs)
     if len(groups) < 2:
         raise InputError(
-            "verdict needs --runs CONTROL_FOLDER OTHER_FOLDER [...], each FOLDER or NAME=FOLDER"
+            "verdict needs runs=CONTROL_FOLDER OTHER_FOLDER [...], each FOLDER or NAME=FOLDER"
         )
     names = [text.partition("=")[0] for text in config.published]
     for text in config.published:
         name, _, system = text.partition("=")
         if names.count(name) > 1:
-            raise InputError(f"--published: group {name} is given twice; pass one system per group")
-        require_known(system, published_scores(), f"--published {name}={system}: no such system")
-        require_known(name, groups, f"--published {text}: no group is called {name!r}")
+            raise InputError(f"published: group {name} is given twice; pass one system per group")
+        require_known(system, published_scores(), f"published={name}={system}: no such system")
+        require_known(name, groups, f"published={text}: no group is called {name!r}")
 
 
 def groups_of(runs: Sequence[str]) -> dict[str, str]:
@@ -58,7 +58,7 @@ def groups_of(runs: Sequence[str]) -> dict[str, str]:
         if not name:
             name = Path(folder).name
         if name in groups:
-            raise InputError(f"--runs: two groups are called {name!r}; write NAME=FOLDER")
+            raise InputError(f"runs: two groups are called {name!r}; write NAME=FOLDER")
         groups[name] = folder
     return groups
 
@@ -87,7 +87,7 @@ def verdict(config: VerdictConfig, work: CommandContext) -> dict[str, Any]:
     for name, scores in published.items():
         if scores.keys().isdisjoint(collected[name]):
             raise InputError(
-                f"--published {name}: the paper has no scores on {', '.join(collected[name])}; leave it out"
+                f"published={name}: the paper has no scores on {', '.join(collected[name])}; leave it out"
             )
     return write_verdict(collected, work.out, print, published)
 

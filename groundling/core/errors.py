@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from difflib import get_close_matches
 from os import PathLike
@@ -26,65 +26,6 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def printable(text: str) -> str:
     """A text in which control characters of names and captions are written in hexadecimal, with a backslash."""
     return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
-FLAG = re.compile(
-    r"(`groundling [^`]*`)|(?<![\w/.-])--([a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)?)(?: (?=([^\s]+)))?"
-)
-"""A quoted command, which stays unchanged; or a flag, and the word after it."""
-VALUE = re.compile(r"-?[\d.]+\W*$|[A-Z]+\W*$|.*[/.:='\"\\]")
-"""A word that is a flag's value and not the next word of the sentence."""
-
-
-@contextmanager
-def rename_flags_to_keywords(
-    settings: Collection[str],
-    switches: Collection[str] = (),
-    values: Mapping[str, object] | None = None,
-) -> Iterator[None]:
-    """Context manager: an InputError that names a command's flag names the Python keyword instead.
-
-    An OSError, such as for an invalid file name, also becomes an InputError.
-
-    `settings` are the names of all keywords, `switches` those that are True or False: `--batch 8`
-    becomes `batch=8`, `--no-object-tags` becomes `object_tags=False`, and `--train.batch 8` becomes
-    `train['batch']=8`. Other flags and quoted commands stay unchanged. `values` holds the keywords'
-    values, which distinguish a value from the next word of the sentence.
-    """
-
-    def is_value(name: str, word: str) -> bool:
-        value = (values or {}).get(name)
-        several = value if isinstance(value, (list, tuple)) else [value]
-        return bool(VALUE.match(word)) or word.rstrip(".,;:)") in map(str, several)
-
-    def to_keyword(match: re.Match[str]) -> str:
-        command, flag, word = match.groups()
-        name = (flag or "").replace("-", "_")
-        negated = name.removeprefix("no_")
-        blank = " " if match[0].endswith(" ") else ""
-        group, dot, inner = name.partition(".")
-        is_inner = bool(dot) and group in settings
-        if is_inner:
-            name = f"{group}[{inner!r}]"
-        if name in switches:
-            return f"{name}=True{blank}"
-        if negated != name and negated in switches:
-            return f"{negated}=False{blank}"
-        if not is_inner and (command or name not in settings):
-            return match[0]
-        if word == "=" or match.string.startswith(":", match.end()):
-            return f"{name}{blank}"
-        return f"{name}=" if word and is_value(name, word) else f"{name}={blank}"
-
-    try:
-        yield
-    except InputError as error:
-        message = FLAG.sub(to_keyword, str(error))
-        if message == str(error):
-            raise
-        raise InputError(message) from error.__cause__
-    except OSError as error:  # readers name their file themselves; all others end here
-        raise InputError(describe_os_error(error)) from error
 
 
 @contextmanager
@@ -130,6 +71,15 @@ def prefix_errors(where: object) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+
+
+@contextmanager
+def convert_os_errors() -> Iterator[None]:
+    """Context manager: an OSError that no reader has converted becomes an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(describe_os_error(error)) from error
 
 
 def describe_os_error(error: OSError) -> str:

@@ -363,12 +363,12 @@ def with_loss(output_type: AnyOutputType, kind: str) -> AnyOutputType:
     if kind not in kinds:
         expected = f"expected {' or '.join(kinds)} for this task"
         raise InputError(
-            f"--head-loss {kind}: {expected if kinds else 'this task has only one loss; leave it out'}"
+            f"head_loss={kind}: {expected if kinds else 'this task has only one loss; leave it out'}"
         )
     changed: AnyOutputType = replace(output_type, kind=kind)  # type: ignore[type-var]
     if changed.head_width != output_type.head_width:
         raise InputError(
-            f"--head-loss {kind}: this head has {output_type.head_width} outputs, {kind} needs {changed.head_width}; "
-            "also pass --linear-head"
+            f"head_loss={kind}: this head has {output_type.head_width} outputs, {kind} needs {changed.head_width}; "
+            "also pass linear_head"
         )
     return changed

@@ -171,7 +171,7 @@ def check_trust(names: Sequence[str], trusted: Collection[str], file: Path) -> N
         listing = " ".join(untrusted)
         raise InputError(
             f"{file}: needs {listing}, which is not part of groundling and runs code when imported; if you "
-            f"trust it, pass --trust {listing}"
+            f"trust it, pass trust={listing}"
         )
 
 

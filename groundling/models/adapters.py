@@ -169,8 +169,8 @@ class ClipAdapterHead(TaskHead):
         width = context.sizes.pooler_output
         if width == 1 and isinstance(context.output_type, OpenAnswer):
             raise InputError(
-                f"--fusion cosine gives one number per row, but this task has {context.outputs} answers; pass "
-                "--fusion concat"
+                f"fusion=cosine gives one number per row, but this task has {context.outputs} answers; pass "
+                "fusion=concat"
             )
         is_answer = width == 1 and context.outputs == 1
         self.classify = nn.Identity() if is_answer else make_output_layer(width, context.outputs)

@@ -135,7 +135,7 @@ class UnpooledClsHead(TaskHead):
         super().__init__()
         if context.output_type.head_input != "first":
             raise InputError(
-                "--cls-without-pooler: this task is not predicted from the first position; omit it"
+                "cls_without_pooler: this task is not predicted from the first position; omit it"
             )
         self.classify = make_output_layer(context.sizes.text, context.outputs)
 
@@ -295,7 +295,7 @@ class MaskTokenHead(TaskHead):
         text = require(encoded.text, "text", "a head that reads a [MASK]")
         if not self._masked(batch.cpu_copy).any(1).all():
             raise InputError(
-                "a text was truncated before its [MASK], where the answer is predicted; raise --max-length"
+                "a text was truncated before its [MASK], where the answer is predicted; raise max_length"
             )
         masked = self._masked(batch)
         last = masked.shape[1] - 1 - masked.flip(1).int().argmax(1)

@@ -91,7 +91,7 @@ def gradient_checkpointing(model: nn.Module) -> Iterator[None]:
     parts = _checkpointable_models(model)
     if not parts:
         raise InputError(
-            f"--gradient-checkpointing: no part of this {type(model).__name__} supports it; omit it"
+            f"gradient_checkpointing: no part of this {type(model).__name__} supports it; omit it"
         )
     with warnings.catch_warnings():
         # The newer name is missing from the oldest supported version.
@@ -265,7 +265,7 @@ class TextEncoder(Encoder):
         layers = [module for module in self.encoder.modules() if isinstance(module, nn.Dropout)]
         if not layers:
             family = self.encoder.config.model_type
-            raise InputError(f"--dropout {probability:g}: a {family} model has no dropout layers")
+            raise InputError(f"dropout={probability:g}: a {family} model has no dropout layers")
         for layer in layers:
             layer.p = probability
 
@@ -370,11 +370,11 @@ def new_text_encoder(source: str | Path, seed: int, layers: int, width: int) -> 
     config = _text_config(source)
     if width % HEAD_WIDTH:
         raise InputError(
-            f"--student-width {width}: expected a multiple of {HEAD_WIDTH}, the width of a head"
+            f"student_width={width}: expected a multiple of {HEAD_WIDTH}, the width of a head"
         )
     if load_sentence_modules(source, config.hidden_size)[0] is not None:
         raise InputError(
-            f"{source}: --from-scratch: a sentence-transformers model; expected a plain encoder"
+            f"{source}: from_scratch: a sentence-transformers model; expected a plain encoder"
         )
     config.num_hidden_layers = layers or config.num_hidden_layers
     if width:

@@ -27,7 +27,7 @@ from groundling.data.samples import mask_id_of
 from groundling.models.formats import Encoder
 from groundling.models.heads import save_heads
 from groundling.models.text_encoder import TextEncoder
-from groundling.settings.fields import Settings, flag_name, settings_of
+from groundling.settings.fields import Settings, settings_of
 from groundling.settings.objectives import (
     CrossModalEncoderSettings,
     ObjectiveSettings,
@@ -322,7 +322,7 @@ def in_batch_negatives_note(
     if training.batch_tokens:
         size = f"one of a step's {training.gradient_accumulation_steps} on each process"
     return [
-        f"--gradient-accumulation-steps {training.gradient_accumulation_steps}: "
+        f"gradient_accumulation_steps={training.gradient_accumulation_steps}: "
         f"{', '.join(names)} takes its negatives from one micro-batch ({size}), so "
         "the loss differs from that of the whole batch"
     ]
@@ -356,7 +356,7 @@ def unused_settings_note(
         silent |= IMAGE_SETTINGS
     silent |= {name for part in parts for name in part.single_settings}
     flags = [
-        f"--{flag_name(one.name)}"
+        one.name
         for one in [*settings_of(settings), *settings_of(cross_modal)]
         if one.group not in read and one.name not in silent and one.value != one.default
     ]

@@ -63,8 +63,8 @@ class ContrastiveRepresentationDistillation(Objective):
         super().__init__(sizes, weight=weight, warmup=warmup)
         if cardinality and negatives > cardinality:
             raise InputError(
-                f"--crd-negatives {negatives}: more than the --crd-cardinality {cardinality} items that they are drawn "
-                "from; lower it, or use --crd-cardinality 0"
+                f"crd_negatives={negatives}: more than the crd_cardinality={cardinality} items that they are drawn "
+                "from; lower it, or use crd_cardinality=0"
             )
         self.temperature = temperature
         self.negatives = negatives

@@ -77,7 +77,7 @@ class LexiContrastiveGrounding(Objective):
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not sizes.teacher_image:
             raise InputError(
-                f"{self.name}: the teacher reads no images; use a CLIP-like model as --teacher"
+                f"{self.name}: the teacher reads no images; use a CLIP-like model as teacher"
             )
         self.layer = layer
         self.attention = attention
@@ -154,7 +154,7 @@ class LexiContrastiveGrounding(Objective):
         Raises InputError if the encoder has fewer layers than `layer`.
         """
         again = require(encoded.encode_again, "encode_again", self.name)
-        with prefix_errors(f"{self.name}, --lcg-layer"):
+        with prefix_errors(f"{self.name}, lcg_layer"):
             states = again(self._window(batch), self.layer)
         table = F.normalize(self.project_text(states), dim=-1)  # (N, T, 512)
         images = self._images(batch, states)

@@ -57,7 +57,7 @@ class MCSE(Objective):
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not sizes.teacher_image:
             raise InputError(
-                f"{self.name}: the teacher reads no images; use a CLIP-like model as --teacher"
+                f"{self.name}: the teacher reads no images; use a CLIP-like model as teacher"
             )
         self.temperature = temperature
         self.pooling = pooling

@@ -73,7 +73,7 @@ class MaskedLMDistillation(MaskedLM):
         teacher = batch.features["mlm_logits"]
         if teacher.shape[-1] != student.shape[-1]:
             raise InputError(
-                f"--mlm-teacher: has {teacher.shape[-1]} output words, the student {student.shape[-1]}; "
+                f"mlm_teacher: has {teacher.shape[-1]} output words, the student {student.shape[-1]}; "
                 "take a teacher and a student of one vocabulary"
             )
         target = select(teacher, batch.flat_indices(self._scored)).float().log_softmax(-1)

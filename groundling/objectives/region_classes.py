@@ -29,7 +29,7 @@ class UnmaskedRegionClassification(Objective):
             raise InputError(
                 "region_classes needs the classes of regions, but the store has none: make it with "
                 "`groundling regions --boxes` or a detector, or omit this loss "
-                "(--no-auxiliary-losses, if it comes with the "
+                "(auxiliary_losses=False, if it comes with the "
                 "paper's head)"
             )
         width = sizes.visual or sizes.text

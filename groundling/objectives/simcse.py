@@ -87,7 +87,7 @@ class SimCSE(Objective):
             return
         if torch.equal(one, two):
             raise InputError(
-                f"{self.name}: both passes of a text are equal, because the student has no dropout; pass --dropout 0.1 "
+                f"{self.name}: both passes of a text are equal, because the student has no dropout; pass dropout=0.1 "
                 "to `adapt`, or set it above 0 in the student's config.json"
             )
         self._has_dropout = True

@@ -49,7 +49,7 @@ class ConfidenceGate:
         """Raises InputError for a task without answers to choose from."""
         if not self._is_multiple_choice and self.output_type.head_width < 2:
             raise InputError(
-                "--td-gate compares the confidence of teacher and student in an answer, but this task has no answers "
+                "td_gate compares the confidence of teacher and student in an answer, but this task has no answers "
                 "to choose from; omit it"
             )
 
@@ -145,7 +145,7 @@ class TargetedDistillationTerm(Objective, ABC):
         if options.td_gate != "none":
             if output_type is None:
                 raise InputError(
-                    f"{self.name}: --td-gate {options.td_gate} compares the answers of a task, but this run has none; "
+                    f"{self.name}: td_gate={options.td_gate} compares the answers of a task, but this run has none; "
                     "omit it (CLIP-TD has a gate only in fine-tuning)"
                 )
             self.gate = ConfidenceGate(output_type, options.td_gate, options.td_temperature)
@@ -219,7 +219,7 @@ class TargetedDistillationTerm(Objective, ABC):
             if epochs:
                 lines.append(
                     f"the confidence gate was open in {share:.0%} of all cases in epoch {', '.join(epochs)}: "
-                    f"{consequence}; check --td-temperature and the scale of the teacher's logits"
+                    f"{consequence}; check td_temperature and the scale of the teacher's logits"
                 )
         return lines
 

@@ -27,7 +27,7 @@ IMAGE = "token_image_matching_image"
 """Label: a number that is equal for equal images."""
 DRAW = "token_image_matching_draw"
 """Label: the random number that chooses the negative image."""
-FLAG = "--vokenizer-layers"
+FLAG = "vokenizer_layers"
 
 
 class TokenImageMatching(Objective):

@@ -97,7 +97,7 @@ def is_own_file(model: LoadedModel, data: Path, columns: InputColumns | None) ->
     task = model.task()
     if task.file(data, task.dev[0]) != data:
         raise InputError(
-            f"{data}: name the input columns (--text COLUMN, --image COLUMN, --choices COLUMNS), or pass a folder with "
+            f"{data}: name the input columns (text=COLUMN, image=COLUMN, choices=COLUMNS), or pass a folder with "
             f"the official files of {task.name}"
         )
     return False
@@ -111,7 +111,7 @@ def read_data_rows(
     if is_own_file(model, data, columns) and columns is not None:
         if split:
             raise InputError(
-                f"--split {split}: {data} is a file and has no splits; leave the split out"
+                f"split={split}: {data} is a file and has no splits; leave the split out"
             )
         header, lines = read_file_rows(model, data, columns, lookup)
         return model.unscored_task, header, lines
@@ -259,7 +259,7 @@ def _split_rows(
 ) -> list[Example]:
     """The train or dev rows of the training run, from the same file."""
     if split not in ("train", "dev"):
-        raise InputError(f"--split {split}: your own file has only the splits train and dev")
+        raise InputError(f"split={split}: your own file has only the splits train and dev")
     rows = read_table(data, own)
     held_out_groups = held_out(data, [row.group for row in rows])
     sides = [row for row in rows if (row.group in held_out_groups) == (split == "dev")]

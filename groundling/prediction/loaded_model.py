@@ -145,7 +145,7 @@ class LoadedModel:
             if (other.description.task, other.form) != (self.description.task, self.form):
                 raise InputError(
                     f"{other.folder}: task or answers differ from those of {self.folder}; choose one "
-                    "seed (--model-seed)"
+                    "seed (model_seed)"
                 )
         self.other_seeds = others
 

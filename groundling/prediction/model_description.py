@@ -249,7 +249,7 @@ def detection_settings(facts: Mapping[str, Any]) -> DetectionSettings:
     if not isinstance(made_with, dict):
         raise InputError(
             "this model's regions cannot be detected on other photos (its training regions are from "
-            f"{facts.get('boxes_from') or 'others'}, or their store is of an old version); pass --regions STORE"
+            f"{facts.get('boxes_from') or 'others'}, or their store is of an old version); pass regions=STORE"
         )
     with convert_errors(f"{FILE}: damaged; expected settings of `groundling regions`"):
         return _validated(DetectionSettings, made_with)

@@ -192,7 +192,7 @@ class Prediction(Candidate):
 class PredictionFormatter:
     """Converts the outputs of one output type into `Prediction` objects."""
 
-    def __init__(self, form: OutputType, best: int, flag: str = "--top-k") -> None:
+    def __init__(self, form: OutputType, best: int, flag: str = "top_k") -> None:
         """`best` is the number of ranked answers per example; `flag` is its name in messages.
 
         Raises InputError if `best` is below 1 or above the number of stored answers.
@@ -351,7 +351,7 @@ def choose_seed_models(
         )
     if seed is not None and seeds == "all":
         raise InputError(
-            f"--model-seed {seed} and --all-seeds exclude each other; leave one of them out"
+            f"model_seed={seed} and all_seeds exclude each other; leave one of them out"
         )
     saved = {
         int(match[1]): folder / "model"
@@ -390,7 +390,7 @@ def _only_model(source: Path) -> Path:
         return source / "model"
     if (source / "result.json").exists() or any(source.glob("seed-*")):
         raise InputError(
-            f"{source}: contains no saved model; fine-tune again without --no-save-model"
+            f"{source}: contains no saved model; fine-tune again without save_model=False"
         )
     return source
 

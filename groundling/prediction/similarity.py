@@ -112,7 +112,7 @@ class CosineMatcher:
     def __init__(self, source: str, images: str, device: torch.device, cache: FeatureCache) -> None:
         """`images` is the image folder, `cache` stores features. Raises InputError if `source` is no two-tower CLIP."""
         if is_single_stream(source):
-            raise InputError(f"{source}: this model reads regions; pass --regions STORE")
+            raise InputError(f"{source}: this model reads regions; pass regions=STORE")
         self.clip = load_frozen_clip(source)
         self.clip.to(device)
         self.images = images
@@ -171,7 +171,7 @@ class MatchHeadMatcher:
         if not isinstance(model, SingleStreamModel):
             raise InputError(
                 f"{source}: this model reads no regions; expected a pre-trained single-stream model, or a CLIP "
-                "without --regions"
+                "without regions"
             )
         self.model = model.to(device).eval()
         self.head = ImageTextMatching(model.sizes)
@@ -179,7 +179,7 @@ class MatchHeadMatcher:
             if not load_head(Path(source), part, name):
                 raise InputError(
                     f"{source}: has no match head ({name}); `groundling pretrain` saves one for UNITER and "
-                    "VisualBERT on captions, for VL-BERT with --related"
+                    "VisualBERT on captions, for VL-BERT with related"
                 )
         self.head.to(device).eval()
         # In pre-training, UNITER's [SEP] has another segment than in fine-tuning; no examples: no new words.

@@ -24,7 +24,7 @@ STATE = "state.safetensors"
 """Weights and optimizer state."""
 COUNTERS = "counters.json"
 """Counters."""
-ADVICE = "; train again in another --out"
+ADVICE = "; train again in another output folder"
 
 
 @dataclass
@@ -132,14 +132,14 @@ def _load(state: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> C
     others = {key.partition(".")[0] for key in stored} - {"weight", kind}
     if others:
         raise InputError(
-            f"{state}: a run with {min(others)} cannot resume with {kind}; use another --out"
+            f"{state}: a run with {min(others)} cannot resume with {kind}; use another output folder"
         )
     weights = _weights(module)
     shapes = {name: value.shape for name, value in stored.items()}
     unfit = [name for name in weights if shapes.get(f"weight.{name}") != weights[name].shape]
     if unfit:
         raise InputError(
-            f"{state}: belongs to another model, {unfit[0]} does not fit; use another --out"
+            f"{state}: belongs to another model, {unfit[0]} does not fit; use another output folder"
         )
     with torch.no_grad():
         for name, value in weights.items():

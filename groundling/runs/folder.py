@@ -116,7 +116,7 @@ def write_new(path: Path, text: str) -> None:
             path.touch(exist_ok=False)
         except FileExistsError:
             raise InputError(
-                f"{path}: another command has written this file in the meantime; choose another --out"
+                f"{path}: another command has written this file in the meantime; choose another `out`"
             ) from None
         try:
             write_whole(path, text)
@@ -269,7 +269,7 @@ def lock_folder(folder: Path) -> FileLock:
         lock.acquire()
     except Timeout:
         raise InputError(
-            f"{folder}: another process is writing there now; wait until it ends, or choose another --out"
+            f"{folder}: another process is writing there now; wait until it ends, or choose another `out`"
         ) from None
     except (NotImplementedError, OSError):
         pass
@@ -283,7 +283,7 @@ def check_run_folder(out: Path) -> None:
     # An incomplete settings file does not count: its run was killed while writing it.
     unwritten = {LOCK, f"{SETTINGS}.partial"}
     if not out.is_dir() or any(one.name not in unwritten for one in out.iterdir()):
-        raise InputError(f"{out}: exists and is not a groundling run folder; choose another --out")
+        raise InputError(f"{out}: exists and is not a groundling run folder; choose another `out`")
 
 
 def open_run(
@@ -316,7 +316,7 @@ def open_run(
     if not differing:
         return out
     if stored and ("kind" not in stored or _has_results(out)):
-        raise InputError(f"{out}: holds another run ({differing}); choose another --out")
+        raise InputError(f"{out}: holds another run ({differing}); choose another `out`")
     if writes:
         with disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
@@ -423,6 +423,6 @@ def check_file(out: str | Path, endings: Sequence[str] = ()) -> None:
     """Raises InputError for an `--out` that is a folder, or has a wrong ending."""
     path = Path(out)
     if endings and path.suffix not in endings:
-        raise InputError(f"--out {path}: expected a file name ending in {', '.join(endings)}")
+        raise InputError(f"out={path}: expected a file name ending in {', '.join(endings)}")
     if path.is_dir():
-        raise InputError(f"--out {path}: is a folder; expected a file")
+        raise InputError(f"out={path}: is a folder; expected a file")

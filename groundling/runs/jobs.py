@@ -270,4 +270,4 @@ def _exit_with_parent(parent: int) -> None:
 def check_starts(processes: int, world: int) -> None:
     """Raises InputError if both `processes` and torchrun (`world`) would start processes."""
     if processes > 1 and world > 1:
-        raise InputError("torchrun and --processes both start processes; leave one of them out")
+        raise InputError("torchrun and processes both start processes; leave one of them out")

@@ -66,13 +66,13 @@ may replace; none: it writes a file."""
 def _check_folder(out: Path, name: str, own: Sequence[str]) -> None:
     """Raises InputError for a file, a run folder, and a folder that the command did not write."""
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; --out names a folder")
+        raise InputError(f"{out}: is a file; out names a folder")
     if (out / SETTINGS).exists():
-        raise InputError(f"{out}: holds a run; choose another --out")
+        raise InputError(f"{out}: holds a run; choose another `out`")
     is_own = any(any(out.glob(pattern)) for pattern in own)
     if out.exists() and any(out.iterdir()) and not is_own:
         raise InputError(
-            f"{out}: exists and was not written by `groundling {name}`; choose another --out"
+            f"{out}: exists and was not written by `groundling {name}`; choose another `out`"
         )
 
 

@@ -107,7 +107,7 @@ class Run(RunFolder):
 
     def print_finished(self) -> None:
         """Print that the run finished earlier, and whether an output is missing."""
-        note = "finished earlier; nothing to do (use another --out to run again)"
+        note = "finished earlier; nothing to do (use another output folder to run again)"
         outputs = [self.folder / name for name in self.artifacts]
         missing = [path for path in outputs if not path.exists()]
         if missing:

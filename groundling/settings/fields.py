@@ -345,14 +345,14 @@ def require_settings(config: object, command: str, *names: str) -> None:
     values = setting_values(config)
     for name in names:
         if not values[name]:
-            raise InputError(f"{command} needs --{flag_name(name)}")
+            raise InputError(f"{command} needs {name}")
 
 
-def refuse_settings(flags: Mapping[str, object], reason: str) -> None:
-    """Raises InputError, ending in `reason`, for the first of some flags that was given a value."""
-    for flag, value in flags.items():
+def refuse_settings(settings: Mapping[str, object], reason: str) -> None:
+    """Raises InputError, ending in `reason`, for the first of some settings that was given a value."""
+    for name, value in settings.items():
         if value:
-            text = flag if value is True else f"{flag} {format_value(value)}"
+            text = name if value is True else f"{name}={format_value(value)}"
             raise InputError(f"{text}: {reason}")
 
 

@@ -16,7 +16,6 @@ from groundling.core.errors import InputError
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    flag_name,
     required,
     settings,
 )
@@ -149,7 +148,7 @@ by image, or by text."""
         for name in ("text", "image", "dev", "group", "label_type"):
             if not self.label and vars(self)[name] not in ("", "auto"):
                 raise InputError(
-                    f"--{flag_name(name)} describes your own file as a task; also pass --label COLUMN"
+                    f"{name} describes your own file as a task; also pass label=COLUMN"
                 )
 
 
@@ -161,19 +160,19 @@ def check_pixels(pixels: PixelInputSettings, images: str) -> None:
             for name, value in vars(PixelInputSettings()).items()
             if vars(pixels)[name] != value
         )
-        flag = "no-flip" if first == "flip" else flag_name(first)
+        flag = "flip=False" if first == "flip" else first
         raise InputError(
-            f"--{flag} needs --images FOLDER (for models that read pixels); pass both or leave it out"
+            f"{flag} needs images=FOLDER (for models that read pixels); pass both or leave it out"
         )
 
 
 def check_adapter(options: ClipAdapterSettings) -> None:
     """Raises InputError for settings that the adapter does not use."""
     if options.adapter == "none" and options != ClipAdapterSettings():
-        raise InputError("--adapter-layers and --fusion need --adapter mlp")
+        raise InputError("adapter_layers and fusion need adapter=mlp")
     if options.adapter == "attention" and options != ClipAdapterSettings("attention"):
         raise InputError(
-            "--adapter attention is one layer that reads image and text together; leave --adapter-layers and --fusion "
+            "adapter=attention is one layer that reads image and text together; leave adapter_layers and fusion "
             "out"
         )
 
@@ -212,7 +211,7 @@ named in a model folder is imported only if it is listed here."""
         for name in ("detector", "backbone"):
             if vars(self)[name] and not self.images:
                 raise InputError(
-                    f"--{name} extracts regions from --images FOLDER; pass both or neither"
+                    f"{name} extracts regions from images=FOLDER; pass both or neither"
                 )
 
 
@@ -236,10 +235,10 @@ def check_one_task(command: str, tasks: object, table: TableTaskSettings, flag: 
     """
     if table.label and tasks:
         raise InputError(
-            f"{command}: --label {table.label} makes a task of your own file; leave out --label or {flag}"
+            f"{command}: label={table.label} makes a task of your own file; leave out label or {flag}"
         )
     if not (table.label or tasks):
-        raise InputError(f"{command} needs {flag} (or --text and --label for your own file)")
+        raise InputError(f"{command} needs {flag} (or text and label for your own file)")
 
 
 # Files and folders on the command line: FILE=WEIGHT with a sampling weight, and NAME=FOLDER.

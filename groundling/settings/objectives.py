@@ -315,9 +315,9 @@ def parse_options(given: Sequence[str]) -> dict[str, str]:
     for one in given:
         name, equals, value = one.partition("=")
         if not equals or not name.strip():
-            raise InputError(f"--option {one}: expected NAME=VALUE, e.g. margin=0.5")
+            raise InputError(f"option={one}: expected NAME=VALUE, e.g. margin=0.5")
         if name in options:
-            raise InputError(f"--option {name}: given twice; give it once")
+            raise InputError(f"option={name}: given twice; give it once")
         options[name] = value
     return options
 

@@ -101,7 +101,7 @@ share of the sum of these norms, are printed and logged (docs/running.md)."""
     def __post_init__(self) -> None:
         if (self.schedule == "steps") != bool(self.milestones):
             raise InputError(
-                "--schedule steps needs --milestones EPOCHS, and --milestones needs --schedule steps"
+                "schedule=steps needs milestones=EPOCHS, and milestones needs schedule=steps"
             )
         if list(self.milestones) != sorted(self.milestones):
             raise InputError(
@@ -110,7 +110,7 @@ share of the sum of these norms, are printed and logged (docs/running.md)."""
 
         if self.gradient_shares and self.compile:
             raise InputError(
-                "--gradient-shares needs the graph of a step several times, which --compile does not keep; omit one"
+                "gradient_shares needs the graph of a step several times, which compile does not keep; omit one"
             )
 
     @property
@@ -136,8 +136,8 @@ bias; off: save those of the last step, as in the papers."""
 
     def __post_init__(self) -> None:
         if not self.eval_every:
-            flags = {"--keep-best": self.keep_best, "--patience": self.patience}
-            refuse_settings(flags, "needs --eval-every EPOCHS, more than 0")
+            flags = {"keep_best": self.keep_best, "patience": self.patience}
+            refuse_settings(flags, "needs eval_every=EPOCHS, more than 0")
 
 
 def check_has_eval_data(evaluation: EvaluationSettings, has_eval_data: bool, flags: str) -> None:
@@ -145,4 +145,4 @@ def check_has_eval_data(evaluation: EvaluationSettings, has_eval_data: bool, fla
     flags to pass.
     """
     if evaluation.eval_every and not has_eval_data:
-        raise InputError(f"--eval-every: there is no held-out data to evaluate on; pass {flags}")
+        raise InputError(f"eval_every: there is no held-out data to evaluate on; pass {flags}")

@@ -107,9 +107,9 @@ class Task:
         Raises InputError for an unlabelled or repeated split.
         """
         for split in splits:
-            self.check_labelled(split, "--train-splits")
+            self.check_labelled(split, "train_splits")
         if len(set(splits)) < len(splits):
-            raise InputError(f"--train-splits {' '.join(splits)}: a split is repeated")
+            raise InputError(f"train_splits={' '.join(splits)}: a split is repeated")
         return tuple(splits) or (self.train,)
 
     def check_labelled(self, split: str, flag: str) -> None:

@@ -107,19 +107,17 @@ def from_hub(task: Task, split: str) -> list[Example]:
     """Examples of a GLUE task from `nyu-mll/glue` on the hub; raises InputError without `datasets` or network."""
     reader = task.read
     if not isinstance(reader, GlueLayout):
-        raise InputError(
-            f"{task.name}: only GLUE tasks can be read from the hub; pass --data FOLDER"
-        )
+        raise InputError(f"{task.name}: only GLUE tasks can be read from the hub; pass data=FOLDER")
     try:
         import datasets
     except ImportError:
         raise InputError(
-            "--data hub needs the datasets library: pip install 'groundling[hub]'"
+            "data=hub needs the datasets library: pip install 'groundling[hub]'"
         ) from None
     name = reader.short.replace("-", "")
     with convert_errors(
         f"{task.name}: {split} cannot be read from the hub",
-        advice="; pass --data FOLDER",
+        advice="; pass data=FOLDER",
         errors=(OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError),
     ):
         rows = datasets.load_dataset("nyu-mll/glue", name, split=split.replace("dev", "validation"))

@@ -162,8 +162,8 @@ def _check_sources(
     if compares and not clips.scorer.share_space:
         raise InputError(
             "the teacher's image tower and text tower are from different models and share no space; pass "
-            "--teacher-scorer MODEL, a CLIP-like model to compare image and text"
+            "teacher_scorer=MODEL, a CLIP-like model to compare image and text"
         )
     reads_images = compares or bool({"clip_image", UNNORMALIZED_IMAGE} & set(computed))
     if reads_images and clips.images.source == "":
-        raise InputError(f"a teacher of {', '.join(requested)} needs --teacher-images FOLDER")
+        raise InputError(f"a teacher of {', '.join(requested)} needs teacher_images=FOLDER")

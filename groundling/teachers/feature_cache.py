@@ -378,7 +378,7 @@ class TeacherSet:
         if len(widths) > 1:
             raise InputError(
                 f"the objectives read text features of two widths, {min(widths)} and {max(widths)}, because of "
-                "--teacher-text, --teacher-space or --kd-teacher; train them in two runs"
+                "teacher_text, teacher_space or kd_teacher; train them in two runs"
             )
         images = [teacher.image_width for teacher in self.teachers]
         return sizes._replace(teacher=max(widths, default=0), teacher_image=max(images, default=0))

@@ -107,7 +107,7 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
     sees = any(one.reads_images or one.reads_image_folder for one in made)
     if not clip_features and targeted.teacher_images and not sees:
         raise InputError(
-            f"--teacher-images {targeted.teacher_images}: no objective reads images; "
+            f"teacher_images={targeted.teacher_images}: no objective reads images; "
             "add one that does, e.g. td_image"
         )
     teachers: list[Teacher] = []
@@ -198,4 +198,4 @@ def _confidence_of_task(
         )
     if isinstance(output_type, Classification):
         return SimilarityClusterConfidence(len(output_type.labels))
-    raise InputError("--td-gate: this task has no answers to choose from; omit it")
+    raise InputError("td_gate: this task has no answers to choose from; omit it")

@@ -41,7 +41,7 @@ class TextStatesTeacher(Teacher):
             tokenizer.all_special_ids
         ):
             raise InputError(
-                f"--kd-teacher {source}: its tokenizer has other tokens than the student's, {tokenizer.name_or_path}; "
+                f"kd_teacher={source}: its tokenizer has other tokens than the student's, {tokenizer.name_or_path}; "
                 "the teacher reads the student's tokens, so give one with the same vocabulary"
             )
         self.text = text.eval().requires_grad_(False)
@@ -63,7 +63,7 @@ class TextStatesTeacher(Teacher):
         if length > self.text.max_length:
             raise InputError(
                 f"{self.display_name}: reads at most {self.text.max_length} tokens, and a text has {length}; "
-                f"use --max-length {self.text.max_length}"
+                f"use max_length={self.text.max_length}"
             )
         encoded = self.text(replace(batch, perturbation=None))
         return {STATES: require(encoded.text, "text", self.name)}
@@ -74,11 +74,11 @@ def _make(context: TeacherContext) -> TextStatesTeacher:
     source = context.settings.state_distillation.kd_teacher
     if not source:
         raise InputError(
-            "nst, crd and nt_xent need --kd-teacher MODEL, a text encoder with the student's tokenizer"
+            "nst, crd and nt_xent need kd_teacher=MODEL, a text encoder with the student's tokenizer"
         )
     if context.tokenizer is None:
         raise InputError(
-            f"--kd-teacher {source}: this command's student has no tokenizer to compare with; use `groundling adapt`"
+            f"kd_teacher={source}: this command's student has no tokenizer to compare with; use `groundling adapt`"
         )
     return TextStatesTeacher(load_text_encoder(source), context.tokenizer, source)
 

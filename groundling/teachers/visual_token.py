@@ -83,7 +83,7 @@ def load_visual_token_teacher(
     if own.get_vocab() != student.get_vocab() or type(own) is not type(student):
         raise InputError(
             f"{source}: its tokenizer has other tokens than the student's, so their predictions cannot be compared; "
-            "train it from the same --student"
+            "train it from the same student"
         )
     return ClipBertTeacher(model, head)
 
@@ -91,8 +91,8 @@ def load_visual_token_teacher(
 def _make(context: TeacherContext) -> ClipBertTeacher:
     source = context.settings.masked_lm_distillation.mlm_teacher
     if not source:
-        raise InputError(f"mlm_distillation needs --mlm-teacher FOLDER, {EXPECTED}")
-    with prefix_errors("--mlm-teacher"):
+        raise InputError(f"mlm_distillation needs mlm_teacher=FOLDER, {EXPECTED}")
+    with prefix_errors("mlm_teacher"):
         return load_visual_token_teacher(source, context.tokenizer)
 
 

@@ -144,8 +144,8 @@ class VokenTeacher(_TokenTeacher):
             )
         if heads.image_width != images.width:
             raise InputError(
-                f"{self.source}: trained with image features of width {heads.image_width}, but --teacher's have "
-                f"{images.width}; use the --teacher and --teacher-space of that run"
+                f"{self.source}: trained with image features of width {heads.image_width}, but teacher's have "
+                f"{images.width}; use the teacher and teacher_space of that run"
             )
         self.images = images
         self.width = len(images)
@@ -154,7 +154,7 @@ class VokenTeacher(_TokenTeacher):
     @property
     def source(self) -> str:
         """Where the vokenizer was loaded from."""
-        return f"--voken-matcher {self.matcher.tokenizer.name_or_path}"
+        return f"voken_matcher={self.matcher.tokenizer.name_or_path}"
 
     def to(self, device: torch.device | str) -> VokenTeacher:
         """Move vokenizer and image tower to a device."""
@@ -184,7 +184,7 @@ class VokenTeacher(_TokenTeacher):
         if length > self.matcher.max_length:
             raise InputError(
                 f"{self.source}: reads at most {self.matcher.max_length} tokens, but a text has {length}; "
-                f"set --max-length {self.matcher.max_length}"
+                f"set max_length={self.matcher.max_length}"
             )
         states = concatenated_layers(self.matcher(batch), self.layers, self.source)
         places = batch.flat_indices(_ordinary)
@@ -229,24 +229,22 @@ def make_voken_teacher(given: TeacherContext) -> Teacher:
         return TokenIdTeacher(tokenizer)
     if not options.voken_matcher:
         raise InputError(
-            "voken_classification needs --voken-matcher FOLDER, the folder `model` of a run of `adapt --arm "
+            "voken_classification needs voken_matcher=FOLDER, the folder `model` of a run of `adapt arm "
             "token_image_matching`"
         )
     folder = options.voken_images or targeted.teacher_images
     if not folder:
-        raise InputError(
-            "voken_classification needs --voken-images FOLDER, or --teacher-images FOLDER"
-        )
+        raise InputError("voken_classification needs voken_images=FOLDER, or teacher_images=FOLDER")
     if is_import_path(given.source):
         raise InputError(
-            f"--teacher {given.source}: voken_classification reads images with a CLIP-like model; name its folder or "
+            f"teacher={given.source}: voken_classification reads images with a CLIP-like model; name its folder or "
             "hub id"
         )
     heads = load_matching_heads(options.voken_matcher)
     matcher = load_text_encoder(options.voken_matcher)
     if matcher.tokenizer.get_vocab() != tokenizer.get_vocab():
         raise InputError(
-            f"--voken-matcher {options.voken_matcher}: its tokenizer differs from the student's, so vokens would "
+            f"voken_matcher={options.voken_matcher}: its tokenizer differs from the student's, so vokens would "
             "belong to other tokens; train the vokenizer from an encoder with the student's tokenizer"
         )
     clip = FrozenClip(load_clip_image_tower(given.source), None)

@@ -194,7 +194,7 @@ def list_images(
         else:
             left_out.append(f"{path.relative_to(folder)}: no such image in {folder}")
     if not extraction.skip_missing:
-        raise_first(left_out, "; add them or pass --skip-missing")
+        raise_first(left_out, "; add them or pass skip_missing")
     file_of: dict[str, Path] = {}
     for path in present:
         file = path.relative_to(folder)
@@ -457,7 +457,7 @@ class StoreRegionExtractor:
         except InputError as error:
             raise InputError(
                 f"{error}; new images need the models of the training regions; pass their present "
-                "folders with --backbone and --detector"
+                "folders with backbone and detector"
             ) from None
         facts_now = self.extractor.facts
         sources = {"backbone": detection.backbone, "detector": detection.detector}

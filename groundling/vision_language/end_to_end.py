@@ -201,7 +201,7 @@ class EndToEndModel(SingleStreamModel):
         longest_edge = longest_edge or self.longest_edge
         if longest_edge and longest_edge < side:
             raise InputError(
-                f"--longest-edge {longest_edge}: less than the short side of {side} pixels"
+                f"longest_edge={longest_edge}: less than the short side of {side} pixels"
             )
         self.processor.size = {"shortest_edge": side}
         if longest_edge:

@@ -77,7 +77,7 @@ def _join_of(source: str | Path, architecture: str) -> type[MultimodalEmbeddings
             return own_architecture.embeddings
     architectures = registered("vision_language", Architecture)
     message = f"{Path(source) / JOIN}: unknown kind {kind!r}"
-    advice = "; for your own architecture, also pass --architecture MODULE:NAME"
+    advice = "; for your own architecture, also pass architecture MODULE:NAME"
     require_known(kind, sorted(architectures), message, advice)
     return architectures[kind].embeddings
 
@@ -111,7 +111,7 @@ def make_task_head(
         return ClipAdapterHead(HeadContext(encoder.sizes, output_type))
     if name == RAW:
         if not isinstance(encoder, TextEncoder):
-            raise InputError("--cls-without-pooler: this model is not a text encoder; omit it")
+            raise InputError("cls_without_pooler: this model is not a text encoder; omit it")
         return UnpooledClsHead(HeadContext(encoder.sizes, output_type))
     if not isinstance(encoder, SingleStreamModel):
         return make_plain_head(HeadContext(encoder.sizes, output_type))
@@ -128,9 +128,9 @@ def make_task_head(
 def embedding_flags(settings: VisualBertSettings) -> dict[str, bool]:
     """Whether each flag about a new VisualBERT was given."""
     return {
-        "--no-early-fusion": not settings.early_fusion,
-        "--region-boxes": settings.region_boxes,
-        "--object-classes": settings.object_classes,
+        "early_fusion=False": not settings.early_fusion,
+        "region_boxes": settings.region_boxes,
+        "object_classes": settings.object_classes,
     }
 
 
@@ -150,7 +150,7 @@ def embedding_options(
         )
     if settings.object_classes and not store.classes:
         raise InputError(
-            f"--object-classes: the regions of {store.folder} have no classes; make the store with "
+            f"object_classes: the regions of {store.folder} have no classes; make the store with "
             "`groundling regions --boxes` or a detector, or omit the flag"
         )
     classes = store.classes if settings.object_classes else 0

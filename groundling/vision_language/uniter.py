@@ -455,7 +455,7 @@ class MultipartTextInput(TextRowEncoder):
         room = self.max_length - 1 - len(parts)
         if room < len(parts):
             raise InputError(
-                f"{name}: {self.max_length} tokens leave no room for {len(parts)} parts; raise --max-length"
+                f"{name}: {self.max_length} tokens leave no room for {len(parts)} parts; raise max_length"
             )
         truncated = max(0, int(lengths.sum()) - room)
         for _ in range(truncated):

@@ -332,7 +332,7 @@ def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -
     if not context.sizes.classes:
         raise InputError(
             "VL-BERT predicts the classes of masked regions, but this store has no classes; make it with a detector or "
-            "annotated boxes, or pass --region-classes none to pre-train on masked words only"
+            "annotated boxes, or pass region_classes=none to pre-train on masked words only"
         )
     chosen.append(MaskedRegionModeling(context.sizes, kind=options.region_classes))
     return chosen

@@ -410,7 +410,7 @@ def test_a_student_starts_from_nothing_at_a_size_of_its_own(
     ("given", "complaint"),
     [
         ({"student_layers": 2}, "--student-layers.*--from-scratch"),
-        ({"from_scratch": True, "student_width": 100}, "--student-width 100.*multiple of 64"),
+        ({"from_scratch": True, "student_width": 100}, "student_width 100.*multiple of 64"),
         ({"from_scratch": True, "student": "sentences"}, "--from-scratch.*sentence-transformers"),
     ],
 )

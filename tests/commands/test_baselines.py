@@ -180,7 +180,7 @@ def test_texts_alone_stand_beside_and_come_later_too(
 def test_no_images_no_baseline(place: Path, tmp_path: Path) -> None:
     for changes in ({"regions": ""}, {"zero_region_features": True}):
         with pytest.raises(
-            InputError, match="--text-only-baseline trains the same model without image"
+            InputError, match="text_only_baseline trains the same model without image"
         ):
             finetune(asked(place, text_only_baseline=True, **changes), BRIEF, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -211,7 +211,7 @@ def test_stored_features(
     ):  # words name objects by number, and in these stores nobody has numbered them
         for command, words in (("finetune", tuning), ("zero-shot", zero), ("modality", weigh)):
             reason = asks(command, *words, out=f"tied-{command}")
-            assert OBJECTS in reason and reason.endswith("or pass --no-object-tags")
+            assert OBJECTS in reason and reason.endswith("or pass object_tags=False")
             del roads[command]
         untied = ("--no-object-tags",)
     assert not asks("finetune", *tuning, *untied, out="run")
@@ -303,7 +303,7 @@ def test_pixels_within_stored_boxes(
     heads = {"heads": flickr, "syntax": (*flickr, "--parses", "gold", "--min-arcs", "1")}
     for command, words in (asked | heads).items():
         reason = asks(command, *words, out=f"{command}-blind")
-        assert "this model reads pixels; pass --images FOLDER" in reason
+        assert "this model reads pixels; pass images=FOLDER" in reason
     for command, words in asked.items():
         assert not asks(command, *words, *photos, out="run" if command == "finetune" else "")
     for command, words in heads.items():
@@ -315,7 +315,7 @@ def test_pixels_within_stored_boxes(
             assert not reason
     saved = ("--model", run, "--data", str(place / "vcr"), "--split", "val")
     for command, out in (("evaluate", "none"), ("predict", "answers.csv")):
-        assert "reads pixels; pass --images" in asks(command, *saved, out=out)
+        assert "reads pixels; pass images" in asks(command, *saved, out=out)
         assert not asks(command, *saved, *photos, out=out)
     assert not asks(
         "visualize", "--model", pre, run, *vcr, *photos, "--limit", "1", out="look.html"

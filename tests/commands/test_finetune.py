@@ -196,7 +196,7 @@ def test_a_run_begins_only_where_there_is_room(
 ) -> None:
     out = tmp_path / "not" / "there"
     with pytest.raises(
-        InputError, match=rf"^--min-free-gb 1e\+09: only [\d.]+ GB are free on the disk of {out}"
+        InputError, match=rf"^min_free_gb=1e\+09: only [\d.]+ GB are free on the disk of {out}"
     ):
         finetune(replace(tune, min_free_gb=1e9), STEPS, out)
     assert not out.parent.exists()

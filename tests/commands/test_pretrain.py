@@ -196,7 +196,7 @@ def test_a_store_without_classes(
     assert "masked_regions or hard_regions: the store's regions have no classes" in note
     rich = replace_settings(settings, architecture=kind, region_classes="none")
     (note,) = homes.apart(pretrain(rich, brief, tmp_path / "none")["notes"])
-    assert note.endswith(": --region-classes none")
+    assert note.endswith(": region_classes=none")
     every = pretrain(replace_settings(settings, architecture=kind), brief, tmp_path / "all")
     assert not homes.apart(every["notes"])
 
@@ -331,14 +331,14 @@ def test_a_phase_on_the_texts_of_two_splits(
     ]
     with pytest.raises(InputError, match="no labelled split 'test'; there are: train, val"):
         pretrain(replace_settings(config, train_splits=("test",)), STEPS, tmp_path / "x")
-    with pytest.raises(InputError, match="--train-splits train val: applies only to --task"):
+    with pytest.raises(InputError, match="train_splits train val: applies only to task"):
         pretrain(replace_settings(settings, train_splits=splits), STEPS, tmp_path / "x")
     aside = replace_settings(config, train_splits=(), eval_splits=("val",))
     held = pretrain(aside, replace(STEPS, batch=4), tmp_path / "held")["held"]
     assert held["texts"] == len(alone[1]) and set(held["terms"]) == {"mlm"}
-    with pytest.raises(InputError, match="--eval-splits val: is also a training split"):
+    with pytest.raises(InputError, match="eval_splits=val: is also a training split"):
         pretrain(replace_settings(config, eval_splits=("val",)), STEPS, tmp_path / "y")
-    with pytest.raises(InputError, match="--eval-splits: vqa has no labelled split 'dev'"):
+    with pytest.raises(InputError, match="eval_splits: vqa has no labelled split 'dev'"):
         pretrain(replace_settings(aside, eval_splits=("dev",)), STEPS, tmp_path / "z")
 
 
@@ -353,7 +353,7 @@ def test_a_model_that_is_joined_already_is_not_joined_again(
         data=str(vqa(tmp_path / "vqa")),
         architecture=join,
     )
-    with pytest.raises(InputError, match="is already a visualbert model; leave --architecture out"):
+    with pytest.raises(InputError, match="is already a visualbert model; leave architecture out"):
         finetune(config, replace(STEPS, batch=4), tmp_path / "out")
 
 
@@ -394,11 +394,11 @@ def test_pixels_reach_the_score(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": ""}, "needs --model"),
-        ({"regions": ""}, "needs --regions"),
-        ({"captions": ""}, "needs --captions FILE, or --task"),
-        ({"task": "vqa"}, "needs --captions FILE, or --task"),
-        ({"data": "vqa_data"}, "--data vqa_data: applies only to --task; pass --task and"),
+        ({"model": ""}, "needs model"),
+        ({"regions": ""}, "needs regions"),
+        ({"captions": ""}, "needs captions=FILE, or task"),
+        ({"task": "vqa"}, "needs captions=FILE, or task"),
+        ({"data": "vqa_data"}, "data=vqa_data: applies only to task; pass task and"),
         (
             {"captions": "more.token.txt"},
             "1 of 17 captioned images .* gone.jpg",

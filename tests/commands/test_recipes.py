@@ -76,14 +76,14 @@ TABLES = [Table("", ROWS)]
             ("batch=8", 'batch="eight"'),
             "all--two-layers: adapt: batch = 'eight': expected a valid integer",
         ),
-        (('data="glue"', ""), "control: glue/rte: finetune needs --data"),
+        (('data="glue"', ""), "control: glue/rte: finetune needs data"),
         (('"glue/rte"', '"glue/x"'), "no task is called 'glue/x'"),
         (('arm="mlm"', 'arm="mlmm"'), "no objective is called 'mlmm'"),
         (
             ("TUNE = dict(", 'TUNE = dict(schedule="step", '),
             "schedule = 'step': expected 'linear'",
         ),
-        (('"teacher", TASKS', '"gone", TASKS'), "tower: glue/rte: --model gone: no model found"),
+        (('"teacher", TASKS', '"gone", TASKS'), "tower: glue/rte: model=gone: no model found"),
         (
             ('row("whole"', 'row("tower "'),
             "two different steps are called tower: glue/rte; rename one",
@@ -324,7 +324,7 @@ def test_a_recipe_names_columns_of_ones_own_file(
     assert "my.csv: no column 'frage'" in capsys.readouterr().err
     homes.put(place / "own.py", OWN.replace('"photo"', '"photo", task="glue/rte"'))
     assert main(["run", "own.py", "--out", "out"]) == 2
-    assert "makes a task of your own file; leave out --label or --task" in capsys.readouterr().err
+    assert "makes a task of your own file; leave out label or task" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_process")
@@ -346,6 +346,6 @@ def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
     assert trained[-1] == "out/mlm/my/seed-0"
     with pytest.raises(
         InputError,
-        match="--label answer makes a task of your own file; leave out --label or --tasks",
+        match="label answer makes a task of your own file; leave out label or tasks",
     ):
         compare(replace_settings(config, tasks=("glue/rte",)), settings, one, one, "out")

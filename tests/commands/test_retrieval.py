@@ -364,7 +364,7 @@ def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, cap
         place, out, capsys, "--captions-per-text", "0"
     )
     assert "max_windows = '-1': expected" in refused(place, out, capsys, "--max-windows", "-1")
-    assert "--max-length 9: needs --student" in refused(place, out, capsys, "--max-length", "9")
+    assert "max_length=9: needs student" in refused(place, out, capsys, "--max-length", "9")
     assert "retrieve needs --images" in refused(place, out, capsys, "--images", "")
     assert "no CLIP-like image tower" in refused(place, out, capsys, "--model", str(plain))
     weights = tmp_path / "nan"

@@ -160,7 +160,7 @@ def test_lengths_tell_lines_but_neither_like_lines_nor_blocks(cross, uneven: lis
         match_by_length([SameSentencePrediction(cross.sizes)], paired(uneven[:19], 128), 0) is None
     )
     note = length_note(far, "lines")[0]
-    assert f"{far:.2f}" in note and "--text-layout blocks, or --match-negatives length" in note
+    assert f"{far:.2f}" in note and "text_layout=blocks, or match_negatives=length" in note
     assert "--text-layout blocks" not in length_note(far, "blocks")[0]
     assert [length_note(one, "lines") for one in (near, None, float("nan"))] == [[], [], []]
 
@@ -265,10 +265,10 @@ def test_the_released_head_is_one_linear_on_the_raw_first_position(student, text
 
 
 def test_the_released_head_is_of_text_encoders_alone(cross) -> None:
-    with pytest.raises(InputError, match="--cls-without-pooler: this model is not a text encoder"):
+    with pytest.raises(InputError, match="cls_without_pooler: this model is not a text encoder"):
         make_task_head(cross, RTE.form, RAW)
     with pytest.raises(
-        InputError, match="--cls-without-pooler: this task is not predicted from the first"
+        InputError, match="cls_without_pooler: this task is not predicted from the first"
     ):
         UnpooledClsHead(HeadContext(cross.sizes, RegionSelection()))
 

@@ -146,7 +146,7 @@ def test_code_that_changed_since_training_is_told(place: Path) -> None:
 
 def test_an_analysis_of_a_fine_tuned_model_imports_nothing(place: Path) -> None:
     edited(ABOUT, **NAMES["kind"])
-    with pytest.raises(InputError, match=r"--trust downloaded\.evil:KIND"):
+    with pytest.raises(InputError, match=r"trust downloaded\.evil:KIND"):
         load_modality_model(AnalysedModelSettings(model="downloaded"), "best", torch.device("cpu"))
     assert not (place / "ran").exists()
 

@@ -369,7 +369,7 @@ def test_files_with_weights_are_drawn_by_them(limit: int, bert_tokenizer, tmp_pa
         drawn[draw.source] += 1
     shares = [drawn[number] / 400 for number in range(3)]
     assert shares == pytest.approx([1 / 6.5, 5 / 6.5, 0.5 / 6.5], abs=0.05)
-    with pytest.raises(InputError, match=r"--text: .*\d0\.txt: \d+ samples are fewer"):
+    with pytest.raises(InputError, match=r"text: .*\d0\.txt: \d+ samples are fewer"):
         FixedSizeBatchPlan(
             split_by_file(DataSource(samples, name="--text"), samples.bounds, files), 31, 1, 0
         )

@@ -184,7 +184,7 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
         RegionDataset(TextDataset([replace(example, object_count=3)], words.text), both).get(
             [0], [rng]
         )
-    with pytest.raises(InputError, match="--add-detected-boxes: needs --boxes"):
+    with pytest.raises(InputError, match="add_detected_boxes: needs boxes"):
         regions(replace_settings(config, boxes=(), add_detected_boxes=True), tmp_path / "x")
 
 
@@ -583,5 +583,5 @@ def test_cut_rows_take_no_images_name(tmp_path: Path) -> None:
 
 
 def test_settings_of_imports_alone(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--ids.*: applies only to --imports"):
+    with pytest.raises(InputError, match=r"--ids.*: applies only to imports"):
         regions(make_settings(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")

@@ -324,7 +324,7 @@ def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos,
         "dog",
     ]
     gone = instances(tmp_path / "b.json", [[4, 3, 20, 15]], more=("gone.png",))
-    with pytest.raises(InputError, match=r"gone.png: no such image .* pass --skip-missing"):
+    with pytest.raises(InputError, match=r"gone.png: no such image .* pass skip_missing"):
         regions(replace_settings(config, boxes=str(gone)), tmp_path / "b")
     assert (
         regions(replace_settings(config, boxes=str(gone), skip_missing=True), tmp_path / "b")[
@@ -348,7 +348,7 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
     config = make_settings(RegionsConfig, images=str(photos), backbone=models["vit"])
     twice = instances(tmp_path / "twice.json", [], more=("0.png",))
     for changes, message in (
-        ({"images": ""}, "needs either --images FOLDER or --imports FILE"),
+        ({"images": ""}, "needs either images=FOLDER or imports=FILE"),
         ({"images": "nowhere"}, "nowhere: no such "),
         ({"shard_size": 0}, "greater than or equal to 1"),
         ({"grid": 2, "boxes": "x.json"}, "both give the boxes"),
@@ -690,7 +690,7 @@ def test_a_filter_of_boxes_needs_files_with_confidences(tmp_path):  # F7
             r"no image can be stored .* no confidences .*leave `filter_imports` out",
         ),
         ({"imports": "store"}, "`filter_imports` apply to files"),
-        ({"images": "."}, "--filter-imports: applies only to --imports"),
+        ({"images": "."}, "filter_imports: applies only to imports"),
     ):
         paths = {name: str(tmp_path / path) for name, path in given.items()}
         config = make_settings(RegionsConfig, filter_imports=True, **paths)

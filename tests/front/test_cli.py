@@ -235,9 +235,9 @@ def test_an_unknown_command_is_one_line(
         ("adapt --pooling max", "pooling = 'max': expected 'own', 'cls' or 'mean'"),
         ("adapt --stud s", "'--stud'; did you mean --student?; see"),
         ("adapt --cpu=1", "--cpu/--no-cpu: ignored explicit argument '1'; see"),
-        ("compare --train.schedule steps", "train: --schedule steps needs --milestones"),
-        ("compare --adapt.patience 2", "adapt: --patience 2: needs --eval-every EPOCHS"),
-        ("info", "info needs --name"),
+        ("compare --train.schedule steps", "train: schedule=steps needs milestones"),
+        ("compare --adapt.patience 2", "adapt: patience=2: needs eval_every=EPOCHS"),
+        ("info", "info needs name"),
     ],
 )
 def test_unknown_flags_are_one_line(

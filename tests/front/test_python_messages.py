@@ -1,4 +1,4 @@
-"""What Python is told: mistakes by keywords where a command has flags, and what a loaded model is."""
+"""What Python and the command line are told: mistakes by the names of settings, and what a loaded model is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from homes import put, table
 
 import groundling
 from groundling.cli import main
-from groundling.core.errors import InputError, rename_flags_to_keywords
+from groundling.core.errors import InputError
 from groundling.core.output_types import (
     Classification,
     MultipleChoice,
@@ -22,48 +22,6 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.prediction.fine_tuned import describe_answers
-
-KEYWORDS = ("batch", "regions", "model", "images", "object_tags", "skip_bad", "lr")
-SWITCHES = ("object_tags", "skip_bad")
-
-
-def told(message: str) -> str:
-    with pytest.raises(InputError) as caught, rename_flags_to_keywords(KEYWORDS, SWITCHES):
-        raise InputError(message)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("flags", "keywords"),
-    [
-        ("12 samples are fewer than one batch of 32; lower --batch", "lower batch="),
-        ("--batch 8: too few", "batch=8: too few"),
-        ("pass --regions STORE, too", "pass regions=STORE, too"),
-        ("--model runs/x: no such folder", "model=runs/x: no such folder"),
-        (
-            "--no-object-tags is not for it; --skip-bad is",
-            "object_tags=False is not for it; skip_bad=True is",
-        ),
-        ("pass --skip-bad to leave it empty", "pass skip_bad=True to leave it empty"),
-        ("--batch and --lr go together", "batch= and lr= go together"),
-        ("(--images), `--lr`", "(images=), `lr=`"),
-        ("--regions: two stores of one name", "regions: two stores"),
-        ("leave out --tasks", "leave out --tasks"),
-        ("make it with `groundling regions --batch 3 --images X`", "--batch 3 --images X`"),
-        ("a--batch and /tmp/--batch", "a--batch and /tmp/--batch"),
-    ],
-)
-def test_flags_are_told_as_keywords(flags: str, keywords: str) -> None:
-    assert keywords in told(flags)
-
-
-def test_a_value_is_told_by_what_was_given() -> None:
-    with (
-        pytest.raises(InputError) as caught,
-        rename_flags_to_keywords(KEYWORDS, (), {"model": ("mine",)}),
-    ):
-        raise InputError("is of another, not of --model mine; pass --model or")
-    assert str(caught.value) == "is of another, not of model=mine; pass model= or"
 
 
 def test_a_function_and_its_command_name_the_same_setting(tmp_path: Path, capsys: Any) -> None:
@@ -137,4 +95,4 @@ def test_names_that_no_file_can_have(call: Callable[[str], Any], name: str) -> N
 @pytest.mark.parametrize("command", ["verdict", "finetune", "predict", "data make-world", "run"])
 def test_an_empty_place_is_none(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--out", ""]) == 2
-    assert "--out '': not the name of a file or folder" in capsys.readouterr().err
+    assert "out='': not the name of a file or folder" in capsys.readouterr().err

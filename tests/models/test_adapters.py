@@ -169,7 +169,7 @@ def test_a_cosine_starts_from_clips_scale_and_tells_no_thousands_apart(place: Pa
     assert model.scale.item() == base.text.logit_scale.item() and model.scale.requires_grad
     three = ClipAdapterHead(HeadContext(model.sizes, Classification(("a", "b", "c"))))
     assert three(EncoderOutput(pooler_output=torch.ones(2, 1)), features(4)).shape == (2, 3)
-    with pytest.raises(InputError, match="this task has 5 answers; pass --fusion concat"):
+    with pytest.raises(InputError, match="this task has 5 answers; pass fusion=concat"):
         ClipAdapterHead(HeadContext(model.sizes, OpenAnswer(tuple("abcde"))))
 
 
@@ -279,8 +279,8 @@ def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teacher_images": ""}, "--adapter mlp needs --teacher-images FOLDER"),
-        ({"regions": "store"}, "--regions store: --adapter mlp reads"),
+        ({"teacher_images": ""}, "adapter=mlp needs teacher_images=FOLDER"),
+        ({"regions": "store"}, "regions=store: adapter=mlp reads"),
         ({"architecture": "uniter"}, "--architecture uniter: --adapter"),
         ({"objectives": ("td_text",), "teacher": "x"}, "--teacher x: --adapter"),
         ({"training_step": "villa"}, "--training-step villa: --adapter"),
@@ -288,7 +288,7 @@ def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
         ({"teacher_space": "pre_projection"}, "CLIP-TD's other settings"),
         ({"adapter_layers": 2}, "adapter_layers = 2: expected 1 or 3"),
         ({"adapter": "none"}, "--adapter-layers and --fusion need --adapter"),
-        ({"adapter": "attention"}, "leave --adapter-layers and --fusion out"),
+        ({"adapter": "attention"}, "leave adapter_layers and fusion out"),
     ],
 )
 def test_settings_that_do_not_fit(
@@ -322,9 +322,9 @@ def test_a_damaged_folder_or_another_clip(place: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out/seed-0/model"
     plain = over(place, ClipAdapterSettings(), model=str(folder))
     told = refusal(plain, tmp_path / "no", adapter="mlp")
-    assert told == f"{folder}: already an adapter over CLIP; leave --adapter out"
+    assert told == f"{folder}: already an adapter over CLIP; leave adapter out"
     told = refusal(plain, tmp_path / "no", teacher_images="")
-    assert told.startswith(f"--model {folder} needs --teacher-images FOLDER")
+    assert told.startswith(f"model={folder} needs teacher_images=FOLDER")
     about = json.loads((folder / "adapter.json").read_text())
     for change in ({"clip": 3}, {"adapter": "x"}, {"adapter_layers": "3"}, {"fusion": None}):
         put(folder / "adapter.json", json.dumps(about | change))

@@ -376,10 +376,10 @@ def test_the_targets_of_a_kept_projection_are_the_teachers_own(
 
 def test_what_does_not_go_together_is_refused(settings: AdaptConfig, tmp_path: Path) -> None:
     for words, complaint in (
-        ({"arm": "mlm", "keep_projection": True}, "--keep-projection: --arm mlm trains no"),
-        ({"sentence_weight": 0.0, "keep_projection": True}, "--sentence-weight above 0"),
-        ({"arm": "mlm", "masked_lm": False}, "--no-masked-lm: --arm mlm is mlm"),
-        ({"arm": "xdbert", "masked_lm": False}, "--no-masked-lm: --arm xdbert is joint_mlm"),
+        ({"arm": "mlm", "keep_projection": True}, "keep_projection: arm=mlm trains no"),
+        ({"sentence_weight": 0.0, "keep_projection": True}, "sentence_weight above 0"),
+        ({"arm": "mlm", "masked_lm": False}, "masked_lm=False: arm=mlm is mlm"),
+        ({"arm": "xdbert", "masked_lm": False}, "masked_lm=False: arm=xdbert is joint_mlm"),
     ):
         with pytest.raises(InputError, match=complaint):
             adapt(replace_settings(settings, **words), STEPS, tmp_path)

@@ -274,7 +274,7 @@ def test_settings_of_the_images_are_read(name: str) -> None:
         ObjectiveSettings, teacher_images="images", teacher_space="pre_projection", num_words=3
     )
     (note,) = unused_settings_note((name,), settings, "")
-    assert note == f"--num-words has no effect: this run trains {name}"
+    assert note == f"num_words has no effect: this run trains {name}"
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------

@@ -413,9 +413,9 @@ def test_a_resumed_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
     [
         (
             {"lcg_layer": 3},
-            "lexi_contrastive, --lcg-layer: layer 3: this encoder has 2 layers",
+            "lexi_contrastive, lcg_layer: layer 3: this encoder has 2 layers",
         ),
-        ({"teacher_images": ""}, "needs --teacher-images FOLDER"),
+        ({"teacher_images": ""}, "needs teacher_images=FOLDER"),
     ],
 )
 def test_what_a_run_refuses(change: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -350,7 +350,7 @@ def test_what_a_teacher_must_be(tmp_path: Path) -> None:
     words = homes.words()
     source = str(homes.student(tmp_path / "teacher"))
     assert TEXT_STATES.make(context(words, source)).width == 32
-    with pytest.raises(InputError, match=r"^nst, crd and nt_xent need --kd-teacher MODEL"):
+    with pytest.raises(InputError, match=r"^nst, crd and nt_xent need kd_teacher=MODEL"):
         TEXT_STATES.make(context(words, ""))
     with pytest.raises(InputError, match=r"use `groundling adapt`$"):
         TEXT_STATES.make(context(None, source))
@@ -367,7 +367,7 @@ def test_what_a_teacher_must_be(tmp_path: Path) -> None:
 
 
 def test_bad_settings_are_named() -> None:
-    with pytest.raises(InputError, match=r"^--crd-negatives 5: more than the --crd-cardinality 4"):
+    with pytest.raises(InputError, match=r"^crd_negatives=5: more than the crd_cardinality=4"):
         ContrastiveRepresentationDistillation(SIZES, negatives=5, cardinality=4)
     for given in ({"crd_temperature": 0.0}, {"crd_negatives": -1}, {"kd_variant": "ours"}):
         with pytest.raises(InputError, match=f"^{next(iter(given))} = "):
@@ -489,6 +489,6 @@ def test_the_partition_has_an_effect(
 
 
 def test_a_run_without_its_teacher_is_refused(config: AdaptConfig, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--arm mlm\+nst\+crd needs --kd-teacher"):
+    with pytest.raises(InputError, match=r"arm mlm\+nst\+crd needs kd_teacher"):
         adapt(replace_settings(config, kd_teacher=""), STEPS, tmp_path / "out")
     assert not (tmp_path / "out" / "model").exists()

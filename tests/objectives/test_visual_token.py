@@ -498,13 +498,11 @@ def test_bad_settings_are_named(place: Path, clip_bert: Any, tmp_path: Path) -> 
         return str(error.value)
 
     both = refused(config(place, "mlm+visual_token_mlm"))
-    assert both.startswith(
-        "--arm mlm+visual_token_mlm: mlm and visual_token_mlm both mask the text"
-    )
+    assert both.startswith("arm=mlm+visual_token_mlm: mlm and visual_token_mlm both mask the text")
     assert "--teacher" in refused(config(place, "visual_token_mlm", teacher=""))
-    assert "needs --teacher-images" in refused(config(place, "visual_token_mlm", teacher_images=""))
+    assert "needs teacher_images" in refused(config(place, "visual_token_mlm", teacher_images=""))
     missing = refused(config(place, "mlm_distillation", save_joint=False))
-    assert missing.startswith("mlm_distillation needs --mlm-teacher FOLDER, the folder `joint`")
+    assert missing.startswith("mlm_distillation needs mlm_teacher=FOLDER, the folder `joint`")
     plain = refused(replace_settings(distilling(place), mlm_teacher=str(place / "student")))
     assert "is no CLIP-BERT" in plain and plain.startswith("--mlm-teacher")
     assert "no cross-modal model" in refused(replace_settings(distilling(place), save_joint=True))
@@ -565,7 +563,7 @@ def test_explicit_inference_by_hand(place: Path, clip_bert: Any) -> None:
 
 def test_a_prompt_that_clip_cannot_read_whole_is_named(place: Path, clip_bert: Any) -> None:
     long = replace(one_fact(), prompts={"p": f"a [MASK] dog {'on the beach ' * 6}"})
-    with pytest.raises(InputError, match="tokens too long for --visual-token-clip"):
+    with pytest.raises(InputError, match="tokens too long for visual_token_clip"):
         score_by_fill_mask(clip_bert[0] / "joint", [long], visual_token_clip=place / "clip")
 
 
@@ -583,7 +581,7 @@ def test_probe_facts_reads_both_modes(
     explicit = PROBE_FACTS(replace(asked, visual_token_clip=clip), tmp_path / "explicit")
     assert implicit["fill-mask"]["relations"] != explicit["fill-mask"]["relations"]
     for told, expected in (
-        (replace(asked, modes=("stroop",)), "only --modes fill-mask reads; pass its encoder"),
+        (replace(asked, modes=("stroop",)), "only modes fill-mask reads; pass its encoder"),
         (replace(asked, modes=("stroop",), visual_token_clip=clip), "only fill-mask reads it"),
         (
             replace(asked, model=str(place / "student"), visual_token_clip=clip),

@@ -249,9 +249,7 @@ def test_the_margin_and_the_width() -> None:
 
 def test_more_layers_than_there_are_are_refused() -> None:
     one = TokenImageMatching(OutputSizes(text=2, teacher_image=2))
-    with pytest.raises(
-        InputError, match=r"^--vokenizer-layers 4: this encoder has 1 layers; set at"
-    ):
+    with pytest.raises(InputError, match=r"^vokenizer_layers=4: this encoder has 1 layers; set at"):
         one(layered(STATES, STATES), matching_batch([1, 2], IMAGES, [10, 11], [3, 8]))
 
 
@@ -502,8 +500,8 @@ def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
         return str(error.value)
 
-    assert refused(voken_matcher="").startswith("voken_classification needs --voken-matcher FOLDER")
-    assert refused(voken_images="").startswith("voken_classification needs --voken-images FOLDER")
+    assert refused(voken_matcher="").startswith("voken_classification needs voken_matcher=FOLDER")
+    assert refused(voken_images="").startswith("voken_classification needs voken_images=FOLDER")
     assert "has no groundling_heads.safetensors; expected" in refused(
         voken_matcher=str(place / "student")
     )
@@ -511,7 +509,7 @@ def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
     save_heads(other, {"masked_lm": nn.Linear(2, 2)})
     assert "has no heads called token_image_matching" in refused(voken_matcher=str(other))
     wide = matcher(tmp_path / "wide", place / "student", image=20)
-    assert "image features of width 20, but --teacher's have 24" in refused(voken_matcher=str(wide))
+    assert "image features of width 20, but teacher's have 24" in refused(voken_matcher=str(wide))
     homes.noise(tmp_path / "one" / "a.png", (16, 16))
     assert "1 images; vokens need at least 2" in refused(voken_images=str(tmp_path / "one"))
     words = toys.roberta_words()
@@ -523,7 +521,7 @@ def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
     teacher = make_voken_teacher(given(place, right | {"voken_images": str(tmp_path / "bad")}))
     with pytest.raises(InputError, match=r"a\.png: .*does not decode as an image"):
         teacher.images.features()
-    with pytest.raises(InputError, match=r"^--teacher mine:T: voken_classification reads images"):
+    with pytest.raises(InputError, match=r"^teacher=mine:T: voken_classification reads images"):
         make_voken_teacher(replace(given(place, right), source="mine:T"))
 
 

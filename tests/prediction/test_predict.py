@@ -392,7 +392,7 @@ def test_a_saved_model_names_no_folder_and_finds_its_backbone(own: Path, tmp_pat
     photo = own / "photos/trip/1.png"
     answer = load(model, device="cpu").predict("what is it", image=photo)
     given = shutil.copytree(model, tmp_path / "given")
-    with pytest.raises(InputError, match=r"^\./vit: no model .* folders with --backbone and"):
+    with pytest.raises(InputError, match=r"^\./vit: no model .* folders with backbone and"):
         load(given, device="cpu").predict("what is it", image=photo)
     again = load(given, backbone=str(own / "vit"), device="cpu").predict("what is it", image=photo)
     assert again.probability == answer.probability
@@ -510,9 +510,9 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
         assert model.encode(["a", "b"], [own / "photos/trip/1.png"] * 2).shape[0] == 2
     assert found[1] == pytest.approx(found[2], abs=1e-4)
     assert len(set(found[0])) > 2
-    with pytest.raises(InputError, match="reads pixels, not regions; pass --images FOLDER"):
+    with pytest.raises(InputError, match="reads pixels, not regions; pass images=FOLDER"):
         load(models["adapter"]).image_lookup(str(own / "store"))
-    with pytest.raises(InputError, match="reads pixels; pass --images FOLDER"):
+    with pytest.raises(InputError, match="reads pixels; pass images=FOLDER"):
         load(models["pixels"]).image_lookup(str(own / "store"))
 
 
@@ -629,9 +629,9 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ),
         (
             {"regions": "foreign"},
-            "made by .*, but the model was trained with .*pass --allow-region-mismatch",
+            "made by .*, but the model was trained with .*pass allow_region_mismatch",
         ),
-        ({"regions": ""}, "reads image regions; pass --regions STORE, or --images FOLDER"),
+        ({"regions": ""}, "reads image regions; pass regions=STORE, or images=FOLDER"),
         ({"images": "photos"}, "pass one of them"),
         (
             {"regions": "", "images": "photos", "backbone": "other"},
@@ -639,9 +639,9 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ),
         (
             {"data": "few.csv"},
-            "few.csv: no column 'photo'; there are: question; name the column with --image",
+            "few.csv: no column 'photo'; there are: question; name the column with image",
         ),
-        ({"data": "above.csv"}, "new photos|in place of --regions STORE"),
+        ({"data": "above.csv"}, "new photos|in place of regions=STORE"),
         (
             {"data": "above.csv", "regions": "", "images": "photos", "backbone": "vit"},
             "photos; names are relative to that folder, such as trip/0",
@@ -653,10 +653,10 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"data": "none.csv"}, "none.csv: no such file or folder"),
         ({"split": "dev"}, "is a file and has no splits"),
         ({"out": "answers.txt"}, "ending in .csv, .tsv, .jsonl"),
-        ({"out": "few.csv"}, "exists already; choose another --out"),
-        ({"out": "nowhere/a.csv"}, "no folder .*nowhere; create it, or choose another --out"),
+        ({"out": "few.csv"}, "exists already; choose another out"),
+        ({"out": "nowhere/a.csv"}, "no folder .*nowhere; create it, or choose another out"),
         ({"model": "bert"}, f"{FILE} is missing"),
-        ({"model": "none"}, "--model none: no such folder"),
+        ({"model": "none"}, "model=none: no such folder"),
         ({"model_seed": 7}, "no saved model of seed 7; there are: 0, 1"),
         (
             {"command": evaluate, "data": "named.csv"},
@@ -820,7 +820,7 @@ def test_a_model_may_be_left_out(own: Path, tmp_path: Path) -> None:
     finetune(config, BRIEF, tmp_path / "run")
     assert not (tmp_path / "run/seed-0/model").exists()
     with pytest.raises(
-        InputError, match="contains no saved model; fine-tune again without --no-save-model"
+        InputError, match="contains no saved model; fine-tune again without save_model=False"
     ):
         load(tmp_path / "run")
 

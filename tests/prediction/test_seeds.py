@@ -81,7 +81,7 @@ def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
     assert (
         "majority vote of seeds 0, 1, 2" in found.note and "probabilities are means" in found.note
     )
-    with pytest.raises(InputError, match="--model-seed 1 and --all-seeds exclude each other"):
+    with pytest.raises(InputError, match="model_seed=1 and all_seeds exclude each other"):
         choose_seed_models(folder, 1, "all")
     with pytest.raises(InputError, match="contains no seed with a saved model"):
         choose_seed_models(folder / "seed-0", seeds="all")

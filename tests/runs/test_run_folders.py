@@ -59,8 +59,8 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands(shelf: Path) -> dict[str, list[str]]:
-    """A small run of every command that trains, without its `--out`."""
-    small = "--size 16 --patch-size 8 --vision-tower 16 1 --text-tower 16 1 --projection-dim 8"
+    """A small run of every command that trains, without its `out`."""
+    small = "size=16 patch_size=8 vision_tower=16 1 text_tower=16 1 projection_dim=8"
     captions = f"--captions {shelf}/my_captions.tsv"
     text = f"--student {shelf}/student --teacher {shelf}/clip --text {shelf}/text.txt"
     arms = f"--adapt.student {shelf}/student --adapt.text {shelf}/text.txt --adapt.teacher {shelf}/clip"
@@ -397,7 +397,7 @@ def test_a_line_of_a_log_that_covers_no_step_counts_for_nothing(tmp_path: Path) 
     [
         ("out/config.json", "holds a run"),
         ("out/notes.txt", "exists and was not written by `groundling"),
-        ("out", "is a file; --out names a folder"),
+        ("out", "is a file; out names a folder"),
     ],
 )
 def test_a_folder_of_something_else_is_not_written_to(

@@ -300,7 +300,7 @@ def test_recomputing_changes_no_gradient_of_models_around_encoders(
 
 def test_a_model_that_cannot_recompute_is_named() -> None:
     with (
-        pytest.raises(InputError, match=r"^--gradient-checkpointing: no part of this Linear"),
+        pytest.raises(InputError, match=r"^gradient_checkpointing: no part of this Linear"),
         gradient_checkpointing(nn.Linear(2, 2)),
     ):
         pass
@@ -346,7 +346,7 @@ def test_teach_goes_on_from_a_clip(place: Path, tmp_path: Path) -> None:
     after = CLIPModel.from_pretrained(folders[1]).state_dict()
     assert not torch.equal(before["logit_scale"], after["logit_scale"])
     assert "notes" not in still
-    assert "use e.g. --lr 1e-5" in moved["notes"][0]
+    assert "use e.g. lr=1e-5" in moved["notes"][0]
     one, other = (AutoImageProcessor.from_pretrained(f) for f in folders)
     assert one.to_dict() == other.to_dict()
     assert list(other.image_mean) == [0.5, 0.25, 0.125]
@@ -367,9 +367,9 @@ def test_its_pictures_are_prepared_as_its_processor_says(place: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 32}, "--size: is for a new CLIP, and .* keeps its own; leave it out"),
-        ({"vision_tower": (8, 1)}, "--vision-tower: is for"),
-        ({"untrained": True}, "--untrained: is for"),
+        ({"size": 32}, "size: is for a new CLIP, and .* keeps its own; leave it out"),
+        ({"vision_tower": (8, 1)}, "vision_tower: is for"),
+        ({"untrained": True}, "untrained: is for"),
     ],
 )
 def test_settings_of_a_new_clip_are_refused(

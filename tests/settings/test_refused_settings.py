@@ -23,15 +23,15 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
 @pytest.mark.parametrize(
     ("command", "complaint"),
     [
-        (["adapt"], "needs --student"),
-        (["adapt", "--student", "x"], "needs --teacher"),
+        (["adapt"], "needs student"),
+        (["adapt", "--student", "x"], "needs teacher"),
         (
             ["adapt", "--student", "x", "--arm", "mlm+nonsense"],
             "no objective is called 'nonsense'; there are: ",
         ),
         (["adapt", "--student", "STUDENT", "--arm", "mlm"], "no text to adapt on"),
-        (["train-clip"], "needs --captions"),
-        (["finetune"], "needs --model"),
+        (["train-clip"], "needs captions"),
+        (["finetune"], "needs model"),
         (
             ["finetune", "--model", "STUDENT", "--data", "GLUE", "--task", "glue/x"],
             "no task is called 'glue/x'",
@@ -42,14 +42,14 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
         ),
         (
             [*TUNE, "--label", "y"],
-            "--label y makes a task",
+            "label y makes a task",
         ),
         (
             [*TUNE, "--zero-region-features"],
-            "--zero-region-features: needs regions; pass --regions STORE or leave it out",
+            "zero_region_features: needs regions; pass regions=STORE or leave it out",
         ),
-        ([*TUNE, "--max-regions", "3"], "--max-regions 3: needs regions"),
-        (["probe"], "needs --model"),
+        ([*TUNE, "--max-regions", "3"], "max_regions=3: needs regions"),
+        (["probe"], "needs model"),
         (
             ["probe", "--model", "STUDENT", "--data", "GLUE"],
             "expected a folder `probes`",

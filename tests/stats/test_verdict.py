@@ -482,7 +482,7 @@ def test_empty_folders_and_names_given_twice(
     twins = write_runs(tmp_path / "twins", both(0.0)[0], "swag")
     (tmp_path / "empty").mkdir()
     for arguments, message in (
-        (["--runs", str(folder)], "needs --runs CONTROL_FOLDER OTHER_FOLDER"),
+        (["--runs", str(folder)], "needs runs=CONTROL_FOLDER OTHER_FOLDER"),
         (["--runs", str(folder), str(tmp_path / "empty")], "contains no finished fine-tuning run"),
         (["--runs", str(folder), str(tmp_path / "absent")], "absent: no such file"),
         (["--runs", str(folder), f"a={folder}"], "two groups are called 'a'"),

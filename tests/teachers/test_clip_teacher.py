@@ -426,7 +426,7 @@ def test_towers_of_different_models(place, tmp_path):
     close(batch.features["clip_text"], read.features["clip_text"], 1e-6)
     close(batch.features["clip_text"], live.features["clip_text"], 1e-6)
     for name in ("clip_similarity", "clip_words"):
-        with pytest.raises(InputError, match="share no space; pass --teacher-scorer MODEL"):
+        with pytest.raises(InputError, match="share no space; pass teacher_scorer=MODEL"):
             teacher(place, wants=[name], **both)
     teacher(place, wants=["clip_words"], word_selection="random", **both)
 
@@ -713,7 +713,7 @@ def test_data_that_does_not_fit_is_named(place, tmp_path):
 
 
 def test_models_that_cannot_teach_are_named(place, tmp_path):
-    with pytest.raises(InputError, match="a teacher of clip_image needs --teacher-images FOLDER"):
+    with pytest.raises(InputError, match="a teacher of clip_image needs teacher_images=FOLDER"):
         teacher(place, wants=["clip_image"], teacher_images="")
     with pytest.raises(InputError, match="no image processor found"):
         load_clip_image_tower(homes.teacher(tmp_path / "bare"))
@@ -932,9 +932,9 @@ def test_adapting_on_text_alone_needs_no_images(tune, place, tmp_path):
         text=(str(tmp_path / "text.txt"),),
         arm=f"mlm+{__name__}:FollowText",
     )
-    with pytest.raises(InputError, match="--teacher-images FOLDER"):
+    with pytest.raises(InputError, match="teacher_images=FOLDER"):
         adapt(replace_settings(config, arm=f"mlm+{FOLLOW}"), BRIEF, tmp_path / "seeing")
-    with pytest.raises(InputError, match=r"--teacher-images .*photos: no objective reads images"):
+    with pytest.raises(InputError, match=r"teacher_images=.*photos: no objective reads images"):
         adapt(
             replace_settings(config, arm="l1", teacher_images=str(place / "photos")),
             BRIEF,
@@ -955,8 +955,8 @@ def test_targeted_terms_of_text_alone(tune, tmp_path, capsys):
         word_selection="random",
     )
     assert {"td_text", "td_words"} < adapt(config, BRIEF, tmp_path / "out")["train_metrics"].keys()
-    with pytest.raises(InputError, match="clip_words, clip_word needs --teacher-images FOLDER"):
+    with pytest.raises(InputError, match="clip_words, clip_word needs teacher_images=FOLDER"):
         adapt(replace_settings(config, word_selection="top"), BRIEF, tmp_path / "top")
     assert main(["adapt", "--help-all"]) == 0
     told = "".join(letter for letter in capsys.readouterr().out if letter.isascii())
-    assert "td_text, td_words (with --word-selection random" in " ".join(told.split())
+    assert "td_text, td_words (with word_selection=random" in " ".join(told.split())

@@ -200,13 +200,13 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
         assert "\n" not in str(told.value)
         return str(told.value)
 
-    assert "outside a partition; also pass --partition FILE" in refusal(partition="")
+    assert "outside a partition; also pass partition=FILE" in refusal(partition="")
     assert re.match(r"unlabelled_per_labelled\W+-1\b", refusal(unlabelled_per_labelled=-1))
     told = refusal(objectives=(), teacher="", teacher_images="")
     assert told.startswith(
-        "--unlabelled-per-labelled 1: no objective uses unlabelled examples; name one"
+        "unlabelled_per_labelled=1: no objective uses unlabelled examples; name one"
     )
-    assert "leave --td-choices out" in refusal(td_choices="right")
+    assert "leave td_choices out" in refusal(td_choices="right")
     whole = shots(place / "vcr", tmp_path / "all.json", per=3)
     told = refusal(partition=str(whole))
     assert told.endswith(
@@ -214,7 +214,7 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
     )
     supervised = f"{__name__}:NeedsLabels"
     told = refusal(objectives=(supervised,), teacher="", teacher_images="")
-    assert told == "--unlabelled-per-labelled 1: all of --objectives needs_labels need labels"
+    assert told == "unlabelled_per_labelled=1: all of objectives needs_labels need labels"
 
 
 # -- adaptive finetuning -----------------------------------------------------------------------------------------------
@@ -306,10 +306,10 @@ def test_a_killed_stage_ends_with_the_same_weights(place: Path, tmp_path: Path) 
 def test_mistakes_in_adapting(place: Path, tmp_path: Path) -> None:
     captions = homes.put(tmp_path / "some.token.txt", "movie/0.jpg#0\ta dog\n")
     config = adapting(place, "uniter", task="", data="", captions=str(captions))
-    with pytest.raises(InputError, match=r"--partition x\.json: applies only to --task"):
+    with pytest.raises(InputError, match=r"partition=x\.json: applies only to task"):
         pretrain(replace_settings(config, partition="x.json"), BRIEF, tmp_path / "out")
     gated = adapting(place, "uniter", td_gate="question")
-    with pytest.raises(InputError, match="--td-gate question compares"):
+    with pytest.raises(InputError, match="td_gate=question compares"):
         pretrain(gated, BRIEF, tmp_path / "gated")
 
 
@@ -359,7 +359,7 @@ def test_a_grid_is_any_models_input(model: str, place: Path, cells: Path, tmp_pa
     if model == "uniter":  # a tag is a word of its own there, tied to no region
         finetune(config, BRIEF, tmp_path / "tagged")
     else:
-        with pytest.raises(InputError, match=r"names objects of .* or pass --no-object-tags"):
+        with pytest.raises(InputError, match=r"names objects of .* or pass object_tags=False"):
             finetune(config, BRIEF, tmp_path / "tagged")
     finetune(replace_settings(config, object_tags=False), BRIEF, tmp_path / "out")
     if model == "uniter":

@@ -465,7 +465,7 @@ def gate_of(form: OutputType | None, **options: Any) -> Objective:
         (
             None,
             {},
-            "td_text: --td-gate question compares the answers of a task, but this run has none",
+            "td_text: td_gate=question compares the answers of a task, but this run has none",
         ),
         (Regression(), {}, "this task has no answers to choose from"),
         (RegionSelection(), {}, "has no answers to choose"),

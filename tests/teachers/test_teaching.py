@@ -240,7 +240,7 @@ def test_the_teacher_reads_the_caption_that_was_drawn(
     ("flags", "message"),
     [
         (["--objectives", "contrastiv"], "no objective is called 'contrastiv'; there are: "),
-        (["--objectives", "contrastive"], "contrastive needs --teacher FOLDER_OR_HUB_ID"),
+        (["--objectives", "contrastive"], "contrastive needs teacher=FOLDER_OR_HUB_ID"),
         (["--objectives", "l1", "--teacher", "nowhere"], "nowhere: "),
         (["--objectives", "no_such_module:X"], "the module 'no_such_module' cannot be imported"),
     ],

@@ -147,5 +147,5 @@ def test_steps_beyond_the_run_are_refused_before_it_starts(tmp_path: Path) -> No
 
 
 def test_compiled_models_are_refused() -> None:
-    with pytest.raises(InputError, match="--gradient-shares needs the graph"):
+    with pytest.raises(InputError, match="gradient_shares needs the graph"):
         replace(CONFIG, compile=True)

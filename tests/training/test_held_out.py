@@ -220,17 +220,17 @@ def test_what_is_held_out_and_learned_from_is_told(place: Path, tmp_path: Path) 
             adapt,
             adapting,
             {"eval_text": ()},
-            "--eval-every: there is no held-out data .*; pass --eval-text FILES",
+            "eval_every: there is no held-out data .*; pass eval_text=FILES",
         ),
-        (pretrain, pretraining, {"eval_captions": ()}, "pass --eval-captions FILES, "),
-        (teach, teaching, {"eval_captions": ""}, "pass --eval-captions FILE, "),
-        (teach, teaching, {"untrained": True}, "--untrained does not train"),
+        (pretrain, pretraining, {"eval_captions": ()}, "pass eval_captions=FILES, "),
+        (teach, teaching, {"eval_captions": ""}, "pass eval_captions=FILE, "),
+        (teach, teaching, {"untrained": True}, "untrained does not train"),
         (teach, teaching, {"eval_every": -1.0}, "eval_every = -1.0"),
         (
             pretrain,
             pretraining,
             {"captions": (), "task": "vqa", "data": "x"},
-            r"--eval-captions .*held.tsv: applies only to --captions",
+            r"eval_captions=.*held.tsv: applies only to captions",
         ),
     ],
 )
@@ -253,5 +253,5 @@ def test_settings_that_do_not_fit(
 
 def test_a_file_is_not_held_out_and_learned_from(place: Path, tmp_path: Path) -> None:
     config = replace_settings(adapting(place), eval_text=(str(place / "train.txt"),))
-    with pytest.raises(InputError, match=r"--eval-text .*train.txt: also given as --text"):
+    with pytest.raises(InputError, match=r"eval_text=.*train.txt: also given as text"):
         adapt(config, STEPS, tmp_path / "out")

@@ -174,7 +174,7 @@ def test_bertadams_first_step_is_longer_than_adams(ran: Any) -> None:
 
 
 def test_no_clipping_keeps_the_gradient(ran: Any) -> None:
-    """E8: `--max-grad-norm 0` used to set every gradient to zero."""
+    """E8: `max_grad_norm=0` used to set every gradient to zero."""
     config = replace(FLAT, optimizer="sgd", momentum=0.0, steps=1, weight_decay=0.0)
     table, _, log = ran(config)
     pull = Pull(SIZES)
@@ -292,8 +292,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("milestone_factor", -1.0, "milestone_factor = -1.0: expected"),
     ("save_every", 0, "save_every = 0: expected "),
     ("epochs", 0.0, "epochs = 0.0: expected "),
-    ("milestones", (3.0,), "--schedule steps needs --milestones"),
-    ("schedule", "steps", "--schedule steps needs --milestones"),
+    ("milestones", (3.0,), "schedule=steps needs milestones"),
+    ("schedule", "steps", "schedule=steps needs milestones"),
 ]
 
 

@@ -297,4 +297,4 @@ def test_by_flag(capsys: Any, tmp_path: Path) -> None:
     capsys.readouterr()
     words += ["--batch-tokens", "5", "--out", str(tmp_path / "other")]
     assert main(words) == 2
-    assert "batch_tokens = 5: --text: the sample" in capsys.readouterr().err
+    assert "batch_tokens = 5: text: the sample" in capsys.readouterr().err

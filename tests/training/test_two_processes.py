@@ -232,7 +232,7 @@ def test_two_machines_read_what_one_reads_and_make_no_shard_twice(two, tmp_path)
 
 
 def test_two_nodes_of_torchrun_train_as_one_process_does(tmp_path):
-    """Two of torchrun's own agents, which find each other by its rendezvous; nobody says --cpu."""
+    """Two of torchrun's own agents, which find each other by its rendezvous; nobody says cpu."""
     port = homes.free_port()
     student, text = homes.student(tmp_path / "bert"), homes.text(tmp_path / "text.txt", 24)
     words = ["adapt", "--student", str(student), "--text", str(text), "--arm", "mlm"]

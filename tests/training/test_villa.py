@@ -456,9 +456,7 @@ def test_images_of_a_model_of_text_alone_are_refused(tmp_path: Path) -> None:
     model, task, data = classes("bert")
     with pytest.raises(InputError) as error:
         train(model, [task], data, SGD, tmp_path, training_step=villa(modality="image"))
-    message = (
-        "--adversarial-modality image: this data or model has no regions to perturb, only text"
-    )
+    message = "adversarial_modality=image: this data or model has no regions to perturb, only text"
     assert str(error.value) == message
 
 
@@ -548,7 +546,7 @@ REFUSED = {
         ["--training-step", "vila"],
         "no training step is called 'vila'; there are: villa",
     ),
-    "settings without it": (["--adversarial-steps", "2"], "settings need --training-step villa"),
+    "settings without it": (["--adversarial-steps", "2"], "settings need training_step=villa"),
     "no pass": (
         ["--training-step", "villa", "--adversarial-steps", "0"],
         "adversarial_steps = '0': expected greater than or equal to 1",

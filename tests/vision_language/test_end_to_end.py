@@ -412,8 +412,8 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
     assert isinstance(load_encoder(tmp_path / "seen" / "seed-0" / "model"), EndToEndModel)
     homes.student(tmp_path / "bert")
     for change, message in (
-        ({"images": ""}, "pass --images"),
-        ({"regions": ""}, "also needs --regions STORE"),
+        ({"images": ""}, "pass images"),
+        ({"regions": ""}, "also needs regions=STORE"),
         ({"model": str(tmp_path / "bert")}, "reads no regions"),
         ({"images": str(tmp_path / "none")}, "none: no such folder"),
     ):
@@ -470,7 +470,7 @@ def test_mistakes_are_named(
     for change, message in (
         (
             {"architecture": "uniter"},
-            "only VL-BERT and VisualBERT read pixels; pass --architecture vlbert or",
+            "only VL-BERT and VisualBERT read pixels; pass architecture vlbert or",
         ),
         (
             {"model": str(trained), **no_pixels},

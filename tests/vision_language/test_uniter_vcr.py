@@ -231,7 +231,7 @@ def test_too_long_a_text_loses_tokens_of_its_longest_part(place: Path) -> None:
     assert all(after[number] >= max(after.values()) - 1 for number in cut_parts)
     assert before.most_common(1)[0][0] in cut_parts and row.special_tokens_mask.sum() == 4
     text.max_length = 6
-    with pytest.raises(InputError, match=r"6 tokens leave no room for 3 parts; raise --max-length"):
+    with pytest.raises(InputError, match=r"6 tokens leave no room for 3 parts; raise max_length"):
         TextDataset([example], text).get([0])
     two = MultipartTextInput(toys.bert_words(), 60, {}, max_parts=2)
     with pytest.raises(
@@ -478,7 +478,7 @@ def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
         assert "\n" not in str(told.value)
         return str(told.value)
 
-    assert refusal(runs).startswith(f"--both {tmp_path / 'run'}: no such folder")
+    assert refusal(runs).startswith(f"both={tmp_path / 'run'}: no such folder")
     (tmp_path / "run").mkdir()
     assert refusal(runs).endswith("run: no finished seed of vcr")
     assert "covers answers and rationales; leave it out" in refusal(replace(runs, answers="a"))
@@ -584,16 +584,14 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
         return str(told.value)
 
     assert refusal(step_mix=(2.0, 1.0)) == (
-        "--step-mix 2 1: expected a number above 0 for each kind of step of uniter: masked_lm, "
+        "step_mix=2 1: expected a number above 0 for each kind of step of uniter: masked_lm, "
         "regress_regions, masked_regions or hard_regions"
     )
-    assert "--step-mix 1 0 1: expected a number above 0" in refusal(step_mix=(1.0, 0.0, 1.0))
+    assert "step_mix=1 0 1: expected a number above 0" in refusal(step_mix=(1.0, 0.0, 1.0))
     for wrong in (float("nan"), float("inf")):
         assert f"step_mix = {wrong}: expected" in refusal(step_mix=(1.0, wrong, 1.0))
-    assert "--caption-splits train: applies only to --captions" in refusal(
-        caption_splits=("train",)
-    )
-    assert "--image-list list.txt: applies only to --captions" in refusal(image_list="list.txt")
+    assert "caption_splits=train: applies only to captions" in refusal(caption_splits=("train",))
+    assert "image_list=list.txt: applies only to captions" in refusal(image_list="list.txt")
     told = refusal(model=str(place / "bert"), architecture="visualbert", step_mix=(1.0,))
     assert told.endswith("kind of step of visualbert: none, every step trains all objectives")
     captions: dict[str, object] = {
@@ -602,6 +600,6 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
         "regions": str(place / "captioned"),
     }
     told = refusal(task_answers="any", data="", **captions)
-    assert told.startswith("--task-answers any: applies only to --task")
+    assert told.startswith("task_answers=any: applies only to task")
     put(tmp_path / "secret/train.jsonl", "".join(vcr_line(n, labelled=False) for n in range(8)))
     assert "'answer_label' is missing" in refusal(data=str(tmp_path / "secret"))

@@ -172,7 +172,7 @@ def test_the_flag_travels_with_the_model_and_is_refused_elsewhere(
     finetune(config, BRIEF, tmp_path / "out")
     described = tmp_path / "out/seed-0/model/groundling_task.json"
     assert json.loads(described.read_text())["reads"]["mentioned_objects_only"] is True
-    assert "--no-object-tags removes; leave one of them out" in refusal(
+    assert "object_tags=False removes; leave one of them out" in refusal(
         replace_settings(config, object_tags=False), tmp_path / "no"
     )
     other = replace_settings(
@@ -181,14 +181,14 @@ def test_the_flag_travels_with_the_model_and_is_refused_elsewhere(
     assert "texts of nlvr2 name no objects by number" in refusal(other, tmp_path / "no")
     captions = on_task(place, "vcr", mentioned_objects_only=True)
     captions = replace_settings(captions, task="", data="", captions=str(place / "some.token.txt"))
-    assert "--mentioned-objects-only: applies only to --task" in refusal(captions, tmp_path / "no")
+    assert "mentioned_objects_only: applies only to task" in refusal(captions, tmp_path / "no")
 
 
 # -- the phase on a task's own texts -----------------------------------------------------------------------------------
 
 
 def test_the_phase_keeps_what_words_name(place: Path, tmp_path: Path) -> None:
-    """B18: with `--no-object-tags`, positions of words no longer reach their regions, and the loss is another one."""
+    """B18: with `object_tags=False`, positions of words no longer reach their regions, and the loss is another one."""
     losses = []
     for tags in (True, False):
         config = on_task(place, "vcr", object_tags=tags)
@@ -241,7 +241,7 @@ def test_the_codes_phase_goes_on_with_the_head_of_captions(
     [
         ({"task": "flickr30k"}, "flickr30k has no right and wrong texts"),
         ({"architecture": "uniter"}, "only VisualBERT predicts what is right, not uniter"),
-        ({"task": "", "data": "", "captions": "c.txt"}, "applies only to --task"),
+        ({"task": "", "data": "", "captions": "c.txt"}, "applies only to task"),
     ],
 )
 def test_what_cannot_be_judged(
@@ -291,7 +291,7 @@ def test_captions_alone_see_no_image(
         ({"architecture": "uniter"}, "of uniter needs images"),
         (
             {"captions": (), "task": "nlvr2", "data": str(place / "nlvr2")},
-            "applies only to --captions",
+            "applies only to captions",
         ),
     ):
         config = replace_settings(on_captions, grounded=False, **change)  # type: ignore[arg-type]
@@ -314,13 +314,13 @@ def test_boxes_are_appended_to_features(
     assert result["parameters"] == count + 6 * width
     for changes, message in (
         ({"model": str(first)}, "not this visualbert; omit it"),
-        ({"architecture": "uniter"}, "--region-boxes: is only for a new VisualBERT, not uniter"),
+        ({"architecture": "uniter"}, "region_boxes: is only for a new VisualBERT, not uniter"),
     ):
         config = replace_settings(on_captions, region_boxes=True, **changes)  # type: ignore[arg-type]
         assert message in refusal(config, tmp_path / "no")
     tuned = make_settings(FinetuneConfig, model=str(first), task="nlvr2", data=str(place / "nlvr2"))
     tuned = replace_settings(tuned, regions=str(place / "captioned"), region_boxes=True)
-    assert "pass --architecture visualbert with a BERT" in refusal(tuned, tmp_path / "no")
+    assert "pass architecture visualbert with a BERT" in refusal(tuned, tmp_path / "no")
 
 
 def test_a_store_without_classes_has_none_to_embed(
@@ -328,7 +328,7 @@ def test_a_store_without_classes_has_none_to_embed(
 ) -> None:
     bare = store(tmp_path / "bare", [f"{n:03d}" for n in range(8)], classes=0)
     config = replace_settings(on_captions, object_classes=True, regions=str(bare))
-    assert "--object-classes: the regions of" in refusal(config, tmp_path / "no")
+    assert "object_classes: the regions of" in refusal(config, tmp_path / "no")
 
 
 @torch.no_grad()

@@ -232,7 +232,7 @@ def test_sides_change_when_a_model_is_fine_tuned(settings: FinetuneConfig, tmp_p
     assert isinstance(kept, EndToEndModel) and (kept.side, kept.longest_edge) == (40, 60)
     before = load_encoder(model)
     assert isinstance(before, EndToEndModel) and (before.side, before.longest_edge) == (40, 0)
-    with pytest.raises(InputError, match="--longest-edge 30: less than the short side of 40"):
+    with pytest.raises(InputError, match="longest_edge=30: less than the short side of 40"):
         finetune(replace_settings(again, longest_edge=30), TWO, tmp_path / "no")
     with pytest.raises(InputError, match="uniter reads stored features"):
         finetune(replace_settings(settings, architecture="uniter"), TWO, tmp_path / "uniter")
@@ -434,7 +434,7 @@ def test_half_of_the_draws_are_mirrored_by_a_key_of_their_own(place: Path) -> No
 
 
 def test_flips_change_training_and_can_be_left_out(place: Path, tmp_path: Path) -> None:
-    """VQA turns words and answers; without --flip, two runs see the same pixels."""
+    """VQA turns words and answers; without flip, two runs see the same pixels."""
     folder = vqa(tmp_path / "vqa")
     names = [f"COCO_{split}2014_{n:012d}" for split in ("train", "val") for n in range(16)]
     for name in names:
@@ -548,13 +548,13 @@ def test_a_budget_is_counted_and_checked(place: Path, tmp_path: Path) -> None:
     assert result["truncated_tokens"] == 6 * alone.truncated_tokens + sum(
         24 - text for text, _ in sizes
     )
-    with pytest.raises(InputError, match="--max-total-length 2: no room for 2 tokens and a region"):
+    with pytest.raises(InputError, match="max_total_length=2: no room for 2 tokens and a region"):
         pretrain(replace_settings(config, max_total_length=2), TWO, tmp_path / "no")
     texts = TextDataset(
         [Example("a", "b", images=("000", "001"))], TextRowEncoder(toys.bert_words(), 9)
     )
     with pytest.raises(
-        InputError, match="--max-total-length 9: a has 2 images, and only the last would lose"
+        InputError, match="max_total_length=9: a has 2 images, and only the last would lose"
     ):
         RegionDataset(texts, kept, RegionOptions(max_sequence=9))
 
@@ -667,13 +667,13 @@ def test_a_loss_that_a_task_does_not_have_is_named(
         (
             MultipleChoice(("0", "1")),
             "kl",
-            "--head-loss kl: expected ce or bce for this task",
+            "head_loss=kl: expected ce or bce for this task",
         ),
-        (Regression(), "ce", "--head-loss ce: this task has only one loss; leave it out"),
+        (Regression(), "ce", "head_loss=ce: this task has only one loss; leave it out"),
         (
             MultipleChoice(("0", "1"), "each"),
             "ce",
-            "--head-loss ce: this head has 2 outputs, ce needs 1; also pass --linear-head",
+            "head_loss=ce: this head has 2 outputs, ce needs 1; also pass linear_head",
         ),
     ):
         with pytest.raises(InputError, match=message):

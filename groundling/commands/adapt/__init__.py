@@ -113,23 +113,21 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
     """
     arm = parse_arm(config.arm, config.masked_lm)
     taught = ["teacher"] if arm.needs_cross_modal or arm.needs_teacher else []
-    require_settings(config, f"--arm {config.arm}", "student", *taught, *arm.teacher_settings)
+    require_settings(config, f"arm={config.arm}", "student", *taught, *arm.teacher_settings)
     check_has_eval_data(
-        config.evaluation, bool(config.eval_text), "--eval-text FILES, held-out texts"
+        config.evaluation, bool(config.eval_text), "eval_text=FILES, held-out texts"
     )
-    learned_from = {each.file for each in parse_weighted_files(config.text, "--text")}
+    learned_from = {each.file for each in parse_weighted_files(config.text, "text")}
     for path in config.eval_text:
         if path in learned_from:
             raise InputError(
-                f"--eval-text {path}: also given as --text, so it is not held out; pass other text"
+                f"eval_text={path}: also given as text, so it is not held out; pass other text"
             )
     if config.cross_modal.save_joint and not (arm.needs_cross_modal or arm.wraps_encoder):
-        raise InputError(
-            f"--save-joint: --arm {config.arm} has no cross-modal model; use --arm xdbert"
-        )
+        raise InputError(f"save_joint: arm={config.arm} has no cross-modal model; use arm=xdbert")
     if (config.student_layers or config.student_width) and not config.from_scratch:
         raise InputError(
-            "--student-layers, --student-width: a pretrained student has a size; add --from-scratch"
+            "student_layers, student_width: a pretrained student has a size; add from_scratch"
         )
     if config.keep_projection:
         projects = {"l1", "contrastive"} & set(
@@ -137,8 +135,8 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
         ) and config.objective_settings.distillation.sentence_weight
         if not projects:
             raise InputError(
-                f"--keep-projection: --arm {config.arm} trains no sentence projection; use contrastive or l1 with "
-                "--sentence-weight above 0"
+                f"keep_projection: arm={config.arm} trains no sentence projection; use contrastive or l1 with "
+                "sentence_weight above 0"
             )
     parts = (*arm.names, config.teacher, config.training_step.training_step)
     check_options(config.objective_settings.options.option, parts)
@@ -148,7 +146,7 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
 
 def inputs(config: AdaptConfig, training: TrainingArguments) -> Inputs:
     """Inputs whose hashes identify a run."""
-    texts = parse_weighted_files(config.text, "--text")
+    texts = parse_weighted_files(config.text, "text")
     return {
         **{f"text:{number}": each.file for number, each in enumerate(texts)},
         "student": config.student,

@@ -65,10 +65,10 @@ def length_note(auc: float | None, text_layout: str) -> list[str]:
     """Note on `match_by_length`, if the AUC is far above chance."""
     if auc is None or not auc >= TELLING:
         return []
-    blocks = "--text-layout blocks, or " if text_layout == "lines" else ""
+    blocks = "text_layout=blocks, or " if text_layout == "lines" else ""
     return [
         f"MATCH can be solved from text lengths alone (AUC {auc:.2f}, chance .5); {blocks}"
-        "--match-negatives length prevents this"
+        "match_negatives=length prevents this"
     ]
 
 

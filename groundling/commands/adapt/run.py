@@ -101,9 +101,9 @@ of every block."""
         """Note on the layout of a cross-modal arm that reads at most `windows` CLIP windows."""
         if self.text_layout == "lines":
             return (
-                f"--text-layout lines: {arm} reads lines of at most {self.max_length} "
+                f"text_layout=lines: {arm} reads lines of at most {self.max_length} "
                 "tokens; the paper reads blocks of "
-                f"{BLOCK} (--text-layout blocks)"
+                f"{BLOCK} (text_layout=blocks)"
             )
         paper = "" if self.max_length == BLOCK else f"; the paper's blocks have {BLOCK}"
         return (
@@ -163,7 +163,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     model, windows = _model(config, arm, text, layout, training.seed)
     if windows:
         run.note(layout.note(config.arm, windows.max_windows))
-    files = parse_weighted_files(config.text, "--text")
+    files = parse_weighted_files(config.text, "text")
     texts, eval_texts = _texts(config, files, layout, text, windows, stores_folder(run.folder))
     run.counts |= {"texts": len(texts), "eval texts": len(eval_texts or ())}
     context = ObjectiveContext(
@@ -173,7 +173,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     teacher_set = _teacher_set(
         run, config.teacher, arm, context, training.seed, frozen_copies, text
     )
-    sources, teachers = text_sources(texts, files, teacher_set, "--text")
+    sources, teachers = text_sources(texts, files, teacher_set, "text")
     context = replace(context, sizes=teacher_set.sizes(context.sizes))
     model = _wrapped(model, arm.names, context.sizes, training.seed)
     objectives = make_objectives(arm.names, context, training.seed)
@@ -240,7 +240,7 @@ def _guessing_notes(
     losses = result["train_metrics"]
     return [
         f"{term} is no better than guessing among {rows} rows: its last loss is {losses[term]:.4g}, that of guessing "
-        f"{level:.4g}; train longer, or raise --lr: the encoder has learned nothing from this term"
+        f"{level:.4g}; train longer, or raise lr: the encoder has learned nothing from this term"
         for term, level in levels.items()
         if term in losses and not losses[term] < BASELINE_SHARE * level
     ]
@@ -304,7 +304,7 @@ def _held_out(
     if texts is None:
         return None
     sources, teachers = text_sources(
-        texts, [WeightedFile(path) for path in paths], teacher_set, "--eval-text"
+        texts, [WeightedFile(path) for path in paths], teacher_set, "eval_text"
     )
     sources = restrict_to_readable(sources, objectives, teacher_set)
     return HeldOutLoss("texts", sources, model, objectives, teachers, training)
@@ -374,9 +374,9 @@ def _unused_settings_notes(config: AdaptConfig, arm: ArmObjectives) -> list[str]
     notes = []
     if config.teacher and not (arm.needs_cross_modal or arm.needs_teacher):
         reason = (
-            "reads --kd-teacher alone" if arm.teacher_settings else "is a control without a teacher"
+            "reads kd_teacher alone" if arm.teacher_settings else "is a control without a teacher"
         )
-        notes.append(f"--teacher {config.teacher} is not used: --arm {config.arm} {reason}")
+        notes.append(f"teacher={config.teacher} is not used: arm={config.arm} {reason}")
     settings = config.objective_settings
     if config.retention_pairs:  # uses --pooling
         settings = replace_settings(settings, pooling=DistillationSettings().pooling)
@@ -396,8 +396,8 @@ def _retention_result(retention: RetentionEvaluator | None, text: TextEncoder) -
 
 def _retain_note(weight: float, student: str) -> str:
     return (
-        f"--retain-weight {weight:g}: {student} is a sentence encoder, so a loss keeps its sentence vectors "
-        "close to the original ones; --retain-weight 0 turns this off"
+        f"retain_weight={weight:g}: {student} is a sentence encoder, so a loss keeps its sentence vectors "
+        "close to the original ones; retain_weight=0 turns this off"
     )
 
 
@@ -408,7 +408,7 @@ def _with_projection(text: TextEncoder, objectives: Sequence[Objective]) -> Sent
     projection = best.project["sentence"]
     if text.sentence is None or not isinstance(projection, nn.Linear):
         raise AssertionError(
-            "--keep-projection needs a student with a pooling and an objective with a Linear"
+            "keep_projection needs a student with a pooling and an objective with a Linear"
         )
     return text.sentence.with_projection(projection)
 
@@ -423,12 +423,12 @@ def _pool_notes(config: AdaptConfig, arm: ArmObjectives, text: TextEncoder) -> l
     pool = config.objective_settings.distillation.pooling
     if arm.needs_teacher and text.sentence is not None and pool != "own":
         own = "+".join(text.sentence.pooling.modes)
-        notes.append(f"--pooling {pool} is used, although {config.student} pools by {own}")
+        notes.append(f"pooling={pool} is used, although {config.student} pools by {own}")
     if config.keep_projection:
         windows = config.objective_settings.distillation.max_windows or 1
         notes.append(
-            "--keep-projection: targets are the teacher's text embeddings, not standardised; of each text the "
-            f"teacher reads at most {windows} x its window (--max-windows), and truncated tokens are counted"
+            "keep_projection: targets are the teacher's text embeddings, not standardised; of each text the "
+            f"teacher reads at most {windows} x its window (max_windows), and truncated tokens are counted"
         )
     return notes
 
@@ -447,13 +447,13 @@ def _notes(
         chance = math.log(text.sizes.input_embeddings[0])
         notes.append(
             f"masked LM: {student} has no head; a new one starts at a loss of about {chance:.1f}, and the encoder "
-            f"forgets while the head learns; this run uses {pace}; with l1 or contrastive, --no-masked-lm trains "
-            "without masked LM; --retention-pairs measures how much the encoder forgets"
+            f"forgets while the head learns; this run uses {pace}; with l1 or contrastive, masked_lm=False trains "
+            "without masked LM; retention_pairs measures how much the encoder forgets"
         )
     if arm.needs_cross_modal and pace != _learning_rate_words(PUBLISHED):
         notes.append(
-            f"XDBERT's paper trains with {_learning_rate_words(PUBLISHED)} (--lr 1e-4 "
-            f"--freeze-encoder-ratio 0 --head-lr 1); this run uses {pace}"
+            f"XDBERT's paper trains with {_learning_rate_words(PUBLISHED)} (lr=1e-4 "
+            f"freeze_encoder_ratio=0 head_lr=1); this run uses {pace}"
         )
     return notes
 
@@ -498,7 +498,7 @@ def _wrapped(model: Encoder, names: Sequence[str], sizes: OutputSizes, seed: int
         return model
     if len(wrapping) > 1 or not isinstance(model, TextEncoder):
         raise InputError(
-            f"--arm {'+'.join(names)}: {wrapping[0].name} trains a model of its own around the text encoder, and so "
+            f"arm={'+'.join(names)}: {wrapping[0].name} trains a model of its own around the text encoder, and so "
             "does another objective; train them in two runs"
         )
     torch.manual_seed(derive_seed(seed, "init", wrapping[0].name))

@@ -140,7 +140,7 @@ other tasks)."""
 
 def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) -> None:
     """Raises InputError for settings that are missing or do not fit together."""
-    check_one_task("finetune", config.task, config.own, "--task")
+    check_one_task("finetune", config.task, config.own, "task")
     _check_disk(config.min_free_gb, Path(out))
     _check_region_settings(config)
     check_pixels(config.pixels, config.regions.images)
@@ -160,7 +160,7 @@ def _check_disk(min_free_gb: float, out: Path) -> None:
     free = disk_usage(existing).free / 1e9
     if free < min_free_gb:
         raise InputError(
-            f"--min-free-gb {min_free_gb:g}: only {free:.1f} GB are free on the disk of {out}; choose another --out"
+            f"min_free_gb={min_free_gb:g}: only {free:.1f} GB are free on the disk of {out}; choose another `out`"
         )
 
 
@@ -170,33 +170,33 @@ def _check_baselines(config: FinetuneConfig) -> None:
         return
     if config.adapter_settings.adapter != "none" or is_adapter(config.model):
         raise InputError(
-            "--text-only-baseline is for models that read regions; for an adapter's baseline, run the same "
-            "command without --adapter, its settings and --teacher-images"
+            "text_only_baseline is for models that read regions; for an adapter's baseline, run the same "
+            "command without adapter, its settings and teacher_images"
         )
     if not config.regions.regions or config.zero_region_features:
         raise InputError(
-            "--text-only-baseline trains the same model without images, but this model "
-            "reads none; pass --regions STORE, or "
+            "text_only_baseline trains the same model without images, but this model "
+            "reads none; pass regions=STORE, or "
             "leave it out"
         )
 
 
 def _check_unlabelled(config: FinetuneConfig) -> None:
     """Raises InputError if there are no unlabelled examples, or no objective that can use them."""
-    flag = f"--unlabelled-per-labelled {config.unlabelled_per_labelled}"
+    flag = f"unlabelled_per_labelled={config.unlabelled_per_labelled}"
     if not config.unlabelled_per_labelled:
         return
     if not config.partition:
         raise InputError(
-            f"{flag} uses training examples outside a partition; also pass --partition FILE"
+            f"{flag} uses training examples outside a partition; also pass partition=FILE"
         )
     if not config.extra_objectives.objectives:
         raise InputError(
-            f"{flag}: no objective uses unlabelled examples; name one that does, such as --objectives td_text"
+            f"{flag}: no objective uses unlabelled examples; name one that does, such as objectives=td_text"
         )
     if config.objective_settings.targeted_distillation.td_choices == "right":
         raise InputError(
-            f"{flag}: the right choice of an unlabelled example is unknown; leave --td-choices out"
+            f"{flag}: the right choice of an unlabelled example is unknown; leave td_choices out"
         )
 
 
@@ -208,19 +208,19 @@ def _check_adapter(config: FinetuneConfig, training: TrainingArguments) -> None:
     if not (is_new or is_saved):
         return
     if is_new and is_saved:
-        raise InputError(f"{config.model}: already an adapter over CLIP; leave --adapter out")
-    flag = f"--adapter {config.adapter_settings.adapter}" if is_new else f"--model {config.model}"
+        raise InputError(f"{config.model}: already an adapter over CLIP; leave adapter out")
+    flag = f"adapter={config.adapter_settings.adapter}" if is_new else f"model={config.model}"
     targeted = config.objective_settings.targeted_distillation
     if not targeted.teacher_images:
-        raise InputError(f"{flag} needs --teacher-images FOLDER, the images that CLIP reads")
+        raise InputError(f"{flag} needs teacher_images=FOLDER, the images that CLIP reads")
     unused = {
-        "--regions": config.regions.regions,
-        "--architecture": config.architecture,
-        "--model-format": config.model_format,
-        "--teacher": config.extra_objectives.teacher,
-        "--objectives": config.extra_objectives.objectives,
-        "--training-step": config.training_step.training_step,
-        "--batch-tokens": training.batch_tokens,
+        "regions": config.regions.regions,
+        "architecture": config.architecture,
+        "model_format": config.model_format,
+        "teacher": config.extra_objectives.teacher,
+        "objectives": config.extra_objectives.objectives,
+        "training_step": config.training_step.training_step,
+        "batch_tokens": training.batch_tokens,
     }
     refuse_settings(unused, f"{flag} reads CLIP's features of whole images and texts; leave it out")
     used = TargetedDistillationSettings(
@@ -238,15 +238,15 @@ def _check_region_settings(config: FinetuneConfig) -> None:
         return
     if config.regions.images:
         raise InputError(
-            f"--images {config.regions.images}: a model that reads pixels also needs --regions STORE for the "
-            "boxes; a CLIP reads whole photos with --adapter mlp --teacher-images FOLDER"
+            f"images={config.regions.images}: a model that reads pixels also needs regions=STORE for the "
+            "boxes; a CLIP reads whole photos with adapter=mlp teacher_images=FOLDER"
         )
     region_settings = {
-        "--train-regions": config.train_regions,
-        "--zero-region-features": config.zero_region_features,
-        "--max-regions": config.regions.max_regions,
+        "train_regions": config.train_regions,
+        "zero_region_features": config.zero_region_features,
+        "max_regions": config.regions.max_regions,
     }
-    refuse_settings(region_settings, "needs regions; pass --regions STORE or leave it out")
+    refuse_settings(region_settings, "needs regions; pass regions=STORE or leave it out")
 
 
 def inputs(config: FinetuneConfig, training: TrainingArguments) -> Inputs:
@@ -271,7 +271,7 @@ def reads(
 ) -> Mapping[str, str]:
     """Model that initialises the CNN of a new vision-language model."""
     is_new = config.regions.images and config.architecture
-    return {"--backbone": config.pixels.backbone} if is_new else {}
+    return {"backbone": config.pixels.backbone} if is_new else {}
 
 
 def makes(config: FinetuneConfig, training: TrainingArguments) -> Sequence[str]:

@@ -93,7 +93,7 @@ def read_splits(
         rest = _unlabelled(examples, labelled, task, folder)
         if not rest:
             raise InputError(
-                f"--unlabelled-per-labelled {unlabelled_per_labelled}: {partition} contains all "
+                f"unlabelled_per_labelled={unlabelled_per_labelled}: {partition} contains all "
                 f"{len(examples)} training examples of {task.name}, "
                 "so no unlabelled example is left"
             )
@@ -134,7 +134,7 @@ def _unlabelled(
     """
     if task.label_regions is not None:
         raise InputError(
-            f"--unlabelled-per-labelled: the labels of {task.name} come with the regions and cannot be withheld"
+            f"unlabelled_per_labelled: the labels of {task.name} come with the regions and cannot be withheld"
         )
     return examples_outside(examples, labelled, task, folder)
 
@@ -166,13 +166,13 @@ def check_regions_read(
     """
     if not inputs.settings.regions:
         if task.label_regions is not None:
-            raise InputError(f"{task.name} needs regions; pass --regions STORE")
+            raise InputError(f"{task.name} needs regions; pass regions=STORE")
         return
     if not isinstance(student, SingleStreamModel):
         raise InputError(
-            f"--regions {inputs.settings.regions}: this model reads no regions; "
-            "--architecture uniter makes a "
-            "BERT read them, and a CLIP reads whole photos with --adapter mlp --teacher-images FOLDER"
+            f"regions={inputs.settings.regions}: this model reads no regions; "
+            "architecture uniter makes a "
+            "BERT read them, and a CLIP reads whole photos with adapter=mlp teacher_images=FOLDER"
         )
     inputs.check_pixels(student, source)
 
@@ -310,13 +310,13 @@ def training_source(
 
     Raises InputError if there are unlabelled ones and every objective needs labels.
     """
-    name = f"--data {data}" if data else "the data"
+    name = f"data={data}" if data else "the data"
     if not unlabelled_per_labelled:
         return DataSource(samples, name=name)
     if all("labels.label" in objective.required_fields for objective in objectives):
         names = " ".join(one.name for one in objectives[1:])  # the first is the task's own
         raise InputError(
-            f"--unlabelled-per-labelled {unlabelled_per_labelled}: all of --objectives {names} need labels"
+            f"unlabelled_per_labelled={unlabelled_per_labelled}: all of objectives={names} need labels"
         )
     labelled_numbers = [number for number, one in enumerate(examples) if one.label is not None]
     unlabelled_numbers = [number for number, one in enumerate(examples) if one.label is None]

@@ -243,6 +243,6 @@ def check_evaluator(task: Task, trained_on: Sequence[str], examining: Evaluation
     """Raises InputError if the split for evaluation during training is a training split."""
     if examining.eval_every and task.dev[0] in trained_on:
         raise InputError(
-            f"--eval-every: {task.dev[0]} is a training split (--train-splits) and not held out; "
+            f"eval_every: {task.dev[0]} is a training split (train_splits) and not held out; "
             "leave one of the two flags out"
         )

@@ -127,7 +127,7 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
     student = load_encoder(config.model, config.model_format, config.architecture)
     if not config.architecture:
         about = (
-            "applies only to a new VisualBERT; pass --architecture visualbert with a BERT as --model, "
+            "applies only to a new VisualBERT; pass architecture visualbert with a BERT as model, "
             "or leave it out"
         )
         refuse_settings(embedding_flags(config.visualbert), about)
@@ -142,8 +142,8 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
             or resolve("vision_language", Architecture, config.architecture).name != kind
         ):
             raise InputError(
-                f"--architecture {config.architecture}: {config.model} is already a {kind} "
-                "model; leave --architecture out"
+                f"architecture={config.architecture}: {config.model} is already a {kind} "
+                "model; leave architecture out"
             )
         return student
     torch.manual_seed(derive_seed(seed, "init", "join"))
@@ -156,8 +156,8 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
         model = prepare_end_to_end_model(student, config.pixels, config.architecture, options)
     else:
         raise InputError(
-            f"--images {config.regions.images}: {config.architecture} reads stored "
-            "features, not pixels; leave --images out"
+            f"images={config.regions.images}: {config.architecture} reads stored "
+            "features, not pixels; leave images out"
         )
     model.regions_provenance = store.facts
     return model
@@ -289,7 +289,7 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
     if config.text_only_baseline:
         print_notes(
-            [f"--text-only-baseline: training the text-only baseline in {run.folder / BASELINE}"]
+            [f"text_only_baseline: training the text-only baseline in {run.folder / BASELINE}"]
         )
         other = without_images(config, task)
         result |= text_only_result(COMMAND(other, training, run.folder / BASELINE))

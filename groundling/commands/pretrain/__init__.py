@@ -147,36 +147,32 @@ def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) 
     require_settings(config, "pretrain", "regions")
     check_pixels(config.pixels, config.regions.images)
     if bool(train_texts.captions) == bool(train_texts.task):
-        raise InputError(
-            "pretrain needs --captions FILE, or --task and --data for a task's own texts"
-        )
+        raise InputError("pretrain needs captions=FILE, or task and data for a task's own texts")
     if train_texts.task:
         caption_flags = {
-            "--image-list": train_texts.image_list,
-            "--caption-splits": train_texts.caption_settings.caption_splits,
-            "--eval-captions": eval_texts.eval_captions,
-            "--eval-image-list": eval_texts.eval_image_list,
-            "--no-grounded": not config.grounded,
+            "image_list": train_texts.image_list,
+            "caption_splits": train_texts.caption_settings.caption_splits,
+            "eval_captions": eval_texts.eval_captions,
+            "eval_image_list": eval_texts.eval_image_list,
+            "grounded=False": not config.grounded,
         }
-        refuse_settings(caption_flags, "applies only to --captions; leave it out with --task")
+        refuse_settings(caption_flags, "applies only to captions; leave it out with task")
     else:
         answers = config.pretraining_objectives.task_answers
         task_flags = {
-            "--data": train_texts.data,
-            "--task-answers": answers if answers != "right" else "",
-            "--train-splits": train_texts.train_splits,
-            "--mentioned-objects-only": config.regions.mentioned_objects_only,
-            "--partition": train_texts.partition,
+            "data": train_texts.data,
+            "task_answers": answers if answers != "right" else "",
+            "train_splits": train_texts.train_splits,
+            "mentioned_objects_only": config.regions.mentioned_objects_only,
+            "partition": train_texts.partition,
         }
-        refuse_settings(
-            task_flags, "applies only to --task; pass --task and --data, or leave it out"
-        )
-    flags = "--eval-captions FILES, --eval-image-list FILE or --eval-splits NAMES"
+        refuse_settings(task_flags, "applies only to task; pass task and data, or leave it out")
+    flags = "eval_captions=FILES, eval_image_list=FILE or eval_splits=NAMES"
     check_has_eval_data(config.examining, eval_texts != EvalTexts(), flags)
-    parse_weighted_files(train_texts.captions, "--captions")
-    parse_weighted_files(config.text, "--text")
+    parse_weighted_files(train_texts.captions, "captions")
+    parse_weighted_files(config.text, "text")
     for word in eval_texts.eval_captions:
-        parse_weighted_file(word, "--eval-captions")
+        parse_weighted_file(word, "eval_captions")
     extra = config.extra_objectives
     parts = (*extra.objectives, extra.teacher, config.training_step.training_step)
     check_options(config.objective_settings.options.option, parts)
@@ -189,18 +185,17 @@ def reads(
 ) -> Mapping[str, str]:
     """Model that initialises a new model's CNN."""
     is_new = config.regions.images and not has_cnn(config.model)
-    return {"--backbone": config.pixels.backbone} if is_new else {}
+    return {"backbone": config.pixels.backbone} if is_new else {}
 
 
 def inputs(config: PretrainConfig, training: TrainingArguments) -> Inputs:
     """Inputs whose hashes identify a run."""
     train_texts = config.train_texts
-    captions = [each.file for each in parse_weighted_files(train_texts.captions, "--captions")]
+    captions = [each.file for each in parse_weighted_files(train_texts.captions, "captions")]
     eval_captions = [
-        parse_weighted_file(word, "--eval-captions").file
-        for word in config.eval_texts.eval_captions
+        parse_weighted_file(word, "eval_captions").file for word in config.eval_texts.eval_captions
     ]
-    texts = [each.file for each in parse_weighted_files(config.text, "--text")]
+    texts = [each.file for each in parse_weighted_files(config.text, "text")]
     return {
         "model": config.model,
         "regions": region_manifest(config.regions.regions),

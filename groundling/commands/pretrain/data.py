@@ -104,7 +104,7 @@ def judged_texts(
     )
     if not has_right_and_wrong or task.label_regions is not None:
         raise InputError(
-            f"--task-answers judged: {task.name} has no right and wrong texts; expected a multiple choice "
+            f"task_answers=judged: {task.name} has no right and wrong texts; expected a multiple choice "
             "(vcr) or true and false statements (nlvr2)"
         )
     examples = _within(task, folder, partition, _read(task, folder, splits))
@@ -191,15 +191,13 @@ def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> list[Weighte
     """
     if not texts.captions:
         return [WeightedCaptionFile(texts.task, "")]
-    parts = parse_weighted_files(texts.captions, "--captions")
+    parts = parse_weighted_files(texts.captions, "captions")
     files = [file for file, _ in parts]
     every = dict.fromkeys([*files, *_eval_files(other_captions)])
     alike = len({Path(file).stem for file in every}) < len(every)
     names = files if alike else [Path(file).stem for file in files]
     if len(set(files)) < len(files):
-        raise InputError(
-            f"--captions {' '.join(texts.captions)}: a file is given twice; remove one"
-        )
+        raise InputError(f"captions={' '.join(texts.captions)}: a file is given twice; remove one")
     return [
         WeightedCaptionFile(name, file, weight)
         for name, (file, weight) in zip(names, parts, strict=True)
@@ -208,7 +206,7 @@ def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> list[Weighte
 
 def _eval_files(captions: Sequence[str]) -> list[str]:
     """Held-out caption files, without weights."""
-    return [parse_weighted_file(word, "--eval-captions").file for word in captions]
+    return [parse_weighted_file(word, "eval_captions").file for word in captions]
 
 
 @dataclass(frozen=True)
@@ -365,9 +363,9 @@ def eval_data(
 
 def _check_eval_splits(task: Task, train_splits: Sequence[str], eval_splits: Sequence[str]) -> None:
     for split in eval_splits:
-        task.check_labelled(split, "--eval-splits")
+        task.check_labelled(split, "eval_splits")
         if split in task.splits_to_train(train_splits):
-            raise InputError(f"--eval-splits {split}: is also a training split; leave it out")
+            raise InputError(f"eval_splits={split}: is also a training split; leave it out")
 
 
 def _read_captioned_images(

@@ -73,7 +73,7 @@ from groundling.vision_language.loading import (
 )
 from groundling.vision_language.single_stream import SingleStreamModel
 
-GUESSING_ADVICE = "train longer (--epochs, --steps); fine-tuning would start from this state"
+GUESSING_ADVICE = "train longer (epochs, steps); fine-tuning would start from this state"
 """Advice for a model with an objective that is no better than guessing."""
 
 
@@ -129,7 +129,7 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     )
     every = [*own, *auxiliary]
     sources = sources_of(data, phase, own, auxiliary)
-    files = parse_weighted_files(config.text, "--text")
+    files = parse_weighted_files(config.text, "text")
     sources += text_only_sources(files, text, sources, stores_folder(run.folder))
     run.counts |= {"samples": sum(len(source.samples) for source in sources)}
     run.note(*precision_note(config.model), *data.notes, *_unused_settings_notes(config))
@@ -210,16 +210,16 @@ def _start_model(config: PretrainConfig, store: RegionStore, seed: int) -> Singl
         start = TextEncoder(type(start.encoder)(start.encoder.config), start.tokenizer)
     images = config.regions.images
     if isinstance(start, EndToEndModel) and not images:
-        raise InputError(f"{config.model}: this model reads pixels; pass --images FOLDER")
+        raise InputError(f"{config.model}: this model reads pixels; pass images=FOLDER")
     is_new = config.architecture in BUILDS and isinstance(start, TextEncoder)
     options = embedding_options(start, config.architecture, config.joining, store)
     if images and (is_new or isinstance(start, EndToEndModel)):
         return prepare_end_to_end_model(start, config.pixels, config.architecture, options)
     if images:
         raise InputError(
-            f"--images {images}: only VL-BERT and VisualBERT read pixels; pass "
-            "--architecture vlbert or visualbert with "
-            "a BERT, or an end-to-end model as --model, or leave --images out"
+            f"images={images}: only VL-BERT and VisualBERT read pixels; pass "
+            "architecture vlbert or visualbert with "
+            "a BERT, or an end-to-end model as model, or leave images out"
         )
     return make_vision_language_model(start, config.architecture, store.width, **options)
 
@@ -237,7 +237,7 @@ def _phase(
         phase = architecture.task_pretraining
     if answers == "judged" and not phase.can_judge_answers:
         raise InputError(
-            f"--task-answers judged: only VisualBERT predicts what is right, not {architecture.name}; pass right or any"
+            f"task_answers=judged: only VisualBERT predicts what is right, not {architecture.name}; pass right or any"
         )
     if not step_mix:
         return phase
@@ -249,7 +249,7 @@ def _phase(
         )
         ratios = " ".join(f"{ratio:g}" for ratio in step_mix)
         raise InputError(
-            f"--step-mix {ratios}: expected a number above 0 for each kind of step of {architecture.name}: {steps}"
+            f"step_mix={ratios}: expected a number above 0 for each kind of step of {architecture.name}: {steps}"
         )
     return replace(phase, step_mix=tuple(zip(step_mix, kinds, strict=True)))
 
@@ -276,7 +276,7 @@ def _check_grounded(objectives: Sequence[Objective], model: str, grounded: bool)
     need_images = [one.name for one in objectives if "regions" in one.required_fields]
     if need_images and not grounded:
         raise InputError(
-            f"--no-grounded: {need_images[0]} of {model} needs images; only VisualBERT can be trained on captions alone"
+            f"grounded=False: {need_images[0]} of {model} needs images; only VisualBERT learns from captions alone"
         )
 
 
@@ -311,7 +311,7 @@ def _missing_steps(
     names = {objective.name for objective in objectives}
     reason = "the store's regions have no classes"
     if region_classes == "none":
-        reason = "--region-classes none"
+        reason = "region_classes=none"
     return [
         f"no step trained {' or '.join(mixed)}: {reason}"
         for _, mixed in phase.step_mix
@@ -337,5 +337,5 @@ def _read_labels_note(
         return []
     return [
         f"this model has read the right answers of all training examples of {task.name}, as in CLIP-TD: "
-        "few-shot fine-tuning from it is not few-shot; --task-answers any or --partition FILE avoids this"
+        "few-shot fine-tuning from it is not few-shot; task_answers=any or partition=FILE avoids this"
     ]

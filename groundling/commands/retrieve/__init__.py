@@ -67,8 +67,8 @@ until the run ends."""
 def check(config: RetrieveConfig, out: str | Path) -> None:
     """Raises InputError for settings that have no effect."""
     if not config.student:
-        length = {"--max-length": config.max_length}
-        refuse_settings(length, "needs --student; a CLIP truncates texts to its own window")
+        length = {"max_length": config.max_length}
+        refuse_settings(length, "needs student; a CLIP truncates texts to its own window")
 
 
 def inputs(config: RetrieveConfig) -> Inputs:

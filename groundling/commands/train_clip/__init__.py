@@ -13,7 +13,6 @@ from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    flag_name,
     refuse_settings,
     required,
     settings,
@@ -101,20 +100,17 @@ def check(config: TrainClipConfig, training: TrainingArguments, out: str | Path)
     without data or training.
     """
     if config.model:
-        changed = {
-            f"--{flag_name(name)}": vars(config)[name] != vars(TrainClipConfig())[name]
-            for name in NEW
-        }
+        changed = {name: vars(config)[name] != vars(TrainClipConfig())[name] for name in NEW}
         refuse_settings(
             changed, f"is for a new CLIP, and {config.model} keeps its own; leave it out"
         )
     held = config.eval_captions or config.eval_image_list or config.eval_splits
-    flags = "--eval-captions FILE, --eval-image-list FILE or --eval-splits NAMES"
+    flags = "eval_captions=FILE, eval_image_list=FILE or eval_splits=NAMES"
     check_has_eval_data(config.examining, bool(held), flags)
     if config.untrained:
-        every = {"--eval-every": config.examining.eval_every}
+        every = {"eval_every": config.examining.eval_every}
         refuse_settings(
-            every, "--untrained does not train, so there is nothing to evaluate; leave it out"
+            every, "untrained does not train, so there is nothing to evaluate; leave it out"
         )
 
 

@@ -216,8 +216,8 @@ def _learning_rate_note(model: str, training: TrainingArguments) -> list[str]:
     if not model or training.lr < CLIP_TRAINING.lr:
         return []
     return [
-        f"--model {model}: learning rate {training.lr:g} is for a CLIP from scratch and would undo its pre-training; "
-        "use e.g. --lr 1e-5"
+        f"model={model}: learning rate {training.lr:g} is for a CLIP from scratch and would undo its pre-training; "
+        "use e.g. lr=1e-5"
     ]
 
 

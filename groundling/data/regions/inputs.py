@@ -89,9 +89,9 @@ class SettingNames(NamedTuple):
     """The setting that ignores region tags in texts; empty if there is none."""
 
 
-COMMAND_TERMS = SettingNames("--regions STORE", "--images FOLDER", "--allow-region-mismatch", "--")
+COMMAND_TERMS = SettingNames("regions=STORE", "images=FOLDER", "allow_region_mismatch", "")
 """The flags of a command."""
-COMMAND_TERMS_WITH_TAGS = COMMAND_TERMS._replace(no_object_tags="--no-object-tags")
+COMMAND_TERMS_WITH_TAGS = COMMAND_TERMS._replace(no_object_tags="object_tags=False")
 """The flags of a command that can ignore region tags."""
 
 

@@ -114,20 +114,20 @@ class RegionDataset:
         self.images = samples.images
         if 0 < self.options.max_sequence < LEAST_TOKENS + LEAST_REGIONS:
             raise InputError(
-                f"--max-total-length {self.options.max_sequence}: no room for {LEAST_TOKENS} "
+                f"max_total_length={self.options.max_sequence}: no room for {LEAST_TOKENS} "
                 "tokens and a region; 0 means no limit"
             )
         for sample, images in zip(samples.ids, samples.images, strict=True):
             if self.options.max_sequence and len(images) > 1 and not self.options.separate_images:
                 raise InputError(
-                    f"--max-total-length {self.options.max_sequence}: {sample} has "
+                    f"max_total_length={self.options.max_sequence}: {sample} has "
                     f"{len(images)} images, and only the last would lose "
-                    "regions; use --max-regions, which limits every image"
+                    "regions; use max_regions, which limits every image"
                 )
             if not images:
                 raise InputError(
                     f"{sample}: the example names no image, so it has no regions; with a file of your own, pass "
-                    "--image COLUMN"
+                    "image=COLUMN"
                 )
         every = dict.fromkeys(image for images in samples.images for image in images)
         missing = [image for image in every if image not in store]
@@ -235,7 +235,7 @@ class RegionDataset:
                 raise InputError(
                     f"{sample.id}: its text names objects of {image!r} by number, but this store lacks the image's "
                     f"{objects} annotated objects in their order; make a store with `groundling regions "
-                    f"--boxes`{otherwise}"
+                    f"boxes`{otherwise}"
                 )
 
     def regions(self, images: Sequence[str]) -> RegionRow:
@@ -477,10 +477,10 @@ def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:
     """
     if not tags:
         raise InputError(
-            "--mentioned-objects-only needs texts that name objects, which "
-            "--no-object-tags removes; leave one of them out"
+            "mentioned_objects_only needs texts that name objects, which "
+            "object_tags=False removes; leave one of them out"
         )
     if not any(example.mentioned_objects for example in examples):
         raise InputError(
-            f"--mentioned-objects-only: texts of {name} name no objects by number, as VCR's do; leave it out"
+            f"mentioned_objects_only: texts of {name} name no objects by number, as VCR's do; leave it out"
         )

@@ -186,7 +186,7 @@ def choose_swap_partners(examples: Sequence[Example], seed: int) -> list[int]:
         else:
             raise InputError(
                 f"{example.id}: no example differs in both text and image, so there is nothing to swap in; use more "
-                "examples, or pass --no-perturbed-inputs"
+                "examples, or pass perturbed_inputs=False"
             )
     return partners
 
@@ -574,7 +574,7 @@ def completeness_notes(summary: Mapping[str, Any]) -> list[str]:
         return []
     return [
         f"integrated gradients are off by more than {COMPLETE_RELATIVE:.0%} of the change, and by more than "
-        f"{COMPLETE_ABSOLUTE}, in {1 - summary['complete']:.0%} of examples; double --ig-steps "
+        f"{COMPLETE_ABSOLUTE}, in {1 - summary['complete']:.0%} of examples; double ig_steps "
         f"({summary['ig_steps']}) until `complete` no longer rises"
     ]
 

@@ -161,25 +161,25 @@ def check_visualize(config: VisualizeConfig, out: str | Path) -> None:
     """Raises InputError for a setting that would be ignored."""
     many = bool(config.data or config.predictions)
     if many:
-        own = {"--text": config.text, "--pair": config.pair, "--image": config.image}
-        refuse_settings(own, "is for a single pair; leave it out with --data or --predictions")
+        own = {"text": config.text, "pair": config.pair, "image": config.image}
+        refuse_settings(own, "is for a single pair; leave it out with data or predictions")
     else:
         require_settings(config, "visualize", "text")
         if not config.text.strip():
-            raise InputError("--text: contains only spaces; expected words")
+            raise InputError("text: contains only spaces; expected words")
     if config.predictions:
         if len(config.predictions) != 2:
-            raise InputError(f"--predictions: expected two files, got {len(config.predictions)}")
-        others = {"--data": config.data, "--task": config.task}
-        refuse_settings(others, "--predictions already selects the pairs; leave it out")
+            raise InputError(f"predictions: expected two files, got {len(config.predictions)}")
+        others = {"data": config.data, "task": config.task}
+        refuse_settings(others, "predictions already selects the pairs; leave it out")
     if not config.data:
-        refuse_settings({"--task": config.task}, "needs --data FOLDER, the folder of its files")
+        refuse_settings({"task": config.task}, "needs data=FOLDER, the folder of its files")
     if not config.task:
-        of_tasks = {"--split": config.split, "--example": config.example}
-        refuse_settings(of_tasks, "needs --task, which has splits and named examples")
+        of_tasks = {"split": config.split, "example": config.example}
+        refuse_settings(of_tasks, "needs task, which has splits and named examples")
     if len(config.heads) > len(config.model):
         raise InputError(
-            f"--heads: expected at most one result per model, got {len(config.heads)} for {len(config.model)}"
+            f"heads: expected at most one result per model, got {len(config.heads)} for {len(config.model)}"
         )
 
 
@@ -325,7 +325,7 @@ def check_modality(config: ModalityConfig, out: str | Path) -> None:
     """Raises InputError without a model, and for a teacher without images."""
     require_settings(config.attention_model, "modality", "model")
     if config.teacher:
-        require_settings(config, "modality --teacher", "teacher_images")
+        require_settings(config, "modality teacher", "teacher_images")
 
 
 def inputs_of_modality(config: ModalityConfig) -> Inputs:
@@ -407,7 +407,7 @@ def parses_of(config: SyntaxConfig) -> Path | None:
         path = Path(config.data) / GOLD_PARSES
         if not path.exists():
             raise InputError(
-                f"--parses gold: no {path}; only a rendered world has gold parses (`groundling data make-tasks` "
+                f"parses gold: no {path}; only a rendered world has gold parses (`groundling data make-tasks` "
                 "writes them); for photographs, pass a parser or a CoNLL-U file"
             )
     if path.exists():
@@ -415,7 +415,7 @@ def parses_of(config: SyntaxConfig) -> Path | None:
     if config.parses.partition(":")[0] in PARSERS:
         return None
     raise InputError(
-        f"--parses {config.parses}: no such file or folder; expected CoNLL-U, {', '.join(PARSERS)} or gold"
+        f"parses={config.parses}: no such file or folder; expected CoNLL-U, {', '.join(PARSERS)} or gold"
     )
 
 

@@ -37,7 +37,7 @@ def figures(config: FiguresConfig, work: CommandContext) -> dict[str, Any]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(
-            f"--results: two folders are called {twice}, so their figures would overwrite each other; rename one"
+            f"results: two folders are called {twice}, so their figures would overwrite each other; rename one"
         )
     made: dict[str, Figure] = {}
     for name, folder in zip(names, config.results, strict=True):
@@ -105,7 +105,7 @@ def write_figures(
     """
     if not formats or not set(formats) <= set(FORMATS):
         names = " ".join(formats) or "none"
-        raise InputError(f"--formats {names}: expected one or more of {', '.join(FORMATS)}")
+        raise InputError(f"formats={names}: expected one or more of {', '.join(FORMATS)}")
     paths = []
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

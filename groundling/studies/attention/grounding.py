@@ -524,7 +524,7 @@ class HeadLeaderboard:
         if not self.active.any():
             notes.append(
                 NO_ACTIVE_HEAD.format(self.min_region_share)
-                + "; --min-region-attention 0 includes all heads"
+                + "; min_region_attention=0 includes all heads"
             )
         return {
             "measure": self.result.measure,

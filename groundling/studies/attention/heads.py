@@ -107,12 +107,12 @@ def read_grounding_data(task: Task, folder: Path, split: str, unrelated: bool) -
     """
     if task.label_regions is None:
         raise InputError(
-            f"--task {task.name}: its answers are not regions; expected flickr30k, refcoco+ or another task with boxes"
+            f"task={task.name}: its answers are not regions; expected flickr30k, refcoco+ or another task with boxes"
         )
     is_entities = task in (entities.FLICKR30K, entities.MERGED)
     if not unrelated and not is_entities:
         raise InputError(
-            f"--no-include-unrelated-captions is for Flickr30k Entities, not for {task.name}"
+            f"include_unrelated_captions=False is for Flickr30k Entities, not for {task.name}"
         )
     examples = task.read(folder, split)
     kinds: dict[str, tuple[str, ...]] = {}
@@ -224,7 +224,7 @@ def _grounding(look: AttentionPass) -> HeadGrounding:
 
 def _notes(counts: dict[str, Any]) -> list[str]:
     reasons = {
-        "cut_off": "left out: truncated with the end of a text (--max-length, or the model's limit)",
+        "cut_off": "left out: truncated with the end of a text (max_length, or the model's limit)",
         "without_tokens": "left out: the tokenizer gives them no token",
         "split_a_word": "left out: they begin or end within a word",
         "in_images_without_regions": "counted as wrong: no region in the image",

@@ -86,7 +86,7 @@ class RegionModel:
         if isinstance(model, PatchReader):
             _refuse_regions(config.model, config.image_settings)
         elif not config.image_settings.regions:
-            raise InputError(f"{config.model}: this model reads regions; pass --regions STORE")
+            raise InputError(f"{config.model}: this model reads regions; pass regions=STORE")
         else:
             self.inputs.check(model)
             self.store = self.inputs.store
@@ -140,9 +140,9 @@ class RegionModel:
 def _refuse_regions(model: str, image_settings: ImageSettings) -> None:
     """Raises InputError for settings of regions, as the model reads patches."""
     given = {
-        "--regions": image_settings.regions,
-        "--max-regions": image_settings.max_regions,
-        "--allow-region-mismatch": image_settings.allow_region_mismatch,
+        "regions": image_settings.regions,
+        "max_regions": image_settings.max_regions,
+        "allow_region_mismatch": image_settings.allow_region_mismatch,
     }
     refuse_settings(given, f"{model} reads patches of photos, not regions; leave it out")
 
@@ -159,7 +159,7 @@ def shuffle_images(images: Sequence[str], seed: int) -> dict[str, str]:
     if len(different) < 2:
         raise InputError(
             f"{len(different)} image, and the control with other images needs at least 2; turn the control off "
-            "with --no-shuffled-images-control or --no-perturbed-inputs"
+            "with shuffled_images_control=False or perturbed_inputs=False"
         )
     # The inverse, so that published numbers stay.
     others = np.argsort(derangement(len(different), generator(seed, "partners")))
@@ -483,8 +483,8 @@ class PretrainedModalityModel:
             self.outcome = self._words(folder, device, config.seed)
         if self.outcome is None and outcome != "best":
             raise InputError(
-                f"{config.model}: has no head for --outcome {outcome}; `groundling pretrain` saves a matching head for "
-                "UNITER, for VisualBERT on captions and for VL-BERT with --related, and a masked-LM head for all"
+                f"{config.model}: has no head for outcome={outcome}; `groundling pretrain` saves a matching head for "
+                "UNITER, for VisualBERT on captions and for VL-BERT with related, and a masked-LM head for all"
             )
 
     def _words(self, folder: Path, device: torch.device, seed: int) -> HiddenWordsOutcome | None:
@@ -521,7 +521,7 @@ class FineTunedModalityModel:
                 f"{config.model}: this model reads only text; pass one that reads regions"
             )
         shown = config.image_settings
-        learned = {"--max-regions": shown.max_regions, "--no-object-tags": not config.object_tags}
+        learned = {"max_regions": shown.max_regions, "object_tags=False": not config.object_tags}
         refuse_settings(
             learned,
             f"{config.model} always reads regions and texts as in its training; leave it out",
@@ -562,7 +562,7 @@ def check_labels(subject: ModalityModel, examples: Sequence[Example], data: str)
         return
     if not any(example.gold_boxes for example in examples):
         raise InputError(
-            f"{data}: the examples have no labels; pass --no-perturbed-inputs --ig-examples 0, or labelled data"
+            f"{data}: the examples have no labels; pass perturbed_inputs=False --ig-examples 0, or labelled data"
         )
 
 

@@ -239,7 +239,7 @@ class _ModelAnalysis:
         if not self.importance_consumer.truncated_tokens:
             return []
         tokens = format_count(self.importance_consumer.truncated_tokens, "token")
-        return [f"truncated {tokens} of texts that are too long (--max-length)"]
+        return [f"truncated {tokens} of texts that are too long (max_length)"]
 
     def importance(self, bootstrap: Bootstrap) -> ImportanceEstimate:
         """Its modality importance with resamples; raises InputError if no layer covers regions."""

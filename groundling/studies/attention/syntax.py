@@ -430,7 +430,7 @@ def _check_parsed(matched: MatchedParses, parses: str, count: int, other_images:
         )
         raise InputError(
             f"{parses}: all sentences are captions of one image, {next(iter(images))}{left_out}; the control "
-            "with other images needs at least 2 (--no-shuffled-images-control turns it off)"
+            "with other images needs at least 2 (shuffled_images_control=False turns it off)"
         )
 
 
@@ -463,7 +463,7 @@ def _too_rare(min_arcs: int, rare: Mapping[str, int], matched: MatchedParses) ->
     unaligned = format_count(len(matched.unaligned), "sentence") + " not aligned with its caption"
     return (
         f"no relation has {min_arcs} arcs at a phrase with boxes: {least} ({unaligned}, "
-        f"{len(matched.unparsed)} without a parse); lower --min-arcs"
+        f"{len(matched.unparsed)} without a parse); lower min_arcs"
     )
 
 
@@ -544,9 +544,9 @@ NOTES_OF_COUNTS = {
     "phrases_of_several_heads": ("phrase", "left out: more than one head word"),
     "arcs_to_other_phrases": (
         "arc",
-        "left out: to another phrase with boxes (--include-other-phrases)",
+        "left out: to another phrase with boxes (include_other_phrases)",
     ),
-    "cut_off": ("word", "left out: truncated with the end of a caption (--max-length)"),
+    "cut_off": ("word", "left out: truncated with the end of a caption (max_length)"),
     "without_tokens": ("word", "left out: no token from the tokenizer"),
     "split_a_word": ("word", "left out: begins or ends within another word"),
     "in_images_without_regions": ("arc", "counted as wrong: no region in the image"),
@@ -580,7 +580,7 @@ def _notes(
     if not any(one["active_heads"] for one in relations):
         notes.append(
             f"no head sends more than {active:.0%} of its attention from any relation's words to regions; "
-            "--min-region-attention 0 includes all heads"
+            "min_region_attention=0 includes all heads"
         )
     return notes
 

@@ -427,7 +427,7 @@ def finished_job(folder: BenchFolder, name: str, key: str) -> dict[str, Any] | N
     result = read_object(path)
     if result.get("key") != key:
         raise InputError(
-            f"{path}: was made by another version of this method, or from other files; use another --out, or give the "
+            f"{path}: was made by another version of this method, or from other files; use another folder, or give the "
             "method another name"
         )
     return result

@@ -76,33 +76,33 @@ def check(config: BenchConfig, out: str | Path) -> None:
     for name in NOT_OF_CURVES if config.curve else ():
         if name in changed:
             raise InputError(
-                f"--curve has one adaptation seed and linear readings only; leave --{flag_name(name)} out"
+                f"curve has one adaptation seed and linear readings only; leave --{flag_name(name)} out"
             )
     for name in config.probes:
         if name not in QUESTIONS:
-            raise InputError(f"--probes {name}: expected some of {', '.join(QUESTIONS)}")
+            raise InputError(f"probes={name}: expected some of {', '.join(QUESTIONS)}")
     if not (config.worlds and config.families):
-        flag = "--families" if config.worlds else "--worlds"
+        flag = "families" if config.worlds else "worlds"
         raise InputError(f"{flag}: expected at least one")
     if FAMILIES[0] in config.families and TUNING_SEED in config.worlds:
         raise InputError(
-            f"--worlds {TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"
+            f"worlds={TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"
         )
     if config.merge:
         for name in changed:
             if name != "merge":
-                raise InputError(f"--merge runs nothing; leave --{flag_name(name)} out")
+                raise InputError(f"merge runs nothing; leave --{flag_name(name)} out")
         into = Path(out).resolve()
         for source in map(Path, config.merge):
             of_file = source.is_file() and source.resolve().parent == into
             if of_file or (source.is_dir() and into.is_relative_to(source.resolve())):
                 raise InputError(
-                    f"--merge {source}: --out {out} is in the same folder, where it would be part of that bench; "
+                    f"merge={source}: out={out} is in the same folder, where it would be part of that bench; "
                     "expected a folder elsewhere"
                 )
         return
     if config.plan and config.report:
-        raise InputError("--plan and --report: expected one of them")
+        raise InputError("plan and report: expected one of them")
     if any(not is_import_path(name) for name in config.method):
         from groundling.studies.bench.method import check_method_name
 
@@ -125,7 +125,7 @@ class BenchOutput(CommandOutput):
                 one.name not in ("bench.json", "report.html") for one in folder.iterdir()
             )
             if taken:
-                raise InputError(f"{out}: is not empty; --merge writes into a new folder")
+                raise InputError(f"{out}: is not empty; merge writes into a new folder")
         else:
             identity: dict[str, Any] = {"scale": config.scale, "protocol": PROTOCOL_VERSION}
             inputs: Inputs = {}

@@ -187,7 +187,7 @@ def check_handed(folder: WorldFolder, while_running: str) -> dict[str, str]:
         if data_hash(folder.place(name)) != expected:
             raise InputError(
                 f"{folder.place(name)}: changed since it was handed over, {while_running}; results with it would not "
-                f"be comparable; delete {folder.root} and all runs on it, or use another --out"
+                f"be comparable; delete {folder.root} and all runs on it, or use another output folder"
             )
     return hashes
 

@@ -272,10 +272,10 @@ def check_method_name(name: str) -> None:
         return
     if "." in name:
         raise InputError(
-            f"--method {name}: add the name of a BenchMethod or an objective in this module, {name}:NAME"
+            f"method={name}: add the name of a BenchMethod or an objective in this module, {name}:NAME"
         )
     raise InputError(
-        f"--method {name}: expected {', '.join(offered)}, or MODULE:NAME of your own"
+        f"method={name}: expected {', '.join(offered)}, or MODULE:NAME of your own"
         f"{did_you_mean(name, offered)}"
     )
 
@@ -298,13 +298,13 @@ def find_methods(names: Sequence[str]) -> list[BenchMethod]:
     for method in found:
         reason = method.why_not()
         if reason:
-            raise InputError(f"--method {method.name}: cannot run ({reason})")
+            raise InputError(f"method={method.name}: cannot run ({reason})")
     every = [*found, *(one for one in offered.values() if one not in found)]
     titles = [one.name for one in every]
     for method in found:
         if titles.count(method.name) > 1:
             raise InputError(
-                f"--method {method.name}: another method has this name; give yours another"
+                f"method={method.name}: another method has this name; give yours another"
             )
     return found
 
@@ -376,7 +376,7 @@ def _data_of_objective(place: str, value: object) -> tuple[DataClass, bool]:
     is_class = isinstance(value, type) and issubclass(value, Objective)
     if not (is_class or isinstance(value, ObjectiveSpec)):
         raise InputError(
-            f"--method {place}: expected a BenchMethod, an ObjectiveSpec or a sub-class of Objective, found "
+            f"method={place}: expected a BenchMethod, an ObjectiveSpec or a sub-class of Objective, found "
             f"{describe_value(value)}"
         )
     if find_objective(place).needs_cross_modal:

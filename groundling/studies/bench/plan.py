@@ -133,7 +133,7 @@ class BenchPlan:
         key = self._key_of_job(job)
         if read_object(path).get("key") != key:
             raise InputError(
-                f"{path}: was made by another version of this method, or with other settings; use another --out, or "
+                f"{path}: was made by another version of this method, or with other settings; use another folder, or "
                 "give the method another name"
             )
         return True
@@ -318,7 +318,7 @@ class BenchPlan:
         record, job = self.folder.world(world).record, self.folder.job(f"{world}: teacher")
         about = read_object(record)
         found = about | {"retrieval": read_object(job).get("retrieval")}
-        with convert_errors(f"{record} or {job}: damaged", "; use another --out"):
+        with convert_errors(f"{record} or {job}: damaged", "; use another output folder"):
             check_world(found)
         return found
 

@@ -16,7 +16,6 @@ from groundling.settings.fields import (
     InputKind,
     Settings,
     config_dict,
-    flag_name,
     settings,
     settings_of,
 )
@@ -89,8 +88,8 @@ masked-LM head."""
     def needs_lm_head(self) -> str:
         """The flag because of which the encoder needs a masked-LM head; empty if it needs none."""
         if self.facts and FILL_MASK in self.modes:
-            return f"--modes {FILL_MASK}"
-        return "--minimal-pairs" if self.minimal_pairs else ""
+            return f"modes={FILL_MASK}"
+        return "minimal_pairs" if self.minimal_pairs else ""
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides how methods are trained; evaluation sets may be added later."""
@@ -115,31 +114,31 @@ def check_real(settings: RealSettings, worlds_only: Sequence[str]) -> None:
     if not settings.real:
         for one in settings_of(settings):
             if one.value != one.default:
-                raise InputError(f"--{flag_name(one.name)} needs --real")
+                raise InputError(f"{one.name} needs real")
         return
     if worlds_only:
-        raise InputError(f"--{worlds_only[0]} is for rendered worlds; leave it out with --real")
+        raise InputError(f"{worlds_only[0]} is for rendered worlds; leave it out with real")
     if not settings.student:
-        raise InputError("--real needs --student, the encoder from which every method starts")
+        raise InputError("real needs student, the encoder from which every method starts")
     if is_import_path(settings.teacher):
         raise InputError(
-            f"--teacher {settings.teacher}: expected a CLIP-like model, from which the controls can be made"
+            f"teacher={settings.teacher}: expected a CLIP-like model, from which the controls can be made"
         )
     if bool(settings.captions) != bool(settings.images):
         given, lacking = ("captions", "images") if settings.captions else ("images", "captions")
-        raise InputError(f"--{given} needs --{lacking}; pass both, or --text alone")
+        raise InputError(f"{given} needs {lacking}; pass both, or text alone")
     if not (settings.captions or settings.text):
-        raise InputError("--real needs --captions and --images, or --text, which methods read")
+        raise InputError("real needs captions and images, or text, which methods read")
     if not (settings.facts or settings.words):
-        raise InputError("--real needs --facts or --words, the sets on which a gain is read")
+        raise InputError("real needs facts or words, the sets on which a gain is read")
     if settings.facts and not settings.modes:
-        raise InputError("--facts needs --modes, such as linear")
+        raise InputError("facts needs modes, such as linear")
     if bool(settings.tasks) != bool(settings.data):
         given, lacking = ("tasks", "data") if settings.tasks else ("data", "tasks")
-        raise InputError(f"--{given} needs --{lacking}; pass both or neither")
+        raise InputError(f"{given} needs {lacking}; pass both or neither")
     for name in settings.tasks:
         if not name.startswith("glue/"):
-            raise InputError(f"--tasks {name}: expected a task of GLUE, such as glue/rte")
+            raise InputError(f"tasks={name}: expected a task of GLUE, such as glue/rte")
     _check_distinct(settings)
 
 

@@ -42,7 +42,7 @@ def read_bench(source: str | Path) -> Bench:
     bench = read_object(path)
     if bench.get("format") == REAL_FORMAT:
         raise InputError(
-            f"{path}: is a bench on a real encoder; these cannot be merged, run their methods into one --out"
+            f"{path}: is a bench on a real encoder; these cannot be merged, run their methods into one out"
         )
     if (bench.get("format"), bench.get("version")) != (FORMAT, VERSION):
         found = f"{bench.get('format')!r}, version {bench.get('version')!r}"
@@ -204,11 +204,11 @@ def merge(sources: Sequence[str | Path]) -> tuple[Bench, list[str]]:
     with another source.
     """
     if len(sources) < 2:
-        raise InputError("--merge: expected at least two benches")
+        raise InputError("merge: expected at least two benches")
     places = [Path(source).resolve() for source in sources]
     for source, place in zip(sources, places, strict=True):
         if places.count(place) > 1:
-            raise InputError(f"--merge {source}: is given twice")
+            raise InputError(f"merge={source}: is given twice")
     merged = read_bench(sources[0])
     notes: list[str] = []
     for source in sources[1:]:

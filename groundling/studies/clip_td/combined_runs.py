@@ -107,7 +107,7 @@ def _members_and_splits(config: EnsembleConfig) -> tuple[Task, list[Path], list[
         raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
     members = [member for run in config.runs for member in members_of(run, config.task)]
     if len(members) < 2:
-        raise InputError(f"ensemble: {len(members)} finished seeds in --runs, expected at least 2")
+        raise InputError(f"ensemble: {len(members)} finished seeds in runs, expected at least 2")
     return task, members, _splits(task, members)
 
 

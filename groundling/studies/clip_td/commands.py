@@ -14,7 +14,6 @@ from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    flag_name,
     refuse_settings,
     require_settings,
     required,
@@ -82,17 +81,17 @@ def check_data_shift(config: VcrShiftConfig, out: str | Path) -> None:
     """Raises InputError for a setting that the protocol does not use, or lacks."""
     for name, readers in READ_BY.items():
         if config.protocol not in readers:
-            flags = {f"--{flag_name(name)}": vars(config)[name]}
+            flags = {name: vars(config)[name]}
             refuse_settings(
                 flags,
-                f"--protocol {config.protocol} does not use it, only {' and '.join(readers)} does",
+                f"protocol={config.protocol} does not use it, only {' and '.join(readers)} does",
             )
     if config.protocol == "im":
-        require_settings(config, "data shift --protocol im", "predictions")
+        require_settings(config, "data shift protocol=im", "predictions")
     has_attack = bool(config.attack or config.attack_rationale)
     if config.protocol in ("advtop", "keeptop") and has_attack == bool(config.losses):
         raise InputError(
-            f"data shift --protocol {config.protocol} needs either --attack FOLDER or --losses FILE"
+            f"data shift protocol={config.protocol} needs either attack=FOLDER or losses=FILE"
         )
 
 
@@ -198,9 +197,9 @@ def check_vcr(config: VcrJointScoreConfig, out: str | Path) -> None:
     if not config.both:
         require_settings(config, "vcr", "answers", "rationales")
     else:
-        separate_runs = {"--answers": config.answers, "--rationales": config.rationales}
+        separate_runs = {"answers": config.answers, "rationales": config.rationales}
         refuse_settings(
-            separate_runs, f"--both {config.both} covers answers and rationales; leave it out"
+            separate_runs, f"both={config.both} covers answers and rationales; leave it out"
         )
 
 
@@ -275,7 +274,7 @@ def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
     if not config.image_settings.regions:
         require_settings(config, "zero-shot with a CLIP", "images")
     if "{answer}" not in config.prompt:
-        raise InputError(f"--prompt {config.prompt!r}: expected a prompt that contains {{answer}}")
+        raise InputError(f"prompt={config.prompt!r}: expected a prompt that contains {{answer}}")
 
 
 def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:

@@ -261,7 +261,7 @@ def wordnet_folder(name: str) -> Path:
     where = name or "default folders of Debian and NLTK"
     raise InputError(
         f"{where}: no WordNet files (index.noun); install Debian's wordnet-base, or NLTK's corpus `wordnet` unpacked, "
-        "and pass --wordnet FOLDER"
+        "and pass wordnet=FOLDER"
     )
 
 

@@ -78,7 +78,7 @@ def group_by_bias(
     """
     if not 0 < threshold <= 1:
         raise InputError(
-            f"--confidence-threshold {threshold}: expected a probability above 0, at most 1"
+            f"confidence_threshold={threshold}: expected a probability above 0, at most 1"
         )
     raise_first(
         [f"no prediction for {line.item.id}" for line in lines if line.item.id not in scores]
@@ -164,7 +164,7 @@ def shift(config: VcrShiftConfig, run: Run) -> dict[str, Any]:
         shifted = _edit(config, lines, run, wordnet)
     if not shifted.lines:
         raise InputError(
-            f"{ANSWER.file(folder, config.split)}: --protocol {config.protocol} leaves no item"
+            f"{ANSWER.file(folder, config.split)}: protocol={config.protocol} leaves no item"
         )
     write_lines(run.folder, config.split, shifted.lines)
     write_log(run.folder / EDITS, shifted.log)

@@ -318,8 +318,8 @@ class AttackModel:
         self.objective = SupervisedObjective(student.sizes, output_type=task.form)
         if not load_head(folder, self.objective, self.objective.name):
             raise InputError(
-                f"{folder}: no default head for {task.name}; pass `seed-N/model` of `finetune --task {task.name} "
-                "--save-model`"
+                f"{folder}: no default head for {task.name}; pass `seed-N/model` of `finetune task={task.name} "
+                "save_model`"
             )
         self.part = part
         self.mask = student.tokenizer.mask_token

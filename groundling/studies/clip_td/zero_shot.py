@@ -34,7 +34,7 @@ from groundling.prediction.similarity import (
 from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
-from groundling.settings.fields import flag_name, refuse_settings
+from groundling.settings.fields import refuse_settings
 from groundling.settings.input_settings import RegionSettings
 from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
@@ -115,17 +115,17 @@ def _check(config: ZeroShotConfig, task: Task, kind: ZeroShotKind) -> None:
     defaults = asdict(ZeroShotConfig())
     for name, reader in USES.items():
         if reader != kind:
-            flag = {f"--{flag_name(name)}": values[name] != defaults[name]}
+            flag = {name: values[name] != defaults[name]}
             refuse_settings(flag, f"{task.name} does not use it, only tasks with {reader} do")
     if kind == "answers" and config.image_settings.regions:
         raise InputError(
             f"zero-shot: {task.name} has {task.form.head_width:,} answers, and a match head "
             "needs a forward pass for each "
-            "of them; pass a CLIP and --images, without --regions"
+            "of them; pass a CLIP and images, without regions"
         )
     if config.image_settings.regions:
-        cache = {"--teacher-cache": config.teacher_cache}
-        refuse_settings(cache, "caches CLIP features, which --regions does not use")
+        cache = {"teacher_cache": config.teacher_cache}
+        refuse_settings(cache, "caches CLIP features, which regions does not use")
 
 
 def _region_inputs(config: ZeroShotConfig) -> ImageSampleBuilder | None:

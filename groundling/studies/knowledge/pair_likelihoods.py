@@ -488,7 +488,7 @@ def _scorable_items(
     if unscorable and not config.skip_long:
         raise InputError(
             f"{config.data}: {len(unscorable):,} pairs have a text that is too long for the model or has nothing to "
-            f"score; the first is {unscorable[0]}; pass --skip-long to leave them out"
+            f"score; the first is {unscorable[0]}; pass skip_long to leave them out"
         )
     remaining = [item for item, one in zip(items, fits, strict=True) if one]
     if not remaining:

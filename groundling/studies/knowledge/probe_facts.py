@@ -117,7 +117,7 @@ def assign_folds(nouns: HumanAnswerDistributions, folds: int, seed: int) -> np.n
     count = len(nouns.names)
     if count < 3:
         raise InputError(
-            f"--modes linear: expected 3 or more nouns per relation, found {count}; leave the mode out"
+            f"modes=linear: expected 3 or more nouns per relation, found {count}; leave the mode out"
         )
     places = np.empty(count, np.int64)
     drawn = generator(seed, "linear", "folds").permutation(count)
@@ -272,11 +272,11 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
     """
     if not config.modes or not set(config.modes) <= MODES.keys():
         raise InputError(
-            f"--modes {' '.join(config.modes)}: expected one or more of {', '.join(MODES)}"
+            f"modes={' '.join(config.modes)}: expected one or more of {', '.join(MODES)}"
         )
     if config.visual_token_clip and set(config.modes) != {"fill-mask"}:
         raise InputError(
-            f"--visual-token-clip {config.visual_token_clip}: only fill-mask reads it; pass --modes fill-mask"
+            f"visual_token_clip={config.visual_token_clip}: only fill-mask reads it; pass modes fill-mask"
         )
     facts, left_out, _, set_name = open_facts(config.data)
     result: dict[str, Any] = {"facts": len(facts), "left_out": left_out, **describe_set(set_name)}

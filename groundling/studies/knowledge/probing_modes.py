@@ -36,7 +36,7 @@ from groundling.studies.knowledge.visual_facts import MASK, VisualFact
 FRAMES = ("{}", "there is a {} .")
 """Contexts of a word in the embedding mode: none, and a sentence without visual attributes."""
 
-NO_MLM_HEAD = "expected a text encoder with a masked-LM head; --modes embedding stroop need none"
+NO_MLM_HEAD = "expected a text encoder with a masked-LM head; modes embedding stroop need none"
 """The advice for a model that cannot fill a mask."""
 
 OptionScores = list[dict[str, np.ndarray]]
@@ -98,7 +98,7 @@ def score_by_stroop(
             spans += [fill_prompt(prompt, word) for word in ("", *fact.options)]
         if len(spans) > MOST_SPANS:
             raise InputError(
-                f"--modes stroop: the data has more than {MOST_SPANS:,} prompts with an option; leave the mode out"
+                f"modes stroop: the data has more than {MOST_SPANS:,} prompts with an option; leave the mode out"
             )
     vectors = make_embedder(source, max_length)(spans)
     answers = []
@@ -238,7 +238,7 @@ def _text_encoder(source: str | Path, clip: str | Path) -> TextEncoder:
     """A plain text encoder; raises InputError for a CLIP-like model, or with `clip`, which it cannot read."""
     if clip:
         raise InputError(
-            f"--visual-token-clip {clip}: {source} is no CLIP-BERT, so it has no visual token; leave it out"
+            f"visual_token_clip={clip}: {source} is no CLIP-BERT, so it has no visual token; leave it out"
         )
     if load_config(source).model_type in CLIP_LIKE:
         raise InputError(f"{source}: a CLIP-like model cannot fill masks; {NO_MLM_HEAD}")
@@ -281,7 +281,7 @@ def _with_prompts(
     for sample in samples:
         if sample.truncated_tokens:
             raise InputError(
-                f"{sample.id!r} is {sample.truncated_tokens} tokens too long for --visual-token-clip; shorten it"
+                f"{sample.id!r} is {sample.truncated_tokens} tokens too long for visual_token_clip; shorten it"
             )
     rows = {sample.id: sample.clip for sample in samples}
     return [one._replace(clip=rows[prompt]) for one, prompt in zip(masked, prompts, strict=True)]
@@ -367,7 +367,7 @@ def tokenize_spans(
         if sample.truncated_tokens:
             raise InputError(
                 f"{sample.id!r} is {sample.truncated_tokens} tokens too long; raise "
-                "--max-length, up to the model's limit"
+                "max_length, up to the model's limit"
             )
     return samples
 
@@ -436,10 +436,10 @@ def noun_states(
     for frame in frames:
         if frame.count(SLOT) != 1:
             raise InputError(
-                f"--templates {frame!r}: expected a sentence with one {SLOT} for the noun"
+                f"templates={frame!r}: expected a sentence with one {SLOT} for the noun"
             )
     if not frames:
-        raise InputError("--templates: expected at least one sentence with {} for the noun")
+        raise InputError("templates: expected at least one sentence with {} for the noun")
     reader = load_word_state_encoder(source, layer, max_length)
     distinct = list(dict.fromkeys(nouns))
     result = NounVectors({}, {}, [])
@@ -477,7 +477,7 @@ def load_word_state_encoder(
     """
     if is_visual_token_encoder(source):
         raise InputError(
-            f"{source}: a CLIP-BERT, which only --modes fill-mask reads; pass its encoder, {Path(source) / 'text'}"
+            f"{source}: a CLIP-BERT, which only modes fill-mask reads; pass its encoder, {Path(source) / 'text'}"
         )
     is_tower = load_config(source).model_type in CLIP_LIKE
     return _tower(source, layer) if is_tower else _encoder(source, layer, max_length)
@@ -490,7 +490,7 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateExtrac
     count = model.encoder.config.num_hidden_layers
     if not LAST_LAYER <= layer <= count:
         raise InputError(
-            f"--layer {layer}: {source} has layers 0 to {count}, or {LAST_LAYER} for the last"
+            f"layer={layer}: {source} has layers 0 to {count}, or {LAST_LAYER} for the last"
         )
 
     def row(sample: Sample) -> TextRow:
@@ -521,7 +521,7 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateExtrac
 def _tower(source: str | Path, layer: int) -> WordStateExtractor:
     if layer != LAST_LAYER:
         raise InputError(
-            f"--layer {layer}: {source} is a CLIP-like tower, whose output is always used; leave --layer out"
+            f"layer={layer}: {source} is a CLIP-like tower, whose output is always used; leave layer out"
         )
     device = PartialState().device
     tower, tokenizer = load_clip_text_tower(source)

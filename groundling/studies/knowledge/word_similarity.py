@@ -70,7 +70,7 @@ def word_states_by_layer(
     without a slot, a word without tokens, and a text of more than `max_length` tokens.
     """
     if frame.count(SLOT) != 1:
-        raise InputError(f"--template {frame!r}: expected a text with one {SLOT} for the word")
+        raise InputError(f"template={frame!r}: expected a text with one {SLOT} for the word")
     distinct = list(dict.fromkeys(words))
     if load_config(source).model_type in CLIP_LIKE:
         return _tower_states(source, distinct, frame, max_length)
@@ -146,7 +146,7 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
     names = [pairs.name for pairs in read.values()]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"--data: two files hold {twice}; leave one out")
+        raise InputError(f"data: two files hold {twice}; leave one out")
     words = [word for pairs in read.values() for pair in pairs.pairs for word in pair]
     states = word_states_by_layer(config.model, words, config.template, config.max_length)
     unknown = set(states.unknown)

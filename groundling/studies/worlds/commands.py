@@ -78,7 +78,7 @@ def check_task_family(config: WorldConfig) -> None:
     check_family(config)
     if config.family != WorldConfig.family:
         raise InputError(
-            f"--world.family {config.family}: the six data sets speak of the family {WorldConfig.family} only; "
+            f"world.family={config.family}: the six data sets speak of the family {WorldConfig.family} only; "
             "`groundling data make-world` writes other families"
         )
 

@@ -63,23 +63,21 @@ def read_options(given: Sequence[str]) -> OracleOptions:
     """The options of an oracle from values of --option; raises InputError for a missing or an unknown one."""
     options = parse_options(given)
     for name in options:
-        require_known(name, OPTIONS, f"--option {name}: an oracle has no such option")
+        require_known(name, OPTIONS, f"option={name}: an oracle has no such option")
     if not options.get("world"):
         raise InputError(
-            "an oracle needs --option world=FOLDER, the --out of `groundling data make-world` or `data make-tasks`"
+            "an oracle needs option world=FOLDER, the out of `groundling data make-world` or `data make-tasks`"
         )
     knows = options.get("knows", ATTRIBUTES)
     for one in knows.split("+"):
-        require_known(one, (ATTRIBUTES, ANSWER), f"--option knows={knows}: {one!r}")
+        require_known(one, (ATTRIBUTES, ANSWER), f"option knows={knows}: {one!r}")
     noise = _number(options, "noise", 0.0)
     if not 0 <= noise <= 1:
-        raise InputError(f"--option noise={options['noise']}: expected a number from 0 to 1")
+        raise InputError(f"option noise={options['noise']}: expected a number from 0 to 1")
     seed = _number(options, "seed", 0)
     width = _number(options, "width", 128)
     if seed < 0 or width < 1:
-        raise InputError(
-            "--option seed and width: expected whole numbers, seed from 0, width from 1"
-        )
+        raise InputError("option seed and width: expected whole numbers, seed from 0, width from 1")
     return OracleOptions(
         Path(options["world"]), frozenset(knows.split("+")), noise, int(seed), int(width)
     )
@@ -92,7 +90,7 @@ def _number(options: Mapping[str, str], name: str, default: float) -> float:
         return kind(options.get(name, default))
     except ValueError:
         what = "whole number" if kind is int else "number"
-        raise InputError(f"--option {name}={options[name]}: expected a {what}") from None
+        raise InputError(f"option={name}={options[name]}: expected a {what}") from None
 
 
 class OracleTextTeacher(StandardizedTextTeacher):
@@ -290,7 +288,7 @@ class OracleTeacher(Teacher):
         output_type = self.facts.output_type
         if not self._knows_answer or not isinstance(output_type, Classification | OpenAnswer):
             raise InputError(
-                "--td-gate compares the confidence in an answer, which this oracle does not know; pass --option "
+                "td_gate compares the confidence in an answer, which this oracle does not know; pass option "
                 "knows=answer, or omit the gate"
             )
         return 1 - self.options.noise + self.options.noise / len(output_type.labels)
@@ -341,7 +339,7 @@ def make_oracle(context: TeacherContext) -> Teacher:
         )
     if ANSWER in options.knows:
         raise InputError(
-            "--option knows: texts alone have no answer; an oracle for l1 and contrastive knows attributes"
+            "option knows: texts alone have no answer; an oracle for l1 and contrastive knows attributes"
         )
     standardise = context.settings.distillation.l1_targets == "standard"
     return OracleTextTeacher(options, facts, standardise)

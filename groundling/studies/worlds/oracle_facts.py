@@ -48,7 +48,7 @@ def read_world(folder: Path) -> World:
                 resolve_builtin("families", WorldFamily, str(family))
             return World(make_settings(WorldConfig, **settings))
     raise InputError(
-        f"{folder}: is no rendered world; expected the --out of `groundling data make-world` or `data make-tasks`"
+        f"{folder}: is no rendered world; expected the out of `groundling data make-world` or `data make-tasks`"
     )
 
 
@@ -188,7 +188,7 @@ class WorldFacts:
         label = example.label
         if label is None:
             raise InputError(
-                f"{example.id}: has no label, so an oracle does not know its answer; pass --option knows=attributes"
+                f"{example.id}: has no label, so an oracle does not know its answer; pass option knows=attributes"
             )
         if isinstance(self.output_type, OpenAnswer):
             true = self.output_type.best_answer(label)
@@ -197,7 +197,7 @@ class WorldFacts:
             true = self.output_type.labels[int(label)]
             return self.redraw(true, self.output_type.labels, "answer", example.id)
         raise InputError(
-            "knows=answer: this run has no task whose answers are classes or choices; pass --option knows=attributes"
+            "knows=answer: this run has no task whose answers are classes or choices; pass option knows=attributes"
         )
 
     def is_right(self, example: Example) -> bool:
@@ -227,7 +227,7 @@ class WorldFacts:
         if not tags:
             raise InputError(
                 f"{example.id}: its choices have no object tags, so an oracle cannot tell which object they are "
-                "about; leave --no-object-tags out, or pass --option knows=attributes"
+                "about; leave object_tags=False out, or pass option knows=attributes"
             )
         words = [text[start:stop] for start, stop in word_spans(text)]
         return tags[0][2], [word for word in words if word in self.kind_of]

@@ -67,5 +67,5 @@ def questions_in(folder: Path, names: Sequence[str] = ()) -> list[Task]:
     files = sorted((Path(folder) / "probes").glob(f"*{TRAIN}"))
     available = [path.name.removesuffix(TRAIN) for path in files]
     for name in names:
-        require_known(name, available, f"--questions {name}: no {name}{TRAIN} in {folder}/probes")
+        require_known(name, available, f"questions={name}: no {name}{TRAIN} in {folder}/probes")
     return [question_task(name) for name in names or available]

@@ -34,7 +34,7 @@ class TrueRegions:
         self.path = folder / INSTANCES
         if not self.path.is_file():
             raise InputError(
-                f"--data {folder}: has no {INSTANCES}; expected the --out of `groundling data make-tasks`"
+                f"data={folder}: has no {INSTANCES}; expected the out of `groundling data make-tasks`"
             )
         self.instances = read_instances(self.path, read_json(self.path))
         names = {number: image_id(file) for number, file in self.instances.files.items()}

@@ -45,10 +45,10 @@ def check_attention(config: AttentionConfig, out: str | Path) -> None:
     """Raises InputError without two models, or without texts."""
     if not config.model or not config.other:
         raise InputError(
-            "attention needs --model and --other, each the folder `joint` of `adapt --save-joint`"
+            "attention needs model and other, each the folder `joint` of `adapt --save-joint`"
         )
     if bool(config.text) == bool(config.task and config.data):
-        raise InputError("attention needs --text FILE [FILE ...], or --task with --data")
+        raise InputError("attention needs text=FILE [FILE ...], or task with data")
 
 
 def attention_inputs(config: AttentionConfig) -> Inputs:

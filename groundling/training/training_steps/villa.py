@@ -102,7 +102,7 @@ class VillaStep(TrainingStep):
                 parts.append(part)
         if not parts:
             raise InputError(
-                f"--adversarial-modality {self.modality}: this data or model has no {MODALITIES[self.modality][0][0]} "
+                f"adversarial_modality={self.modality}: this data or model has no {MODALITIES[self.modality][0][0]} "
                 f"to perturb, only {available[0]}"
             )
         return parts
@@ -137,7 +137,7 @@ class VillaStep(TrainingStep):
         self.has_noted = True
         if PartialState().is_main_process:
             print(
-                "note: in some steps no objective returns logits; there --training-step villa has no divergence term",
+                "note: in some steps no objective returns logits; there training_step=villa has no divergence term",
                 file=sys.stderr,
             )
 

@@ -206,8 +206,8 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: Any) -> None:
         (damaged(float("inf")), [], "expected accuracies of 0 to 100"),
         (damaged(-1), [], "expected accuracies of 0 to 100"),
         (heads() | {"chance": {"value": float("nan")}, "confidence": None}, [], "of 0 to 100"),
-        (heads(), ["--formats", "gif"], "--formats gif: expected one or more of svg, pdf, png"),
-        (heads(), ["--formats"], "--formats none: expected one or more of svg, pdf, png"),
+        (heads(), ["--formats", "gif"], "formats=gif: expected one or more of svg, pdf, png"),
+        (heads(), ["--formats"], "formats=none: expected one or more of svg, pdf, png"),
         (None, [], "run: no such folder"),
     ],
 )

@@ -708,10 +708,10 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
         (("--model", "{0}/text"), "this model reads no regions; expected a VisualBERT"),
         (
             ("--task", "vqa"),
-            "--task vqa: its answers are not regions; expected flickr30k, refcoco+",
+            "task=vqa: its answers are not regions; expected flickr30k, refcoco+",
         ),
         (("--split", "dev"), "dev.txt: "),
-        (("--images", "{0}"), "this model reads stored features, no pixels; leave out --images"),
+        (("--images", "{0}"), "this model reads stored features, no pixels; leave out images"),
         (
             ("--min-region-attention", "1.5"),
             "min_region_attention = '1.5': expected less than or equal to 1",
@@ -720,7 +720,7 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
         (("--processes", "0"), "processes = '0': expected greater than or equal to 1"),
         (
             ("--task", "refcoco+", "--no-include-unrelated-captions"),
-            "--no-include-unrelated-captions is for Flickr30k Entities",
+            "include_unrelated_captions=False is for Flickr30k Entities",
         ),
         (("--max-length", "3"), "no phrase is left on which a head can be scored"),
         (("--regions", "{0}/nowhere"), "nowhere"),

@@ -362,7 +362,7 @@ def test_too_many_patches_are_refused_before_they_are_packed(place: Path, monkey
         "groundling.studies.attention.page.attention_views.MAX_PAGE_CHARACTERS",
         per_layer * 4 // 3 + 10,
     )
-    with pytest.raises(InputError, match=r"19 patches .* pass --layers with at most 1 of them"):
+    with pytest.raises(InputError, match=r"19 patches .* pass layers with at most 1 of them"):
         looked_at(place, "vilt")
     monkeypatch.setattr(
         "groundling.studies.attention.page.attention_views.MAX_PAGE_CHARACTERS", per_layer
@@ -404,7 +404,7 @@ def referred(place: Path) -> Path:
 def test_a_model_of_regions_without_any_is_refused(place: Path) -> None:
     (place / "regions_model").mkdir()
     toys.seer().export(place / "regions_model")
-    with pytest.raises(InputError, match="this model reads regions; pass --regions STORE"):
+    with pytest.raises(InputError, match="this model reads regions; pass regions=STORE"):
         RegionModel(AnalysedModelSettings(model=str(place / "regions_model")), torch.device("cpu"))
 
 
@@ -448,9 +448,9 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"images": ""}, "reads pixels; pass --images FOLDER"),
+        ({"images": ""}, "reads pixels; pass images=FOLDER"),
         ({"regions": "x"}, "reads patches of photos, not regions; leave it out"),
-        ({"max_regions": 3}, "--max-regions 3: .* not regions; leave it out"),
+        ({"max_regions": 3}, "max_regions=3: .* not regions; leave it out"),
     ],
 )
 def test_what_patches_have_no_use_for_is_refused(

@@ -620,7 +620,7 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
     values = {row["given"]: row["values"] for row in told["inputs"]["rows"]}
     assert values["image shuffled"] == values["image swapped"] != values["as it is"]
     lost, same = result["notes"]
-    assert lost == "truncated 1 token of texts that are too long (--max-length)"
+    assert lost == "truncated 1 token of texts that are too long (max_length)"
     assert "image shuffled and image swapped give this model the same input" in same
 
 
@@ -632,7 +632,7 @@ def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> Non
     assert 0 <= values["as it is"][1]["mean"] <= 1
     assert values["image swapped"][0]["mean"] != values["as it is"][0]["mean"]
     with pytest.raises(
-        InputError, match=r"--max-regions .*reads regions and texts as in its training"
+        InputError, match=r"max_regions .*reads regions and texts as in its training"
     ):
         MODALITY(
             config_of(home, model="tuned", data="questions.csv", max_regions=2), tmp_path / "b"
@@ -646,7 +646,7 @@ def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_
     assert "masked token" in model["inputs"]["measures"][0] and model["attribution"] is None
     assert any("undefined" in row for row in model["inputs"]["rows"])
     assert result["notes"] == ["used 6 of 12 examples, evenly spaced"]
-    with pytest.raises(InputError, match="no head for --outcome match"):
+    with pytest.raises(InputError, match="no head for outcome=match"):
         MODALITY(replace(config, outcome="match"), tmp_path / "b")
 
 
@@ -657,7 +657,7 @@ def test_what_is_wrong_is_one_line(home: Path, tmp_path: Path, capsys) -> None:
         ({"model": ""}, "modality needs --model"),
         ({"data": str(lone)}, "at least 2"),
         ({"data": str(home / "none.tsv")}, "no such file"),
-        ({"teacher": str(home / "clip")}, "needs --teacher-images"),
+        ({"teacher": str(home / "clip")}, "needs teacher_images"),
         ({"ig-steps": "0"}, "ig_steps = '0': expected"),
         ({"model": str(home / "clip")}, "reads no regions"),
     ):

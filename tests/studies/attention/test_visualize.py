@@ -290,23 +290,23 @@ OWN = {"text": "", "image": ""}
         ({"model": ""}, "visualize needs --model"),
         ({"text": ""}, "visualize needs --text"),
         ({"model": "nowhere"}, "nowhere: "),
-        ({"image": "none.jpg"}, "--image none.jpg: no such file"),
+        ({"image": "none.jpg"}, "image=none.jpg: no such file"),
         ({"image": "pairs.csv"}, "pairs.csv: does not decode"),
         (
             {"regions": ""},
-            "this photo is not in the --regions store, and neither model nor store records",
+            "this photo is not in the regions store, and neither model nor store records",
         ),
         (
             {"regions": "", "grid": "2"},
-            "does not record the image encoder of its training regions; also pass --backbone",
+            "does not record the image encoder of its training regions; also pass backbone",
         ),
-        ({"heat-maps": "0-0|1-9"}, "--heat-maps 1-9: no such head"),
-        ({"layers": "7"}, "--layers 7: the model has 2 layers"),
+        ({"heat-maps": "0-0|1-9"}, "heat_maps=1-9: no such head"),
+        ({"layers": "7"}, "layers=7: the model has 2 layers"),
         ({"data": "pairs.csv"}, ": is for a single pair; leave it out"),
         ({**OWN, "data": "pairs.csv"}, "visualize needs --images FOLDER"),
         (
             {**OWN, "data": "pairs.csv", "images": "photos", "max-pairs": "1"},
-            "2 pairs are more than --max-pairs 1;",
+            "2 pairs are more than max_pairs=1;",
         ),
         ({**OWN, "data": "pairs.csv", "images": "photos", "text-column": "x"}, "no column 'x'"),
         (
@@ -316,23 +316,23 @@ OWN = {"text": "", "image": ""}
         ({**OWN, "predictions": "pairs.csv|pairs.csv", "images": "photos"}, "no column 'answer'"),
         (
             {**OWN, "predictions": "pairs.csv", "images": "photos"},
-            "--predictions: expected two files, got 1",
+            "predictions: expected two files, got 1",
         ),
-        ({"text": "  "}, "--text: contains only spaces; expected words"),
+        ({"text": "  "}, "text: contains only spaces; expected words"),
         ({"text": "a \ud83d"}, "the text is not UTF-8"),
-        ({"split": "val"}, "--split val: needs --task"),
-        ({"example": "7"}, "--example 7: needs --task"),
+        ({"split": "val"}, "split=val: needs task"),
+        ({"example": "7"}, "example=7: needs task"),
         (
             {"grid": "17"},
             "grid = '17': expected less than or equal to 16",
         ),
         (
             {"heat-maps": "best"},
-            "--heat-maps best: pass --heads, the model's result of `groundling heads`",
+            "heat_maps=best: pass heads, the model's result of `groundling heads`",
         ),
         ({"per-page": "0"}, "per_page = '0': expected greater than or equal to 1"),
-        ({"heads": "store|store"}, "--heads: expected at most one result per model, got 2 for 1"),
-        ({"out": "look.txt"}, "--out look.txt: expected a file name ending in .html"),
+        ({"heads": "store|store"}, "heads: expected at most one result per model, got 2 for 1"),
+        ({"out": "look.txt"}, "out=look.txt: expected a file name ending in .html"),
         (
             {"out": "mine.html"},
             "mine.html: exists, and is not a page of `groundling visualize`",
@@ -382,7 +382,7 @@ def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
     )
     with pytest.raises(
         InputError,
-        match=r"a page of 1 pairs and 1 models would be 0 MB; pass a smaller --per-page",
+        match=r"a page of 1 pairs and 1 models would be 0 MB; pass a smaller per_page",
     ):
         made.html()
 

@@ -197,7 +197,7 @@ def test_the_best_layers_are_shown_in_their_order() -> None:
     assert ranked.best([1, 2, 9]) == ["2-2", "9-0"]
     with pytest.raises(InputError, match=r"result\.json has no active head in the layers shown"):
         ranked.best([1])
-    with pytest.raises(InputError, match="--heat-maps best: pass --heads"):
+    with pytest.raises(InputError, match="heat_maps=best: pass heads"):
         RankedHeads("mass", heads).best(range(12))
 
 
@@ -210,7 +210,7 @@ def test_the_command_draws_a_caption(place: Path, tmp_path: Path, capsys: Any) -
     assert told["pairs"] == 4 and (tmp_path / "look-heat-maps.svg").stat().st_size
     assert main(["visualize", *flags, "--example", "8", *out]) == 2
     said = capsys.readouterr().err
-    assert "--example 8: " in said and "has no such image, caption or example" in said
+    assert "example=8: " in said and "has no such image, caption or example" in said
     assert said.count("\n") == 1
 
 

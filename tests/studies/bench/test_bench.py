@@ -215,7 +215,7 @@ def test_a_plan_writes_nothing_and_compares_with_what_is_there(
     out = tmp_path / "new"
     BENCH(replace(CONFIG, plan=True), out)
     assert "idle core (estimated)" in capsys.readouterr().out
-    with pytest.raises(InputError, match="--curve seps: expected some of"):
+    with pytest.raises(InputError, match="curve=seps: expected some of"):
         BENCH(BenchConfig(plan=True, curve=("seps",)), out)
     with pytest.raises(InputError, match="nothing is finished yet"):
         BENCH(replace(CONFIG, report=True), out)
@@ -251,7 +251,7 @@ def test_a_module_without_a_name_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tok.py").write_text("raise SystemExit\n")
-    with pytest.raises(InputError, match=f"^--method {name}: {match}") as caught:
+    with pytest.raises(InputError, match=f"^method={name}: {match}") as caught:
         BENCH(BenchConfig(method=(name,)), tmp_path / "out")
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
 
@@ -448,11 +448,11 @@ def test_merging_a_laboratorys_method(
     with pytest.raises(InputError, match="at least two"):
         BENCH(BenchConfig(merge=(str(inside.out),)), tmp_path / "one")
     for out in (inside.out, inside.out / "runs" / "both"):
-        with pytest.raises(InputError, match=r"^--merge .*: --out .* is in the same folder"):
+        with pytest.raises(InputError, match=r"^merge=.*: out .* is in the same folder"):
             BENCH(merging, out)
     with pytest.raises(InputError, match="is not empty"):
         BENCH(merging, inside.work)
-    with pytest.raises(InputError, match="--merge runs nothing; leave --adapt-seeds out"):
+    with pytest.raises(InputError, match="merge runs nothing; leave adapt_seeds out"):
         BENCH(replace(merging, adapt_seeds=1), tmp_path / "both")
 
 

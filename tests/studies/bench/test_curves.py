@@ -162,7 +162,7 @@ def test_every_axis_has_the_benchs_own_value_among_ascending_ones() -> None:
     assert f"grows with {', '.join(axis.name for axis in AXES)}" in inspect.getsource(
         BenchConfig
     ).replace("\\\n", "")
-    with pytest.raises(InputError, match=r"--curve seps: expected some of images, captions, steps"):
+    with pytest.raises(InputError, match=r"curve=seps: expected some of images, captions, steps"):
         find_axes(["seps"])
 
 
@@ -209,10 +209,10 @@ def test_an_arm_runs_again_only_where_it_reads_what_differs() -> None:
         ("teacher", "lexi_contrastive", METHOD),
     }
     config = BenchConfig(curve=("captions",))
-    match = "^--curve captions: contrastive reads nothing that changes with captions; add another"
+    match = "^curve=captions: contrastive reads nothing that changes with captions; add another"
     with pytest.raises(InputError, match=match):
         CurvePlan(config, [reads_corpus], BenchFolder(Path("out")))
-    with pytest.raises(InputError, match="--merge runs nothing; leave --curve out"):
+    with pytest.raises(InputError, match="merge runs nothing; leave curve out"):
         BENCH(BenchConfig(curve=("steps",), merge=("a", "b")), "out")
 
 
@@ -224,7 +224,7 @@ def test_a_method_with_steps_of_its_own_has_no_curve_over_steps() -> None:
     assert is_changed(IMAGES.condition(4), longer, METHOD)
     folder = BenchFolder(Path("out"))
     reason = "longer asks for 900 steps of its own, so it has no curve over steps"
-    with pytest.raises(InputError, match=f"^--curve steps: {reason}; add another --method$"):
+    with pytest.raises(InputError, match=f"^curve=steps: {reason}; add another method$"):
         CurvePlan(BenchConfig(curve=("steps",)), [longer], folder)
     plan = CurvePlan(BenchConfig(curve=("steps", "images")), [longer, methods["l1"]], folder)
     world = BenchWorld("objects", 0, STEPS.condition(100))
@@ -243,7 +243,7 @@ def test_a_method_with_steps_of_its_own_has_no_curve_over_steps() -> None:
 def test_settings_that_curves_do_not_have_are_refused(
     changes: dict, flag: str, tmp_path: Path
 ) -> None:
-    match = f"^--curve has one adaptation seed and linear readings only; leave {flag} out$"
+    match = f"^curve has one adaptation seed and linear readings only; leave {flag} out$"
     with pytest.raises(InputError, match=match):
         BENCH(BenchConfig(curve=("steps",), **changes), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -392,5 +392,5 @@ def test_the_packages_methods() -> None:
     two = offered["vokenization"]
     assert [one.texts for one in control_stages(two)] == [("captions",), ("corpus",)]
     assert [one.student for one in control_stages(two)] == ["", "stage-1/model"]
-    with pytest.raises(InputError, match=r"--method l2: expected .*contrastive"):
+    with pytest.raises(InputError, match=r"method=l2: expected .*contrastive"):
         find_methods(["l2"])

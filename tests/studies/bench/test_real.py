@@ -387,7 +387,7 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
     )
     said = run(config, tmp_path / "out")
     assert "has no masked-LM head; methods and controls that train masked LM start" in said
-    with pytest.raises(InputError, match="headless: has no masked-LM head, which --modes fill-mas"):
+    with pytest.raises(InputError, match="headless: has no masked-LM head, which modes fill-mas"):
         run(settings_for(files, student=files / "headless"), tmp_path / "other")
 
 
@@ -401,25 +401,25 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
         ({"minimal_pairs": ("colors.jsonl",)}, "colors.jsonl, line 1: fields are"),
         ({"plan": True, "words": ("colors.jsonl",)}, "colors.jsonl"),
         ({"images": "glue"}, "6 of 6 captioned images are missing, the first is 0.png"),
-        ({"images": "nowhere"}, "--images .*nowhere: no such folder"),
-        ({"student": "nowhere"}, "--student .*nowhere: no model found"),
-        ({"steps": 1, "method": ("vokenization",)}, "--steps 1: vokenization has 2 stages"),
+        ({"images": "nowhere"}, "images=.*nowhere: no such folder"),
+        ({"student": "nowhere"}, "student=.*nowhere: no model found"),
+        ({"steps": 1, "method": ("vokenization",)}, "steps=1: vokenization has 2 stages"),
         ({"method": ("caption_to_image",), "teacher": "encoder"}, "encoder: expected one of"),
-        ({"teacher": ""}, "--method contrastive: learns from a CLIP-like teacher; pass --teacher"),
+        ({"teacher": ""}, "method=contrastive: learns from a CLIP-like teacher; pass teacher"),
         (
             {"teacher": "encoder"},
             "encoder: a bert model has no CLIP-like text tower|expected one of",
         ),
         ({"captions": "", "images": "", "text": "plain.txt"}, "lexi_contrastive: reads captions"),
-        ({"captions": ""}, "--images needs --captions; pass both, or --text alone"),
-        ({"captions": "", "images": ""}, "--real needs --captions and --images, or --text"),
+        ({"captions": ""}, "images needs captions; pass both, or text alone"),
+        ({"captions": "", "images": ""}, "real needs captions and images, or text"),
         ({"facts": (), "words": ()}, "--real needs --facts or --words"),
         ({"student": ""}, "--real needs --student"),
         ({"real": False}, "--student needs --real"),
-        ({"worlds": (0,)}, "--worlds is for rendered worlds; leave it out with --real"),
-        ({"tasks": ("glue/rte",)}, "--tasks needs --data; pass both or neither"),
-        ({"tasks": ("swag",), "data": "glue"}, "--tasks swag: expected a task of GLUE"),
-        ({"method": ("guess",)}, "--method guess: expected .*, or MODULE:NAME of your own"),
+        ({"worlds": (0,)}, "worlds is for rendered worlds; leave it out with real"),
+        ({"tasks": ("glue/rte",)}, "tasks needs data; pass both or neither"),
+        ({"tasks": ("swag",), "data": "glue"}, "tasks=swag: expected a task of GLUE"),
+        ({"method": ("guess",)}, "method=guess: expected .*, or MODULE:NAME of your own"),
         ({"lr": 0}, "lr = 0: expected "),
     ],
 )
@@ -530,7 +530,7 @@ def test_a_method_without_a_gain_has_no_sentence() -> None:
         (1, {}, "no adaptation seed in common"),
         (0, {"items": [1, 0], "groups": ["a", "b"]}, "control, seed 0: 2 items, not the 3 items"),
         (0, {"groups": ["a", "c", "b"]}, "control, seed 0: 3 items, not the 3 items of method"),
-        (0, {"ratings": [1, 2, 3]}, "use another --out"),
+        (0, {"ratings": [1, 2, 3]}, "use another out"),
     ],
 )
 def test_readings_of_other_items_are_refused(

@@ -187,9 +187,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     told = refusal(config, tmp_path / "o")
     assert told.startswith(f"{path}: no such file; expected predictions of ")
     one = replace(config, runs=(str(a),))
-    assert (
-        refusal(one, tmp_path / "o") == "ensemble: 1 finished seeds in --runs, expected at least 2"
-    )
+    assert refusal(one, tmp_path / "o") == "ensemble: 1 finished seeds in runs, expected at least 2"
     other = replace(config, task="vcr/rationale")
     assert "a run of vcr/answer, expected one of vcr/rationale" in refusal(other, tmp_path / "o")
     none = replace(config, runs=(str(data),))

@@ -244,8 +244,8 @@ def test_damaged_losses(data: Path, tmp_path: Path) -> None:
     assert "val-0, answer 0: 1 losses for 5 positions" in told([short, *rows[1:]])
     assert "expected answer_losses, rationale_losses or both" in told([{"annot_id": "val-0"}])
     path = str(tmp_path / "losses.jsonl")
-    assert "needs either --attack" in refusal(config, tmp_path / "a")
-    assert "needs either --attack" in refusal(config, tmp_path / "a", losses=path, attack="x")
+    assert "needs either attack" in refusal(config, tmp_path / "a")
+    assert "needs either attack" in refusal(config, tmp_path / "a", losses=path, attack="x")
     assert "keep_top = 0: expected" in refusal(
         config, tmp_path / "a", protocol="keeptop", losses=path, keep_top=0
     )
@@ -505,7 +505,7 @@ def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
     assert "val-4" in biased and len(biased) == 12
     assert result["after"]["items"] == 2 and result["language_biased"]["items"] == 12
     every = predictions(tmp_path / "all.jsonl", data, {})
-    assert "--protocol im leaves no item" in refusal(config, tmp_path / "b", predictions=str(every))
+    assert "protocol=im leaves no item" in refusal(config, tmp_path / "b", predictions=str(every))
 
 
 def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path) -> None:
@@ -638,10 +638,10 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
     assert refusal(config, tmp_path / "a", data="") == "data shift needs --data"
     told = refusal(config, tmp_path / "a", predictions="x")
-    assert told == "--predictions x: --protocol sm does not use it, only im does"
+    assert told == "predictions=x: protocol=sm does not use it, only im does"
     vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
     told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"))
-    assert told.endswith("val.jsonl: --protocol sm leaves no item")
+    assert told.endswith("val.jsonl: protocol=sm leaves no item")
     secret = row(0)
     del secret["answer_label"]
     vcr_files.write(tmp_path / "none/test.jsonl", [secret])

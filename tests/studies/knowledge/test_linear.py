@@ -149,7 +149,7 @@ def test_people_who_all_say_the_same_leave_nothing_to_find() -> None:
 def test_few_nouns_are_a_fold_each_and_too_few_one_line() -> None:
     assert sorted(assign_folds(collect_nouns(planted(5)[0]), 6, 0)) == [0, 1, 2, 3, 4]
     with pytest.raises(
-        InputError, match="--modes linear: expected 3 or more nouns per relation, found 2"
+        InputError, match="modes=linear: expected 3 or more nouns per relation, found 2"
     ):
         assign_folds(collect_nouns(planted(2)[0]), 10, 0)
 
@@ -183,7 +183,7 @@ def test_a_tower_is_read_at_its_end(tmp_path: Path) -> None:
     folder = homes.teacher(tmp_path / "clip")
     found = noun_states(folder, ["dog"], ("a {}",))
     assert found.states["dog"].shape == (24,) and found.word_embeddings["dog"].shape == (32,)
-    with pytest.raises(InputError, match=r"--layer 0: .* is a CLIP-like tower"):
+    with pytest.raises(InputError, match=r"layer=0: .* is a CLIP-like tower"):
         noun_states(folder, ["dog"], ("a {}",), layer=0)
 
 
@@ -191,7 +191,7 @@ def test_wrong_frames_layers_and_nouns_are_one_line(bert: Path) -> None:
     for frames in ((), ("a dog",), ("{} {}",)):
         with pytest.raises(InputError, match="--templates"):
             noun_states(bert, ["dog"], frames)
-    with pytest.raises(InputError, match=r"--layer 3: .* has layers 0 to 2"):
+    with pytest.raises(InputError, match=r"layer=3: .* has layers 0 to 2"):
         noun_states(bert, ["dog"], ("{}",), layer=3)
     with pytest.raises(InputError, match="gives no tokens for ' '"):
         noun_states(bert, [" "], ("a {}",))

@@ -509,7 +509,7 @@ def test_few_pairs_and_long_ones(
     rows = [("good", "bad"), ("a dog", "dog a"), ("a cat " * 30, "cat"), ("a man", "man a")]
     data = put(tmp_path / "mine.csv", table(*rows))
     model = places("bert")
-    with pytest.raises(InputError, match=r"1 pairs .* the first is mine/2; pass --skip-long"):
+    with pytest.raises(InputError, match=r"1 pairs .* the first is mine/2; pass skip_long"):
         pairs(settings(model, data), tmp_path / "out")
     result = pairs(settings(model, data, skip_long=True), tmp_path / "out")
     assert (result["items"], result["left_out"]) == (2, 1)

@@ -290,7 +290,7 @@ def test_without_a_head_the_other_modes_are_named(tmp_path: Path) -> None:
         facts = [fact("dog", [1, 0], {"p": "a dog is [MASK]"}, ("red", "wet"))]
         with pytest.raises(
             InputError,
-            match="expected a text encoder with a masked-LM head; --modes embedding stroop",
+            match="expected a text encoder with a masked-LM head; modes embedding stroop",
         ):
             score_by_fill_mask(folder, facts)
         for mode in (score_by_embedding, score_by_stroop):

@@ -311,13 +311,13 @@ def test_arms_of_adapt_train(arm: str, world: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "needs --option world=FOLDER"),
-        (["world=w", "nose=0"], "--option nose: an oracle has no such option.*did you mean"),
-        (["world=w", "knows=all"], "--option knows=all: 'all'; there are: attributes, answer"),
-        (["world=w", "noise=2"], "--option noise=2: expected a number from 0 to 1"),
-        (["world=w", "noise=x"], "--option noise=x: expected a number"),
-        (["world=w", "seed=1.5"], "--option seed=1.5: expected a whole number"),
-        (["world=w", "width=0"], "--option seed and width"),
+        ([], "needs option world=FOLDER"),
+        (["world=w", "nose=0"], "option=nose: an oracle has no such option.*did you mean"),
+        (["world=w", "knows=all"], "option=knows=all: 'all'; there are: attributes, answer"),
+        (["world=w", "noise=2"], "option=noise=2: expected a number from 0 to 1"),
+        (["world=w", "noise=x"], "option=noise=x: expected a number"),
+        (["world=w", "seed=1.5"], "option=seed=1.5: expected a whole number"),
+        (["world=w", "width=0"], "option seed and width"),
     ],
 )
 def test_options_are_checked(given: list[str], message: str) -> None:

@@ -81,8 +81,8 @@ def test_grounded_from_captions_to_the_figure(
             "base: no finished run of glue/cola; there are: glue/rte",
         ),
         (("--data glue", "--data more"), "have different examples"),
-        (("--base base", "--base absent"), "--base absent: no such folder"),
-        (("--counts counts.json", "--counts glue/RTE/dev.tsv"), "not valid JSON"),
+        (("--base base", "--base absent"), "base=absent: no such folder"),
+        (("--counts counts.json", "counts=glue/RTE/dev.tsv"), "not valid JSON"),
         (("--tokenizer student", ""), "grounded needs --tokenizer"),
         (("--other other", "--other one"), "1 seeds are in both"),
     ],
@@ -110,7 +110,7 @@ def test_grounded_names_what_does_not_fit(
 def test_counts_need_a_file_to_write_to(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     homes.student(place / "student")
     assert main(["data", "counts", "--tokenizer", "student"]) == 2
-    assert "needs --captions" in capsys.readouterr().err
+    assert "needs captions" in capsys.readouterr().err
     assert count(place, ".") == 2
     assert "is a folder; expected a file" in capsys.readouterr().err
 
@@ -139,7 +139,7 @@ def test_similarity_of_two_folders(place: Path, capsys: pytest.CaptureFixture[st
     assert result["scores"]["pwcca"]["null"] > 0
     assert result["published_pwcca"]["BERT / CLIP"] == 0.498
     assert main(["similarity", "--model", "student"]) == 2
-    assert "needs --other" in capsys.readouterr().err
+    assert "needs other" in capsys.readouterr().err
 
 
 def test_attention_of_two_whole_models(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,4 +178,4 @@ def test_attention_of_two_whole_models(place: Path, capsys: pytest.CaptureFixtur
     )
     assert "absent" in capsys.readouterr().err
     assert main(["attention", "--model", "a", "--out", "other"]) == 2
-    assert "needs --model and --other" in capsys.readouterr().err
+    assert "needs model and other" in capsys.readouterr().err

@@ -223,7 +223,7 @@ def test_pairs_of_a_task_are_compared(whole, flat, tmp_path):
         model.export(folder)
     config = AttentionConfig(model=str(folders[0]), other=str(folders[1]), special_tokens=True)
     for wrong in (config, replace(config, task="glue/rte"), replace(config, data="glue")):
-        with pytest.raises(InputError, match=r"needs --text FILE .*, or --task with --data"):
+        with pytest.raises(InputError, match=r"needs text=FILE .*, or task with data"):
             attend(wrong, tmp_path / "out")
     data = homes.rte(tmp_path / "glue")
     config = replace(config, task="glue/rte", data=str(data), limit=4)

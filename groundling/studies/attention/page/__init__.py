@@ -17,15 +17,15 @@ from PIL import Image
 from groundling.core.batch import require
 from groundling.core.errors import (
     InputError,
+    convert_os_errors,
     convert_read_errors,
     prefix_errors,
-    rename_flags_to_keywords,
 )
 from groundling.data.images import read_image
 from groundling.runs.folder import check_file, disk_errors, write_whole
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import render
-from groundling.settings.fields import fill_settings, setting_fields
+from groundling.settings.fields import fill_settings
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
 from groundling.studies.attention.page.attention_views import (
@@ -140,7 +140,7 @@ class AttentionPage:
         if len(text) > MAX_PAGE_CHARACTERS:
             raise InputError(
                 f"a page of {len(shown)} pairs and {len(self.models)} models would be {len(text) / 2**20:.0f} MB; "
-                "pass a smaller --per-page or fewer --layers"
+                "pass a smaller per_page or fewer layers"
             )
         return text
 
@@ -181,7 +181,7 @@ def check_page_file(path: Path) -> None:
             if MARK in file.read(2000):
                 return
     raise InputError(
-        f"{path}: exists, and is not a page of `groundling visualize`; choose another --out"
+        f"{path}: exists, and is not a page of `groundling visualize`; choose another `out`"
     )
 
 
@@ -227,9 +227,7 @@ def visualize(
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
     arguments: dict[str, object] = {"model": several, "image": image, "text": text, **settings}
-    declared = setting_fields(VisualizeConfig)
-    switches = [name for name, one in declared.items() if one.annotation is bool]
-    with rename_flags_to_keywords(declared, switches, arguments):
+    with convert_os_errors():
         (config,) = fill_settings([VisualizeConfig()], arguments, "groundling.visualize")
         VISUALIZE.check_settings([config, ""])
         return make_page(config, select_pairs(config))

@@ -166,7 +166,7 @@ class ModelAttentionView:
         usable = [layer for layer in self.layers if (WORDS, BOXES) in layer.blocks]
         spans = ", ".join(f"{one.number}-0 to {one.number}-{one.heads - 1}" for one in usable)
         raise InputError(
-            f"--heat-maps {head}: no such head; expected LAYER-HEAD of a layer whose words attend to boxes: {spans}"
+            f"heat_maps={head}: no such head; expected LAYER-HEAD of a layer whose words attend to boxes: {spans}"
         )
 
     def box_attention(self) -> dict[tuple[str, int], np.ndarray]:
@@ -213,7 +213,7 @@ def collect_view(
     missing = set(layers) - {layer.number for layer in collector.layer_views}
     if missing or not collector.layer_views:
         layer_count = len({number for _, number in collector.layers_with_maps})
-        prefix = f"--layers {min(missing)}: " if missing else ""
+        prefix = f"layers={min(missing)}: " if missing else ""
         raise InputError(f"{prefix}the model has {layer_count} layers with attention maps")
     return ModelAttentionView(collector.words, boxes, collector.layer_views)
 
@@ -270,7 +270,7 @@ class _WordBoxMapCollector:
         if self.weights * 4 // 3 <= MAX_PAGE_CHARACTERS:
             return
         fit = len(self.layer_views) - 1
-        some = f"pass --layers with at most {fit} of them" if fit else "a single layer is too large"
+        some = f"pass layers with at most {fit} of them" if fit else "a single layer is too large"
         box_count = f"{len(self.boxes.boxes)} {'patches' if self.boxes.are_patches else 'boxes'}"
         raise InputError(
             f"the page would exceed {MAX_PAGE_CHARACTERS >> 20} MB, with attention among {box_count} in "
@@ -387,8 +387,8 @@ def _grouped(
     groups = group_regions(view.boxes, entities, np.stack(list(of_words.values())))
     if not any(len(group.regions) for group in groups):
         raise InputError(
-            "--heat-maps: no region matches an entity of the text, and no word attends to another region in these "
-            "heads; choose another example (--example), or a store whose regions match"
+            "heat_maps: no region matches an entity of the text, and no word attends to another region in these "
+            "heads; choose another example (example), or a store whose regions match"
         )
     sums = {head: sum_groups(shares, groups) for head, shares in of_words.items()}
     labels = [view.words[place].text for place in words]
@@ -543,8 +543,8 @@ class RankedHeads:
         result_model = f"{self.model} with random weights" if self.untrained else self.model
         if self.untrained or not is_same:
             raise InputError(
-                f"--heads {self.file}: a result of {result_model}, not of --model {source}; pass this model's own "
-                "result, or --other-heads"
+                f"heads={self.file}: a result of {result_model}, not of model={source}; pass this model's own "
+                "result, or other_heads"
             )
 
     def check_sizes(self, heads: Mapping[tuple[str, int], int], all_layers: bool) -> None:
@@ -562,7 +562,7 @@ class RankedHeads:
             model_layers = 1 + max(number for other, number in heads if other == name)
             if head_count != size or layer >= layers or (all_layers and model_layers != layers):
                 raise InputError(
-                    f"--heads {self.file}: {layers} layers of {head_count} heads, but the model has {model_layers} "
+                    f"heads={self.file}: {layers} layers of {head_count} heads, but the model has {model_layers} "
                     f"of {size}; pass this model's own result"
                 )
 
@@ -575,7 +575,7 @@ class RankedHeads:
         """
         if not self.file:
             raise InputError(
-                "--heat-maps best: pass --heads, the model's result of `groundling heads`, or name heads"
+                "heat_maps best: pass heads, the model's result of `groundling heads`, or name heads"
             )
         best: dict[int, int] = {}
         for _, layer, head, _ in self.heads[: self.active]:
@@ -583,7 +583,7 @@ class RankedHeads:
                 best.setdefault(layer, head)
         if not best:
             raise InputError(
-                f"--heat-maps best: {self.file} has no active head in the layers shown; name heads, or run "
+                f"heat_maps best: {self.file} has no active head in the layers shown; name heads, or run "
                 "`groundling heads --min-region-attention 0`"
             )
         return [f"{layer}-{best[layer]}" for layer in sorted(list(best)[:MAX_PANELS])]

@@ -103,9 +103,9 @@ def select_pairs(config: VisualizeConfig) -> PairSelection:
         selected_pairs = selected_pairs[: config.limit]
     if len(selected_pairs) > config.max_pairs:
         raise InputError(
-            f"{len(selected_pairs):,} pairs are more than --max-pairs {config.max_pairs:,}; pass --limit N "
-            "for the first N, or a larger --max-pairs "
-            f"for more pages (of {config.per_page} pairs each, --per-page)"
+            f"{len(selected_pairs):,} pairs are more than max_pairs={config.max_pairs:,}; pass limit=N "
+            "for the first N, or a larger max_pairs "
+            f"for more pages (of {config.per_page} pairs each, per_page)"
         )
     return PairSelection(selected_pairs, counts)
 
@@ -118,7 +118,7 @@ def _single_pair(text: str, pair: str, image: str) -> ImageTextPair:
         return ImageTextPair(Example("own", text, pair or None))
     photo = Path(image)
     if not photo.is_file():
-        raise InputError(f"--image {photo}: no such file")
+        raise InputError(f"image={photo}: no such file")
     example = Example("own", text, pair or None, images=(image_id(photo.name),))
     return ImageTextPair(example, photo)
 
@@ -130,7 +130,7 @@ def _photos(images: str) -> Callable[[str, str], Path]:
     photo, or several.
     """
     if not images:
-        raise InputError("visualize needs --images FOLDER, the folder of the photos")
+        raise InputError("visualize needs images=FOLDER, the folder of the photos")
     files = files_below(Path(images))
 
     def find(name: str, where: str) -> Path:
@@ -148,7 +148,7 @@ def _select_examples(examples: Sequence[Example], selector: str, where: str) -> 
     """The examples that --example selects; raises InputError if there are none in `where`."""
     selected = [example for example in examples if _is_selected(example, selector)]
     if selector and not selected:
-        raise InputError(f"--example {selector}: {where} has no such image, caption or example")
+        raise InputError(f"example={selector}: {where} has no such image, caption or example")
     return selected
 
 
@@ -231,7 +231,7 @@ class PairColumns(NamedTuple):
     def read(text: str, image: str) -> PairColumns:
         """From the flags' values; raises InputError for more than two texts."""
         texts = split_columns(text)
-        check_one_or_two(texts, f"--text-column {text}")
+        check_one_or_two(texts, f"text_column={text}")
         return PairColumns(tuple(texts), image)
 
 
@@ -273,7 +273,7 @@ def _changed_pairs(
         for name in names:
             if name not in old:
                 raise InputError(
-                    f"{where}: no column {name!r} with the right answer; pass --label-column"
+                    f"{where}: no column {name!r} with the right answer; pass label_column"
                 )
             if old[name] != new.get(name):
                 raise InputError(

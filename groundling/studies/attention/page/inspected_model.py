@@ -84,7 +84,7 @@ class InspectedModel:
         _check_supported(self.student, source)
         if isinstance(self.student, PatchReader):
             self.notes = [self.student.note] if self.student.note else []
-            for flag, given in (("--grid", grid), ("--detector", detector), ("--regions", regions)):
+            for flag, given in (("grid", grid), ("detector", detector), ("regions", regions)):
                 if given:
                     self.notes.append(f"{flag} is ignored: this model's own patches are the boxes")
                     break
@@ -126,7 +126,7 @@ class InspectedModel:
     def region_finder(self) -> StoreRegionExtractor:
         """Finds regions of photos that the store lacks; raises InputError if it cannot."""
         if self.grid and self.detector:
-            raise InputError("--grid and --detector: both give boxes; pass one of them")
+            raise InputError("grid and detector: both give boxes; pass one of them")
         facts = self._region_facts
         if self.grid or self.detector:
             start = self._with_boxes()
@@ -153,7 +153,7 @@ class InspectedModel:
         known = start.backbone if facts else self._backbone_of_files()
         if not self.backbone and not known and self._features:
             raise InputError(
-                f"--model {self.name}: does not record the image encoder of its training regions; also pass --backbone"
+                f"model={self.name}: does not record the image encoder of its training regions; also pass backbone"
             )
         backbone = self.backbone or known or start.backbone
         detector = self.detector or start.detector
@@ -172,8 +172,8 @@ class InspectedModel:
         facts = self._region_manifest
         if facts is None:
             raise InputError(
-                f"--model {self.name}: this photo is not in the --regions store, and neither model nor store records "
-                "how regions were found; pass --grid N or --detector NAME, with --backbone NAME"
+                f"model={self.name}: this photo is not in the regions store, and neither model nor store records "
+                "how regions were found; pass grid=N or detector=NAME, with backbone=NAME"
             )
         start = detection_settings(facts)
         return replace(start, backbone=self.backbone or start.backbone)
@@ -187,7 +187,7 @@ class InspectedModel:
             # The photo itself was read before, so a fault in a store means that it is of another image.
             where = ""
             if self.store is not None and image in self.store:
-                where = f" in {self.store.folder}; make the store again or leave --regions out"
+                where = f" in {self.store.folder}; make the store again or leave regions out"
             raise InputError(f"{photo}: {fault}{where}")
         return sources
 
@@ -237,7 +237,7 @@ class InspectedModel:
         elif photo is not None:
             notes.append("This model reads the text only.")
         elif isinstance(self.student, PatchReader) and self.student.needs_photo:
-            raise InputError(f"--model {self.name}: this model reads photos; also pass --image")
+            raise InputError(f"model={self.name}: this model reads photos; also pass image")
         else:
             example = replace(example, images=())
         (sample,) = self._samples(example, sources).get([0], ())
@@ -254,7 +254,7 @@ class InspectedModel:
         for layer in view.layers:
             if not all(np.isfinite(block).all() for block in layer.blocks.values()):
                 raise InputError(
-                    f"--model {self.name}: attention of layer {layer.number} has NaN or infinity; the weights may be "
+                    f"model={self.name}: attention of layer {layer.number} has NaN or infinity; the weights may be "
                     "damaged"
                 )
         view.notes += notes
@@ -291,12 +291,12 @@ def _check_supported(student: Encoder, source: str) -> None:
     """Raises InputError for a model of a kind that the page does not support."""
     if isinstance(student, ClipFeatureAdapter | ClipTextEncoder | CrossModalEncoder):
         raise InputError(
-            f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
+            f"model={source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
             "or a text encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
         )
     if isinstance(student, Lxmert):
         raise InputError(
-            f"--model {source}: two-stream models are not supported; `groundling heads` scores the heads of their "
+            f"model={source}: two-stream models are not supported; `groundling heads` scores the heads of their "
             "cross-attention"
         )
 

@@ -113,5 +113,5 @@ def find_axes(names: Sequence[str]) -> list[CurveAxis]:
     offered = {axis.name: axis for axis in AXES}
     for name in names:
         if name not in offered:
-            raise InputError(f"--curve {name}: expected some of {', '.join(offered)}")
+            raise InputError(f"curve={name}: expected some of {', '.join(offered)}")
     return [offered[name] for name in dict.fromkeys(names)]

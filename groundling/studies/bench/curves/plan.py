@@ -66,7 +66,7 @@ def check_axes(axes: Sequence[CurveAxis], methods: Sequence[BenchMethod]) -> Non
     for axis in axes:
         reasons = [why_no_curve(axis, method) for method in methods]
         if all(reasons):
-            raise InputError(f"--curve {axis.name}: {'; '.join(reasons)}; add another --method")
+            raise InputError(f"curve={axis.name}: {'; '.join(reasons)}; add another method")
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _check_batch(source: str, texts: Iterable[str], batch: int) -> None:
     count = sum(1 for _ in islice(texts, batch))
     if count < batch:
         raise InputError(
-            f"{source}: {count} texts, fewer than a batch of {batch}; pass more texts, or a smaller --batch"
+            f"{source}: {count} texts, fewer than a batch of {batch}; pass more texts, or a smaller batch"
         )
 
 
@@ -133,7 +133,7 @@ def check_teacher(source: str) -> Any:
     """The teacher's configuration; raises InputError for a teacher that is no CLIP-like model."""
     config = load_config(source)
     if config.model_type not in CLIP_LIKE:
-        raise InputError(f"--teacher {source}: expected one of {', '.join(sorted(CLIP_LIKE))}")
+        raise InputError(f"teacher={source}: expected one of {', '.join(sorted(CLIP_LIKE))}")
     return config
 
 

@@ -80,7 +80,7 @@ def compare(method: BySeed, control: BySeed) -> Gain:
     """
     seeds = tuple(seed for seed in method if seed in control)
     if not seeds:
-        raise InputError("no adaptation seed in common; run both with the same --adapt-seeds")
+        raise InputError("no adaptation seed in common; run both with the same adapt_seeds")
     _check_items(seeds, method, control)
     by_seed = tuple(float(method[seed]["value"] - control[seed]["value"]) for seed in seeds)
     mean = float(np.mean(by_seed))
@@ -104,7 +104,7 @@ def _check_items(seeds: Sequence[int], method: BySeed, control: BySeed) -> None:
             if found != expected:
                 raise InputError(
                     f"{side}, seed {seed}: {found[0]} items, not the {expected[0]} items of method, seed {seeds[0]}; "
-                    "the set was another one then: use another --out"
+                    "the set was another one then: use another output folder"
                 )
 
 

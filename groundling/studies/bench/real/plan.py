@@ -101,7 +101,7 @@ class RealPlan:
             return False
         if read_job(path)["key"] != job.arguments[-1]:
             raise InputError(
-                f"{path}: was made by another version of this method; use another --out, or give the method another "
+                f"{path}: was made by another version of this method; use another folder, or give the method another "
                 "name"
             )
         return True

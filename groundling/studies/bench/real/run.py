@@ -74,7 +74,7 @@ def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         count = len(method.stages)
         if not method.steps and settings.steps < count:
             raise InputError(
-                f"--steps {settings.steps}: {method.name} has {count} stages, each of at least one step"
+                f"steps={settings.steps}: {method.name} has {count} stages, each of at least one step"
             )
     plan = RealPlan(config, methods, sets, folder)
     plan.missing()  # jobs of another version end the bench before anything is written
@@ -119,7 +119,7 @@ def choose_methods(
     lacking = {name: reason for name, reason in reasons.items() if reason}
     if names and lacking:
         name, reason = next(iter(lacking.items()))
-        raise InputError(f"--method {name}: {reason}")
+        raise InputError(f"method={name}: {reason}")
     if not names:
         offered = built_in_methods().items()
         lacking |= {name: reason for name, one in offered if (reason := one.why_not())}
@@ -133,10 +133,10 @@ def _lacks(method: BenchMethod, settings: RealSettings) -> str:
     """What a method reads that the user does not hand over; empty if nothing."""
     texts = [text.partition("=")[0] for stage in method.stages for text in stage.texts]
     if (CAPTIONS in texts or method.data == IMAGES) and not settings.captions:
-        return "reads captions with images; pass --captions and --images"
+        return "reads captions with images; pass captions and images"
     arms = [parse_arm(stage.arm) for stage in method.stages]
     if any(one.needs_teacher or one.needs_cross_modal for one in arms) and not settings.teacher:
-        return "learns from a CLIP-like teacher; pass --teacher"
+        return "learns from a CLIP-like teacher; pass teacher"
     return ""
 
 
@@ -149,8 +149,8 @@ def encoder_notes(settings: RealSettings) -> list[str]:
         return []
     if settings.needs_lm_head:
         raise InputError(
-            f"--student {settings.student}: has no masked-LM head, which {settings.needs_lm_head} needs; leave that "
-            "out, e.g. --modes linear embedding, or use another encoder"
+            f"student={settings.student}: has no masked-LM head, which {settings.needs_lm_head} needs; leave that "
+            "out, e.g. modes=linear embedding, or use another encoder"
         )
     return [
         f"{settings.student} has no masked-LM head; methods and controls that train masked LM start from a new one, "
