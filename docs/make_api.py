@@ -320,12 +320,19 @@ def _classes(module: str) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
+class _WithoutMetadata(ast.NodeTransformer):
+    """Replaces `Annotated[kind, ...]` by its kind."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple):
+            return node.slice.elts[0]
+        return node
+
+
 def _plain(annotation: ast.expr) -> str:
     """A type annotation without the metadata of `Annotated`."""
-    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
-        inside = annotation.slice
-        annotation = inside.elts[0] if isinstance(inside, ast.Tuple) else inside
-    return ast.unparse(annotation)
+    return ast.unparse(_WithoutMetadata().visit(annotation))
 
 
 def _default(value: ast.expr) -> str:

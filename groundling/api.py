@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from textwrap import TextWrapper
@@ -115,7 +116,8 @@ def _docstring(name: str, command: Command) -> str:
     ]
     for config in _own(name).values():
         for one in settings_of(config):
-            kind = str(one.field.annotation).replace("typing.", "")
+            kind = re.sub(r"Annotated\[(\w+),[^]]*\]", r"\1", str(one.field.annotation))
+            kind = kind.replace("typing.", "")
             kind = getattr(one.field.annotation, "__name__", kind) if "[" not in kind else kind
             lines += [f"    {one.name}: {kind} = {one.value!r}", *_WRAPPER.wrap(one.help)]
     for prefix in _groups(name):
