@@ -235,7 +235,7 @@ class RegionDataset:
                 raise InputError(
                     f"{sample.id}: its text names objects of {image!r} by number, but this store lacks the image's "
                     f"{objects} annotated objects in their order; make a store with `groundling regions "
-                    f"boxes`{otherwise}"
+                    f"--boxes`{otherwise}"
                 )
 
     def regions(self, images: Sequence[str]) -> RegionRow:
