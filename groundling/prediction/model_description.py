@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -23,7 +21,6 @@ from groundling.core.output_types import (
 )
 from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_object, write_json
-from groundling.runs.hashing import hashes_of
 from groundling.runs.local_paths import keep_path, kept_path, without_folders
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN
@@ -83,6 +80,12 @@ def _read_form(content: Mapping[str, Any] | None) -> OutputType | None:
     return form
 
 
+def _form_content(form: OutputType | None) -> dict[str, Any] | None:
+    """An output type for JSON; None for one of your own, which only its module can build."""
+    kinds = [name for name, kind in FORMS.items() if type(form) is kind]
+    return {"is": kinds[0], **asdict(form)} if kinds else None  # type: ignore[call-overload]
+
+
 @dataclass(frozen=True)
 class ModelDescription:
     """Everything beside the weights that a fine-tuned model needs for predictions."""
@@ -111,48 +114,14 @@ class ModelDescription:
     regions: Mapping[str, Any] = field(default_factory=dict)
     """Manifest fields of the training region stores; see `region_facts`."""
 
-    tokenizer: str = ""
-    """Hash of the tokenizer files beside the weights; empty if there are none or it is unknown."""
-    config: str = ""
-    """Hash of the model's configuration beside the weights; likewise."""
-
     def write(self, folder: Path) -> None:
-        """Write the description beside the weights, with the hashes of the folder's tokenizer and configuration."""
-        content = {"format": FORMAT, **asdict(self)}
-        content["tokenizer"] = sha256_of_files(folder, TOKENIZER)
-        content["config"] = sha256_of_files(folder, CONFIG)
-        content["form"] = None if self.form is None else output_type_as_json(self.form)
-        content["own"] = None if self.own is None else asdict(self.own)
-        made_with = self.regions.get("made_with") or {}
-        kept = {
-            role: keep_path(folder, role, made_with[role]) for role in MODELS & made_with.keys()
-        }
+        """Write the description beside the weights; local paths of models are kept outside of the folder."""
+        content = {"format": FORMAT, **asdict(self), "form": _form_content(self.form)}
         content["regions"] = without_folders(content["regions"])
-        if kept:
-            content["regions"]["made_with"] |= kept
+        made_with = self.regions.get("made_with") or {}
+        for role in MODELS & made_with.keys():
+            content["regions"]["made_with"][role] = keep_path(folder, role, made_with[role])
         write_json(folder / FILE, content)
-
-
-TOKENIZER = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model"),
-    *("sentencepiece.bpe.model", "tokenizer.model"),
-)
-"""Tokenizer file names of transformers."""
-CONFIG = ("config.json", "join.json")
-"""Configuration file names of transformers and of models with regions."""
-
-
-def sha256_of_files(folder: Path, names: Sequence[str]) -> str:
-    """Hash of the files of these names in a model's folder and its sub-folders; empty if there are none.
-
-    Raises InputError if one cannot be read.
-    """
-    places = [folder, *sorted(place for place in folder.iterdir() if place.is_dir())]
-    files = [place / name for place in places for name in names if (place / name).is_file()]
-    hashes = zip(files, hashes_of(files), strict=True)
-    lines = [f"{file.relative_to(folder).as_posix()} {sha256}" for file, sha256 in hashes]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
 
 
 def read_description(folder: Path) -> ModelDescription:
@@ -187,24 +156,6 @@ def _validated(kind: type[T], values: Mapping[str, Any]) -> T:
     """A dataclass from JSON values, each of the type that the dataclass declares; raises ValueError otherwise."""
     text = json.dumps(values)
     return TypeAdapter(kind).validate_json(text, strict=True, extra="forbid")
-
-
-# -- output types ------------------------------------------------------------------------------------------------------
-
-
-def output_type_as_json(form: OutputType) -> dict[str, Any] | None:
-    """An output type as JSON; None for one of your own, which only its module can build."""
-    for name, kind in FORMS.items():
-        if type(form) is kind:
-            values = {one.name: vars(form)[one.name] for one in fields(FORMS[name])}
-            # JSON has no infinity.
-            return {"is": name} | {key: _finite(value) for key, value in values.items()}
-    return None
-
-
-def _finite(value: object) -> object:
-    unbounded = isinstance(value, float) and not math.isfinite(value)
-    return None if unbounded else value
 
 
 # -- regions -----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder, RegionEncoder
 from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.model_description import detection_settings
-from groundling.prediction.predictions import PredictionFormatter, model_folder
+from groundling.prediction.predictions import make_predictions, model_folder
 from groundling.settings.input_settings import DetectionSettings, RegionSettings
 from groundling.studies.attention.inspected_models import is_fine_tuned, load_match_head
 from groundling.studies.attention.models import PatchReader, PatchStore
@@ -324,7 +324,7 @@ def fine_tuned_answer(
             "No answer: this model finds the region of a phrase, and no phrase is marked"
         )
     scores = fitted.scores([example], sources, fitted.unscored_task)
-    (prediction,) = PredictionFormatter(form, MAX_ANSWERS).predictions(scores, [example])
+    (prediction,) = make_predictions(scores, form, [example], MAX_ANSWERS)
 
     def format_candidate(candidate: Candidate) -> str:
         if isinstance(form, RegionSelection):
