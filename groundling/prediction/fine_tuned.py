@@ -202,7 +202,7 @@ class FineTunedModel:
     def inputs(self) -> ImageSampleBuilder:
         """Region inputs with the settings of the training run's evaluation."""
         reads = self.description.reads
-        return ImageSampleBuilder(reads.settings(), zero_features=reads.zero_region_features)
+        return ImageSampleBuilder(reads.region_settings, zero_features=reads.zero_region_features)
 
     @cached_property
     def finder(self) -> StoreRegionExtractor:
@@ -233,7 +233,8 @@ class FineTunedModel:
         """
         reads = self.description.reads
         self._check_sources(bool(regions), bool(images))
-        settings = reads.settings(
+        settings = replace(
+            reads.region_settings,
             regions=regions,
             images=images if isinstance(images, str) else "",
             allow_region_mismatch=allow_region_mismatch,
@@ -494,24 +495,24 @@ class FineTunedModel:
             InputError: an input is invalid, or lists differ in length.
         """
         is_single = isinstance(text, str)
-        columns = [[one] for one in (text, pair, image, choices)]
-        examples, photos = python_examples(
-            *(columns if is_single else (text, pair, image, choices)), stored=bool(regions)
+        columns = [text, pair, image, choices]
+        examples, photos, inputs = self._from_python(
+            regions, *([[one] for one in columns] if is_single else columns)
         )
         rows = [
             make_row(f"question {number}", {}, partial(self.fit, example))
             for number, example in enumerate(examples)
         ]
-        named = self._photos_read(photos, regions)
-        inputs = self.image_inputs(str(regions), named or "", decode=True)
-        self.predict_rows(rows, inputs, top_k, skip_bad, named)
+        self.predict_rows(rows, inputs, top_k, skip_bad, photos)
         return rows[0].prediction if is_single else [row.prediction for row in rows]
 
-    def _photos_read(
-        self, photos: Mapping[str, ImageInput], regions: str | Path
-    ) -> Mapping[str, ImageInput] | None:
-        """The photos; None if they only name images of a region store."""
-        return None if regions and not self.reads_pixels else photos
+    def _from_python(
+        self, regions: str | Path, texts: Any, pairs: Any, images: Any, choices: Any = None
+    ) -> tuple[list[Example], Mapping[str, ImageInput] | None, ImageSampleBuilder]:
+        """Examples, their photos, and where their images come from; no photos if these only name images of a store."""
+        examples, photos = python_examples(texts, pairs, images, choices, stored=bool(regions))
+        read = None if regions and not self.reads_pixels else photos
+        return examples, read, self.image_inputs(str(regions), read or "", decode=True)
 
     def encode(
         self,
@@ -536,13 +537,12 @@ class FineTunedModel:
             image_list = None if images is None else [images]
             vector: np.ndarray = self.encode([texts], image_list, pool, regions)[0]
             return vector
-        examples, photos = python_examples(texts, None, images, stored=bool(regions))
-        if not photos and not isinstance(self.student, ClipFeatureAdapter):
+        if images is None and not isinstance(self.student, ClipFeatureAdapter):
+            examples = [Example(str(number), text) for number, text in enumerate(texts)]
             return self._states(self.make_samples(examples, ImageInputs()), pool)
-        named = self._photos_read(photos, regions)
-        inputs = self.image_inputs(str(regions), named or "", decode=True)
+        examples, photos, inputs = self._from_python(regions, texts, None, images)
         states = []
-        for part, sources in self.parts_with_images(examples, inputs, named):
+        for part, sources in self.parts_with_images(examples, inputs, photos):
             raise_first([f"{image}: {fault}" for image, fault in sources.faults.items()])
             states.append(self._states(self.make_samples(examples[part], sources), pool))
         return np.concatenate(states)
@@ -572,22 +572,7 @@ class FineTunedModel:
         regions: str | Path = "",
         allow_region_mismatch: bool = False,
     ) -> dict[str, Any]:
-        """Score the model on labelled data; returns what `groundling evaluate` prints.
-
-        Args:
-            data: a folder with the task's official files, or your own csv, tsv, json or jsonl file.
-            split: split name; empty: all labelled dev splits, or all rows of the file (`dev`: the held-out rows).
-            text: text columns of the file, separated by commas; empty, here and below: those of the training file.
-            image: columns with image file names.
-            choices: columns with the choices of a multiple-choice task.
-            label: column of the label.
-            images: folder of the photos, for a model that reads them, or to detect regions now.
-            regions: region store with the images.
-            allow_region_mismatch: accept regions that were made differently from the training regions.
-
-        Raises:
-            InputError: the data has no labels, labels unknown to the model, or an invalid row.
-        """
+        """Score the model on labelled data; arguments and result are those of `groundling evaluate`."""
         inputs = self.image_inputs(
             str(regions), str(images), allow_region_mismatch=allow_region_mismatch
         )

@@ -121,9 +121,9 @@ ImageFiles = ImageFile | Sequence[ImageFile]
 
 def python_examples(
     texts: Sequence[str],
-    pairs: Any = None,
-    images: Any = None,
-    choices: Any = None,
+    pairs: Any,
+    images: Any,
+    choices: Any,
     *,
     stored: bool,
 ) -> tuple[list[Example], dict[str, ImageInput]]:

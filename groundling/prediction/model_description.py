@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import PlainValidator, TypeAdapter
 
@@ -25,7 +25,6 @@ from groundling.runs.local_paths import keep_path, kept_path, without_folders
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN
 
-T = TypeVar("T")
 FILE = "groundling_task.json"
 """Stands beside the model's own files; transformers ignores it."""
 FORMAT = 1
@@ -38,6 +37,8 @@ FORMS: dict[str, Any] = {
     "pick": RegionSelection,
 }
 """Output types by name in the file; an output type of your own comes from its task's module."""
+STRICTLY: dict[str, Any] = {"strict": True, "extra": "forbid"}
+"""A file is read without conversions, and without fields that this version does not know."""
 
 
 @dataclass(frozen=True)
@@ -50,34 +51,18 @@ class InputPreprocessing:
     """Maximum number of images per example."""
     regions: bool = False
     """Whether the model reads image regions."""
-    max_regions: int = 0
-    """Maximum number of regions per image, highest scores first; 0: all."""
-    max_total_length: int = 0
-    """Maximum number of tokens and regions together; 0: no limit."""
-    object_tags: bool = True
-    """Whether words that name objects are linked to the regions of these objects."""
-    mentioned_objects_only: bool = False
-    """Whether objects that no text of the item mentions are removed."""
+    region_settings: RegionSettings = field(default_factory=RegionSettings)
+    """Limits of the regions, and which tags and objects are read; names no store and no images."""
     zero_region_features: bool = False
     """Whether zeros replace the region features."""
-
-    def settings(self, **sources: Any) -> RegionSettings:
-        """The same values as `RegionSettings`; `sources` are its other fields, which name regions and photos."""
-        return RegionSettings(
-            max_regions=self.max_regions,
-            max_total_length=self.max_total_length,
-            object_tags=self.object_tags,
-            mentioned_objects_only=self.mentioned_objects_only,
-            **sources,
-        )
 
 
 def _read_form(content: Mapping[str, Any] | None) -> OutputType | None:
     if content is None:
         return None
+    # JSON has no infinity, which is the default of the fields that may be None.
     values = {name: value for name, value in content.items() if name != "is" and value is not None}
-    form: OutputType = _validated(FORMS[content["is"]], values)
-    return form
+    return TypeAdapter(FORMS[content["is"]]).validate_json(json.dumps(values), **STRICTLY)
 
 
 def _form_content(form: OutputType | None) -> dict[str, Any] | None:
@@ -136,15 +121,12 @@ def read_description(folder: Path) -> ModelDescription:
             "fine-tune again"
         )
     content = read_object(path)
-    version = content.pop("format", None)
-    if version != FORMAT:
-        raise InputError(
-            f"{path}: format {version!r}, but this version of groundling reads {FORMAT}; fine-tune again"
-        )
     with convert_errors(f"{path}: damaged, or from another version of groundling; fine-tune again"):
+        if content.pop("format") != FORMAT:
+            raise ValueError(f"expected format {FORMAT}")
         for one in fields(ModelDescription):  # a default in place of a lost field may be wrong
             content[one.name]
-        description = _validated(ModelDescription, content)
+        description = TypeAdapter(ModelDescription).validate_json(json.dumps(content), **STRICTLY)
     made_with = description.regions.get("made_with")
     if isinstance(made_with, dict):
         for role in MODELS & made_with.keys():
@@ -152,23 +134,9 @@ def read_description(folder: Path) -> ModelDescription:
     return description
 
 
-def _validated(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A dataclass from JSON values, each of the type that the dataclass declares; raises ValueError otherwise."""
-    text = json.dumps(values)
-    return TypeAdapter(kind).validate_json(text, strict=True, extra="forbid")
-
-
 # -- regions -----------------------------------------------------------------------------------------------------------
 
-DESCRIBED_FIELDS = (
-    "identity",
-    "made_by",
-    "model",
-    "weights",
-    "preprocessing",
-    "boxes_from",
-    "made_with",
-)
+DESCRIBED_FIELDS = ("made_by", "model", "weights", "preprocessing", "boxes_from", "made_with")
 """Manifest fields of region stores that a model's description keeps."""
 MODELS = {"backbone", "detector"}
 """Settings in `made_with` that name a model."""
@@ -176,19 +144,8 @@ MODELS = {"backbone", "detector"}
 
 def region_facts(store: RegionStore) -> dict[str, Any]:
     """The manifest fields of a store and the origin of the regions, for a description."""
-    manifest = store.manifest
-    facts = {name: manifest[name] for name in DESCRIBED_FIELDS if name in manifest}
-    facts |= {"identity": store.identity, "origin": store.origin}
-    made_with = facts.get("made_with")
-    if made_with:
-        facts["made_with"] = {name: _absolute_path(value) for name, value in made_with.items()}
-    return facts
-
-
-def _absolute_path(value: object) -> object:
-    """The absolute path of an existing folder; a hub id or a number unchanged."""
-    is_folder = isinstance(value, str) and value and Path(value).is_dir()
-    return str(Path(str(value)).resolve()) if is_folder else value
+    facts = {name: store.manifest[name] for name in DESCRIBED_FIELDS if name in store.manifest}
+    return facts | {"identity": store.identity, "origin": store.origin}
 
 
 def detection_settings(facts: Mapping[str, Any]) -> DetectionSettings:
@@ -203,4 +160,4 @@ def detection_settings(facts: Mapping[str, Any]) -> DetectionSettings:
             f"{facts.get('boxes_from') or 'others'}, or their store is of an old version); pass regions=STORE"
         )
     with convert_errors(f"{FILE}: damaged; expected settings of `groundling regions`"):
-        return _validated(DetectionSettings, made_with)
+        return TypeAdapter(DetectionSettings).validate_json(json.dumps(made_with), **STRICTLY)

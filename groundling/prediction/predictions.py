@@ -358,7 +358,7 @@ def _best_or_all(source: Path, folders: Mapping[int, Path], seeds: SeedChoice) -
     The first seed if no result has a held-out score, as when all splits were trained on.
     """
     scores = {seed: _held_out_score(read_result(folder) or {}) for seed, folder in folders.items()}
-    best = min(scores, key=lambda seed: (-scores[seed].rank_value, seed))
+    best = min(scores, key=lambda seed: (-scores[seed][0], seed))
     folder = folders[best] / "model"
     if len(folders) == 1:
         return SeedModels(folder)
@@ -367,25 +367,20 @@ def _best_or_all(source: Path, folders: Mapping[int, Path], seeds: SeedChoice) -
         others = tuple(folders[seed] / "model" for seed in folders if seed != best)
         note = f"majority vote of seeds {every}; ties go to the higher mean probability; probabilities are means"
         return SeedModels(folder, others, f"{source}: {note} over the seeds")
-    why = scores[best].description
-    return SeedModels(folder, note=f"{source}: predictions of seed {best}, {why} of {every}")
+    reason = scores[best][1]
+    return SeedModels(folder, note=f"{source}: predictions of seed {best}, {reason} of {every}")
 
 
-class _SeedScore(NamedTuple):
-    rank_value: float = -np.inf
-    description: str = "the first"
-
-
-def _held_out_score(result: Mapping[str, Any]) -> _SeedScore:
-    """A seed's main metric on its first held-out split, if its result has one."""
+def _held_out_score(result: Mapping[str, Any]) -> tuple[float, str]:
+    """A seed's main metric on its first held-out split, higher is better, and its description; -inf without one."""
     try:
         metric = result["metrics"][0]
         split = next(one for one in result["splits"] if one not in result.get("trained_on", ()))
         value = float(result["scores"][split][metric])
     except (KeyError, TypeError, StopIteration):  # unfinished, undefined, or trained on all splits
-        return _SeedScore()
-    rank_value = value if result.get("higher_is_better", True) else -value
-    return _SeedScore(rank_value, f"the best on {split} ({metric} {value:.3g})")
+        return -np.inf, "the first"
+    height = value if result.get("higher_is_better", True) else -value
+    return height, f"the best on {split} ({metric} {value:.3g})"
 
 
 # -- votes -------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -85,23 +85,6 @@ class MatchScores(NamedTuple):
     """Token ids of each text after truncation, as bytes."""
     truncated_tokens: np.ndarray
     """(N,) number of truncated tokens per text."""
-
-
-class Matcher(Protocol):
-    """Scores image-text pairs."""
-
-    @property
-    def measure(self) -> str:
-        """Name of the score."""
-        ...
-
-    def __call__(self, examples: Sequence[Example], split: str) -> MatchScores:
-        """Scores of a split's examples, which have one image and no choices; otherwise raises InputError."""
-        ...
-
-    def cluster_values(self, scores: np.ndarray) -> np.ndarray:
-        """Scores (N,) transformed for one-dimensional clustering."""
-        ...
 
 
 class CosineMatcher:
@@ -217,6 +200,10 @@ class MatchHeadMatcher:
     def cluster_values(self, scores: np.ndarray) -> np.ndarray:
         """Probabilities of a match."""
         return np.asarray(expit(scores))
+
+
+Matcher = CosineMatcher | MatchHeadMatcher
+"""Scores image-text pairs: called with a split's examples, which have one image and no choices."""
 
 
 def equalise_identical_texts(scores: np.ndarray, read: Sequence[Sequence[bytes]]) -> np.ndarray:

@@ -214,10 +214,7 @@ def describe_model(
         max_length=config.max_length,
         images=most_images(splits),
         regions=store is not None,
-        max_regions=config.regions.max_regions,
-        max_total_length=config.regions.max_total_length,
-        object_tags=config.regions.object_tags,
-        mentioned_objects_only=config.regions.mentioned_objects_only,
+        region_settings=replace(config.regions, regions="", images="", allow_region_mismatch=False),
         zero_region_features=config.zero_region_features,
     )
     return ModelDescription(
