@@ -172,10 +172,7 @@ class FineTunedModel:
         return Task(self.description.task, self.form, _no_layout, (), self.description.task)
 
     def _check_code(self, *names: str) -> None:
-        """Note which of your own modules changed since training, before using any.
-
-        Raises InputError, before any import, if an object is not trusted.
-        """
+        """Note which of your own modules changed; raises InputError, before any import, for one that is not trusted."""
         check_trust(names, self.trust, self.folder / FILE)
         for name in filter(None, names):
             for file in files_of_object(name).values():
@@ -226,10 +223,8 @@ class FineTunedModel:
     ) -> ImageSampleBuilder:
         """Where images come from: a region store, or a folder or images by id, in which regions are found if needed.
 
-        `decode` opens every image first, so that messages name a broken one.
-
-        Raises InputError for other sources than the model reads, or regions of another kind (see
-        `allow_region_mismatch`).
+        `decode` opens every image first, so that messages name a broken one. Raises InputError for other sources than
+        the model reads, or regions of another kind, unless `allow_region_mismatch` is set.
         """
         reads = self.description.reads
         self._check_sources(bool(regions), bool(images))
@@ -350,10 +345,7 @@ class FineTunedModel:
         return combine_seeds([scores, *others], self.form, task)
 
     def _boxes(self, examples: Sequence[Example], sources: ImageInputs) -> list[np.ndarray] | None:
-        """Region boxes (R, 4) in pixels of each example, in the model's order; None without region selection.
-
-        Raises InputError if an image's size is unknown.
-        """
+        """Region boxes (R, 4) in pixels of each example, in the model's order; None without region selection."""
         if not isinstance(self.form, RegionSelection):
             return None
         samples = self.samples(examples, sources)
@@ -415,10 +407,7 @@ class FineTunedModel:
         skip_bad: bool = False,
         photos: Mapping[str, ImageInput] | None = None,
     ) -> int:
-        """Add to each row its prediction or its fault; returns the number of truncated tokens.
-
-        Raises InputError for the first faulty row, unless `skip_bad` is set.
-        """
+        """Add to each row its prediction or, with `skip_bad`, its fault; returns the number of truncated tokens."""
         advice = "; correct it, or set skip_bad to leave its answer empty"
         if not skip_bad:
             raise_first_fault(rows, advice)
@@ -481,18 +470,15 @@ class FineTunedModel:
         """Predict the answer for one input, or for each input of a list, in order.
 
         Args:
-            text: a text, or a list of texts.
+            text: a text, or a list of texts; pairs, images and choices are then lists too.
             pair: the second text; for tasks that locate a phrase of the text, the phrase.
-            image: the image as a file path or PIL image, or several images if the task has several; for a list of
-                texts, a list of these.
-            choices: the choices of a multiple-choice task; for a list of texts, a list of these.
+            image: the image as a file path or PIL image, or several images if the task has several.
+            choices: the choices of a multiple-choice task.
             top_k: number of answers to rank, see `Prediction.best`.
-            regions: a region store with the images; empty: regions are detected now, with the settings of the
-                training store.
+            regions: a region store with the images; empty: regions are detected now, as for the training store.
             skip_bad: return None for an invalid input of a list, such as one with a broken photo.
 
-        Raises:
-            InputError: an input is invalid, or lists differ in length.
+        Raises InputError if an input is invalid, or lists differ in length.
         """
         is_single = isinstance(text, str)
         columns = [text, pair, image, choices]
@@ -530,8 +516,7 @@ class FineTunedModel:
                 vector per text (a CLIP text tower, an adapter over CLIP) returns that vector.
             regions: a region store with the images; empty: regions are detected now.
 
-        Raises:
-            InputError: an image cannot be read, or lists differ in length.
+        Raises InputError if an image cannot be read, or lists differ in length.
         """
         if isinstance(texts, str):
             image_list = None if images is None else [images]
@@ -601,10 +586,7 @@ class FineTunedModel:
         label: str,
         inputs: ImageSampleBuilder,
     ) -> tuple[Task, dict[str, list[Example]]]:
-        """The model's task, and labelled examples by split from official files or your own file.
-
-        Raises InputError as `evaluate`.
-        """
+        """The model's task, and labelled examples by split from official files or your own file."""
         task = self.task
         columns = self._columns(columns)
         if self._is_own_file(data, columns):
@@ -727,9 +709,8 @@ def load(
         device: such as cuda; empty: an accelerator if there is one.
         trust: your own objects, MODULE:NAME each, that the folder may import; nothing else is imported.
 
-    Raises:
-        InputError: there is no saved model, its description is missing or damaged, or it needs code that `trust` does
-            not name.
+    Raises InputError if there is no saved model, its description is missing or damaged, or `trust` does not name code
+    that it needs.
     """
     with convert_read_errors(source):
         chosen = choose_seed_models(Path(source), seed, seeds)

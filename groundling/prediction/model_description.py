@@ -95,7 +95,7 @@ class ModelDescription:
     kind: str = ""
     """MODULE:NAME of a `ModelFormat` of your own that loads the folder."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each of your own modules' files by MODULE:NAME; of modules they import, by module."""
+    """SHA-256 of the file of each of your own modules, by MODULE:NAME."""
     regions: Mapping[str, Any] = field(default_factory=dict)
     """Manifest fields of the training region stores; see `region_facts`."""
 
