@@ -123,7 +123,7 @@ class FineTunedModel:
         self.student: Encoder = load_encoder(str(folder), description.kind, description.design)
         self.form: OutputType = self.task.form if description.form is None else description.form
         if isinstance(self.student, SingleStreamModel):
-            self.student.add_images(description.reads.images)
+            self.student.add_images(description.images)
             if description.ready:
                 find_architecture(self.student, description.design).prepare_model(
                     self.student, (), False
@@ -186,20 +186,20 @@ class FineTunedModel:
     @property
     def reads_pixels(self) -> bool:
         """Whether the model reads pixels; one trained with zeros in place of image features does not."""
-        reads = self.description.reads
-        sees = isinstance(self.student, EndToEndModel) and not reads.zero_region_features
-        return isinstance(self.student, ClipFeatureAdapter) or (sees and reads.regions)
+        about = self.description
+        sees = isinstance(self.student, EndToEndModel) and not about.zero_region_features
+        return isinstance(self.student, ClipFeatureAdapter) or (sees and about.reads_regions)
 
     @property
     def reads_images(self) -> bool:
         """Whether the model reads images, as regions or pixels."""
-        return self.description.reads.regions or self.reads_pixels
+        return self.description.reads_regions or self.reads_pixels
 
     @property
     def inputs(self) -> ImageSampleBuilder:
         """Region inputs with the settings of the training run's evaluation."""
-        reads = self.description.reads
-        return ImageSampleBuilder(reads.region_settings, zero_features=reads.zero_region_features)
+        about = self.description
+        return ImageSampleBuilder(about.region_settings, zero_features=about.zero_region_features)
 
     @cached_property
     def finder(self) -> StoreRegionExtractor:
@@ -226,10 +226,10 @@ class FineTunedModel:
         `decode` opens every image first, so that messages name a broken one. Raises InputError for other sources than
         the model reads, or regions of another kind, unless `allow_region_mismatch` is set.
         """
-        reads = self.description.reads
+        about = self.description
         self._check_sources(bool(regions), bool(images))
         settings = replace(
-            reads.region_settings,
+            about.region_settings,
             regions=regions,
             images=images if isinstance(images, str) else "",
             allow_region_mismatch=allow_region_mismatch,
@@ -237,8 +237,8 @@ class FineTunedModel:
         inputs = ImageSampleBuilder(
             settings,
             features=not isinstance(self.student, EndToEndModel),
-            zero_features=reads.zero_region_features,
-            region_finder=self.finder if reads.regions and not regions else None,
+            zero_features=about.zero_region_features,
+            region_finder=self.finder if about.reads_regions and not regions else None,
             decode=decode,
         )
         if isinstance(self.student, SingleStreamModel):
@@ -247,7 +247,7 @@ class FineTunedModel:
 
     def _check_sources(self, regions: bool, images: bool) -> None:
         if self.reads_pixels:
-            reads_boxes = self.description.reads.regions
+            reads_boxes = self.description.reads_regions
             expected = "pixels; pass images" + (" (and perhaps regions)" * reads_boxes)
             fits = images and (reads_boxes or not regions)
         elif self.reads_images:
@@ -288,7 +288,7 @@ class FineTunedModel:
         expected = len(self.form.labels) if isinstance(self.form, MultipleChoice) else 0
         if len(example.choices) != expected:
             raise InputError(f"{len(example.choices)} choices; this model expects {expected}")
-        most_images = self.description.reads.images
+        most_images = self.description.images
         if self.reads_images and not 1 <= len(example.images) <= most_images:
             raise InputError(f"{len(example.images)} images; this model reads {most_images}")
         if self.form.head_input != "phrase":
@@ -320,7 +320,7 @@ class FineTunedModel:
         separate_images: bool = False,
     ) -> SampleDataset:
         """Samples of the examples with their regions, pixels or CLIP features."""
-        text, clip = self.student.inputs(self.description.reads.max_length)
+        text, clip = self.student.inputs(self.description.max_length)
         samples: SampleDataset = TextDataset(examples, text, clip)
         if isinstance(self.student, ClipFeatureAdapter):
             return _with_clip_features(samples, self.student, sources.images, self.device)
@@ -371,33 +371,30 @@ class FineTunedModel:
         self, data: Path, split: str, columns: PredictionColumns, inputs: ImageSampleBuilder
     ) -> list[InputRow]:
         """The rows of your own file, or the examples of a split of the task's official files."""
-        columns = self._columns(columns)
-        if self._is_own_file(data, columns):
+        own_columns = self._own_columns(data, columns)
+        if own_columns is not None:
             if split:
                 raise InputError(
                     f"split={split}: {data} is a file and has no splits; leave the split out"
                 )
-            return read_file_rows(data, columns, self.fit, inputs)
+            return read_file_rows(data, own_columns, self.fit, inputs)
         split = split or next(iter(self.task.test), self.task.dev[0])
         _check_answers(self.task, data, split)
         return [example_row(one, f"{data}, {split}") for one in self.task.read(data, split)]
 
-    def _columns(self, given: PredictionColumns) -> PredictionColumns:
-        """The columns of your own file: those given, else those of the training file."""
+    def _own_columns(self, data: Path, given: PredictionColumns) -> PredictionColumns | None:
+        """The columns of your own file: those given, else those of the training file; None for official files."""
         own = self.description.own or TableTaskSettings()
-        image = (given.image or own.image) if self.reads_images else ""
-        return PredictionColumns(given.text or own.text, image, given.choices)
-
-    def _is_own_file(self, data: Path, columns: PredictionColumns) -> bool:
-        """Whether data is a table, not official files of the task; raises InputError if it is neither."""
-        if not data.is_file() or columns.text:
-            return data.is_file()
-        if self.task.file(data, self.task.dev[0]) != data:
+        text = given.text or own.text
+        if not data.is_file() or (not text and self.task.file(data, self.task.dev[0]) == data):
+            return None
+        if not text:
             raise InputError(
                 f"{data}: name the input columns (text=COLUMN, image=COLUMN, choices=COLUMNS), or pass a folder with "
                 f"the official files of {self.task.name}"
             )
-        return False
+        image = (given.image or own.image) if self.reads_images else ""
+        return PredictionColumns(text, image, given.choices)
 
     def predict_rows(
         self,
@@ -588,18 +585,18 @@ class FineTunedModel:
     ) -> tuple[Task, dict[str, list[Example]]]:
         """The model's task, and labelled examples by split from official files or your own file."""
         task = self.task
-        columns = self._columns(columns)
-        if self._is_own_file(data, columns):
+        own_columns = self._own_columns(data, columns)
+        if own_columns is not None:
             own = self.description.own or TableTaskSettings()
             label = label or own.label
             if not label:
                 raise InputError(f"{data}: name the column of the labels (label)")
-            check_no_label(split_columns(columns.text), label, f"text {columns.text}")
+            check_no_label(split_columns(own_columns.text), label, f"text {own_columns.text}")
             # The `extra` scores need the official files of the data set.
             task = replace(task, official_scores=None)
             if split:
                 return task, {split: self._trained_split(data, split, replace(own, label=label))}
-            return task, {ALL: self._labelled_rows(data, columns, label, inputs)}
+            return task, {ALL: self._labelled_rows(data, own_columns, label, inputs)}
         parts = {}
         for name in (split,) if split else task.dev:
             _check_answers(task, data, name)
@@ -720,11 +717,6 @@ def load(
         FineTunedModel(folder, device, detector=detector, backbone=backbone, trust=trust)
         for folder in (chosen.folder, *chosen.others)
     ]
-    for other in others:
-        if (other.description.task, other.form) != (model.description.task, model.form):
-            raise InputError(
-                f"{other.folder}: task or answers differ from those of {model.folder}; choose one seed (model_seed)"
-            )
     model.other_seeds = others
     model.notes[:0] = [chosen.note] if chosen.note else []
     return model

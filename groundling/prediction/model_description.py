@@ -41,22 +41,6 @@ STRICTLY: dict[str, Any] = {"strict": True, "extra": "forbid"}
 """A file is read without conversions, and without fields that this version does not know."""
 
 
-@dataclass(frozen=True)
-class InputPreprocessing:
-    """How examples become model inputs."""
-
-    max_length: int = 128
-    """Maximum number of tokens per text."""
-    images: int = 0
-    """Maximum number of images per example."""
-    regions: bool = False
-    """Whether the model reads image regions."""
-    region_settings: RegionSettings = field(default_factory=RegionSettings)
-    """Limits of the regions, and which tags and objects are read; names no store and no images."""
-    zero_region_features: bool = False
-    """Whether zeros replace the region features."""
-
-
 def _read_form(content: Mapping[str, Any] | None) -> OutputType | None:
     if content is None:
         return None
@@ -85,7 +69,16 @@ class ModelDescription:
     """Name of the head, see `groundling.vision_language.loading.make_task_head`."""
     loss: str = ""
     """Loss that replaces the head's default; it may decide how scores become predictions."""
-    reads: InputPreprocessing = field(default_factory=InputPreprocessing)
+    max_length: int = 128
+    """Maximum number of tokens per text."""
+    images: int = 0
+    """Maximum number of images per example."""
+    reads_regions: bool = False
+    """Whether the model reads image regions."""
+    region_settings: RegionSettings = field(default_factory=RegionSettings)
+    """Limits of the regions, and which tags and objects are read; names no store and no images."""
+    zero_region_features: bool = False
+    """Whether zeros replace the region features."""
     ready: bool = True
     """Whether the model was prepared for the task's texts as in its architecture's paper."""
     own: TableTaskSettings | None = None
@@ -117,8 +110,8 @@ def read_description(folder: Path) -> ModelDescription:
     path = folder / FILE
     if not path.is_file():
         raise InputError(
-            f"{folder}: {FILE} is missing; expected a model that this version of `groundling finetune` wrote; "
-            "fine-tune again"
+            f"{folder}: {FILE} is missing; expected a model that this version of `groundling finetune` wrote, "
+            "without save_model=False; fine-tune again"
         )
     content = read_object(path)
     with convert_errors(f"{path}: damaged, or from another version of groundling; fine-tune again"):

@@ -313,12 +313,8 @@ def choose_seed_models(
 ) -> SeedModels:
     """The saved models below `source` that predict: of one `seed`, of the best seed on dev, or of `all` seeds.
 
-    Raises InputError if there is no saved model, or none of this seed.
+    `source` itself if it has none. Raises InputError if there is no such seed.
     """
-    if not source.is_dir():
-        raise InputError(
-            f"{source}: no such folder; expected a run folder of `groundling finetune`"
-        )
     if seed is not None and seeds == "all":
         raise InputError(
             f"model_seed={seed} and all_seeds exclude each other; leave one of them out"
@@ -334,22 +330,11 @@ def choose_seed_models(
         note = f"{source}: predictions of seed {seed}, one of {', '.join(every)}"
         return SeedModels(saved[seed], note=note if len(saved) > 1 else "")
     if not saved:
-        return SeedModels(_only_model(source))
+        return SeedModels(source / "model" if (source / "model").is_dir() else source)
     # The folder may still hold seeds of an earlier command with more seeds.
     finished = (read_result(source) or {}).get("seeds") or saved
     numbers = [number for number in sorted(saved) if number in finished] or sorted(saved)
     return _best_or_all(source, {number: saved[number].parent for number in numbers}, seeds)
-
-
-def _only_model(source: Path) -> Path:
-    """The `model` folder below `source` if there is one, else `source`, a model's own folder."""
-    if (source / "model").is_dir():
-        return source / "model"
-    if (source / "result.json").exists() or any(source.glob("seed-*")):
-        raise InputError(
-            f"{source}: contains no saved model; fine-tune again without save_model=False"
-        )
-    return source
 
 
 def _best_or_all(source: Path, folders: Mapping[int, Path], seeds: SeedChoice) -> SeedModels:

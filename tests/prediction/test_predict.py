@@ -51,7 +51,6 @@ from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction import Prediction, load
 from groundling.prediction.model_description import (
     FILE,
-    InputPreprocessing,
     ModelDescription,
     read_description,
 )
@@ -223,10 +222,9 @@ def test_every_task_is_answered_and_scored(
     data = data_of(world, name)
     task = TASKS[name].with_answers_of(data)
     sees = data.name in VISION.values()
-    reads = InputPreprocessing(
-        max_length=48, images=2 if name == "nlvr2" else int(sees), regions=sees
-    )
-    about = ModelDescription(task=name, form=task.form, head=PLAIN, reads=reads)
+    reads: dict[str, Any] = {"max_length": 48, "reads_regions": sees}
+    reads["images"] = 2 if name == "nlvr2" else int(sees)
+    about = ModelDescription(task=name, form=task.form, head=PLAIN, **reads)
     exported = world / ("uniter" if sees else "bert")
     model = saved(tmp_path / "model", exported, students[sees], about)
     images = "stills" if name.startswith("vcr") else "store"
@@ -452,9 +450,7 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
     torch.manual_seed(2)
     adapter = ClipFeatureAdapter(load_adapter_backbone(str(clip)), ClipAdapterSettings("mlp", 3))
     adapter.export(tmp_path / "mlp")
-    about = ModelDescription(
-        "table/own", form, head=ADAPTER, own=columns, reads=InputPreprocessing(16, 1)
-    )
+    about = ModelDescription("table/own", form, head=ADAPTER, own=columns, max_length=16, images=1)
     models = {"adapter": saved(tmp_path / "adapter", tmp_path / "mlp", adapter, about)}
     shutil.copy(tmp_path / "mlp.paths.json", tmp_path / "adapter.paths.json")
     looking = make_end_to_end_model(
@@ -462,7 +458,7 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
     )
     looking.export(tmp_path / "vlbert")
     facts = {"made_with": {"grid": 2, "backbone": str(own / "vit")}}
-    about = replace(about, head=PLAIN, reads=InputPreprocessing(16, 1, regions=True), regions=facts)
+    about = replace(about, head=PLAIN, reads_regions=True, regions=facts)
     models["pixels"] = saved(tmp_path / "pixels", tmp_path / "vlbert", looking, about)
     photos = {"images": str(own / "photos"), "data": str(own / "new.csv")}
     found = {}
@@ -723,8 +719,8 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
             {"format": 9},
             "another version of groundling; fine-tune again (ValueError: expected format 1)",
         ),
-        ({"reads": {"max_length": "long"}}, "damaged, or from another version of groundling"),
-        ({"reads": []}, "damaged"),
+        ({"max_length": "long"}, "damaged, or from another version of groundling"),
+        ({"region_settings": []}, "damaged"),
         ({"form": {"is": "riddle"}}, "damaged"),
         ({"form": {"is": "classify", "labels": [1, 2]}}, "damaged"),
         ({"form": {"is": "classify", "labels": ["a"]}}, "lacks the head"),
@@ -790,7 +786,8 @@ def test_a_model_may_be_left_out(own: Path, tmp_path: Path) -> None:
     finetune(config, BRIEF, tmp_path / "run")
     assert not (tmp_path / "run/seed-0/model").exists()
     with pytest.raises(
-        InputError, match="contains no saved model; fine-tune again without save_model=False"
+        InputError,
+        match=r"groundling_task.json is missing; .* without save_model=False; fine-tune again",
     ):
         load(tmp_path / "run")
 

@@ -516,7 +516,7 @@ class FineTunedModalityModel:
         """Raises InputError if it reads text alone, or a setting contradicts its training."""
         self.fitted = load(config.model, device=str(device), trust=trust)
         student = self.fitted.student
-        if not isinstance(student, SingleStreamModel) or not self.fitted.description.reads.regions:
+        if not isinstance(student, SingleStreamModel) or not self.fitted.description.reads_regions:
             raise InputError(
                 f"{config.model}: this model reads only text; pass one that reads regions"
             )

@@ -92,7 +92,7 @@ class InspectedModel:
             isinstance(self.student, RegionEncoder) and self.student.sizes.regions > 0
         )
         if self.fine_tuned is not None:
-            self.reads_image = self.reads_image and self.fine_tuned.description.reads.regions
+            self.reads_image = self.reads_image and self.fine_tuned.description.reads_regions
         self._features = not isinstance(self.student, EndToEndModel)
         """Whether regions need features; a model that reads pixels computes its own."""
         # Words are not tied to regions; only some fine-tuned heads read such tags.
