@@ -22,7 +22,6 @@ from groundling.core.errors import (
     require_known,
 )
 from groundling.core.output_types import (
-    Classification,
     MultipleChoice,
     OpenAnswer,
     OutputType,
@@ -570,9 +569,13 @@ class FineTunedModel:
             answers = concatenate_outputs(parts, task)
             scores[name] = score_split(answers, task, name, Path(data))
             truncated += answers.truncated_tokens
-        result: dict[str, Any] = {"task": task.name, "model": str(self.folder), "scores": scores}
-        result |= {"n": {name: len(examples) for name, examples in splits.items()}}
-        result["truncated_tokens"] = truncated
+        result = {
+            "task": task.name,
+            "model": str(self.folder),
+            "scores": scores,
+            "n": {name: len(examples) for name, examples in splits.items()},
+            "truncated_tokens": truncated,
+        }
         return result | ({"notes": self.notes} if self.notes else {})
 
     def labelled_splits(
@@ -640,19 +643,12 @@ def _no_layout(folder: Path, split: str) -> list[Example]:
 
 
 def _check_answers(task: Task, data: Path, split: str) -> None:
-    """Raises InputError if the folder's answer list differs from the model's; test splits may lack a list."""
-    if task.read_form is None or not isinstance(task.form, OpenAnswer | Classification):
+    """Raises InputError if a labelled split's folder lists other answers than the model's, or in another order."""
+    if task.read_form is None or split in task.test:
         return
-    try:
-        form = task.read_form(data)
-    except InputError:
-        if split in task.test:
-            return
-        raise
-    if isinstance(form, OpenAnswer | Classification) and form.labels != task.form.labels:
+    if task.read_form(data) != task.form:
         raise InputError(
-            f"{data}: its {len(form.labels):,} answers and the {len(task.form.labels):,} of the model differ, or their "
-            "order does; use the folder of the training run"
+            f"{data}: its answers and those of the model differ, or their order; use the folder of the training run"
         )
 
 

@@ -263,6 +263,20 @@ def test_every_task_is_answered_and_scored(
         assert count == len(task.read(data, split)) > 0
 
 
+def test_answers_in_another_order_are_refused(world: Path, students: Any, tmp_path: Path) -> None:
+    task = TASKS["vqa"].with_answers_of(world / "vqa")
+    about = ModelDescription("vqa", task.form, reads_regions=True, images=1)
+    model = saved(tmp_path / "model", world / "uniter", students[True], about)
+    data = shutil.copytree(world / "vqa", tmp_path / "vqa")
+    listed = json.loads((data / "trainval_label2ans.json").read_text())
+    put(data / "trainval_label2ans.json", json.dumps(listed[::-1]))
+    settings = {"model": str(model), "data": str(data), "regions": str(world / "store")}
+    with pytest.raises(InputError, match="answers and those of the model differ, or their order"):
+        scores_of(**settings)
+    with pytest.raises(InputError, match="differ"):
+        predict(config_of(**settings, split="val"), tmp_path / "answers.csv")
+
+
 # -- one's own file: trained, saved, asked from elsewhere --------------------------------------------------------------
 
 PHOTOS = 12
