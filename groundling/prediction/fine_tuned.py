@@ -183,7 +183,7 @@ class FineTunedModel:
     # -- images --------------------------------------------------------------------------------------------------------
 
     @property
-    def reads_pixels(self) -> bool:
+    def _reads_pixels(self) -> bool:
         """Whether the model reads pixels; one trained with zeros in place of image features does not."""
         about = self.description
         sees = isinstance(self.student, EndToEndModel) and not about.zero_region_features
@@ -192,7 +192,7 @@ class FineTunedModel:
     @property
     def reads_images(self) -> bool:
         """Whether the model reads images, as regions or pixels."""
-        return self.description.reads_regions or self.reads_pixels
+        return self.description.reads_regions or self._reads_pixels
 
     @property
     def inputs(self) -> ImageSampleBuilder:
@@ -245,12 +245,12 @@ class FineTunedModel:
         return inputs
 
     def _check_sources(self, regions: bool, images: bool) -> None:
-        if self.reads_pixels:
+        if self._reads_pixels:
             reads_boxes = self.description.reads_regions
-            expected = "pixels; pass images" + (" (and perhaps regions)" * reads_boxes)
+            expected = "pixels; pass images=FOLDER" + (", perhaps with regions=STORE" * reads_boxes)
             fits = images and (reads_boxes or not regions)
         elif self.reads_images:
-            expected = "image regions; pass either regions, or images to find them"
+            expected = "image regions; pass either regions=STORE, or images=FOLDER to detect them"
             fits = images != regions
         else:
             expected = "only text; leave images and regions out"
@@ -258,7 +258,7 @@ class FineTunedModel:
         if not fits:
             raise InputError(f"{self.folder}: this model reads {expected}")
 
-    def parts_with_images(
+    def _parts(
         self,
         examples: Sequence[Example],
         inputs: ImageSampleBuilder,
@@ -276,7 +276,7 @@ class FineTunedModel:
 
     # -- samples and scores --------------------------------------------------------------------------------------------
 
-    def fit(self, example: Example) -> Example:
+    def _fit(self, example: Example) -> Example:
         """An example as the model's head reads it: `text_pair` may be a phrase, which is tagged in the text.
 
         Raises InputError, without the example's place, if a text is empty, or choices, images or phrase do not fit.
@@ -376,7 +376,7 @@ class FineTunedModel:
                 raise InputError(
                     f"split={split}: {data} is a file and has no splits; leave the split out"
                 )
-            return read_file_rows(data, own_columns, self.fit, inputs)
+            return read_file_rows(data, own_columns, self._fit, inputs)
         split = split or next(iter(self.task.test), self.task.dev[0])
         _check_answers(self.task, data, split)
         return [example_row(one, f"{data}, {split}") for one in self.task.read(data, split)]
@@ -409,7 +409,7 @@ class FineTunedModel:
             raise_first_fault(rows, advice)
         asked = [(row, row.example) for row in rows if row.example is not None]
         truncated = 0
-        for part, sources in self.parts_with_images([one for _, one in asked], inputs, photos):
+        for part, sources in self._parts([one for _, one in asked], inputs, photos):
             for row, example in asked[part]:
                 faulty = [image for image in example.images if image in sources.faults]
                 row.fault = f"{faulty[0]}: {sources.faults[faulty[0]]}" if faulty else ""
@@ -462,7 +462,7 @@ class FineTunedModel:
         top_k: int = 1,
         regions: str | Path = "",
         skip_bad: bool = False,
-    ) -> Any:
+    ) -> Prediction | list[Prediction | None]:
         """Predict the answer for one input, or for each input of a list, in order.
 
         Args:
@@ -482,18 +482,20 @@ class FineTunedModel:
             regions, *([[one] for one in columns] if is_single else columns)
         )
         rows = [
-            make_row(f"question {number}", {}, partial(self.fit, example))
+            make_row(f"question {number}", {}, partial(self._fit, example))
             for number, example in enumerate(examples)
         ]
         self.predict_rows(rows, inputs, top_k, skip_bad, photos)
-        return rows[0].prediction if is_single else [row.prediction for row in rows]
+        if is_single:
+            return require(rows[0].prediction, "answer", "a question")
+        return [row.prediction for row in rows]
 
     def _from_python(
         self, regions: str | Path, texts: Any, pairs: Any, images: Any, choices: Any = None
     ) -> tuple[list[Example], Mapping[str, ImageInput] | None, ImageSampleBuilder]:
         """Examples, their photos, and where their images come from; no photos if these only name images of a store."""
         examples, photos = python_examples(texts, pairs, images, choices, stored=bool(regions))
-        read = None if regions and not self.reads_pixels else photos
+        read = None if regions and not self._reads_pixels else photos
         return examples, read, self.image_inputs(str(regions), read or "", decode=True)
 
     def encode(
@@ -523,7 +525,7 @@ class FineTunedModel:
             return self._states(self.make_samples(examples, ImageInputs()), pool)
         examples, photos, inputs = self._from_python(regions, texts, None, images)
         states = []
-        for part, sources in self.parts_with_images(examples, inputs, photos):
+        for part, sources in self._parts(examples, inputs, photos):
             raise_first([f"{image}: {fault}" for image, fault in sources.faults.items()])
             states.append(self._states(self.make_samples(examples[part], sources), pool))
         return np.concatenate(states)
@@ -563,7 +565,7 @@ class FineTunedModel:
         truncated = 0
         for name, examples in splits.items():
             parts = []
-            for part, sources in self.parts_with_images(examples, inputs):
+            for part, sources in self._parts(examples, inputs):
                 raise_first([f"{one}: {fault}" for one, fault in sources.faults.items()])
                 parts.append(self.scores(examples[part], sources, task))
             answers = concatenate_outputs(parts, task)
@@ -614,7 +616,7 @@ class FineTunedModel:
         self, data: Path, columns: PredictionColumns, label: str, inputs: ImageSampleBuilder
     ) -> list[Example]:
         """All rows of your own file; the label of an open answer is a pair of class and credit 1."""
-        rows = read_file_rows(data, columns, self.fit, inputs)
+        rows = read_file_rows(data, columns, self._fit, inputs)
         raise_first_fault(rows)
         examples = []
         for row in rows:

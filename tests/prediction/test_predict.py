@@ -443,14 +443,16 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
         ),
         ("question 0: nope.jpg: no such file", lambda ask: ask("is it", image="nope.jpg")),
         ("question 0: the text is empty", lambda ask: ask(" ", image=photo)),
-        ("pass either regions, or images to find them", lambda ask: ask("is it")),
+        ("pass either regions=STORE, or images=FOLDER to detect them", lambda ask: ask("is it")),
         ("images as paths or PIL images", lambda ask: ask(["is it"], image=[[None]])),
     ]
     for message, call in calls:
         with pytest.raises(InputError) as caught:
             call(model.predict)
         assert message in str(caught.value)
-    with pytest.raises(InputError, match="pass either regions, or images to find them"):
+    with pytest.raises(
+        InputError, match="pass either regions=STORE, or images=FOLDER to detect them"
+    ):
         model.evaluate(own / "train.csv")
 
 
@@ -494,9 +496,9 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
         assert model.encode(["a", "b"], [own / "photos/trip/1.png"] * 2).shape[0] == 2
     assert found[1] == pytest.approx(found[2], abs=1e-4)
     assert len(set(found[0])) > 2
-    with pytest.raises(InputError, match="this model reads pixels; pass images"):
+    with pytest.raises(InputError, match="this model reads pixels; pass images=FOLDER"):
         load(models["adapter"]).image_inputs(str(own / "store"))
-    with pytest.raises(InputError, match="this model reads pixels; pass images"):
+    with pytest.raises(InputError, match="this model reads pixels; pass images=FOLDER"):
         load(models["pixels"]).image_inputs(str(own / "store"))
 
 
@@ -613,10 +615,13 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ),
         (
             {"regions": "foreign"},
-            "made by .*, but the model was trained with .*set allow_region_mismatch",
+            "made by .*, but the model was trained with .*pass allow_region_mismatch",
         ),
-        ({"regions": ""}, "reads image regions; pass either regions, or images to find them"),
-        ({"images": "photos"}, "reads image regions; pass either regions, or images"),
+        (
+            {"regions": ""},
+            "reads image regions; pass either regions=STORE, or images=FOLDER to detect them",
+        ),
+        ({"images": "photos"}, "reads image regions; pass either regions=STORE"),
         (
             {"regions": "", "images": "photos", "backbone": "other"},
             "its weights differ from those of the backbone",
@@ -625,7 +630,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
             {"data": "few.csv"},
             "few.csv: no column 'photo'; there are: question; name the column with image",
         ),
-        ({"data": "above.csv"}, "in place of regions"),
+        ({"data": "above.csv"}, "in place of regions=STORE"),
         (
             {"data": "above.csv", "regions": "", "images": "photos", "backbone": "vit"},
             "photos; names are relative to that folder, such as trip/0",

@@ -144,7 +144,7 @@ class ImageSampleBuilder:
             advice = (
                 "stored features, no pixels; leave out" if self.settings.images else "pixels; pass"
             )
-            raise InputError(f"{source}: this model reads {advice} images")
+            raise InputError(f"{source}: this model reads {advice} images=FOLDER")
 
     def check(
         self,
@@ -167,7 +167,7 @@ class ImageSampleBuilder:
         difference = describe_mismatch(facts, store.manifest)
         if difference and not self.settings.allow_region_mismatch:
             raise InputError(
-                f"{store.folder}: {difference}; make the store in the same way, or set allow_region_mismatch"
+                f"{store.folder}: {difference}; make the store in the same way, or pass allow_region_mismatch"
             )
 
     def reads_images(self, model: RegionRequirements) -> bool:
@@ -205,7 +205,9 @@ class ImageSampleBuilder:
         if missing and self.region_finder is None:
             fault = f"not in {self.settings.regions}"
             if len(missing) == len(image_ids) and not self.settings.images and images is None:
-                fault += " (to find regions of other images, pass images in place of regions)"
+                fault += (
+                    " (to find regions of other images: images=FOLDER in place of regions=STORE)"
+                )
             faults = dict.fromkeys(missing, fault)
         found: dict[str, ImageInput] = {}
         if self.settings.images or images is not None:
