@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import field
-from pathlib import Path
 from typing import Annotated, Any
 
 from groundling.command_line import Command
@@ -30,16 +29,20 @@ that training held out)."""
 
 
 def evaluate(config: EvaluateConfig, work: CommandContext) -> dict[str, Any]:
-    """Scores of the model that the settings name (`evaluate_on`); nothing is written.
+    """Scores of the model that the settings name (`FineTunedModel.evaluate`); nothing is written."""
+    from groundling.prediction.fine_tuned import load_saved
 
-    Raises InputError as `evaluate_on`.
-    """
-    from groundling.prediction.fine_tuned import evaluate_on, image_lookup, load_saved
-
-    model = load_saved(config.saved_model)
-    lookup = image_lookup(model, config.saved_model, decode=False)
-    data = Path(config.data)
-    result = evaluate_on(model, data, config.split, config.columns, config.label, lookup)
+    saved = config.saved_model
+    model = load_saved(saved)
+    result = model.evaluate(
+        config.data,
+        config.split,
+        **vars(config.columns),
+        label=config.label,
+        images=saved.images,
+        regions=saved.regions,
+        allow_region_mismatch=saved.allow_region_mismatch,
+    )
     work.note(*model.notes)
     return result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from groundling.command_line import Command
-from groundling.core.errors import InputError, raise_first
+from groundling.core.errors import InputError
 from groundling.data.tables import ROWS
 from groundling.runs.folder import check_file, json_safe, json_text, write_new
 from groundling.runs.outputs import OutputFile
@@ -22,10 +22,7 @@ from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import PredictionColumns, SavedModelSettings
 
 if TYPE_CHECKING:
-    from groundling.prediction.inputs import ImageLookup, InputRow
-    from groundling.prediction.loaded_model import LoadedModel
-    from groundling.prediction.predictions import Prediction, PredictionFormatter
-    from groundling.tasks import Task
+    from groundling.prediction.inputs import InputRow
 
 
 @settings
@@ -73,93 +70,53 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
     Raises:
         InputError: A setting or a row does not fit the model.
     """
-    from groundling.prediction.fine_tuned import image_lookup, load_saved, read_data_rows
-    from groundling.prediction.predictions import PredictionFormatter, prediction_columns
+    from groundling.prediction.fine_tuned import load_saved
+    from groundling.prediction.predictions import prediction_columns
 
-    model = load_saved(config.saved_model)
-    lookup = image_lookup(model, config.saved_model, decode=config.skip_bad)
-    task, header, lines = read_data_rows(
-        model, Path(config.data), config.split, config.columns, lookup
+    saved = config.saved_model
+    model = load_saved(saved)
+    inputs = model.image_inputs(
+        saved.regions,
+        saved.images,
+        allow_region_mismatch=saved.allow_region_mismatch,
+        decode=config.skip_bad,
     )
-    formatter = PredictionFormatter(model.form, config.top_k)
-    if not config.skip_bad:
-        _raise_first_fault([f"{line.where}: {line.fault}" for line in lines if line.fault])
-    answers, faults, dropped = _predict_rows(model, task, lines, formatter, lookup, config.skip_bad)
-    names = prediction_columns(model.form, formatter.best)
-    text = _format_table(work.out.suffix, header, lines, names, answers)
+    rows = model.read_rows(Path(config.data), config.split, config.columns, inputs)
+    truncated = model.predict_rows(rows, inputs, config.top_k, config.skip_bad)
+    names = prediction_columns(model.form, config.top_k)
+    text = _format_table(work.out.suffix, rows, names)
     if is_main_process():
         write_new(work.out, text)
     work.note(*model.notes)
+    faulty = [row for row in rows if row.fault]
     return {
         "answers": str(work.out),
         "model": str(model.folder),
-        "rows": len(lines),
-        "answered": len(lines) - len(faults),
-        "skipped": len(faults),
-        "skipped_first": [f"{lines[number].where}: {faults[number]}" for number in sorted(faults)][
-            :FIRST
-        ],
-        "truncated_tokens": dropped,
+        "rows": len(rows),
+        "answered": len(rows) - len(faulty),
+        "skipped": len(faulty),
+        "skipped_first": [f"{row.where}: {row.fault}" for row in faulty[:FIRST]],
+        "truncated_tokens": truncated,
     }
 
 
-def _raise_first_fault(faults: Sequence[str]) -> None:
-    """Raises InputError for the first bad row."""
-    raise_first(faults, "; correct it, or pass skip_bad to leave its answer empty")
-
-
-def _predict_rows(
-    model: LoadedModel,
-    task: Task,
-    lines: Sequence[InputRow],
-    formatter: PredictionFormatter,
-    lookup: ImageLookup,
-    skip_bad: bool,
-) -> tuple[dict[int, Prediction], dict[int, str], int]:
-    """Predictions by row, faults of the rows without one, and the number of truncated tokens."""
-    faults = {number: line.fault for number, line in enumerate(lines) if line.example is None}
-    examples = {n: line.example for n, line in enumerate(lines) if line.example is not None}
-    numbers = list(examples)
-    answers: dict[int, Prediction] = {}
-    dropped = 0
-    for part in model.predict_examples(list(examples.values()), lookup, task):
-        new = {numbers[place]: fault for place, fault in part.faults.items()}
-        if not skip_bad:
-            _raise_first_fault([f"{lines[number].where}: {fault}" for number, fault in new.items()])
-        faults |= new
-        if part.scores is None:
-            continue
-        some = [examples[numbers[place]] for place in part.numbers]
-        predictions = formatter.predictions(part.scores, some, part.boxes)
-        answers |= {
-            numbers[place]: one for place, one in zip(part.numbers, predictions, strict=True)
-        }
-        dropped += part.scores.truncated_tokens
-    return answers, faults, dropped
-
-
-def _format_table(
-    ending: str,
-    header: Sequence[str],
-    lines: Sequence[InputRow],
-    names: Sequence[str],
-    answers: Mapping[int, Prediction],
-) -> str:
+def _format_table(ending: str, rows: Sequence[InputRow], names: Sequence[str]) -> str:
     """The text of the file: every row's own columns, and its answers."""
     from groundling.prediction.predictions import prediction_cells
 
+    header = list(dict.fromkeys(name for row in rows for name in row.cells))
     prefix = ""
     while any(f"{prefix}{name}" in header for name in names):
         prefix += "predicted_"
-    rows = []
-    for number, line in enumerate(lines):
-        cells = prediction_cells(answers.get(number), names)
+    lines = []
+    for row in rows:
+        cells = prediction_cells(row.prediction, names)
         own = {f"{prefix}{name}": value for name, value in cells.items()}
-        rows.append(json_safe({**line.cells, **own}))
+        lines.append(json_safe({**row.cells, **own}))
     if ending == ".jsonl":
-        return "".join(json_text(row, ensure_ascii=False) + "\n" for row in rows)
+        return "".join(json_text(line, ensure_ascii=False) + "\n" for line in lines)
     every = [*header, *(f"{prefix}{name}" for name in names)]
-    table = [every, *([_cell(row.get(name)) for name in every] for row in rows)]
+    table = [every, *([_cell(line.get(name)) for name in every] for line in lines)]
     if ending == ".tsv":
         return "".join("\t".join(BREAKS.sub(" ", cell) for cell in row) + "\n" for row in table)
     buffer = io.StringIO()

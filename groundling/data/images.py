@@ -132,13 +132,6 @@ def _small_ending(name: str) -> str:
     return base + name[len(base) :].lower()
 
 
-def differs_in_ending(name: str, file: str) -> bool:
-    """Whether a name differs from a file's only in the capitals of its ending."""
-    ending = os.path.splitext(_plain(name))[1]
-    other = os.path.splitext(file)[1]
-    return ending != other and ending.lower() == other.lower()
-
-
 def _key(name: str) -> str:
     """The last part of a name, without ending and capitals."""
     return image_id(name.rpartition("/")[2]).casefold()

@@ -278,7 +278,7 @@ def user_columns(options: TableTaskSettings) -> tuple[tuple[str, ...], dict[str,
 
     Raises InputError for columns that conflict.
     """
-    text_columns = tuple(name.strip() for name in options.text.split(",") if name.strip())
+    text_columns = tuple(split_columns(options.text))
     check_one_or_two(text_columns, f"text {options.text!r}")
     if options.group and options.dev:
         raise InputError(
@@ -294,6 +294,11 @@ def user_columns(options: TableTaskSettings) -> tuple[tuple[str, ...], dict[str,
     return text_columns, expected
 
 
+def split_columns(columns: str) -> list[str]:
+    """The column names in a comma-separated list."""
+    return [name.strip() for name in columns.split(",") if name.strip()]
+
+
 def check_one_or_two(texts: Sequence[str], setting: str) -> None:
     """Raises InputError unless a setting names one or two text columns."""
     if len(texts) not in (1, 2):
@@ -306,17 +311,15 @@ def check_no_label(texts: Sequence[str], label: str, setting: str) -> None:
         raise InputError(f"{setting}: column {label!r} is the label and must not be an input")
 
 
-def check_named_columns(
-    path: Path, header: Sequence[str], columns: Mapping[str, str], prefix: str = ""
-) -> None:
+def check_named_columns(path: Path, header: Sequence[str], columns: Mapping[str, str]) -> None:
     """Raises InputError if a setting names a column, or one of several separated by
     commas, that the header lacks.
 
-    `columns`: values of settings, by the name of the setting, which messages write after `prefix`.
+    `columns`: values of settings, by the name of the setting.
     """
     for setting, listed in columns.items():
-        for name in filter(None, map(str.strip, listed.split(","))):
-            advice = f"; name the column with {prefix}{setting}"
+        for name in split_columns(listed):
+            advice = f"; name the column with {setting}"
             require_known(name, header, f"{path}: no column {name!r}", advice)
 
 

@@ -1,9 +1,10 @@
-"""Prediction and evaluation with a saved fine-tuned model."""
+"""A saved fine-tuned model: loading, prediction, evaluation on labelled data, and hidden states."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -21,43 +22,47 @@ from groundling.core.errors import (
     require_known,
 )
 from groundling.core.output_types import (
-    Classification,
     MultipleChoice,
     OpenAnswer,
     OutputType,
     RegionSelection,
-    Regression,
 )
+from groundling.core.registry import (
+    check_trust,
+    files_of_object,
+    is_import_path,
+    resolve,
+    resolve_builtin,
+)
+from groundling.data.image_samples import PixelDataset
 from groundling.data.images import ImageInput
-from groundling.data.regions.inputs import ImageInputs, SettingNames
-from groundling.data.samples import SampleDataset
-from groundling.data.tables import check_no_label, row_texts
-from groundling.models.adapters import ClipFeatureAdapter
+from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
+from groundling.data.regions.samples import RegionDataset, RegionLabeler, RegionOptions
+from groundling.data.samples import SampleDataset, TextDataset
+from groundling.data.tables import check_no_label, row_texts, split_columns
+from groundling.models.adapters import IMAGE, TEXT, ClipFeatureAdapter
+from groundling.models.clip import FrozenClip
+from groundling.models.formats import Encoder
+from groundling.models.heads import HEADS, load_head
+from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction.inputs import (
     ImageFiles,
-    ImageLookup,
-    InputColumns,
     InputRow,
-    PredictionInput,
-    PythonInput,
     example_row,
-    input_example,
-    python_inputs,
-    read_input_rows,
+    make_row,
+    python_examples,
+    raise_first_fault,
+    read_file_rows,
 )
-from groundling.prediction.loaded_model import (
-    DETECTION_BATCH,
-    LoadedModel,
-    VisionModelPaths,
-    images_of,
-)
-from groundling.prediction.model_description import read_description
+from groundling.prediction.model_description import FILE, detection_settings, read_description
 from groundling.prediction.predictions import (
     Prediction,
-    PredictionFormatter,
     SeedChoice,
     choose_seed_models,
+    combine_seeds,
+    make_predictions,
 )
+from groundling.runs.hashing import sha256_of
 from groundling.runs.jobs import use_cpu
 from groundling.runs.progress import track
 from groundling.settings.input_settings import (
@@ -65,244 +70,362 @@ from groundling.settings.input_settings import (
     SavedModelSettings,
     TableTaskSettings,
 )
+from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.tasks import Task
-from groundling.tasks.table import example_of, held_out, read_table
-from groundling.training.evaluation import EvaluationOutput, concatenate_outputs, score_split
+from groundling.tasks.table import example_of, held_out, metrics_of, read_table
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.feature_cache import FeatureCache, TeacherSet
+from groundling.training.evaluation import (
+    EvaluationOutput,
+    concatenate_outputs,
+    evaluate,
+    score_split,
+)
+from groundling.vision.extract import StoreRegionExtractor
+from groundling.vision_language.end_to_end import EndToEndModel
+from groundling.vision_language.loading import find_architecture, load_encoder, make_task_head
+from groundling.vision_language.single_stream import SingleStreamModel
 
-# Input data: your own table file, or a folder with the official files of the model's task.
-
-
-def columns_for(model: LoadedModel, settings: PredictionColumns) -> InputColumns | None:
-    """Columns of your own file: those of `settings`, else those of the training file; None if neither names any."""
-    own = model.description.own
-    text = settings.text or ("" if own is None else own.text)
-    if not text:
-        return None
-    image = settings.image or ("" if own is None else own.image)
-    columns = InputColumns(text, image if model.reads_images else "", settings.choices)
-    model.note_pairs(len(columns.texts))
-    return columns
-
-
-def is_own_file(model: LoadedModel, data: Path, columns: InputColumns | None) -> bool:
-    """Whether data is a table, not official files of the task; raises InputError if it is neither."""
-    if not data.exists():
-        raise InputError(f"{data}: no such file or folder")
-    if data.is_dir():
-        if model.description.own is not None:
-            raise InputError(f"{data}: this model was trained on a table file; pass a file")
-        return False
-    if columns is not None:
-        return True
-    task = model.task()
-    if task.file(data, task.dev[0]) != data:
-        raise InputError(
-            f"{data}: name the input columns (text=COLUMN, image=COLUMN, choices=COLUMNS), or pass a folder with "
-            f"the official files of {task.name}"
-        )
-    return False
-
-
-def read_data_rows(
-    model: LoadedModel, data: Path, split: str, settings: PredictionColumns, lookup: ImageLookup
-) -> tuple[Task, list[str], list[InputRow]]:
-    """The task, the column names of the data, and an `InputRow` for each row or example."""
-    columns = columns_for(model, settings)
-    if is_own_file(model, data, columns) and columns is not None:
-        if split:
-            raise InputError(
-                f"split={split}: {data} is a file and has no splits; leave the split out"
-            )
-        header, lines = read_file_rows(model, data, columns, lookup)
-        return model.unscored_task, header, lines
-    task = model.task()
-    split = split or next(iter(task.test), task.dev[0])
-    check_answers(task, data, split)
-    examples = task.read(data, split)
-    lines = [example_row(example, f"{data}, {split}") for example in examples]
-    return task, list(dict.fromkeys(name for line in lines for name in line.cells)), lines
-
-
-def read_file_rows(
-    model: LoadedModel, data: Path, columns: InputColumns, lookup: ImageLookup
-) -> tuple[list[str], list[InputRow]]:
-    """As `read_input_rows`; adds notes about the file to the model's notes."""
-    header, lines = read_input_rows(data, columns, model.form, model.description.reads, lookup)
-    for note in lookup.notes:
-        model.note(note)
-    return header, lines
-
-
-def check_answers(task: Task, data: Path, split: str) -> None:
-    """Raises InputError if the folder's answer list differs from the model's; test splits may lack a list."""
-    if task.read_form is None or not isinstance(task.form, OpenAnswer | Classification):
-        return
-    try:
-        form = task.read_form(data)
-    except InputError:
-        if split in task.test:
-            return
-        raise
-    if isinstance(form, OpenAnswer | Classification) and form.labels != task.form.labels:
-        raise InputError(
-            f"{data}: its {len(form.labels):,} answers and the {len(task.form.labels):,} of the model differ, or their "
-            "order does; use the folder of the training run"
-        )
-
-
-# Scores of a saved model on labelled data, equal to those of its training run.
-
+DETECTION_BATCH = 256
+"""Number of examples whose detected regions are in memory at once."""
+BATCH = 64
+"""Texts per forward pass of `encode`."""
 ALL = "all rows"
 """Split name for the scores of a whole file."""
 
 
-def evaluate_on(
-    model: LoadedModel,
-    data: Path,
-    split: str,
-    settings: PredictionColumns,
-    label: str,
-    lookup: ImageLookup,
-) -> dict[str, Any]:
-    """Scores by split and metric, 0..1 as in `result.json`, and the number of examples of each split.
+class FineTunedModel:
+    """A fine-tuned model with its head, returned by `load`; `notes` lists the caveats of its predictions."""
 
-    Raises InputError if the data has no labels, labels unknown to the model, or an invalid row.
-    """
-    task, parts = labelled_splits(model, data, split, settings, label, lookup)
-    scores = {}
-    counts = {}
-    dropped = 0
-    for name, examples in parts.items():
-        answers = _answers(model, examples, lookup, task)
-        scores[name] = score_split(answers, task, name, data)
-        counts[name] = len(examples)
-        dropped += answers.truncated_tokens
-    result: dict[str, Any] = {"task": task.name, "model": str(model.folder), "scores": scores}
-    result |= {"n": counts, "truncated_tokens": dropped}
-    return result | ({"notes": model.notes} if model.notes else {})
+    def __init__(
+        self,
+        folder: Path,
+        device: str,
+        *,
+        detector: str = "",
+        backbone: str = "",
+        trust: Sequence[str] = (),
+    ) -> None:
+        """Load the model in a folder; arguments as in `load`.
 
-
-def labelled_splits(
-    model: LoadedModel,
-    data: Path,
-    split: str,
-    settings: PredictionColumns,
-    label: str,
-    lookup: ImageLookup,
-) -> tuple[Task, dict[str, list[Example]]]:
-    """The model's task, and labelled examples by split from official files or your own file.
-
-    Raises InputError as `evaluate_on`.
-    """
-    task = model.task()
-    columns = columns_for(model, settings)
-    if is_own_file(model, data, columns) and columns is not None:
-        # The `extra` scores need the official files of the data set.
-        task = replace(task, official_scores=None)
-        return task, {split or ALL: _own(model, data, split, columns, label, lookup)}
-    return task, {name: _labelled(task, data, name) for name in _splits(task, split)}
-
-
-def _splits(task: Task, split: str) -> tuple[str, ...]:
-    return (split,) if split else task.dev
-
-
-def _labelled(task: Task, data: Path, split: str) -> list[Example]:
-    """The examples of an official split; raises InputError if they have no labels."""
-    check_answers(task, data, split)
-    examples = task.read(data, split)
-    if examples[0].label is None and task.label_regions is None:
-        raise InputError(f"{data}: {split!r} of {task.name} has no labels; use `predict` for it")
-    return examples
-
-
-def _own(
-    model: LoadedModel,
-    data: Path,
-    split: str,
-    columns: InputColumns,
-    label: str,
-    lookup: ImageLookup,
-) -> list[Example]:
-    """The labelled rows of your own file: all, or the train or dev rows of the training run."""
-    own = model.description.own or TableTaskSettings()
-    label = label or own.label
-    if not label:
-        raise InputError(f"{data}: name the column of the labels ({lookup.names.prefix}label)")
-    check_no_label(columns.texts, label, f"{lookup.names.prefix}text {columns.text}")
-    if split:
-        return _split_rows(model, replace(own, label=label), data, split)
-    header, lines = read_file_rows(model, data, columns, lookup)
-    require_known(label, header, f"{data}: no column {label!r}")
-    examples = []
-    for line in lines:
-        if line.example is None:
-            raise InputError(f"{line.where}: {line.fault}")
-        with prefix_errors(line.where):
-            (text,) = row_texts(line.cells, [label])
-        answer = _label(model.form, text.strip(), str(line.where))
-        examples.append(replace(line.example, label=answer))
-    return examples
-
-
-def _label(form: OutputType, text: str, where: str) -> Any:
-    """The label's value in the output type, for open answers a pair of class and credit 1.
-
-    Raises InputError for an unknown label.
-    """
-    number = form.parse_label(text, where)
-    return np.array([[number, 1.0]], np.float32) if isinstance(form, OpenAnswer) else number
-
-
-def _split_rows(
-    model: LoadedModel, own: TableTaskSettings, data: Path, split: str
-) -> list[Example]:
-    """The train or dev rows of the training run, from the same file."""
-    if split not in ("train", "dev"):
-        raise InputError(f"split={split}: your own file has only the splits train and dev")
-    rows = read_table(data, own)
-    held_out_groups = held_out(data, [row.group for row in rows])
-    sides = [row for row in rows if (row.group in held_out_groups) == (split == "dev")]
-    return [example_of(row, model.form, data, split) for row in sides]
-
-
-def _answers(
-    model: LoadedModel, examples: list[Example], lookup: ImageLookup, task: Task
-) -> EvaluationOutput:
-    parts = []
-    for part in model.predict_examples(examples, lookup, task, task.label_regions):
-        raise_first(list(part.faults.values()))
-        if part.scores is not None:
-            parts.append(part.scores)
-    return concatenate_outputs(parts, task)
-
-
-BATCH = 64
-"""Texts per forward pass of `encode`."""
-
-
-class FineTunedModel(LoadedModel):
-    """A fine-tuned model for use from Python, returned by `load`.
-
-    `notes` lists the caveats of its predictions, one line each.
-    """
+        Raises InputError if the folder is damaged, or needs a module of yours that is missing or not trusted.
+        """
+        self.folder = folder
+        self.description = description = read_description(folder)
+        self.device = device
+        self.detector = detector
+        self.backbone = backbone
+        self.trust = tuple(trust)
+        self.notes: list[str] = []
+        self.other_seeds: Sequence[FineTunedModel] = ()
+        self._check_code(description.kind, description.design)
+        self.student: Encoder = load_encoder(str(folder), description.kind, description.design)
+        self.form: OutputType = self.task.form if description.form is None else description.form
+        if isinstance(self.student, SingleStreamModel):
+            self.student.add_images(description.images)
+            if description.ready:
+                find_architecture(self.student, description.design).prepare_model(
+                    self.student, (), False
+                )
+        with prefix_errors(folder / FILE):
+            head = make_task_head(self.student, self.form, description.head, description.design)
+            self.objective = SupervisedObjective(
+                self.student.sizes, output_type=self.form, head=head, loss=description.loss
+            )
+        if not load_head(folder, self.objective, self.objective.name):
+            raise InputError(
+                f"{folder / HEADS}: lacks the head that {FILE} beside it names; fine-tune again"
+            )
+        self.student.to(device).eval()
+        self.objective.to(device).eval()
 
     def __repr__(self) -> str:
-        """Folder, task, possible answers, inputs and device."""
-        fields = [
-            repr(str(self.folder)),
-            f"task={self.description.task!r}",
-            f"answers={describe_answers(self.form)}",
-        ]
-        images = (
-            "regions of images"
-            if self.description.reads.regions
-            else "images"
-            if self.reads_images
-            else ""
+        """Folder, task and device."""
+        names = f"{str(self.folder)!r}, task={self.description.task!r}, device={self.device!r}"
+        return f"FineTunedModel({names})"
+
+    # -- task ----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def task(self) -> Task:
+        """The task with the model's own answers; raises InputError if its module of yours is missing."""
+        description = self.description
+        if description.own is not None and description.form is not None:
+            return replace(self.unscored_task, metrics=metrics_of(description.form))
+        if is_import_path(description.task):
+            self._check_code(description.task)
+            task = resolve("tasks", Task, description.task)
+        else:
+            with prefix_errors(self.folder / FILE):
+                task = resolve_builtin("tasks", Task, description.task)
+        if task.version != description.version:
+            self.notes.append(
+                f"{description.task} now has version {task.version}; the model was trained on version "
+                f"{description.version}"
+            )
+        return task if description.form is None else replace(task, form=description.form)
+
+    @property
+    def unscored_task(self) -> Task:
+        """A task with the model's output type, without files and metrics."""
+        return Task(self.description.task, self.form, _no_layout, (), self.description.task)
+
+    def _check_code(self, *names: str) -> None:
+        """Note which of your own modules changed; raises InputError, before any import, for one that is not trusted."""
+        check_trust(names, self.trust, self.folder / FILE)
+        for name in filter(None, names):
+            for file in files_of_object(name).values():
+                if self.description.modules.get(name) not in (None, sha256_of(file)):
+                    self.notes.append(
+                        f"{file}: changed since the model was trained; its predictions may differ"
+                    )
+
+    # -- images --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _reads_pixels(self) -> bool:
+        """Whether the model reads pixels; one trained with zeros in place of image features does not."""
+        about = self.description
+        sees = isinstance(self.student, EndToEndModel) and not about.zero_region_features
+        return isinstance(self.student, ClipFeatureAdapter) or (sees and about.reads_regions)
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether the model reads images, as regions or pixels."""
+        return self.description.reads_regions or self._reads_pixels
+
+    @property
+    def inputs(self) -> ImageSampleBuilder:
+        """Region inputs with the settings of the training run's evaluation."""
+        about = self.description
+        return ImageSampleBuilder(about.region_settings, zero_features=about.zero_region_features)
+
+    @cached_property
+    def finder(self) -> StoreRegionExtractor:
+        """Finds regions on photos with the settings of the training store; raises InputError if these are unknown."""
+        settings = detection_settings(self.description.regions)
+        settings = replace(
+            settings,
+            detector=self.detector or settings.detector,
+            backbone=self.backbone or settings.backbone,
         )
-        fields.append(f"reads={(f'text and {images}' if images else 'text')!r}")
-        return f"FineTunedModel({', '.join([*fields, f'device={str(self.device)!r}'])})"
+        features = not isinstance(self.student, EndToEndModel)
+        return StoreRegionExtractor(settings, self.description.regions, self.device, features)
+
+    def image_inputs(
+        self,
+        regions: str = "",
+        images: str | Mapping[str, ImageInput] = "",
+        *,
+        allow_region_mismatch: bool = False,
+        decode: bool = False,
+    ) -> ImageSampleBuilder:
+        """Where images come from: a region store, or a folder or images by id, in which regions are found if needed.
+
+        `decode` opens every image first, so that messages name a broken one. Raises InputError for other sources than
+        the model reads, or regions of another kind, unless `allow_region_mismatch` is set.
+        """
+        about = self.description
+        self._check_sources(bool(regions), bool(images))
+        settings = replace(
+            about.region_settings,
+            regions=regions,
+            images=images if isinstance(images, str) else "",
+            allow_region_mismatch=allow_region_mismatch,
+        )
+        inputs = ImageSampleBuilder(
+            settings,
+            features=not isinstance(self.student, EndToEndModel),
+            zero_features=about.zero_region_features,
+            region_finder=self.finder if about.reads_regions and not regions else None,
+            decode=decode,
+        )
+        if isinstance(self.student, SingleStreamModel):
+            inputs.check(self.student, provenance=self.description.regions)
+        return inputs
+
+    def _check_sources(self, regions: bool, images: bool) -> None:
+        if self._reads_pixels:
+            reads_boxes = self.description.reads_regions
+            expected = "pixels; pass images=FOLDER" + (", perhaps with regions=STORE" * reads_boxes)
+            fits = images and (reads_boxes or not regions)
+        elif self.reads_images:
+            expected = "image regions; pass either regions=STORE, or images=FOLDER to detect them"
+            fits = images != regions
+        else:
+            expected = "only text; leave images and regions out"
+            fits = not (images or regions)
+        if not fits:
+            raise InputError(f"{self.folder}: this model reads {expected}")
+
+    def _parts(
+        self,
+        examples: Sequence[Example],
+        inputs: ImageSampleBuilder,
+        photos: Mapping[str, ImageInput] | None = None,
+    ) -> Iterator[tuple[slice, ImageInputs]]:
+        """The places of examples, part by part, and their images, so that few found regions are in memory at once.
+
+        `photos` by id are used in place of the folder of `inputs`. Faults of images are returned, not raised.
+        """
+        size = DETECTION_BATCH if inputs.region_finder is not None else max(1, len(examples))
+        for start in range(0, len(examples), size):
+            part = slice(start, start + size)
+            names = dict.fromkeys(image for one in examples[part] for image in one.images)
+            yield part, inputs.image_sources(list(names), photos)
+
+    # -- samples and scores --------------------------------------------------------------------------------------------
+
+    def _fit(self, example: Example) -> Example:
+        """An example as the model's head reads it: `text_pair` may be a phrase, which is tagged in the text.
+
+        Raises InputError, without the example's place, if a text is empty, or choices, images or phrase do not fit.
+        """
+        texts = [example.text, *([] if example.text_pair is None else [example.text_pair])]
+        if not all(text.strip() for text in texts):
+            raise InputError("the text is empty")
+        expected = len(self.form.labels) if isinstance(self.form, MultipleChoice) else 0
+        if len(example.choices) != expected:
+            raise InputError(f"{len(example.choices)} choices; this model expects {expected}")
+        most_images = self.description.images
+        if self.reads_images and not 1 <= len(example.images) <= most_images:
+            raise InputError(f"{len(example.images)} images; this model reads {most_images}")
+        if self.form.head_input != "phrase":
+            return example
+        phrase = example.text_pair or ""
+        start = example.text.find(phrase)
+        if start < 0 or not phrase:
+            raise InputError(f"the phrase {phrase!r} is not in the text {example.text!r:.60}")
+        return replace(example, text_pair=None, region_tags=((start, start + len(phrase), 0),))
+
+    def samples(
+        self, examples: Sequence[Example], sources: ImageInputs, mark: RegionLabeler | None = None
+    ) -> SampleDataset:
+        """Samples of the examples, exactly as in the training run's evaluation; `mark` labels the right regions."""
+        head = self.objective.head
+        tagged = self.inputs.select_tags(examples)
+        return self.make_samples(
+            [head.prepare_example(example) for example in tagged],
+            sources,
+            mark,
+            head.separates_images,
+        )
+
+    def make_samples(
+        self,
+        examples: Sequence[Example],
+        sources: ImageInputs,
+        mark: RegionLabeler | None = None,
+        separate_images: bool = False,
+    ) -> SampleDataset:
+        """Samples of the examples with their regions, pixels or CLIP features."""
+        text, clip = self.student.inputs(self.description.max_length)
+        samples: SampleDataset = TextDataset(examples, text, clip)
+        if isinstance(self.student, ClipFeatureAdapter):
+            return _with_clip_features(samples, self.student, sources.images, self.device)
+        if not isinstance(self.student, SingleStreamModel):
+            return samples
+        options = RegionOptions(
+            label_regions=mark,
+            phrases=self.form.head_input == "phrase",
+            separate_images=separate_images,
+        )
+        return self.inputs.samples(samples, self.student, sources, options)
+
+    def scores(
+        self, examples: Sequence[Example], sources: ImageInputs, task: Task
+    ) -> EvaluationOutput:
+        """Outputs and predictions on examples with valid images; of all seeds together, if they vote."""
+        samples = self.samples(examples, sources, task.label_regions)
+        scores = evaluate(self.student, self.objective, task, samples)
+        if not self.other_seeds:
+            return scores
+        others = [seed.scores(examples, sources, task) for seed in self.other_seeds]
+        return combine_seeds([scores, *others], self.form, task)
+
+    def _boxes(self, examples: Sequence[Example], sources: ImageInputs) -> list[np.ndarray] | None:
+        """Region boxes (R, 4) in pixels of each example, in the model's order; None without region selection."""
+        if not isinstance(self.form, RegionSelection):
+            return None
+        samples = self.samples(examples, sources)
+        regions = samples.samples if isinstance(samples, PixelDataset) else samples
+        assert isinstance(regions, RegionDataset)  # no other model selects regions
+        boxes = []
+        for example in examples:
+            (image,) = example.images
+            size = regions.store.size(image)
+            if not all(size) and example.gold_boxes is not None:
+                size = example.gold_boxes.image_size
+            if not all(size):
+                raise InputError(
+                    f"{image}: its region store lacks the image size, so boxes cannot be given in pixels; make a store "
+                    "with `groundling regions`, or pass images to find regions"
+                )
+            boxes.append(regions.regions(example.images).boxes * np.array([*size, *size]))
+        return boxes
+
+    # -- prediction ----------------------------------------------------------------------------------------------------
+
+    def read_rows(
+        self, data: Path, split: str, columns: PredictionColumns, inputs: ImageSampleBuilder
+    ) -> list[InputRow]:
+        """The rows of your own file, or the examples of a split of the task's official files."""
+        own_columns = self._own_columns(data, columns)
+        if own_columns is not None:
+            if split:
+                raise InputError(
+                    f"split={split}: {data} is a file and has no splits; leave the split out"
+                )
+            return read_file_rows(data, own_columns, self._fit, inputs)
+        split = split or next(iter(self.task.test), self.task.dev[0])
+        _check_answers(self.task, data, split)
+        return [example_row(one, f"{data}, {split}") for one in self.task.read(data, split)]
+
+    def _own_columns(self, data: Path, given: PredictionColumns) -> PredictionColumns | None:
+        """The columns of your own file: those given, else those of the training file; None for official files."""
+        own = self.description.own or TableTaskSettings()
+        text = given.text or own.text
+        if not data.is_file() or (not text and self.task.file(data, self.task.dev[0]) == data):
+            return None
+        if not text:
+            raise InputError(
+                f"{data}: name the input columns (text=COLUMN, image=COLUMN, choices=COLUMNS), or pass a folder with "
+                f"the official files of {self.task.name}"
+            )
+        image = (given.image or own.image) if self.reads_images else ""
+        return PredictionColumns(text, image, given.choices)
+
+    def predict_rows(
+        self,
+        rows: Sequence[InputRow],
+        inputs: ImageSampleBuilder,
+        top_k: int = 1,
+        skip_bad: bool = False,
+        photos: Mapping[str, ImageInput] | None = None,
+    ) -> int:
+        """Add to each row its prediction or, with `skip_bad`, its fault; returns the number of truncated tokens."""
+        advice = "; correct it, or set skip_bad to leave its answer empty"
+        if not skip_bad:
+            raise_first_fault(rows, advice)
+        asked = [(row, row.example) for row in rows if row.example is not None]
+        truncated = 0
+        for part, sources in self._parts([one for _, one in asked], inputs, photos):
+            for row, example in asked[part]:
+                faulty = [image for image in example.images if image in sources.faults]
+                row.fault = f"{faulty[0]}: {sources.faults[faulty[0]]}" if faulty else ""
+            if not skip_bad:
+                raise_first_fault([row for row, _ in asked[part]], advice)
+            valid = [(row, example) for row, example in asked[part] if not row.fault]
+            if not valid:
+                continue
+            examples = [example for _, example in valid]
+            scores = self.scores(examples, sources, self.unscored_task)
+            boxes = self._boxes(examples, sources)
+            predictions = make_predictions(scores, self.form, examples, top_k, boxes)
+            for (row, _), prediction in zip(valid, predictions, strict=True):
+                row.prediction = prediction
+            truncated += scores.truncated_tokens
+        return truncated
 
     @overload
     def predict(
@@ -310,7 +433,7 @@ class FineTunedModel(LoadedModel):
         text: str,
         pair: str | None = ...,
         image: ImageFiles | None = ...,
-        choices: Sequence[str] = ...,
+        choices: Sequence[str] | None = ...,
         *,
         top_k: int = ...,
         regions: str | Path = ...,
@@ -322,7 +445,7 @@ class FineTunedModel(LoadedModel):
         text: list[str] | tuple[str, ...],
         pair: Sequence[str] | None = ...,
         image: Sequence[ImageFiles] | None = ...,
-        choices: Sequence[Sequence[str]] = ...,
+        choices: Sequence[Sequence[str]] | None = ...,
         *,
         top_k: int = ...,
         regions: str | Path = ...,
@@ -334,7 +457,7 @@ class FineTunedModel(LoadedModel):
         text: str | list[str] | tuple[str, ...],
         pair: Any = None,
         image: Any = None,
-        choices: Any = (),
+        choices: Any = None,
         *,
         top_k: int = 1,
         regions: str | Path = "",
@@ -343,116 +466,37 @@ class FineTunedModel(LoadedModel):
         """Predict the answer for one input, or for each input of a list, in order.
 
         Args:
-            text: a text, or a list of texts.
+            text: a text, or a list of texts; pairs, images and choices are then lists too.
             pair: the second text; for tasks that locate a phrase of the text, the phrase.
-            image: the image as a file path or PIL image, or several images if the task has several; for a list of
-                texts, a list of these.
-            choices: the choices of a multiple-choice task; for a list of texts, a list of these.
+            image: the image as a file path or PIL image, or several images if the task has several.
+            choices: the choices of a multiple-choice task.
             top_k: number of answers to rank, see `Prediction.best`.
-            regions: a region store with the images; empty: regions are detected now, with the settings of the
-                training store.
+            regions: a region store with the images; empty: regions are detected now, as for the training store.
             skip_bad: return None for an invalid input of a list, such as one with a broken photo.
 
-        Raises:
-            InputError: an input is invalid, or lists differ in length.
+        Raises InputError if an input is invalid, or lists differ in length.
         """
-        if isinstance(text, str) or text is None:
-            inputs = python_inputs(
-                [text],
-                None if pair is None else [pair],
-                None if image is None else [image],
-                [choices],
-            )
-            (only,) = self._answers(inputs, top_k, str(regions), False)
-            return require(only, "answer", "a question")
-        inputs = python_inputs(text, pair, image, choices or None)
-        return self._answers(inputs, top_k, str(regions), skip_bad)
-
-    def _answers(
-        self, inputs: Sequence[PythonInput], top_k: int, regions: str, skip_bad: bool
-    ) -> list[Prediction | None]:
-        if any(one.pair is not None for one in inputs):
-            self.note_pairs(2)
-        formatter = PredictionFormatter(self.form, top_k, "top_k =")
-        faults: dict[int, str] = {}
-        examples: dict[int, Example] = {}
-        photos: dict[str, ImageInput] = {}
-        for number, one in enumerate(inputs):
-            ids = one.ids(bool(regions))
-            photos |= dict(zip(ids, one.pictures, strict=True))
-            question = PredictionInput(one.text, one.pair, one.choices, ids)
-            try:
-                examples[number] = input_example(
-                    str(number), question, self.form, self.description.reads, self.reads_images
-                )
-            except InputError as error:
-                faults[number] = str(error)
-        answers: list[Prediction | None] = [None] * len(inputs)
-        numbers = list(examples)
-        lookup = self._photo_lookup(photos, regions, "image=FILE")
-        for part in self.predict_examples(list(examples.values()), lookup, self.unscored_task):
-            faults |= {numbers[place]: fault for place, fault in part.faults.items()}
-            if part.scores is None:
-                continue
-            some = [examples[numbers[place]] for place in part.numbers]
-            predictions = formatter.predictions(part.scores, some, part.boxes)
-            for place, prediction in zip(part.numbers, predictions, strict=True):
-                answers[numbers[place]] = prediction
-        if faults and not skip_bad:
-            raise_first([f"question {number}: {faults[number]}" for number in sorted(faults)])
-        return answers
-
-    def _photo_lookup(
-        self, photos: Mapping[str, ImageInput], regions: str, argument: str
-    ) -> ImageLookup:
-        """The image lookup for the photos of some inputs; `argument` names the photos in messages."""
-        if photos and not self.reads_images:
-            raise InputError(f"{self.folder}: this model reads only text; leave the image out")
-        store = regions if self.description.reads.regions else ""
-        reads_files = self.reads_pixels or not store
-        read = photos if reads_files and self.reads_images else ""
-        return self.image_lookup(
-            store, read, decode=True, names=SettingNames("regions=STORE", argument)
+        is_single = isinstance(text, str)
+        columns = [text, pair, image, choices]
+        examples, photos, inputs = self._from_python(
+            regions, *([[one] for one in columns] if is_single else columns)
         )
+        rows = [
+            make_row(f"question {number}", {}, partial(self._fit, example))
+            for number, example in enumerate(examples)
+        ]
+        self.predict_rows(rows, inputs, top_k, skip_bad, photos)
+        if is_single:
+            return require(rows[0].prediction, "answer", "a question")
+        return [row.prediction for row in rows]
 
-    def evaluate(
-        self,
-        data: str | Path,
-        split: str = "",
-        *,
-        text: str = "",
-        image: str = "",
-        choices: str = "",
-        label: str = "",
-        images: str | Path = "",
-        regions: str | Path = "",
-        allow_region_mismatch: bool = False,
-    ) -> dict[str, Any]:
-        """Score the model on labelled data; returns what `groundling evaluate` prints.
-
-        Args:
-            data: a folder with the task's official files, or your own csv, tsv, json or jsonl file.
-            split: split name; empty: all labelled dev splits, or all rows of the file (`dev`: the held-out rows).
-            text: text columns of the file, separated by commas; empty, here and below: those of the training file.
-            image: columns with image file names.
-            choices: columns with the choices of a multiple-choice task.
-            label: column of the label.
-            images: folder of the photos, for a model that reads them, or to detect regions now.
-            regions: region store with the images.
-            allow_region_mismatch: accept regions that were made differently from the training regions.
-
-        Raises:
-            InputError: the data has no labels, labels unknown to the model, or an invalid row.
-        """
-        names = SettingNames("regions=STORE", "images=FOLDER", "allow_region_mismatch=True")
-        lookup = self.image_lookup(
-            str(regions),
-            str(images),
-            allow_region_mismatch=allow_region_mismatch,
-            names=names,
-        )
-        columns = PredictionColumns(text, image, choices)
-        return evaluate_on(self, Path(data), split, columns, label, lookup)
+    def _from_python(
+        self, regions: str | Path, texts: Any, pairs: Any, images: Any, choices: Any = None
+    ) -> tuple[list[Example], Mapping[str, ImageInput] | None, ImageSampleBuilder]:
+        """Examples, their photos, and where their images come from; no photos if these only name images of a store."""
+        examples, photos = python_examples(texts, pairs, images, choices, stored=bool(regions))
+        read = None if regions and not self._reads_pixels else photos
+        return examples, read, self.image_inputs(str(regions), read or "", decode=True)
 
     def encode(
         self,
@@ -470,60 +514,158 @@ class FineTunedModel(LoadedModel):
                 vector per text (a CLIP text tower, an adapter over CLIP) returns that vector.
             regions: a region store with the images; empty: regions are detected now.
 
-        Raises:
-            InputError: an image cannot be read, or lists differ in length.
+        Raises InputError if an image cannot be read, or lists differ in length.
         """
         if isinstance(texts, str):
             image_list = None if images is None else [images]
             vector: np.ndarray = self.encode([texts], image_list, pool, regions)[0]
             return vector
-        if images is None and isinstance(self.student, ClipFeatureAdapter):
-            raise InputError(f"{self.folder}: an adapter over CLIP needs an image for each text")
-        examples = []
-        photos: dict[str, ImageInput] = {}
-        for number, one in enumerate(python_inputs(texts, None, images, None)):
-            ids = one.ids(bool(regions))
-            photos |= dict(zip(ids, one.pictures, strict=True))
-            examples.append(Example(str(number), one.text, images=ids))
-        if not photos:
+        if images is None and not isinstance(self.student, ClipFeatureAdapter):
+            examples = [Example(str(number), text) for number, text in enumerate(texts)]
             return self._states(self.make_samples(examples, ImageInputs()), pool)
-        lookup = self._photo_lookup(photos, str(regions), "images=FILES")
-        found = []
-        for start in range(0, len(examples), DETECTION_BATCH):
-            some = examples[start : start + DETECTION_BATCH]
-            sources = lookup.load_images(images_of(some))
+        examples, photos, inputs = self._from_python(regions, texts, None, images)
+        states = []
+        for part, sources in self._parts(examples, inputs, photos):
             raise_first([f"{image}: {fault}" for image, fault in sources.faults.items()])
-            found.append(self._states(self.make_samples(some, sources), pool))
-        return np.concatenate(found)
+            states.append(self._states(self.make_samples(examples[part], sources), pool))
+        return np.concatenate(states)
 
     @torch.no_grad()
     def _states(self, samples: SampleDataset, pool: Literal["first", "mean"]) -> np.ndarray:
         """Embeddings (N, H) of N samples."""
-        found: list[np.ndarray] = []
+        states: list[np.ndarray] = []
         for start in track(range(0, len(samples), BATCH), "encoding", "batch"):
             places = range(start, min(start + BATCH, len(samples)))
             batch = collate(samples.get(places, ())).to(self.device)
-            found.append(_pooled(self.student(batch), batch, pool).float().cpu().numpy())
-        return np.concatenate(found)
+            states.append(_pooled(self.student(batch), batch, pool).float().cpu().numpy())
+        return np.concatenate(states)
+
+    # -- evaluation ----------------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        data: str | Path,
+        split: str = "",
+        *,
+        text: str = "",
+        image: str = "",
+        choices: str = "",
+        label: str = "",
+        images: str | Path = "",
+        regions: str | Path = "",
+        allow_region_mismatch: bool = False,
+    ) -> dict[str, Any]:
+        """Score the model on labelled data; arguments and result are those of `groundling evaluate`."""
+        inputs = self.image_inputs(
+            str(regions), str(images), allow_region_mismatch=allow_region_mismatch
+        )
+        columns = PredictionColumns(text, image, choices)
+        task, splits = self.labelled_splits(Path(data), split, columns, label, inputs)
+        scores = {}
+        truncated = 0
+        for name, examples in splits.items():
+            parts = []
+            for part, sources in self._parts(examples, inputs):
+                raise_first([f"{one}: {fault}" for one, fault in sources.faults.items()])
+                parts.append(self.scores(examples[part], sources, task))
+            answers = concatenate_outputs(parts, task)
+            scores[name] = score_split(answers, task, name, Path(data))
+            truncated += answers.truncated_tokens
+        result = {
+            "task": task.name,
+            "model": str(self.folder),
+            "scores": scores,
+            "n": {name: len(examples) for name, examples in splits.items()},
+            "truncated_tokens": truncated,
+        }
+        return result | ({"notes": self.notes} if self.notes else {})
+
+    def labelled_splits(
+        self,
+        data: Path,
+        split: str,
+        columns: PredictionColumns,
+        label: str,
+        inputs: ImageSampleBuilder,
+    ) -> tuple[Task, dict[str, list[Example]]]:
+        """The model's task, and labelled examples by split from official files or your own file."""
+        task = self.task
+        own_columns = self._own_columns(data, columns)
+        if own_columns is not None:
+            own = self.description.own or TableTaskSettings()
+            label = label or own.label
+            if not label:
+                raise InputError(f"{data}: name the column of the labels (label)")
+            check_no_label(split_columns(own_columns.text), label, f"text {own_columns.text}")
+            # The `extra` scores need the official files of the data set.
+            task = replace(task, official_scores=None)
+            if split:
+                return task, {split: self._trained_split(data, split, replace(own, label=label))}
+            return task, {ALL: self._labelled_rows(data, own_columns, label, inputs)}
+        parts = {}
+        for name in (split,) if split else task.dev:
+            _check_answers(task, data, name)
+            parts[name] = task.read(data, name)
+            if parts[name][0].label is None and task.label_regions is None:
+                raise InputError(
+                    f"{data}: {name!r} of {task.name} has no labels; use `predict` for it"
+                )
+        return task, parts
+
+    def _labelled_rows(
+        self, data: Path, columns: PredictionColumns, label: str, inputs: ImageSampleBuilder
+    ) -> list[Example]:
+        """All rows of your own file; the label of an open answer is a pair of class and credit 1."""
+        rows = read_file_rows(data, columns, self._fit, inputs)
+        raise_first_fault(rows)
+        examples = []
+        for row in rows:
+            with prefix_errors(row.where):
+                (text,) = row_texts(row.cells, [label])
+            answer: Any = self.form.parse_label(text.strip(), row.where)
+            if isinstance(self.form, OpenAnswer):
+                answer = np.array([[answer, 1.0]], np.float32)
+            if row.example is not None:
+                examples.append(replace(row.example, label=answer))
+        return examples
+
+    def _trained_split(self, data: Path, split: str, own: TableTaskSettings) -> list[Example]:
+        """The train or dev rows of the training run, from the same file."""
+        require_known(split, ("train", "dev"), f"{data}: no split {split!r} of your own file")
+        rows = read_table(data, own)
+        held_out_groups = held_out(data, [row.group for row in rows])
+        sides = [row for row in rows if (row.group in held_out_groups) == (split == "dev")]
+        return [example_of(row, self.form, data, split) for row in sides]
 
 
-QUOTED = 4
-"""Maximum number of answers in a model's repr."""
+def _no_layout(folder: Path, split: str) -> list[Example]:
+    raise InputError(
+        f"{folder}: this model was trained on a table file, so it has no official split {split!r}; pass a file"
+    )
 
 
-def describe_answers(form: OutputType) -> str:
-    """Short description of a model's possible answers."""
-    if isinstance(form, RegionSelection):
-        return "a region"
-    if isinstance(form, Regression):
-        return "a number"
-    if isinstance(form, MultipleChoice):
-        return "one of the question's choices"
-    labels = form.labels if isinstance(form, Classification | OpenAnswer) else ()
-    if not labels:
-        return type(form).__name__
-    more = f" and {len(labels) - QUOTED:,} more" if len(labels) > QUOTED else ""
-    return f"{list(labels[:QUOTED])}{more}"
+def _check_answers(task: Task, data: Path, split: str) -> None:
+    """Raises InputError if a labelled split's folder lists other answers than the model's, or in another order."""
+    if task.read_form is None or split in task.test:
+        return
+    if task.read_form(data) != task.form:
+        raise InputError(
+            f"{data}: its answers and those of the model differ, or their order; use the folder of the training run"
+        )
+
+
+def _with_clip_features(
+    samples: SampleDataset,
+    student: ClipFeatureAdapter,
+    photos: Mapping[str, ImageInput],
+    device: str,
+) -> SampleDataset:
+    """Samples with the features of photos and texts from the CLIP below an adapter."""
+    base = student.base
+    clip = FrozenClip(base.image, base.text, base.tokenizer)
+    settings = TargetedDistillationSettings()
+    teacher = ClipTeacher(clip, {IMAGE, TEXT}, settings, images=photos).to(device)
+    return TeacherSet([teacher], FeatureCache()).wrap(samples)[0]
 
 
 def _pooled(encoded: EncoderOutput, batch: Batch, pool: Literal["first", "mean"]) -> Tensor:
@@ -562,44 +704,30 @@ def load(
         device: such as cuda; empty: an accelerator if there is one.
         trust: your own objects, MODULE:NAME each, that the folder may import; nothing else is imported.
 
-    Raises:
-        InputError: there is no saved model, its description is missing or damaged, or it needs code that `trust` does
-            not name.
+    Raises InputError if there is no saved model, its description is missing or damaged, or `trust` does not name code
+    that it needs.
     """
     with convert_read_errors(source):
-        models = choose_seed_models(Path(source), seed, seeds)
+        chosen = choose_seed_models(Path(source), seed, seeds)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     trust = (trust,) if isinstance(trust, str) else trust
-    local_models = VisionModelPaths(detector, backbone)
-    model, *others = (
-        FineTunedModel(folder, read_description(folder), device, local_models, trust)
-        for folder in (models.folder, *models.others)
-    )
-    model.vote_with(others)
-    model.notes[:0] = [models.note] if models.note else []
+    model, *others = [
+        FineTunedModel(folder, device, detector=detector, backbone=backbone, trust=trust)
+        for folder in (chosen.folder, *chosen.others)
+    ]
+    model.other_seeds = others
+    model.notes[:0] = [chosen.note] if chosen.note else []
     return model
 
 
 def load_saved(saved: SavedModelSettings) -> FineTunedModel:
     """Load the model named by a command's settings, on this process's device."""
-    device = str(PartialState(cpu=use_cpu(saved.cpu)).device)
-    seed = None if saved.model_seed < 0 else saved.model_seed
     return load(
         saved.model,
-        seed,
+        None if saved.model_seed < 0 else saved.model_seed,
         seeds="all" if saved.all_seeds else "best",
         detector=saved.detector,
         backbone=saved.backbone,
-        device=device,
+        device=str(PartialState(cpu=use_cpu(saved.cpu)).device),
         trust=saved.trust,
-    )
-
-
-def image_lookup(model: LoadedModel, saved: SavedModelSettings, decode: bool) -> ImageLookup:
-    """The image lookup for a command's settings; raises InputError as `ImageLookup`."""
-    return model.image_lookup(
-        saved.regions,
-        saved.images,
-        allow_region_mismatch=saved.allow_region_mismatch,
-        decode=decode,
     )

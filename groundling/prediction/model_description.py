@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import PlainValidator, TypeAdapter
 
@@ -23,12 +21,10 @@ from groundling.core.output_types import (
 )
 from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_object, write_json
-from groundling.runs.hashing import hashes_of
 from groundling.runs.local_paths import keep_path, kept_path, without_folders
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN
 
-T = TypeVar("T")
 FILE = "groundling_task.json"
 """Stands beside the model's own files; transformers ignores it."""
 FORMAT = 1
@@ -41,46 +37,22 @@ FORMS: dict[str, Any] = {
     "pick": RegionSelection,
 }
 """Output types by name in the file; an output type of your own comes from its task's module."""
-
-
-@dataclass(frozen=True)
-class InputPreprocessing:
-    """How examples become model inputs."""
-
-    max_length: int = 128
-    """Maximum number of tokens per text."""
-    images: int = 0
-    """Maximum number of images per example."""
-    regions: bool = False
-    """Whether the model reads image regions."""
-    max_regions: int = 0
-    """Maximum number of regions per image, highest scores first; 0: all."""
-    max_total_length: int = 0
-    """Maximum number of tokens and regions together; 0: no limit."""
-    object_tags: bool = True
-    """Whether words that name objects are linked to the regions of these objects."""
-    mentioned_objects_only: bool = False
-    """Whether objects that no text of the item mentions are removed."""
-    zero_region_features: bool = False
-    """Whether zeros replace the region features."""
-
-    def settings(self, **sources: Any) -> RegionSettings:
-        """The same values as `RegionSettings`; `sources` are its other fields, which name regions and photos."""
-        return RegionSettings(
-            max_regions=self.max_regions,
-            max_total_length=self.max_total_length,
-            object_tags=self.object_tags,
-            mentioned_objects_only=self.mentioned_objects_only,
-            **sources,
-        )
+STRICTLY: dict[str, Any] = {"strict": True, "extra": "forbid"}
+"""A file is read without conversions, and without fields that this version does not know."""
 
 
 def _read_form(content: Mapping[str, Any] | None) -> OutputType | None:
     if content is None:
         return None
+    # JSON has no infinity, which is the default of the fields that may be None.
     values = {name: value for name, value in content.items() if name != "is" and value is not None}
-    form: OutputType = _validated(FORMS[content["is"]], values)
-    return form
+    return TypeAdapter(FORMS[content["is"]]).validate_json(json.dumps(values), **STRICTLY)
+
+
+def _form_content(form: OutputType | None) -> dict[str, Any] | None:
+    """An output type for JSON; None for one of your own, which only its module can build."""
+    kinds = [name for name, kind in FORMS.items() if type(form) is kind]
+    return {"is": kinds[0], **asdict(form)} if kinds else None  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)
@@ -97,7 +69,16 @@ class ModelDescription:
     """Name of the head, see `groundling.vision_language.loading.make_task_head`."""
     loss: str = ""
     """Loss that replaces the head's default; it may decide how scores become predictions."""
-    reads: InputPreprocessing = field(default_factory=InputPreprocessing)
+    max_length: int = 128
+    """Maximum number of tokens per text."""
+    images: int = 0
+    """Maximum number of images per example."""
+    reads_regions: bool = False
+    """Whether the model reads image regions."""
+    region_settings: RegionSettings = field(default_factory=RegionSettings)
+    """Limits of the regions, and which tags and objects are read; names no store and no images."""
+    zero_region_features: bool = False
+    """Whether zeros replace the region features."""
     ready: bool = True
     """Whether the model was prepared for the task's texts as in its architecture's paper."""
     own: TableTaskSettings | None = None
@@ -107,52 +88,18 @@ class ModelDescription:
     kind: str = ""
     """MODULE:NAME of a `ModelFormat` of your own that loads the folder."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each of your own modules' files by MODULE:NAME; of modules they import, by module."""
+    """SHA-256 of the file of each of your own modules, by MODULE:NAME."""
     regions: Mapping[str, Any] = field(default_factory=dict)
     """Manifest fields of the training region stores; see `region_facts`."""
 
-    tokenizer: str = ""
-    """Hash of the tokenizer files beside the weights; empty if there are none or it is unknown."""
-    config: str = ""
-    """Hash of the model's configuration beside the weights; likewise."""
-
     def write(self, folder: Path) -> None:
-        """Write the description beside the weights, with the hashes of the folder's tokenizer and configuration."""
-        content = {"format": FORMAT, **asdict(self)}
-        content["tokenizer"] = sha256_of_files(folder, TOKENIZER)
-        content["config"] = sha256_of_files(folder, CONFIG)
-        content["form"] = None if self.form is None else output_type_as_json(self.form)
-        content["own"] = None if self.own is None else asdict(self.own)
-        made_with = self.regions.get("made_with") or {}
-        kept = {
-            role: keep_path(folder, role, made_with[role]) for role in MODELS & made_with.keys()
-        }
+        """Write the description beside the weights; local paths of models are kept outside of the folder."""
+        content = {"format": FORMAT, **asdict(self), "form": _form_content(self.form)}
         content["regions"] = without_folders(content["regions"])
-        if kept:
-            content["regions"]["made_with"] |= kept
+        made_with = self.regions.get("made_with") or {}
+        for role in MODELS & made_with.keys():
+            content["regions"]["made_with"][role] = keep_path(folder, role, made_with[role])
         write_json(folder / FILE, content)
-
-
-TOKENIZER = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model"),
-    *("sentencepiece.bpe.model", "tokenizer.model"),
-)
-"""Tokenizer file names of transformers."""
-CONFIG = ("config.json", "join.json")
-"""Configuration file names of transformers and of models with regions."""
-
-
-def sha256_of_files(folder: Path, names: Sequence[str]) -> str:
-    """Hash of the files of these names in a model's folder and its sub-folders; empty if there are none.
-
-    Raises InputError if one cannot be read.
-    """
-    places = [folder, *sorted(place for place in folder.iterdir() if place.is_dir())]
-    files = [place / name for place in places for name in names if (place / name).is_file()]
-    hashes = zip(files, hashes_of(files), strict=True)
-    lines = [f"{file.relative_to(folder).as_posix()} {sha256}" for file, sha256 in hashes]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
 
 
 def read_description(folder: Path) -> ModelDescription:
@@ -163,19 +110,16 @@ def read_description(folder: Path) -> ModelDescription:
     path = folder / FILE
     if not path.is_file():
         raise InputError(
-            f"{folder}: {FILE} is missing; expected a model that this version of `groundling finetune` wrote; "
-            "fine-tune again"
+            f"{folder}: {FILE} is missing; expected a model that this version of `groundling finetune` wrote, "
+            "without save_model=False; fine-tune again"
         )
     content = read_object(path)
-    version = content.pop("format", None)
-    if version != FORMAT:
-        raise InputError(
-            f"{path}: format {version!r}, but this version of groundling reads {FORMAT}; fine-tune again"
-        )
     with convert_errors(f"{path}: damaged, or from another version of groundling; fine-tune again"):
+        if content.pop("format") != FORMAT:
+            raise ValueError(f"expected format {FORMAT}")
         for one in fields(ModelDescription):  # a default in place of a lost field may be wrong
             content[one.name]
-        description = _validated(ModelDescription, content)
+        description = TypeAdapter(ModelDescription).validate_json(json.dumps(content), **STRICTLY)
     made_with = description.regions.get("made_with")
     if isinstance(made_with, dict):
         for role in MODELS & made_with.keys():
@@ -183,41 +127,9 @@ def read_description(folder: Path) -> ModelDescription:
     return description
 
 
-def _validated(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A dataclass from JSON values, each of the type that the dataclass declares; raises ValueError otherwise."""
-    text = json.dumps(values)
-    return TypeAdapter(kind).validate_json(text, strict=True, extra="forbid")
-
-
-# -- output types ------------------------------------------------------------------------------------------------------
-
-
-def output_type_as_json(form: OutputType) -> dict[str, Any] | None:
-    """An output type as JSON; None for one of your own, which only its module can build."""
-    for name, kind in FORMS.items():
-        if type(form) is kind:
-            values = {one.name: vars(form)[one.name] for one in fields(FORMS[name])}
-            # JSON has no infinity.
-            return {"is": name} | {key: _finite(value) for key, value in values.items()}
-    return None
-
-
-def _finite(value: object) -> object:
-    unbounded = isinstance(value, float) and not math.isfinite(value)
-    return None if unbounded else value
-
-
 # -- regions -----------------------------------------------------------------------------------------------------------
 
-DESCRIBED_FIELDS = (
-    "identity",
-    "made_by",
-    "model",
-    "weights",
-    "preprocessing",
-    "boxes_from",
-    "made_with",
-)
+DESCRIBED_FIELDS = ("made_by", "model", "weights", "preprocessing", "boxes_from", "made_with")
 """Manifest fields of region stores that a model's description keeps."""
 MODELS = {"backbone", "detector"}
 """Settings in `made_with` that name a model."""
@@ -225,19 +137,8 @@ MODELS = {"backbone", "detector"}
 
 def region_facts(store: RegionStore) -> dict[str, Any]:
     """The manifest fields of a store and the origin of the regions, for a description."""
-    manifest = store.manifest
-    facts = {name: manifest[name] for name in DESCRIBED_FIELDS if name in manifest}
-    facts |= {"identity": store.identity, "origin": store.origin}
-    made_with = facts.get("made_with")
-    if made_with:
-        facts["made_with"] = {name: _absolute_path(value) for name, value in made_with.items()}
-    return facts
-
-
-def _absolute_path(value: object) -> object:
-    """The absolute path of an existing folder; a hub id or a number unchanged."""
-    is_folder = isinstance(value, str) and value and Path(value).is_dir()
-    return str(Path(str(value)).resolve()) if is_folder else value
+    facts = {name: store.manifest[name] for name in DESCRIBED_FIELDS if name in store.manifest}
+    return facts | {"identity": store.identity, "origin": store.origin}
 
 
 def detection_settings(facts: Mapping[str, Any]) -> DetectionSettings:
@@ -252,4 +153,4 @@ def detection_settings(facts: Mapping[str, Any]) -> DetectionSettings:
             f"{facts.get('boxes_from') or 'others'}, or their store is of an old version); pass regions=STORE"
         )
     with convert_errors(f"{FILE}: damaged; expected settings of `groundling regions`"):
-        return _validated(DetectionSettings, made_with)
+        return TypeAdapter(DetectionSettings).validate_json(json.dumps(made_with), **STRICTLY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from groundling.vision_language.single_stream import SingleStreamModel
 
 # Sentence embeddings, equal to those of sentence-transformers with the same folder.
 
-TEXT_BATCH = 64
+BATCH = 64
 """Texts in one forward pass."""
 
 
@@ -56,24 +56,23 @@ def sentence_vectors(
     examples = [Example(str(number), sentence.prompt + one) for number, one in enumerate(texts)]
     samples = TextDataset(examples, TextRowEncoder(text.tokenizer, length))
     device = next(text.parameters()).device
-    order = np.argsort(
-        samples.lengths, kind="stable"
-    )  # equal lengths in a batch need little padding
-    dropped = np.zeros(len(order), np.int64)
+    batches = _batches_by_length(samples)
+    dropped = np.zeros(len(texts), np.int64)
     found = []
-    for start in track(range(0, len(order), TEXT_BATCH), "sentences", "batch"):
-        places = order[start : start + TEXT_BATCH]
-        some = samples.get([int(place) for place in places])
+    for places in track(batches, "sentences", "batch"):
+        some = samples.get(places.tolist())
         dropped[places] = [sample.truncated_tokens for sample in some]
         batch = collate(some).to(device)
         tokens = require(batch.text, "text", "a sentence encoder")
         states = require(text(batch).text, "text", "a sentence encoder")
         found.append(sentence.vectors(states, tokens.attention_mask).cpu())
-    return torch.cat(found)[np.argsort(order, kind="stable")], dropped
+    return torch.cat(found)[np.argsort(np.concatenate(batches), kind="stable")], dropped
 
 
-BATCH = 64
-"""Texts per forward pass."""
+def _batches_by_length(samples: SampleDataset) -> list[np.ndarray]:
+    """The places of samples in batches of similar lengths, which need little padding."""
+    order = np.argsort(samples.lengths, kind="stable")
+    return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
 
 
 class MatchScores(NamedTuple):
@@ -85,23 +84,6 @@ class MatchScores(NamedTuple):
     """Token ids of each text after truncation, as bytes."""
     truncated_tokens: np.ndarray
     """(N,) number of truncated tokens per text."""
-
-
-class Matcher(Protocol):
-    """Scores image-text pairs."""
-
-    @property
-    def measure(self) -> str:
-        """Name of the score."""
-        ...
-
-    def __call__(self, examples: Sequence[Example], split: str) -> MatchScores:
-        """Scores of a split's examples, which have one image and no choices; otherwise raises InputError."""
-        ...
-
-    def cluster_values(self, scores: np.ndarray) -> np.ndarray:
-        """Scores (N,) transformed for one-dimensional clustering."""
-        ...
 
 
 class CosineMatcher:
@@ -198,13 +180,8 @@ class MatchHeadMatcher:
         scores = np.zeros(len(examples))
         read = [b""] * len(examples)
         dropped = np.zeros(len(examples), np.int64)
-        order = np.argsort(
-            samples.lengths, kind="stable"
-        )  # equal lengths in a batch need little padding
-        starts = range(0, len(order), BATCH)
-        for start in track(starts, f"matching {split}", "batch"):
-            places = order[start : start + BATCH]
-            some = samples.get([int(place) for place in places], ())
+        for places in track(_batches_by_length(samples), f"matching {split}", "batch"):
+            some = samples.get(places.tolist(), ())
             batch = collate(some).to(self.device)
             with torch.no_grad():
                 logits = self.head.compute_logits(self.model(batch), batch).double()
@@ -217,6 +194,10 @@ class MatchHeadMatcher:
     def cluster_values(self, scores: np.ndarray) -> np.ndarray:
         """Probabilities of a match."""
         return np.asarray(expit(scores))
+
+
+Matcher = CosineMatcher | MatchHeadMatcher
+"""Scores image-text pairs: called with a split's examples, which have one image and no choices."""
 
 
 def equalise_identical_texts(scores: np.ndarray, read: Sequence[Sequence[bytes]]) -> np.ndarray:

@@ -110,7 +110,7 @@ def test_a_models_folder_imports_nothing(road: str, place: Path, capsys: Any) ->
         # Another object of the same module is none that the user named.
         assert f"trust={name}" in refused(capsys, *command, "--trust", "downloaded.evil:OTHER")
     with pytest.raises(InputError, match=f"trust={name}"):
-        load("downloaded").task()
+        _ = load("downloaded").task
     assert not (place / "ran").exists()
 
 
@@ -133,7 +133,7 @@ def test_what_the_user_names_is_imported(place: Path, capsys: Any) -> None:
     trust = ["downloaded.evil:KIND", "downloaded.evil:TASK"]
     assert main(["evaluate", *ASKED, "--trust", *trust]) == 0
     assert (place / "ran").exists()
-    assert load("downloaded", trust=trust).task() is import_object(trust[1], Task)
+    assert load("downloaded", trust=trust).task is import_object(trust[1], Task)
 
 
 def test_code_that_changed_since_training_is_told(place: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_models_folder_knows_the_code_that_it_needs(place: Path, tuned: Path) 
     assert set(about["modules"]) == {"mine.task:TASK"}
     homes.put(place / "mine/task.py", code + "# edited\n")
     model = load("out", trust="mine.task:TASK")
-    assert isinstance(model.task(), Task)
+    assert isinstance(model.task, Task)
     assert [note for note in model.notes if "task.py: changed since" in note]
 
 

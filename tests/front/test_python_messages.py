@@ -13,15 +13,6 @@ from homes import put, table
 import groundling
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.core.output_types import (
-    Classification,
-    MultipleChoice,
-    OpenAnswer,
-    OutputType,
-    RegionSelection,
-    Regression,
-)
-from groundling.prediction.fine_tuned import describe_answers
 
 
 def test_a_function_and_its_command_name_the_same_setting(tmp_path: Path, capsys: Any) -> None:
@@ -51,20 +42,6 @@ def test_no_function_speaks_of_flags(call: Callable[[Path], Any], tmp_path: Path
     with pytest.raises(InputError) as caught:
         call(tmp_path)
     assert "--" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("form", "answers"),
-    [
-        (Classification(("no", "yes")), "['no', 'yes']"),
-        (OpenAnswer(tuple("abcdefg")), "['a', 'b', 'c', 'd'] and 3 more"),
-        (MultipleChoice(("0", "1")), "one of the question's choices"),
-        (RegionSelection(), "a region"),
-        (Regression(), "a number"),
-    ],
-)
-def test_a_models_repr_tells_its_answers_in_short(form: OutputType, answers: str) -> None:
-    assert describe_answers(form) == answers
 
 
 def test_a_lone_path_stands_for_a_list_in_a_group_too(here: Path) -> None:

@@ -788,7 +788,7 @@ def _tuned(place: Path, shelf: LazyFixture, told: bool = True) -> None:
 
 def _opened_model(place: Path) -> object:
     fitted = load(place, device="cpu")
-    return [weights_sha256(fitted.student), fitted.task().name, fitted.form]
+    return [weights_sha256(fitted.student), fitted.task.name, fitted.form]
 
 
 def _released(place: Path) -> None:
@@ -831,7 +831,7 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
         ),
         "predictions": Reader(
             lambda place: _answers(place / "p.jsonl"),
-            lambda place: read_predictions(place / "p.jsonl", scores=True),
+            lambda place: read_predictions(place / "p.jsonl"),
             checked=False,
         ),
         "log": Reader(

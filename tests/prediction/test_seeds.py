@@ -47,9 +47,13 @@ def result(score: object, metric: str = "accuracy", **more: object) -> dict[str,
     ("results", "best", "words"),
     [
         ({0: result(0.5), 1: result(0.7), 2: result(0.7)}, 1, r"dev \(accuracy 0.7\) of 0, 1, 2"),
-        ({3: result(0.5, "mse"), 4: result(0.7, "mse")}, 3, "the best on dev"),
+        (
+            {n: result(score, "mse", higher_is_better=False) for n, score in ((3, 0.5), (4, 0.7))},
+            3,
+            "the best on dev",
+        ),
         ({0: result(0.5, "mine", higher_is_better=False), 1: result(0.7, "mine")}, 1, "the best"),
-        ({0: result(None), 1: result(0.1), 2: result(float("nan"))}, 1, "the best on dev"),
+        ({0: result(None), 1: result(0.1), 2: {}}, 1, "the best on dev"),
         (
             {0: result(0.9), 1: result(0.1)} | {0: {}, 1: {}},
             0,
@@ -83,8 +87,8 @@ def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="model_seed=1 and all_seeds exclude each other"):
         choose_seed_models(folder, 1, "all")
-    with pytest.raises(InputError, match="contains no seed with a saved model"):
-        choose_seed_models(folder / "seed-0", seeds="all")
+    with pytest.raises(InputError, match="no saved model of seed 1; there are: none"):
+        choose_seed_models(folder / "seed-0", 1)
 
 
 def said(*outputs: list[float], form: object) -> EvaluationOutput:

@@ -171,7 +171,7 @@ def test_the_flag_travels_with_the_model_and_is_refused_elsewhere(
     )
     finetune(config, BRIEF, tmp_path / "out")
     described = tmp_path / "out/seed-0/model/groundling_task.json"
-    assert json.loads(described.read_text())["reads"]["mentioned_objects_only"] is True
+    assert json.loads(described.read_text())["region_settings"]["mentioned_objects_only"] is True
     assert "object_tags=False removes; leave one of them out" in refusal(
         replace_settings(config, object_tags=False), tmp_path / "no"
     )

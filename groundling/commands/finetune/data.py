@@ -12,7 +12,7 @@ from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import require_instance, resolve
 from groundling.core.rng import generator
 from groundling.data.image_samples import LeftRightWordSwap
-from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageSampleBuilder
+from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.samples import RegionOptions, check_mentioned
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import (
@@ -154,7 +154,6 @@ def regions_of(
         train_regions=train_regions,
         zero_features=zero_region_features,
         flip=flip,
-        terms=COMMAND_TERMS_WITH_TAGS,
     )
 
 

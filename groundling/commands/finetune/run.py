@@ -65,7 +65,6 @@ from groundling.objectives import (
 )
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction.model_description import (
-    InputPreprocessing,
     ModelDescription,
     region_facts,
 )
@@ -210,23 +209,17 @@ def describe_model(
     store: RegionStore | None,
 ) -> ModelDescription:
     """Task, head, columns and input settings, saved with the model; `store`: the training regions."""
-    input_spec = InputPreprocessing(
-        max_length=config.max_length,
-        images=most_images(splits),
-        regions=store is not None,
-        max_regions=config.regions.max_regions,
-        max_total_length=config.regions.max_total_length,
-        object_tags=config.regions.object_tags,
-        mentioned_objects_only=config.regions.mentioned_objects_only,
-        zero_region_features=config.zero_region_features,
-    )
     return ModelDescription(
         task=config.task or task.name,
         form=task.form,
         version=task.version,
         head=head,
         loss="" if config.head_loss == "paper" else config.head_loss,
-        reads=input_spec,
+        max_length=config.max_length,
+        images=most_images(splits),
+        reads_regions=store is not None,
+        region_settings=replace(config.regions, regions="", images="", allow_region_mismatch=False),
+        zero_region_features=config.zero_region_features,
         ready=not config.linear_head,
         own=replace(config.own, dev="") if config.own.label else None,
         design=config.architecture if is_import_path(config.architecture) else "",

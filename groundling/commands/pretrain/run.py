@@ -29,7 +29,7 @@ from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import is_import_path, resolve
 from groundling.core.rng import derive_seed
 from groundling.data.corpora.token_stores import stores_folder
-from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageSampleBuilder
+from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.samples import check_mentioned
 from groundling.data.regions.store import RegionStore
 from groundling.models.formats import Encoder
@@ -88,9 +88,7 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     corpora = corpora_of(train_texts, config.eval_texts.eval_captions)
     eval_texts = eval_texts_of(train_texts, config.eval_texts)
     eval_corpora = corpora_of(eval_texts, train_texts.captions) if eval_texts else []
-    inputs = ImageSampleBuilder(
-        config.regions, flip=config.pixels.flip, terms=COMMAND_TERMS_WITH_TAGS
-    )
+    inputs = ImageSampleBuilder(config.regions, flip=config.pixels.flip)
     store = inputs.store
     assert store is not None  # --regions is required
     model = _start_model(config, store, training.seed)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 from groundling.core.batch import Example, OutputSizes
 from groundling.core.errors import InputError
@@ -25,10 +25,6 @@ from groundling.data.regions.store import RegionStore, describe_mismatch
 from groundling.data.samples import SampleDataset, without_region_tags
 from groundling.settings.input_settings import RegionSettings
 
-ImageCollection = str | Path | Mapping[str, ImageInput]
-"""A folder of images, whose ids are their paths there without ending, or
-the images themselves by id.
-"""
 RegionFinderFunction = Callable[[Mapping[str, ImageInput]], tuple[RegionSource, dict[str, str]]]
 """Finds the regions of images; returns them, and the faults of images without regions, by id."""
 FeatureSource = Literal["features", "pixels", "patches"]
@@ -74,27 +70,6 @@ class RegionRequirements(Protocol):
         ...
 
 
-class SettingNames(NamedTuple):
-    """The caller's names of settings, for messages: flags of a command, or keywords."""
-
-    regions: str
-    """The setting for the region store."""
-    images: str
-    """The setting for image files."""
-    allow_region_mismatch: str = ""
-    """The setting that accepts regions made by another model; empty if there is none."""
-    prefix: str = ""
-    """Prefix of the names of other settings."""
-    no_object_tags: str = ""
-    """The setting that ignores region tags in texts; empty if there is none."""
-
-
-COMMAND_TERMS = SettingNames("regions=STORE", "images=FOLDER", "allow_region_mismatch", "")
-"""The flags of a command."""
-COMMAND_TERMS_WITH_TAGS = COMMAND_TERMS._replace(no_object_tags="object_tags=False")
-"""The flags of a command that can ignore region tags."""
-
-
 @dataclass(frozen=True)
 class ImageInputs:
     """Regions and pixels of some images, for a model."""
@@ -122,7 +97,6 @@ class ImageSampleBuilder:
         flip: bool = False,
         region_finder: RegionFinderFunction | None = None,
         decode: bool = False,
-        terms: SettingNames = COMMAND_TERMS,
     ) -> None:
         """Nothing is opened yet.
 
@@ -136,14 +110,12 @@ class ImageSampleBuilder:
             region_finder: finds regions of images that the store lacks.
             decode: decode every image that is looked up before a model reads it, so
                 that errors name the file.
-            terms: the names of the settings in messages.
         """
         self.settings = settings
         self.train_regions = train_regions
         self.features = not settings.images if features is None else features
         self.zero_features = zero_features
         self.flip = flip
-        self.terms = terms
         self.region_finder = region_finder
         self.decode = decode
 
@@ -172,7 +144,7 @@ class ImageSampleBuilder:
             advice = (
                 "stored features, no pixels; leave out" if self.settings.images else "pixels; pass"
             )
-            raise InputError(f"{source}: this model reads {advice} {self.terms.images}")
+            raise InputError(f"{source}: this model reads {advice} images=FOLDER")
 
     def check(
         self,
@@ -194,10 +166,8 @@ class ImageSampleBuilder:
         facts = model.regions_provenance if provenance is None else provenance
         difference = describe_mismatch(facts, store.manifest)
         if difference and not self.settings.allow_region_mismatch:
-            flag = self.terms.allow_region_mismatch
-            otherwise = f", or pass {flag}" if flag else ""
             raise InputError(
-                f"{store.folder}: {difference}; make the store in the same way{otherwise}"
+                f"{store.folder}: {difference}; make the store in the same way, or pass allow_region_mismatch"
             )
 
     def reads_images(self, model: RegionRequirements) -> bool:
@@ -235,7 +205,9 @@ class ImageSampleBuilder:
         if missing and self.region_finder is None:
             fault = f"not in {self.settings.regions}"
             if len(missing) == len(image_ids) and not self.settings.images and images is None:
-                fault += f" (to find regions of other images: {self.terms.images} in place of {self.terms.regions})"
+                fault += (
+                    " (to find regions of other images: images=FOLDER in place of regions=STORE)"
+                )
             faults = dict.fromkeys(missing, fault)
         found: dict[str, ImageInput] = {}
         if self.settings.images or images is not None:
@@ -316,9 +288,7 @@ class ImageSampleBuilder:
             only_mentioned=self.settings.mentioned_objects_only,
             zero_features=self.zero_features,
         )
-        samples: SampleDataset = RegionDataset(
-            texts, sources.store, options, self.terms.no_object_tags
-        )
+        samples: SampleDataset = RegionDataset(texts, sources.store, options)
         if not self.reads_images(model):
             return samples
         samples = PixelDataset(samples, sources.folder or sources.images, *model.image_sides)

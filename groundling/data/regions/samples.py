@@ -99,17 +99,13 @@ class RegionDataset:
         samples: SampleDataset,
         store: RegionSource,
         options: RegionOptions | None = None,
-        no_object_tags: str = "",
     ) -> None:
-        """`no_object_tags`: the setting that ignores region tags, for messages.
-
-        Raises InputError if a sample has no image, or if images are not in the
+        """Raises InputError if a sample has no image, or if images are not in the
         store, with their number.
         """
         self.samples = samples
         self.store = store
         self.options = options or RegionOptions()
-        self.no_object_tags = no_object_tags
         self.ids = samples.ids
         self.images = samples.images
         if 0 < self.options.max_sequence < LEAST_TOKENS + LEAST_REGIONS:
@@ -231,11 +227,10 @@ class RegionDataset:
                 expected = min(expected, self.options.max_regions)
             here = int((~regions.is_whole_image & (regions.image_index == number)).sum())
             if not self.store.in_annotated_order(image) or here != expected:
-                otherwise = f", or pass {self.no_object_tags}" if self.no_object_tags else ""
                 raise InputError(
                     f"{sample.id}: its text names objects of {image!r} by number, but this store lacks the image's "
                     f"{objects} annotated objects in their order; make a store with `groundling regions "
-                    f"--boxes`{otherwise}"
+                    "--boxes`, or pass object_tags=False"
                 )
 
     def regions(self, images: Sequence[str]) -> RegionRow:

@@ -36,7 +36,7 @@ from groundling.data.captions.captions import (
 )
 from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import ImageInput
-from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageInputs, ImageSampleBuilder
+from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
 from groundling.data.regions.samples import RegionLabeler, RegionSource
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import MappedDataset, SampleDataset, TextDataset
@@ -45,7 +45,7 @@ from groundling.models.heads import init_lm_head, load_head
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.prediction.fine_tuned import labelled_splits, load
+from groundling.prediction.fine_tuned import load
 from groundling.prediction.model_description import FILE
 from groundling.settings.fields import refuse_settings
 from groundling.settings.input_settings import (
@@ -80,7 +80,7 @@ class RegionModel:
                 "`groundling pretrain` writes, or a VisualBERT, LXMERT or ViLT of transformers"
             )
         settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
-        self.inputs = ImageSampleBuilder(settings, terms=COMMAND_TERMS_WITH_TAGS)
+        self.inputs = ImageSampleBuilder(settings)
         self.inputs.check_pixels(model, config.model)
         self.store: RegionStore | None = None
         if isinstance(model, PatchReader):
@@ -516,7 +516,7 @@ class FineTunedModalityModel:
         """Raises InputError if it reads text alone, or a setting contradicts its training."""
         self.fitted = load(config.model, device=str(device), trust=trust)
         student = self.fitted.student
-        if not isinstance(student, SingleStreamModel) or not self.fitted.description.reads.regions:
+        if not isinstance(student, SingleStreamModel) or not self.fitted.description.reads_regions:
             raise InputError(
                 f"{config.model}: this model reads only text; pass one that reads regions"
             )
@@ -526,14 +526,14 @@ class FineTunedModalityModel:
             learned,
             f"{config.model} always reads regions and texts as in its training; leave it out",
         )
-        self.region_inputs = self.fitted.image_lookup(
+        self.region_inputs = self.fitted.image_inputs(
             shown.regions, shown.images, allow_region_mismatch=shown.allow_region_mismatch
         )
         if config.untrained:
             randomize_weights(student, config.seed)
         self.model: RegionEncoder = student.to(device).eval()
         self.form: OutputType | None = self.fitted.form
-        self.task = self.fitted.task()
+        self.task = self.fitted.task
         self.outcome: Outcome | None = RightAnswerOutcome(self.fitted.objective, self.task.metrics)
         self.notes = self.fitted.notes
 
@@ -543,7 +543,7 @@ class FineTunedModalityModel:
         """As its own head reads them; raises InputError for an image that cannot be read."""
         images = list(dict.fromkeys(image for one in examples for image in one.images))
         others = [] if partner is None else [partner[image] for image in images]
-        sources = self.region_inputs.load_images(list(dict.fromkeys([*images, *others])))
+        sources = self.region_inputs.image_sources(list(dict.fromkeys([*images, *others])))
         raise_first([f"{image}: {fault}" for image, fault in sources.faults.items()])
         if partner is not None and sources.store is not None:
             photos = {image: sources.images[partner[image]] for image in images if sources.images}
@@ -593,9 +593,8 @@ def read_analysis_examples(
     """
     notes: list[str] = []
     if isinstance(subject, FineTunedModalityModel) and not task:
-        _, parts = labelled_splits(
-            subject.fitted, data, split, asking, label, subject.region_inputs
-        )
+        inputs = subject.region_inputs
+        _, parts = subject.fitted.labelled_splits(data, split, asking, label, inputs)
         examples = next(iter(parts.values()))
     elif task:
         found = resolve("tasks", Task, task).with_answers_of(data)

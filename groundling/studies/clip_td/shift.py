@@ -106,7 +106,7 @@ def read_scores(path: Path) -> dict[str, np.ndarray]:
     Raises InputError as `read_predictions`, or for other outputs than one or two scores per choice.
     """
     scores = {}
-    for row in read_predictions(path, scores=True):
+    for row in read_predictions(path):
         with prefix_errors(f"{path}, {row.name}"):
             scores[row.name] = choice_scores(row, CHOICES)
     return scores

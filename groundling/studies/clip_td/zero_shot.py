@@ -20,7 +20,7 @@ from groundling.core.metrics import is_degenerate
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.data.kmeans import Clusters, kmeans_1d
-from groundling.data.regions.inputs import COMMAND_TERMS_WITH_TAGS, ImageSampleBuilder
+from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.samples import rows_of, subsample
 from groundling.prediction.similarity import (
     BATCH,
@@ -133,7 +133,7 @@ def _region_inputs(config: ZeroShotConfig) -> ImageSampleBuilder | None:
     if not config.image_settings.regions:
         return None
     settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
-    return ImageSampleBuilder(settings, terms=COMMAND_TERMS_WITH_TAGS)
+    return ImageSampleBuilder(settings)
 
 
 def _score(

@@ -161,7 +161,9 @@ def test_of_many_answers_the_likely_ones_are_averaged(
     path = tmp_path / "many/seed-0/predictions_val.jsonl"
     rows = [{k: v for k, v in row.items() if k != "likely"} for row in answers(path)]
     vcr_files.write(path, rows)
-    assert "1 scores and no 'likely' answers, expected 3" in refusal(many, tmp_path / "old")
+    assert "1 scores and 0 likely answers, expected those of 3 answers" in refusal(
+        many, tmp_path / "old"
+    )
 
 
 def test_refusals(data: Path, tmp_path: Path) -> None:
@@ -183,6 +185,8 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     assert refusal(config, tmp_path / "o") == f"{path}, val-13: 2 scores, expected 4 or 8"
     put(path, "".join(kept[1:]) + '{"id": "val-13", "prediction": 0, "outputs": "x"}\n')
     assert f"{path}, line 14: expected a line" in refusal(config, tmp_path / "o")
+    put(path, "".join(kept).replace('"outputs": [', '"outputs": [null, ', 1))
+    assert f"{path}: outputs of val-13 are not finite" in refusal(config, tmp_path / "o")
     path.unlink()
     told = refusal(config, tmp_path / "o")
     assert told.startswith(f"{path}: no such file; expected predictions of ")

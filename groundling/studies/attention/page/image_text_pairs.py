@@ -14,8 +14,12 @@ from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.core.registry import resolve
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_id
-from groundling.data.tables import check_one_or_two, read_all_columns, row_texts
-from groundling.prediction.inputs import split_columns
+from groundling.data.tables import (
+    check_one_or_two,
+    read_all_columns,
+    row_texts,
+    split_columns,
+)
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.tasks import Task
 

@@ -28,7 +28,7 @@ from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder, RegionEncoder
 from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.model_description import detection_settings
-from groundling.prediction.predictions import PredictionFormatter, model_folder
+from groundling.prediction.predictions import make_predictions, model_folder
 from groundling.settings.input_settings import DetectionSettings, RegionSettings
 from groundling.studies.attention.inspected_models import is_fine_tuned, load_match_head
 from groundling.studies.attention.models import PatchReader, PatchStore
@@ -92,7 +92,7 @@ class InspectedModel:
             isinstance(self.student, RegionEncoder) and self.student.sizes.regions > 0
         )
         if self.fine_tuned is not None:
-            self.reads_image = self.reads_image and self.fine_tuned.description.reads.regions
+            self.reads_image = self.reads_image and self.fine_tuned.description.reads_regions
         self._features = not isinstance(self.student, EndToEndModel)
         """Whether regions need features; a model that reads pixels computes its own."""
         # Words are not tied to regions; only some fine-tuned heads read such tags.
@@ -324,7 +324,7 @@ def fine_tuned_answer(
             "No answer: this model finds the region of a phrase, and no phrase is marked"
         )
     scores = fitted.scores([example], sources, fitted.unscored_task)
-    (prediction,) = PredictionFormatter(form, MAX_ANSWERS).predictions(scores, [example])
+    (prediction,) = make_predictions(scores, form, [example], MAX_ANSWERS)
 
     def format_candidate(candidate: Candidate) -> str:
         if isinstance(form, RegionSelection):
