@@ -23,7 +23,7 @@ from groundling.data.images import (
     images_below,
     read_image,
 )
-from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset
+from groundling.data.samples import ClipRowEncoder, SampleDataset, SampleWrapper, TextDataset
 from groundling.data.text.words import replace_words
 from groundling.runs.progress import track
 
@@ -109,7 +109,7 @@ def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
     return replace(row, boxes=boxes, segmentation=segmentation)
 
 
-class PixelDataset:
+class PixelDataset(SampleWrapper):
     """Samples with their image as `pixels` (3, H, W), scaled without cropping
     (as in VL-BERT's release).
     """
@@ -128,22 +128,11 @@ class PixelDataset:
         `side`: pixels of the short side; the long side has at most `longest_edge`, or 5/3 of the short
         one. Raises InputError if a file is missing.
         """
-        self.samples = samples
+        super().__init__(samples)
         self.side = side
         self.longest_edge = longest_edge or side * 5 / 3
-        self.ids = samples.ids
-        self.lengths = samples.lengths
-        self.images = samples.images
         files = image_files_by_id(samples, folder, "a model that reads pixels")
         self.files = [files[image] for (image,) in samples.images]
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """(len(self), 3), as without pixels."""
-        return self.samples.sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with `pixels`, in the order of `indices`; a multiple-choice sample has them once."""
@@ -162,7 +151,7 @@ class PixelDataset:
         return np.asarray(scaled).transpose(2, 0, 1)
 
 
-class RandomFlipDataset:
+class RandomFlipDataset(SampleWrapper):
     """Samples with pixels; each draw is mirrored with probability 1/2, with boxes and segmentations
     (VL-BERT's release, FLIP_PROB).
 
@@ -172,11 +161,8 @@ class RandomFlipDataset:
 
     def __init__(self, samples: SampleDataset, mirror: SampleDataset) -> None:
         """`mirror`: the same samples with mirrored texts, and with images that are not mirrored yet."""
-        self.samples = samples
+        super().__init__(samples)
         self.mirror = mirror
-        self.ids = samples.ids
-        self.lengths = samples.lengths
-        self.images = samples.images
 
     @property
     def sizes(self) -> np.ndarray:
@@ -184,9 +170,6 @@ class RandomFlipDataset:
         if self.mirror is self.samples:
             return self.samples.sizes
         return np.maximum(self.samples.sizes, self.mirror.sizes)
-
-    def __len__(self) -> int:
-        return len(self.samples)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each mirrored or not."""

@@ -131,44 +131,47 @@ class LazySequence(Sequence[Item], Generic[Item]):
         return self.call(places)
 
 
-class ContiguousSubset:
-    """The samples of another data set from `start` up to, not including, `stop`."""
+class SampleSubset:
+    """Some samples of another data set, by number."""
 
-    def __init__(self, samples: SampleDataset, start: int, stop: int) -> None:
+    def __init__(self, samples: SampleDataset, numbers: Sequence[int]) -> None:
+        """Samples are in the order of `numbers`; a range takes no memory."""
         self.samples = samples
-        self.start = start
-        self.count = stop - start
-        self.ids: Sequence[str] = LazySequence(
-            self.count, lambda number: samples.ids[start + number]
-        )
+        self.numbers = numbers
+        count = len(numbers)
+        self.ids: Sequence[str] = LazySequence(count, lambda place: samples.ids[numbers[place]])
         self.images: Sequence[Sequence[str]] = LazySequence(
-            self.count, lambda number: samples.images[start + number]
+            count, lambda place: samples.images[numbers[place]]
         )
+        self._rows: slice | np.ndarray
+        if isinstance(numbers, range):
+            self._rows = slice(numbers.start, numbers.stop)
+        else:
+            self._rows = np.array(numbers, np.int64)
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.numbers)
 
     @property
     def lengths(self) -> np.ndarray:
         """(len(self),)."""
-        return self.samples.lengths[self.start : self.start + self.count]
+        return self.samples.lengths[self._rows]
 
     @property
     def sizes(self) -> np.ndarray:
         """(len(self), 3)."""
-        return self.samples.sizes[self.start : self.start + self.count]
+        return self.samples.sizes[self._rows]
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
-        return self.samples.get([self.start + int(index) for index in indices], rngs)
+        return self.samples.get([int(self.numbers[index]) for index in indices], rngs)
 
 
-class MappedDataset:
-    """Samples that a function changes as they are read, one by one."""
+class SampleWrapper:
+    """Base of data sets that add to the samples of another one; `get` is left to them."""
 
-    def __init__(self, samples: SampleDataset, change: Callable[[Sample], Sample]) -> None:
+    def __init__(self, samples: SampleDataset) -> None:
         self.samples = samples
-        self.change = change
         self.ids = samples.ids
         self.lengths = samples.lengths
         self.images = samples.images
@@ -178,8 +181,16 @@ class MappedDataset:
 
     @property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3), unchanged."""
+        """(len(self), 3), those of the wrapped samples."""
         return self.samples.sizes
+
+
+class MappedDataset(SampleWrapper):
+    """Samples that a function changes as they are read, one by one."""
+
+    def __init__(self, samples: SampleDataset, change: Callable[[Sample], Sample]) -> None:
+        super().__init__(samples)
+        self.change = change
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Changed samples in the order of `indices`."""
@@ -574,7 +585,45 @@ def size_of(sample: Sample) -> tuple[int, int, int]:
     return len(sample.rows), max(tokens), max(windows)
 
 
-class MultiVersionTextDataset:
+class DrawnTextDataset:
+    """Base of data sets whose texts are drawn anew in every epoch, so that nothing is cached."""
+
+    def __init__(self, firsts: Sequence[Example], text: TextRowEncoder, is_labelled: bool) -> None:
+        """`firsts`: an example for each sample, with its id, its images and a typical length.
+
+        With `is_labelled`, what `draw` says of a text becomes the label `sentence_image`.
+        """
+        self.firsts = firsts
+        self.text = text
+        self.is_labelled = is_labelled
+        self.ids = [example.id for example in firsts]
+        self.images = [example.images for example in firsts]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(len(self),) of the first text of each sample, see `lengths_of`."""
+        return lengths_of(self.firsts, self.text.engine)
+
+    def draw(self, index: int, rng: np.random.Generator) -> tuple[Example, bool]:
+        """A text of a sample, and whether it is right."""
+        raise NotImplementedError
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+        """Samples in the order of `indices`, each drawn with its own generator."""
+        drawn = [self.draw(index, rng) for index, rng in zip(indices, rngs, strict=True)]
+        samples = TextDataset([example for example, _ in drawn], self.text).get(range(len(drawn)))
+        if not self.is_labelled:
+            return samples
+        return [
+            sample.with_label("sentence_image", np.array(int(is_right)))
+            for sample, (_, is_right) in zip(samples, drawn, strict=True)
+        ]
+
+
+class MultiVersionTextDataset(DrawnTextDataset):
     """Samples of texts that have several versions; each epoch draws one at random."""
 
     def __init__(
@@ -589,41 +638,18 @@ class MultiVersionTextDataset:
 
         With `labels_correctness`, the label `sentence_image` is 1 if the drawn choice or statement is right.
         """
+        super().__init__([examples[0] for examples in versions], text, labels_correctness)
         self.versions = versions
-        self.text = text
-        self.labels_correctness = labels_correctness
-        firsts = [examples[0] for examples in versions]
-        self.ids = [example.id for example in firsts]
-        self.images = [example.images for example in firsts]
-
-    def __len__(self) -> int:
-        return len(self.versions)
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """(len(self),) of the first version of each text, see `lengths_of`."""
-        return lengths_of([examples[0] for examples in self.versions], self.text.engine)
 
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): one row, the tokens of the longest version with its
         longest choice, nothing else.
         """
-        every = [[one for example in some for one in _drawable(example)] for some in self.versions]
+        every = [[row for one in versions for row in rows_of(one)] for versions in self.versions]
         return single_row_sizes(longest_versions(every, self.text))
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples in the order of `indices`, each drawn with its own generator."""
-        drawn = [self._draw(index, rng) for index, rng in zip(indices, rngs, strict=True)]
-        samples = TextDataset([example for example, _ in drawn], self.text).get(range(len(drawn)))
-        if not self.labels_correctness:
-            return samples
-        return [
-            sample.with_label("sentence_image", np.array(int(is_right)))
-            for sample, (_, is_right) in zip(samples, drawn, strict=True)
-        ]
-
-    def _draw(self, index: int, rng: np.random.Generator) -> tuple[Example, bool]:
+    def draw(self, index: int, rng: np.random.Generator) -> tuple[Example, bool]:
         """A version of a text, without its label, and whether it is right."""
         versions = self.versions[index]
         example = versions[int(rng.integers(len(versions)))]
@@ -633,13 +659,6 @@ class MultiVersionTextDataset:
             is_right = example.label == number
             example = with_choice(example, number)
         return replace(example, id=self.ids[index], label=None), is_right
-
-
-def _drawable(example: Example) -> list[Example]:
-    """The candidates for one draw: the version itself, or the version with each of its choices."""
-    if not example.choices:
-        return [example]
-    return [with_choice(example, number) for number in range(len(example.choices))]
 
 
 def longest_versions(versions: Sequence[Sequence[Example]], text: TextRowEncoder) -> np.ndarray:
