@@ -217,7 +217,6 @@ class ShardWriter:
         self,
         facts: Facts,
         skipped: Sequence[str] = (),
-        summary: Callable[[Sequence[ShardIndex]], Facts] | None = None,
         barrier: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
         """Write the manifest, and return its contents.
@@ -225,17 +224,16 @@ class ShardWriter:
         Args:
             facts: how the records were made, as JSON for the manifest.
             skipped: reasons for skipped records that are in no shard.
-            summary: further entries of the manifest, computed from all shards'
-                indices, e.g. other `counts`.
             barrier: waits for all processes of the run, each of which must call
                 this; the first one writes.
 
-        Raises InputError if a shard has another key, or if an id occurs twice.
+        Raises InputError if a shard has another key, if an id occurs twice, or if records differ
+        in their arrays.
         """
         if barrier is not None:
             barrier()
         if self.process.rank == 0:
-            self._write_manifest(facts, skipped, summary)
+            self._write_manifest(facts, skipped)
         if barrier is not None:
             barrier()
         return read_object(self.folder / MANIFEST)
@@ -244,18 +242,19 @@ class ShardWriter:
         """The indices of complete shards, by number; raises InputError if one has another key."""
         return {number: self._index(number) for number in self._numbers()}
 
-    def _write_manifest(
-        self,
-        facts: Facts,
-        skipped: Sequence[str],
-        summary: Callable[[Sequence[ShardIndex]], Facts] | None,
-    ) -> None:
+    def _write_manifest(self, facts: Facts, skipped: Sequence[str]) -> None:
         shards = self.complete_shards()
         indices = list(shards.values())
         ids = Counter(name for index in indices for name in index.ids)
         repeated = next((name for name, count in ids.items() if count > 1), None)
         if repeated is not None:
             raise InputError(f"{self.folder}: two records are called {repeated!r}")
+        shapes = [index.shapes for index in indices if index.ids]
+        other = next((one for one in shapes if one != shapes[0]), None)
+        if other is not None:
+            raise InputError(
+                f"{self.folder}: records have arrays {shapes[0]} and {other}; expected one kind"
+            )
         reasons = [*skipped, *(reason for index in indices for reason in index.skip_reasons)]
         names = dict.fromkeys(name for index in indices for name in index.lengths)
         rows = {name: sum(index.rows(name) for index in indices) for name in names}
@@ -263,7 +262,6 @@ class ShardWriter:
             "counts": {"records": len(ids), **rows, "skipped": len(reasons)},
             "shards": list(shards),
             **facts,
-            **(summary(indices) if summary is not None else {}),
             "key": self.key,
             "skipped": reasons,
         }

@@ -240,13 +240,13 @@ def parquet_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[Row]:
                 number += 1
 
 
-def import_optional(name: str, path: Path) -> ModuleType:
+def import_optional(name: str, path: Path, extra: str = "corpora") -> ModuleType:
     """A library that only some files need; raises InputError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise InputError(f"{path}: needs {package}; pip install 'groundling[corpora]'") from None
+        raise InputError(f"{path}: needs {package}; pip install 'groundling[{extra}]'") from None
 
 
 def row_texts(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:

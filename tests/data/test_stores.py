@@ -127,7 +127,7 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
     first = store(tmp_path / "first", ["1"], backbone="resnet")
     for name, other, message in (
         ("wide", {"width": 7, "backbone": "resnet"}, "features have widths 12 and 7"),
-        ("bare", {"classes": 0}, "regions have 5 classes without background and no classes"),
+        ("bare", {"classes": 0}, "regions have 5 classes, background False and 0 classes"),
         ("vit", {"backbone": "vit"}, "made by resnet and by vit; expected the same kind"),
     ):
         made = store(tmp_path / name, ["2"], **other)  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ def test_training_data_may_have_a_store_of_their_own(
 @pytest.mark.parametrize(
     ("stores", "message"),
     [
-        ({"train_regions": "train"}, "train-regions .*: needs regions; pass regions"),
+        ({"train_regions": "train"}, "train_regions.*: needs regions; pass regions"),
         ({"regions": "train"}, "6 of 6 images are not in this region store, .*COCO_val2014_0"),
         (
             {"regions": "vit", "train_regions": "train"},

@@ -56,7 +56,6 @@ from groundling.data.shards import (
     MANIFEST,
     Facts,
     Record,
-    ShardIndex,
     ShardStore,
     ShardWriter,
     wait_for_folder,
@@ -192,11 +191,7 @@ def _make(
         for file in writer.folder.glob("shard-*"):
             file.unlink()
         raise InputError(f"{path}: changed while it was tokenised; run the same command again")
-    writer.close({"texts_of": path.name}, summary=_summary)
-
-
-def _summary(indices: Sequence[ShardIndex]) -> Facts:
-    return {"texts": sum(index.rows("characters") for index in indices)}
+    writer.close({"texts_of": path.name})
 
 
 def _units(
@@ -335,7 +330,7 @@ class CorpusDataset:
         self._shards = shards
         counts = [store.length(number, "characters") for store, number in shards]
         self._starts = np.cumsum([0, *counts])
-        of_files = [store.manifest["texts"] for _, store in files]
+        of_files = [store.manifest["counts"].get("characters", 0) for _, store in files]
         self._file_starts = np.cumsum([0, *of_files])
         total = int(self._starts[-1])
         self._places = np.array(subsample(range(total), limit)) if 0 < limit < total else None

@@ -24,7 +24,6 @@ from groundling.data.shards import (
     Facts,
     ProcessRank,
     Record,
-    ShardIndex,
     ShardStore,
     ShardWriter,
 )
@@ -48,8 +47,6 @@ RULES = {
 }
 CELLS = 14
 """Cells per side of the grid over a box that stores an object's segmentation."""
-PACKED = -(-CELLS * CELLS // 8)
-"""Number of bytes for the bits of these cells."""
 MOST_PIXELS = 2**31 - 1
 """Maximum side of an image in pixels; a larger value in a file is a mistake."""
 BACKGROUND = "column 0"
@@ -89,13 +86,6 @@ class ImageRegions:
     has_confidence: bool = True
     """False if the source has no confidences; all of them are then 1."""
 
-    @property
-    def form(self) -> str:
-        """Width and kind of arrays, in words; equal for all images of a store."""
-        classes = "no classes" if self.classes is None else f"classes {self.classes.shape[1:]}"
-        segments = "" if self.segmentation is None else ", segments"
-        return f"{self.features.shape[1]} numbers, {classes}{segments}"
-
     def take(self, kept: np.ndarray | slice) -> ImageRegions:
         """A copy with some of the regions."""
         arrays = ("boxes", "confidence", "features", "classes", "segmentation")
@@ -123,58 +113,32 @@ class ImageRegions:
         )
 
 
-_EXPECTED = {
-    "boxes": "are not finite or outside 0..1",
-    "confidence": "is not finite or outside 0..1",
-    "features": "are not finite",
-    "classes": "are not finite or outside 0..1",
-}
-"""Messages for invalid values, by array."""
-
-
-def _invalid(name: str, values: np.ndarray) -> np.ndarray:
-    """The regions (R,) with an invalid value in the array `name` (R, ...)."""
-    axes = tuple(range(1, values.ndim))
-    if name == "features":
-        return np.asarray(~np.isfinite(values).all(axes))
-    if values.dtype.kind in "iu":  # one class each
-        return np.asarray(values < -1)
-    good = (values >= -ROUNDING) & (values <= 1 + ROUNDING)  # both comparisons are false for NaN
-    return np.asarray(~good.all(axes))
-
-
-def first_fault(arrays: Mapping[str, np.ndarray], checked: np.ndarray | None = None) -> str:
-    """The first invalid value, in words; empty if there is none.
-
-    `arrays`: an image's arrays (R, ...) by name; `checked` (R,) bool: the regions that are checked.
-    """
-    for name, values in arrays.items():
-        wrong = _invalid(name, values)
-        if checked is not None:
-            wrong = wrong & checked
-        if wrong.any():
-            return f"{name} of region {wrong.argmax()} {_EXPECTED[name]}"
-        if name == "classes" and values.ndim == 2:
-            over = values.sum(1, np.float32) > MOST_TOGETHER
-            over &= True if checked is None else checked
-            if over.any():
-                return f"{name} of region {over.argmax()} add up to more than 1"
-    return ""
-
-
 def to_stored(image: ImageRegions) -> ImageRegions:
     """The image with features in half precision; raises InputError if it has invalid values."""
     with np.errstate(over="ignore"):
         half = image.features.astype(np.float16)
-    if not np.isfinite(half).all():
-        raise InputError("features are not finite in half precision")
-    arrays = {"boxes": image.boxes, "confidence": image.confidence}
-    if image.classes is not None:
-        arrays["classes"] = image.classes
-    fault = first_fault(arrays)
-    if fault:
-        raise InputError(fault)
+    _require_all("features", np.isfinite(half), "are not finite in half precision")
+    for name in ("boxes", "confidence", "classes"):
+        values = getattr(image, name)
+        if values is None:
+            continue
+        if values.dtype.kind in "iu":  # one class each
+            _require_all(name, values >= -1, "are below -1")
+            continue
+        # Both comparisons are false for NaN.
+        within = (values >= -ROUNDING) & (values <= 1 + ROUNDING)
+        _require_all(name, within, "outside 0..1, or not finite")
+    if image.classes is not None and image.classes.ndim == 2:
+        sums = image.classes.sum(1, np.float32)
+        _require_all("classes", sums <= MOST_TOGETHER, "add up to more than 1")
     return replace(image, features=half)
+
+
+def _require_all(name: str, is_good: np.ndarray, fault: str) -> None:
+    """Raises InputError for the first region of (R, ...) that is not good throughout."""
+    wrong = ~is_good.all(tuple(range(1, is_good.ndim)))
+    if wrong.any():
+        raise InputError(f"{name} of region {wrong.argmax()} {fault}")
 
 
 Item = tuple[str, Callable[[], ImageRegions]]
@@ -231,8 +195,7 @@ class RegionWriter:
     ) -> None:
         """Write one shard atomically; images with invalid values are skipped and named.
 
-        Raises InputError if images differ in the width of their features or
-        in their kind of classes.
+        Raises InputError if images differ in their arrays.
         """
         valid_images: list[ImageRegions] = []
         reasons = list(skipped)
@@ -241,7 +204,6 @@ class RegionWriter:
                 valid_images.append(to_stored(image))
             except InputError as error:
                 reasons.append(f"{image.id}: {error}")
-        self._one_form({image.form for image in valid_images})
         self._shards.write(number, [_record(image) for image in valid_images], reasons)
 
     def fill(self, items: Iterable[Item]) -> None:
@@ -283,42 +245,26 @@ class RegionWriter:
         `barrier` waits for all processes, each of which calls this. Raises InputError if no image
         is left, or if images differ in width or kind of arrays.
         """
-
-        def summary(indices: Sequence[ShardIndex]) -> Facts:
-            return self._summary(indices, skipped)
-
-        return self._shards.close({**facts, **RULES}, skipped, summary, barrier)
-
-    def _summary(self, indices: Sequence[ShardIndex], skipped: Sequence[str]) -> Facts:
+        if barrier is not None:
+            barrier()
+        indices = self._shards.complete_shards().values()
         reasons = [*skipped, *(reason for index in indices for reason in index.skip_reasons)]
-        forms = {_form(index) for index in indices if index.ids}
-        if not forms:
+        if not any(index.ids for index in indices):
             first = reasons[0] if reasons else "the source contains none"
             raise InputError(f"{self.folder}: no image can be stored ({first})")
-        self._one_form(forms)
-        left_out: dict[str, int] = {}
-        for index in indices:
-            for name, facts in zip(index.ids, index.facts, strict=True):
-                if facts.get("left_out"):
-                    left_out[name] = facts["left_out"]
         counts = {
             "images": sum(len(index.ids) for index in indices),
             "regions": sum(index.rows("boxes") for index in indices),
             "skipped": len(reasons),
-            "boxes_left_out": sum(left_out.values()),
+            "boxes_left_out": sum(
+                one.get("left_out", 0) for index in indices for one in index.facts
+            ),
         }
-        return {"counts": counts, "form": min(forms), "boxes_left_out": left_out}
+        return self._shards.close({**facts, **RULES, "counts": counts}, skipped, barrier)
 
     def _flush(self, number: int, images: list[ImageRegions], skipped: list[str]) -> None:
         if number >= 0 and not self.is_complete(number):
             self.write(number, images, skipped)
-
-    def _one_form(self, forms: Iterable[str]) -> None:
-        different = sorted(forms)
-        if len(different) > 1:
-            raise InputError(
-                f"{self.folder}: images differ: {different[0]} and {different[1]}; expected one kind of regions"
-            )
 
 
 def _record(image: ImageRegions) -> Record:
@@ -345,19 +291,11 @@ def _record(image: ImageRegions) -> Record:
     return Record(image.id, arrays, facts)
 
 
-def _form(index: ShardIndex) -> str:
-    """As `ImageRegions.form`, for a shard."""
-    classes = index.shapes.get("classes")
-    kind = "no classes" if classes is None else f"classes {tuple(classes)}"
-    segments = ", segments" if "cover" in index.shapes else ""
-    return f"{index.shapes['features'][0]} numbers, {kind}{segments}"
-
-
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def _single(stored: np.ndarray) -> np.ndarray:
-    """The same in float32, by torch, which converts halves thirty times as fast as NumPy."""
+    # torch converts halves to float32 thirty times as fast as NumPy.
     return torch.from_numpy(stored).float().numpy()
 
 
