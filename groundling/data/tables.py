@@ -40,12 +40,11 @@ def read_text(path: str | Path) -> str:
     """The text of a UTF-8 file, without a byte-order mark.
 
     Raises:
-        InputError: the file is missing, empty, not UTF-8, or contains zero bytes.
+        InputError: the file is missing, empty or not UTF-8.
     """
     path = Path(path)
     with convert_read_errors(path):
         text = path.read_bytes().decode("utf-8-sig")
-    refuse_zeros(path, text)
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     return text
@@ -54,30 +53,14 @@ def read_text(path: str | Path) -> str:
 def lines_of(path: str | Path) -> list[str]:
     """Lines of a text file, split at newlines only (other separators occur inside sentences).
 
-    Raises:
-        InputError: as `read_text`, or lines end in carriage returns alone, which
-            would make the file one line.
+    Raises InputError as `read_text`.
     """
-    return _split_lines(path, read_text(path))
+    return _split_lines(read_text(path))
 
 
-def _split_lines(path: str | Path, text: str) -> list[str]:
-    if "\n" not in text:
-        refuse_old_mac(path, text)
+def _split_lines(text: str) -> list[str]:
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
-
-
-def refuse_zeros(where: object, text: str) -> None:
-    """Raises InputError for UTF-16, which may be valid UTF-8, and for a block that a power failure has zeroed."""
-    if "\0" in text:
-        raise InputError(f"{where}: a zero byte; the file is damaged, or not text in UTF-8")
-
-
-def refuse_old_mac(path: str | Path, line: str) -> None:
-    """Raises InputError if the only line of a file has carriage returns inside, which end its lines."""
-    if "\r" in line.rstrip("\r"):
-        raise InputError(f"{path}: lines end in carriage returns alone; convert them to newlines")
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -160,10 +143,9 @@ def _table_lines(path: Path, has_header: bool = True) -> Iterator[tuple[int, lis
     """The fields of every row of a table, with the number of its last line."""
     usual = "," if path.suffix == ".csv" else "\t"
     text = read_text(path)
-    with convert_errors(f"{path}, line 1", errors=csv.Error):
-        separator = _separator(text, usual) if has_header else usual
+    separator = _separator(text.partition("\n")[0], usual) if has_header else usual
     if separator == usual == "\t":
-        for number, line in enumerate(_split_lines(path, text), 1):
+        for number, line in enumerate(_split_lines(text), 1):
             yield number, line.split("\t")
         return
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
@@ -175,15 +157,10 @@ def _table_lines(path: Path, has_header: bool = True) -> Iterator[tuple[int, lis
         raise InputError(f"{path}, line {reader.line_num}: {error}") from None
 
 
-def _separator(text: str, usual: str) -> str:
-    """The usual separator, unless another one alone splits the first line."""
-    first_line = text.partition("\n")[0].partition("\r")[0]  # the latter of old Macs
-
-    def count(mark: str) -> int:
-        return len(next(csv.reader([first_line], delimiter=mark), []))
-
-    best = max(SEPARATORS, key=count)
-    return usual if count(usual) > 1 or count(best) < 2 else best
+def _separator(header: str, usual: str) -> str:
+    """The usual separator, or if it is not in the header, the most frequent one there."""
+    best = max(SEPARATORS, key=header.count)
+    return usual if usual in header or best not in header else best
 
 
 def load_json(path: Path) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -236,69 +236,23 @@ def find_images(
     """Finds the files of images in a folder: by their path there, or else by
     their name in its subfolders.
 
-    Unicode forms and capitals of the ending do not matter. A path that leads out of the folder is not
-    followed. `source`: the captions, for messages.
+    A path that leads out of the folder is not followed. `source`: the captions, for messages.
 
     Raises InputError if there is no such folder, or if names and files do not match one to one.
     """
     folder = Path(folder)
     check_image_folder(folder)
-    where = str(source or folder)
-    place: dict[str, str] = {}
-    for image in images:
+
+    def is_here(name: str) -> bool:
         # Not with Path.is_file, which raises an error for a name that is too long.
-        inside = image.file and not is_outside_folder(image.file, folder)
-        if inside and os.path.isfile(folder / image.file):
-            place[image.file] = os.path.relpath(folder / image.file, folder)
-    elsewhere = [image.file for image in images if image.file not in place]
-    matcher = FileNameMatcher(images_below(folder) if elsewhere else ())
-    place |= _match_names(elsewhere, matcher, where)
-    _refuse_shared_files(place, where)
+        return not is_outside_folder(name, folder) and os.path.isfile(folder / name)
+
+    places = {image.file: os.path.normpath(image.file) for image in images if image.file}
+    place = _match(places, is_here, lambda: images_below(folder), str(source or folder))
     found = [replace(one, file=place[one.file]) for one in images if one.file in place]
-    return ImageAvailability(found, [one for one in images if one.file not in place], where)
-
-
-def _match_names(names: Sequence[str], matcher: FileNameMatcher, where: str) -> dict[str, str]:
-    """Matches for names that do not occur exactly: each with the existing name that it means.
-
-    Raises InputError if a name has several matches.
-    """
-    match_of = {}
-    for name in dict.fromkeys(names):
-        fitting = matcher.find(name) if name else []
-        if len(fitting) > 1:
-            raise InputError(
-                f"{where}: {name} is ambiguous: {fitting[0]} or {fitting[1]}; add the folder to the name"
-            )
-        if fitting:
-            match_of[name] = fitting[0]
-    return match_of
-
-
-def _refuse_shared_files(place: Mapping[str, str], where: str) -> None:
-    """Raises InputError if two names match one file."""
-    first: dict[str, str] = {}
-    for name, file in place.items():
-        earlier = first.setdefault(file, name)
-        if earlier != name:
-            raise InputError(f"{where}: {earlier} and {name} both refer to the image {file}")
-
-
-def images_in_folder(
-    images: Sequence[CaptionedImage],
-    folder: str | Path,
-    skip: bool = False,
-    source: str | Path = "",
-) -> tuple[list[CaptionedImage], int]:
-    """The images that exist in `folder`, each with its file's path there, and the number of missing
-    ones (see `find_images`).
-
-    Raises:
-        InputError: no such folder, none of the images in it, or, unless `skip` is
-            set, any of them missing.
-    """
-    found = find_images(images, folder, source)
-    return found.select_images(skip, folder), len(found.missing)
+    return ImageAvailability(
+        found, [one for one in images if one.file not in place], str(source or folder)
+    )
 
 
 def images_in_store(
@@ -310,21 +264,44 @@ def images_in_store(
 
     Raises InputError if two images would share their regions.
     """
-    place = {one.file: image_id(one.file) for one in images if image_id(one.file) in ids}
-    elsewhere = [one.file for one in images if one.file not in place]
-    if elsewhere:
-        stems = {file: image_id(file) for file in elsewhere}
-        match_of = _match_names(list(stems.values()), FileNameMatcher(ids), str(source))
-        place |= {
-            file: normalize_unicode(match_of[name])
-            for file, name in stems.items()
-            if name in match_of
-        }
-    available = [one for one in images if one.file in place]
-    with_store_ids(available)
-    _refuse_shared_files(place, str(source))
-    found = [replace(one, id=place[one.file]) for one in available]
+    names = {image.file: image_id(image.file) for image in images}
+    place = _match(names, ids.__contains__, lambda: ids, str(source))
+    found = [
+        replace(one, id=normalize_unicode(place[one.file])) for one in images if one.file in place
+    ]
     return ImageAvailability(found, [one for one in images if one.file not in place], str(source))
+
+
+def _match(
+    names: Mapping[str, str],
+    exists: Callable[[str], bool],
+    existing: Callable[[], Iterable[str]],
+    where: str,
+) -> dict[str, str]:
+    """By file: the existing name that its name means.
+
+    Raises InputError if a name has several matches, or if two files share one.
+    """
+    place = {file: name for file, name in names.items() if exists(name)}
+    matcher = FileNameMatcher(existing() if len(place) < len(names) else ())
+    for file, name in names.items():
+        fitting = [] if file in place else matcher.find(name)
+        if len(fitting) > 1:
+            raise InputError(
+                f"{where}: {name} is ambiguous: {fitting[0]} or {fitting[1]}; add the folder to the name"
+            )
+        if fitting:
+            place[file] = fitting[0]
+    _refuse_shared(place, where)
+    return place
+
+
+def _refuse_shared(place: Mapping[str, str], where: str) -> None:
+    first: dict[str, str] = {}
+    for file, name in place.items():
+        earlier = first.setdefault(normalize_unicode(name), file)
+        if earlier != file:
+            raise InputError(f"{where}: {earlier} and {file} both refer to the image {name}")
 
 
 def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
@@ -333,12 +310,5 @@ def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
     Raises:
         InputError: two images differ only in the ending, and would share their regions.
     """
-    first: dict[str, str] = {}
-    for image in images:
-        name = image_id(image.file)
-        earlier = first.setdefault(name, image.file)
-        if earlier != image.file:
-            raise InputError(
-                f"{image.file} and {earlier} have the same id {name!r} in region stores"
-            )
+    _refuse_shared({image.file: image_id(image.file) for image in images}, "region store")
     return [replace(image, id=image_id(image.file)) for image in images]

@@ -267,7 +267,6 @@ def _sidecars(folder: Path) -> Iterator[CaptionRow]:
         if not sidecar.is_file():
             continue
         with convert_read_errors(sidecar):
-            is_empty = not sidecar.read_bytes().strip()
-        texts = [] if is_empty else [text for text in map(_words, lines_of(sidecar)) if text]
-        for text in texts or [""]:
+            lines = sidecar.read_text(encoding="utf-8-sig").split("\n")
+        for text in [text for text in map(_words, lines) if text] or [""]:
             yield CaptionRow(str(sidecar), image, image, text)

@@ -29,8 +29,6 @@ from groundling.data.tables import (
     import_optional,
     parquet_rows,
     read_header,
-    refuse_old_mac,
-    refuse_zeros,
 )
 from groundling.data.text.words import TokenizationCache
 
@@ -38,10 +36,6 @@ Item = TypeVar("Item")
 
 CHUNK = 2000
 """Number of texts tokenised at a time."""
-LONG = 1 << 13
-"""Length in characters from which a word, such as a text without spaces, is cut
-from its beginning alone.
-"""
 EVERYTHING = CaptionReadOptions()
 """All captions of files without splits; columns are detected."""
 
@@ -138,7 +132,7 @@ def full_blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -
             yield " ".join([*block, head] if head else block)
             block = []
             room = tokens
-            count = _count(word, lexicon, room)
+            count = lexicon.count(word)
         if word:
             room -= count
             block.append(word)
@@ -161,26 +155,11 @@ def _cut(word: str, lexicon: TokenizationCache, room: int, before: str) -> tuple
     if not room:
         return "", word
     engine = lexicon.engines[0]
-    offsets = engine.encode(before + word[:LONG], add_special_tokens=False).offsets
-    if len(word) > LONG and len(offsets) <= 2 * room:
-        offsets = engine.encode(before + word, add_special_tokens=False).offsets
+    offsets = engine.encode(before + word, add_special_tokens=False).offsets
     end = min(offsets[room - 1][1] - len(before), len(word) - 1)
     while end > 0 and lexicon.count(before + word[:end]) > room:
         end -= 1
     return word[: max(0, end)], word[max(0, end) :]
-
-
-def _count(word: str, lexicon: TokenizationCache, limit: int) -> int:
-    """The number of tokens of a word.
-
-    For a long word with more than `limit` tokens, some number above `limit`.
-    """
-    if len(word) > LONG:
-        count = lexicon.count(word[:LONG])
-        # The cut may add some tokens that the word does not have.
-        if count > 2 * limit:
-            return count
-    return lexicon.count(word)
 
 
 def _halves(word: str, lexicon: TokenizationCache, tokens: int) -> list[str]:
@@ -270,9 +249,8 @@ def plain_lines(path: str | Path) -> Iterator[str]:
     byte-order mark is dropped.
 
     Raises:
-        InputError: the file is missing, empty, damaged or not UTF-8; its lines end in carriage
-            returns alone, which would make it one line; a package to decompress it is missing; or a
-            parquet file has no texts.
+        InputError: the file is missing, empty, damaged or not UTF-8; a package to decompress it is
+            missing; or a parquet file has no texts.
     """
     path = Path(path)
     if path.suffix in PACKED and Path(path.stem).suffix in STRUCTURED:
@@ -288,8 +266,6 @@ def plain_lines(path: str | Path) -> Iterator[str]:
 
 
 def _decoded_lines(path: Path) -> Iterator[str]:
-    number = 0
-    line = ""
     # gzip raises zlib's own kind of exception, too.
     with _opened(path) as stream, convert_errors(f"{path}: cannot be read", errors=Exception):
         for number, raw in enumerate(stream, 1):
@@ -297,10 +273,7 @@ def _decoded_lines(path: Path) -> Iterator[str]:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise InputError(f"{path}, line {number}: {first_line(error)}") from None
-            refuse_zeros(f"{path}, line {number}", line)
             yield line
-    if number == 1:
-        refuse_old_mac(path, line)
 
 
 def _opened(path: Path) -> IO[bytes]:
