@@ -214,18 +214,17 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
         ([detection(1, [1, 1, 9, 9], 0.5, kind=7)], "class 7 is not among the annotations'"),
         ([{"image_id": 1, "box": [1, 1, 9, 9], "score": 0.5}], "expected category_id"),
         ([], "the file has no detections"),
-        ([detection(1, [1, 1, 9], 0.5)], "entry 0: not enough values"),
-        ([detection(1, "1199", 0.5)], "entry 0: expected a list x, y"),  # type: ignore[arg-type]
+        ([detection(1, [1, 1, 9], 0.5)], "entry 0: .*not enough values"),
         (
             [detection(1, [1, 1, 9, 9], 0.5, category_name="cow")],
             "class 18 is 'cow' here and 'dog' elsewhere",
         ),
-        ([detection(1, [1, 1, 9, 9], 0.5), 3], "entry 1: 'int' object"),
+        ([detection(1, [1, 1, 9, 9], 0.5), 3], "entry 1: .*'int' object"),
         (
             [detection(1, [1, 1, 9, 9], 0.5), detection("1", [1, 1, 9, 9], 0.5)],
-            "entry 1: expected whole numbers",
+            "entry 1: .*no whole number",
         ),  # type: ignore[arg-type]
-        ([detection(1, [1, 1, 9, 9], None)], "entry 0: float"),  # type: ignore[arg-type]
+        ([detection(1, [1, 1, 9, 9], None)], "entry 0: .*float"),  # type: ignore[arg-type]
         ([detection(1, [1, 1, 10**400, 9], 0.5)], "int too large to convert"),
     ],
 )

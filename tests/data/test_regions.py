@@ -352,7 +352,7 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
         ({"images": "nowhere"}, "nowhere: no such "),
         ({"shard_size": 0}, "greater than or equal to 1"),
         ({"grid": 2, "boxes": "x.json"}, "both give the boxes"),
-        ({"boxes": str(twice)}, "image 0: expected only once"),
+        ({"boxes": str(twice)}, "two images have the same file_name"),
         ({"detector": models["resnet"]}, "resnet: "),
         ({"backbone": "nowhere", "grid": 2}, "nowhere: no "),
     ):

@@ -1,4 +1,4 @@
-"""Dependency parses: CoNLL-U files, or spaCy's and Stanza's, and the position of a
+"""Dependency parses: CoNLL-U files, or spaCy's, and the position of a
 parse's words in their text.
 
 The format is Universal Dependencies'
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from groundling.core.errors import InputError, first_line, prefix_errors
+from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.tables import lines_of
 
 COLUMNS = 10
@@ -257,27 +257,25 @@ def _row(id: str, form: str, tag: str = "_", head: str = "_", relation: str = "_
     return "\t".join((id, form, "_", tag, "_", "_", head, relation, "_", "_"))
 
 
-# -- parsing with spaCy or Stanza --------------------------------------------------------------------------------------
+# -- parsing with spaCy ------------------------------------------------------------------------------------------------
 
 
 def parse_texts(parser: str, texts: Sequence[str]) -> list[Parse]:
-    """A parse of each text; `parser` is `spacy` or `stanza`, optionally with `:`
-    and its model or language.
+    """A parse of each text; `parser` is `spacy`, optionally with `:` and its pipeline.
 
     A text of several sentences becomes one tree, in which later roots are `parataxis` of the first.
-    Raises InputError if the parser or its model is not installed.
     """
-    name, _, model = parser.partition(":")
-    read, default = PARSERS[name]
-    try:
-        package = import_module(name)
-    except ImportError as error:
-        # An installed parser may lack a package of its own.
-        lacks = "is not installed" if error.name == name else f"cannot be loaded ({error})"
-        raise InputError(
-            f"parses {parser}: {name} {lacks}; install it, or pass a CoNLL-U file from any parser"
-        ) from None
-    return [_one_tree(parse) for parse in read(package, model or default, texts)]
+    model = parser.partition(":")[2] or "en_core_web_sm"
+    with convert_errors(f"parses {parser}", "; install it, or pass a CoNLL-U file of any parser"):
+        pipeline = import_module("spacy").load(model)
+    parses = []
+    for number, doc in enumerate(pipeline.pipe(texts), 1):
+        if not doc.has_annotation("DEP"):
+            raise InputError(f"parses spacy:{model}: this pipeline has no parser")
+        words = _words_of(doc)
+        tokens = tuple(word.form for word in words)
+        parses.append(_one_tree(Parse(words, tokens, f"spacy:{model}, caption {number}")))
+    return parses
 
 
 def _one_tree(parse: Parse) -> Parse:
@@ -286,21 +284,6 @@ def _one_tree(parse: Parse) -> Parse:
     for place in roots[1:]:
         words[place] = words[place]._replace(head=roots[0], relation="parataxis")
     return replace(parse, words=tuple(words))
-
-
-def _spacy(package: Any, model: str, texts: Sequence[str]) -> list[Parse]:
-    try:
-        pipeline = package.load(model)
-    except OSError as error:
-        raise InputError(f"parses spacy:{model}: {first_line(error)}") from None
-    parses = []
-    for number, doc in enumerate(pipeline.pipe(texts), 1):
-        if not doc.has_annotation("DEP"):
-            raise InputError(f"parses spacy:{model}: this pipeline has no parser")
-        words = _words_of(doc)
-        tokens = tuple(word.form for word in words)
-        parses.append(Parse(words, tokens, f"spacy:{model}, caption {number}"))
-    return parses
 
 
 def _words_of(doc: Any) -> tuple[ParsedWord, ...]:
@@ -318,40 +301,3 @@ def _words_of(doc: Any) -> tuple[ParsedWord, ...]:
             ParsedWord(token.text, place, token.dep_, token.pos_ or token.tag_, len(words))
         )
     return tuple(words)
-
-
-def _stanza(package: Any, language: str, texts: Sequence[str]) -> list[Parse]:
-    try:
-        pipeline = package.Pipeline(
-            language,
-            processors="tokenize,pos,lemma,depparse",
-            tokenize_no_ssplit=True,
-            download_method=None,
-            verbose=False,
-        )
-    except Exception as error:  # many kinds of exceptions for a missing model
-        raise InputError(
-            f"parses stanza:{language}: {first_line(error)}; stanza.download({language!r}) fetches the model"
-        ) from None
-    parses = []
-    for number, text in enumerate(texts, 1):
-        words: list[ParsedWord] = []
-        tokens: list[str] = []
-        for sentence in pipeline(text).sentences:
-            before = len(words)
-            for token in sentence.tokens:
-                for word in token.words:
-                    head = before + word.head - 1 if word.head else ROOT
-                    tag = word.upos or word.xpos or ""
-                    words.append(ParsedWord(word.text, head, word.deprel, tag, len(tokens)))
-                tokens.append(token.text)
-        where = f"stanza:{language}, caption {number}"
-        parses.append(Parse(tuple(words), tuple(tokens), where))
-    return parses
-
-
-PARSERS: dict[str, tuple[Callable[[Any, str, Sequence[str]], list[Parse]], str]] = {
-    "spacy": (_spacy, "en_core_web_sm"),
-    "stanza": (_stanza, "en"),
-}
-"""By package name: the function that calls it, and its default model."""
