@@ -304,10 +304,7 @@ class AdversarialPerturbation:
 
     @staticmethod
     def zeros(batch: Batch, sizes: OutputSizes) -> AdversarialPerturbation:
-        """A zero perturbation, in the shapes for a model of these sizes and this batch.
-
-        Raises InputError if the batch has neither texts nor regions.
-        """
+        """A zero perturbation, in the shapes for a model of these sizes and this batch."""
         if batch.text is None and batch.regions is None:
             raise InputError("a perturbation needs texts or regions, and this model reads neither")
         text = regions = None
@@ -547,10 +544,7 @@ class OutputSizes(NamedTuple):
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Pad samples to the longest of the batch, field by field.
-
-    Raises InputError if samples differ in their number of choices.
-    """
+    """Pad samples to the longest of the batch, field by field."""
     counts = {len(sample.rows) for sample in samples}
     if len(counts) > 1:
         raise InputError(

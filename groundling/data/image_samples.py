@@ -199,11 +199,7 @@ def _mirror_sample(sample: Sample) -> Sample:
 def image_files_by_id(
     samples: SampleDataset, folder: str | Path | Mapping[str, ImageInput], reader_name: str
 ) -> dict[str, ImageInput]:
-    """All images of samples, by id; ids are paths below `folder` without ending, or its keys.
-
-    Raises InputError if a sample does not have exactly one image, which `reader_name`
-    needs, or if a file is missing.
-    """
+    """All images of samples, by id; ids are paths below `folder` without ending, or its keys."""
     for name, images in zip(samples.ids, samples.images, strict=True):
         if len(images) != 1:
             raise InputError(f"{name} has {len(images)} images; {reader_name} reads one per text")
@@ -229,11 +225,7 @@ def missing_images_message(folder: Path, missing: Sequence[str]) -> str:
 def split_decodable(
     images: Sequence[CaptionedImage], folder: str | Path, skip: bool = False
 ) -> tuple[list[CaptionedImage], list[str]]:
-    """The images in `folder` that can be decoded, and the files of those that cannot.
-
-    Raises:
-        InputError: an image cannot be decoded, unless `skip` is set.
-    """
+    """The images in `folder` that can be decoded, and the files of those that cannot."""
     decodable = []
     undecodable = []
     faults = []
@@ -282,9 +274,6 @@ PixelMaker = Callable[[Image.Image], np.ndarray]
 def decode_image(path: Path, size: int) -> np.ndarray:
     """An image as (3, size, size) uint8 RGB: rotated by its EXIF orientation, short side scaled
     to `size`, centre-cropped.
-
-    Raises:
-        InputError: the file cannot be decoded as an image.
 
     Source: CLIP's preprocessing (openai/CLIP, clip/clip.py, `_transform`).
     """
@@ -339,9 +328,6 @@ class CaptionedImageDataset:
             shift: maximum translation of the view, as a share of `size`.
             flip: mirror half of the views.
             make_pixels: converts an image to pixels, in place of `decode_image`.
-
-        Raises:
-            InputError: an image cannot be decoded.
         """
         self.captioned = images
         self.images = [(image.id,) for image in images]

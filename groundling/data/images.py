@@ -53,10 +53,7 @@ def images_below(folder: Path) -> Iterator[str]:
 
 
 def register_heif(name: str) -> None:
-    """Register a HEIF reader with Pillow, if a file's ending needs it.
-
-    Raises InputError if none is installed.
-    """
+    """Register a HEIF reader with Pillow, if a file's ending needs it."""
     if os.path.splitext(name)[1].lower() not in HEIF_ENDINGS:
         return
     if find_spec(HEIF_READER) is None:
@@ -129,8 +126,6 @@ def read_image(image: ImageInput, reduced: bool = False) -> Image.Image:
     """An RGB image, rotated by its EXIF orientation.
 
     `reduced`: a JPEG at an eighth of its size, which is faster.
-
-    Raises InputError, without the file's name.
     """
     # For damaged bytes, Pillow's readers raise many kinds of exceptions.
     with convert_errors("does not decode as an image", errors=Exception):
@@ -152,8 +147,7 @@ def shape_mismatch(size: tuple[int, int], image: ImageInput) -> str:
     """A message if an image's shape differs from `size`, the width and
     height of its regions' image.
 
-    Empty if the shape is the same at any scale, or if the size is unknown (0). Raises InputError,
-    without the file's name, if the image cannot be read.
+    Empty if the shape is the same at any scale, or if the size is unknown (0).
     """
     width, height = size
     wide, high = _size_of(image)

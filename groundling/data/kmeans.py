@@ -39,8 +39,7 @@ def kmeans_1d(values: np.ndarray, k: int) -> Clusters:
 
     Takes O(k N log N).
 
-    Ties go to the clustering whose later clusters begin earlier. Raises InputError if there are
-    fewer than k distinct numbers, or if one is NaN or infinite.
+    Ties go to the clustering whose later clusters begin earlier.
     """
     values = np.asarray(values, np.float64)
     different = len(np.unique(values))

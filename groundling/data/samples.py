@@ -198,10 +198,7 @@ class MappedDataset(SampleWrapper):
 
 
 def backend_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy of the tokenizer's Rust engine without padding and truncation.
-
-    Raises InputError for a slow tokenizer.
-    """
+    """A copy of the tokenizer's Rust engine without padding and truncation."""
     if not tokenizer.is_fast:
         raise InputError(
             f"{tokenizer.name_or_path}: expected a fast tokenizer (for character offsets); this one is slow"
@@ -213,10 +210,7 @@ def backend_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def mask_id_of(tokenizer: PreTrainedTokenizerBase, why: str = "") -> int:
-    """The id of a tokenizer's mask token.
-
-    Raises InputError if it has none, with `why` at the end of the message.
-    """
+    """The id of a tokenizer's mask token."""
     if tokenizer.mask_token_id is None:
         raise InputError(f"{tokenizer.name_or_path}: the tokenizer has no mask token{why}")
     return int(tokenizer.mask_token_id)
@@ -266,10 +260,7 @@ class TextRowEncoder:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        """`max_length` in tokens, special tokens included.
-
-        Raises InputError for a tokenizer that makes no tokens, or a length below 1.
-        """
+        """`max_length` in tokens, special tokens included."""
         self.engine = backend_tokenizer(tokenizer)
         self.max_length = max_length
         if max_length < 1:
@@ -292,8 +283,6 @@ class TextRowEncoder:
         """A row for each example, and its number of truncated tokens.
 
         `words` (K, 2) are each text's word spans.
-
-        Raises InputError for a text of which nothing would be left.
         """
         texts = [texts_of(example) for example in examples]
         plain = [parts if len(parts) == 2 else parts[0] for parts in texts]
@@ -370,9 +359,6 @@ class ClipRowEncoder:
         """`limit` in tokens per window, special tokens included.
 
         At most `max_windows` per text (0: no limit).
-
-        Raises InputError if the tokenizer adds no end token, or if the limit leaves no
-        room besides special tokens.
         """
         self.engine = backend_tokenizer(tokenizer)
         self.limit = limit

@@ -158,9 +158,8 @@ class ShardWriter:
     ) -> None:
         """Start a store in `folder`, or resume one.
 
-        `key` is everything that the contents depend on (checkpoint, preprocessing, hashes
-        of inputs), as JSON. `process` is this process's rank. Raises InputError if the folder
-        has shards with another key.
+        `key` is everything that the contents depend on (checkpoint, preprocessing, hashes of
+        inputs), as JSON. `process` is this process's rank.
         """
         self.folder = Path(folder)
         self.key: dict[str, Any] = json.loads(json_text(key or {}))
@@ -181,10 +180,7 @@ class ShardWriter:
                 yield number
 
     def write(self, number: int, records: Sequence[Record], skipped: Iterable[str] = ()) -> None:
-        """Write one shard atomically; `skipped` gives a reason for each skipped record.
-
-        Raises InputError if records differ in their arrays.
-        """
+        """Write one shard atomically; `skipped` gives a reason for each skipped record."""
         path = shard_file(self.folder, number)
         names = records[0].arrays.keys() if records else ()
         arrays: dict[str, np.ndarray] = {}
@@ -226,9 +222,6 @@ class ShardWriter:
             skipped: reasons for skipped records that are in no shard.
             barrier: waits for all processes of the run, each of which must call
                 this; the first one writes.
-
-        Raises InputError if a shard has another key, if an id occurs twice, or if records differ
-        in their arrays.
         """
         if barrier is not None:
             barrier()
@@ -304,10 +297,7 @@ class ShardStore:
     """
 
     def __init__(self, folder: str | Path, noun: str = "record") -> None:
-        """A folder that a `ShardWriter` has closed; `noun` is the word for a record in messages.
-
-        Raises InputError if the store is incomplete, damaged or another kind of folder.
-        """
+        """A folder that a `ShardWriter` has closed; `noun` is the word for a record in messages."""
         self.folder = Path(folder)
         self.noun = noun
         path = self.folder / MANIFEST

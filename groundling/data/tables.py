@@ -37,11 +37,7 @@ SEPARATORS = (",", ";", "\t")
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file, without a byte-order mark.
-
-    Raises:
-        InputError: the file is missing, empty or not UTF-8.
-    """
+    """The text of a UTF-8 file, without a byte-order mark."""
     path = Path(path)
     with convert_read_errors(path):
         text = path.read_bytes().decode("utf-8-sig")
@@ -51,10 +47,7 @@ def read_text(path: str | Path) -> str:
 
 
 def lines_of(path: str | Path) -> list[str]:
-    """Lines of a text file, split at newlines only (other separators occur inside sentences).
-
-    Raises InputError as `read_text`.
-    """
+    """Lines of a text file, split at newlines only (other separators occur inside sentences)."""
     return _split_lines(read_text(path))
 
 
@@ -87,10 +80,6 @@ def read_rows(
         names: names of all columns, for a table without a header.
         short: receives the places of table rows with too few fields, which are skipped (as in
             every QQP reader); without it, such rows raise an error.
-
-    Raises:
-        InputError: the file cannot be read, a column is missing or occurs twice, or a row's
-            number of fields differs from the header's, which would shift values into other columns.
     """
     path = Path(path)
     if path.suffix not in (".json", ".jsonl", PARQUET):
@@ -227,10 +216,7 @@ def import_optional(name: str, path: Path, extra: str = "corpora") -> ModuleType
 
 
 def row_texts(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
-    """Some values of a row, as texts as in a csv.
-
-    Raises InputError, without the place, for values that are neither texts nor numbers.
-    """
+    """Some values of a row, as texts as in a csv."""
     return [_text_of(name, row.get(name)) for name in columns]
 
 
@@ -252,8 +238,6 @@ def _text_of(name: str, value: object) -> str:
 def user_columns(options: TableTaskSettings) -> tuple[tuple[str, ...], dict[str, str]]:
     """The one or two text columns, and all columns that a task from the user's own file
     reads, with their contents.
-
-    Raises InputError for columns that conflict.
     """
     text_columns = tuple(name.strip() for name in options.text.split(",") if name.strip())
     check_one_or_two(text_columns, f"text {options.text!r}")

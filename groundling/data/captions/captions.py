@@ -124,10 +124,6 @@ def read_captions(
 
     `splits`: images to take from Karpathy's json. `columns`: columns to read from a table; without,
     they are recognised by name.
-
-    Raises:
-        InputError: as `caption_rows`, there is no caption at all, a table has no column of images, or two
-            images have the same file, so that captions cannot be assigned.
     """
     captions = _collect(Path(path), splits, columns)
     first: dict[str, CaptionRow] = {}
@@ -174,9 +170,6 @@ def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[C
 
     A line of Karpathy's lists, `val2014/COCO_val2014_000000011169.jpg 11169`, names the
     file by its path or its name.
-
-    Raises:
-        InputError: the list cannot be read, or names none of the images.
     """
     names = set()
     for line in lines_of(listing):
@@ -216,10 +209,7 @@ class ImageAvailability:
     """The captions, for messages."""
 
     def select_images(self, skip: bool, place: str | Path) -> list[CaptionedImage]:
-        """The images found.
-
-        Raises InputError if `place` has none or, unless `skip` is set, if any is missing.
-        """
+        """The images found."""
         count = len(self.images) + len(self.missing)
         if self.missing and not skip:
             raise InputError(
@@ -237,8 +227,6 @@ def find_images(
     their name in its subfolders.
 
     A path that leads out of the folder is not followed. `source`: the captions, for messages.
-
-    Raises InputError if there is no such folder, or if names and files do not match one to one.
     """
     folder = Path(folder)
     check_image_folder(folder)
@@ -261,8 +249,6 @@ def images_in_store(
     """The images that a region store has, with their ids there: their files without the ending.
 
     An image's name may have more or fewer leading folders than in the store. `ids`: the store's.
-
-    Raises InputError if two images would share their regions.
     """
     names = {image.file: image_id(image.file) for image in images}
     place = _match(names, ids.__contains__, lambda: ids, str(source))
@@ -278,10 +264,7 @@ def _match(
     existing: Callable[[], Iterable[str]],
     where: str,
 ) -> dict[str, str]:
-    """By file: the existing name that its name means.
-
-    Raises InputError if a name has several matches, or if two files share one.
-    """
+    """By file: the existing name that its name means."""
     place = {file: name for file, name in names.items() if exists(name)}
     matcher = FileNameMatcher(existing() if len(place) < len(names) else ())
     for file, name in names.items():
@@ -305,10 +288,6 @@ def _refuse_shared(place: Mapping[str, str], where: str) -> None:
 
 
 def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
-    """The images with their ids in a region store: their files without the ending.
-
-    Raises:
-        InputError: two images differ only in the ending, and would share their regions.
-    """
+    """The images with their ids in a region store: their files without the ending."""
     _refuse_shared({image.file: image_id(image.file) for image in images}, "region store")
     return [replace(image, id=image_id(image.file)) for image in images]

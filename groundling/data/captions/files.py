@@ -54,12 +54,7 @@ class CaptionRow(NamedTuple):
 def caption_rows(
     path: Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
 ) -> Iterator[CaptionRow]:
-    """The captions of a file or folder, from Karpathy's json those of some splits.
-
-    Raises:
-        InputError: a line or entry is malformed, no column is recognised as captions, a named column is
-            missing, a file with splits is read without `splits`, or one without splits is read with them.
-    """
+    """The captions of a file or folder, from Karpathy's json those of some splits."""
     content: Any = load_json(path) if path.suffix == ".json" and not path.is_dir() else None
     if is_karpathy(content):
         yield from _karpathy(path, content["images"], splits)
@@ -224,10 +219,7 @@ def _table(path: Path, columns: CaptionColumns) -> Iterator[CaptionRow]:
 def choose_columns(
     path: Path, header: Sequence[str], columns: CaptionColumns
 ) -> tuple[list[str], str]:
-    """The columns of captions and the column of image files, which is empty if there is none.
-
-    Raises InputError if a named column is missing, or if no column is recognised as captions.
-    """
+    """The columns of captions and the column of image files, which is empty if there is none."""
     check_named_columns(path, header, vars(columns))
     captions = [name.strip() for name in columns.caption_column.split(",") if name.strip()]
     image = columns.image_column or _named(IMAGES, header, captions)

@@ -55,10 +55,6 @@ def corpus_lines(path: str | Path, selection: CaptionReadOptions = EVERYTHING) -
     """Non-empty lines of a text file, or the selected captions of a file or folder (`selection`).
 
     Captions are `.json`, `.jsonl`, `.csv`, `.tsv`, `*token.txt`, and folders.
-
-    Raises:
-        InputError: the file is missing, empty, not UTF-8, or has a caption
-            file's name but no captions.
     """
     return [line.text for line in iterate_texts(path, selection)]
 
@@ -201,10 +197,7 @@ def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
 
 
 def max_text_tokens(engine: Tokenizer, max_length: int) -> int:
-    """Number of tokens of a text besides special tokens.
-
-    Raises InputError if there is no room for any.
-    """
+    """Number of tokens of a text besides special tokens."""
     tokens = max_length - len(engine.encode("").ids)
     if tokens < 1:
         raise InputError(f"max_length {max_length} leaves no room for text")
@@ -247,10 +240,6 @@ def plain_lines(path: str | Path) -> Iterator[str]:
 
     Lines end at newlines only (other separators occur inside sentences). A
     byte-order mark is dropped.
-
-    Raises:
-        InputError: the file is missing, empty, damaged or not UTF-8; a package to decompress it is
-            missing; or a parquet file has no texts.
     """
     path = Path(path)
     if path.suffix in PACKED and Path(path.stem).suffix in STRUCTURED:

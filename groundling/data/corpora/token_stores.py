@@ -131,9 +131,6 @@ def prepare_store(
 
     One process of each machine reads the file, one machine after the other where they share the
     folder. A killed run resumes with the missing shards.
-
-    Raises:
-        InputError: the file cannot be read, or the folder cannot be written or read.
     """
     path = Path(path)
     content = {"sha256": data_hash(path), "ending": _ending(path)}

@@ -129,8 +129,7 @@ def import_regions(
     """Facts about one or several sources of one layout for a manifest, and their images.
 
     `ids_as`: see `read_names`. Of each image only the boxes that pass `box_filter` are kept (see
-    `_best_boxes`). Region stores are merged (see `merge_stores`). Raises InputError if a source
-    has no supported layout, or if layouts differ.
+    `_best_boxes`). Region stores are merged (see `merge_stores`).
     """
     if any((Path(path) / MANIFEST).is_file() for path in paths):
         if ids_as or box_filter is not None:
@@ -251,8 +250,6 @@ def _regions(
     """An image's regions, clipped to the image and sorted by confidence.
 
     `boxes` (R, 4) are shares, or pixels of an image of width and height `size`.
-
-    Raises InputError if the arrays disagree, or if no box is left.
     """
     boxes = np.asarray(boxes, np.float32)
     if size is not None:

@@ -298,8 +298,6 @@ class ImageSampleBuilder:
 
         `options`: the task's (`label_regions`, `phrases`, `separate_images`); the model and these
         settings give the rest. `mirror`: the same texts for mirrored images, in training.
-
-        Raises InputError for an image that the store or the image folder lacks.
         """
         if sources.store is None:
             return texts

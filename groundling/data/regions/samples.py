@@ -101,11 +101,7 @@ class RegionDataset(SampleWrapper):
         options: RegionOptions | None = None,
         no_object_tags: str = "",
     ) -> None:
-        """`no_object_tags`: the setting that ignores region tags, for messages.
-
-        Raises InputError if a sample has no image, or if images are not in the
-        store, with their number.
-        """
+        """`no_object_tags`: the setting that ignores region tags, for messages."""
         super().__init__(samples)
         self.store = store
         self.options = options or RegionOptions()
@@ -157,9 +153,6 @@ class RegionDataset(SampleWrapper):
         """Samples with regions, in the order of `indices`.
 
         All choices of a multiple choice have them.
-
-        Raises InputError if a text names objects of an image whose regions are
-        not its annotated objects.
         """
         samples = self.samples.get(indices, rngs)
         return [

@@ -174,9 +174,8 @@ class RegionWriter:
     ) -> None:
         """Start a store in `folder`, or resume one.
 
-        `shard`: images per shard, skipped ones included. `key`: everything that the
-        regions depend on. `process`: rank of this process. Raises InputError if the folder
-        has shards with another key.
+        `shard`: images per shard, skipped ones included. `key`: everything that the regions depend
+        on. `process`: rank of this process.
         """
         self.shard = shard
         self._shards = ShardWriter(folder, key, process)
@@ -193,10 +192,7 @@ class RegionWriter:
     def write(
         self, number: int, images: Sequence[ImageRegions], skipped: Iterable[str] = ()
     ) -> None:
-        """Write one shard atomically; images with invalid values are skipped and named.
-
-        Raises InputError if images differ in their arrays.
-        """
+        """Write one shard atomically; images with invalid values are skipped and named."""
         valid_images: list[ImageRegions] = []
         reasons = list(skipped)
         for image in images:
@@ -242,8 +238,7 @@ class RegionWriter:
 
         It holds counts, rules, all skipped images, and `facts` on how the regions were made; of
         these, `identity` and `origin` identify the model of the features (see `RegionStore`).
-        `barrier` waits for all processes, each of which calls this. Raises InputError if no image
-        is left, or if images differ in width or kind of arrays.
+        `barrier` waits for all processes, each of which calls this.
         """
         if barrier is not None:
             barrier()
@@ -315,10 +310,9 @@ class RegionStore:
 
         Attributes: `ids`, `width` D, `classes` C (0: none), `manifest`.
 
-        `background` is whether class 0 is background, `has_segmentations` whether segmentations of objects
-        are known. With `features` off, features are not read and D is 0, for models that read
-        pixels; segmentations are still read. Raises InputError if the store is incomplete, damaged
-        or another kind of folder.
+        `background` is whether class 0 is background, `has_segmentations` whether segmentations of
+        objects are known. With `features` off, features are not read and D is 0, for models that
+        read pixels; segmentations are still read.
         """
         self.folder = Path(folder)
         self.features = features
@@ -402,10 +396,7 @@ class RegionStore:
             )
 
     def __getitem__(self, image_id: str) -> RegionRow:
-        """The regions of an image, in float32; `image_index` is 0 for all of them.
-
-        Raises InputError if the image is not in the store.
-        """
+        """The regions of an image, in float32; `image_index` is 0 for all of them."""
         image = self.stored(image_id, without="cover" if self.features else "features")
         return _row(image, _distribution(image.classes, self.classes))
 

@@ -147,10 +147,6 @@ def _match_form(form: str, text: str, at: int, stop: int) -> int | None:
 def read_parses(path: str | Path) -> list[Parse]:
     """The sentences of a CoNLL-U file, or of all `*.conllu` files of a
     folder in order of their names.
-
-    Raises:
-        InputError: A file is missing or malformed, or a sentence is not a tree with one root;
-            the message names the line.
     """
     path = Path(path)
     files = sorted(path.glob("*.conllu")) if path.is_dir() else [path]
