@@ -447,7 +447,6 @@ def _is_cpu(device: torch.device) -> bool:
 
 
 def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
-    """The value with `change` applied to every tensor in it, at any depth."""
     changed: object = value
     if isinstance(value, Tensor):
         changed = change(value)
@@ -576,12 +575,10 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 
 def _present(rows: Sequence[Sample], field_name: str) -> list[Any]:
-    """The values of a field that are not None."""
     return [vars(row)[field_name] for row in rows if vars(row)[field_name] is not None]
 
 
 def _by_name(rows: Sequence[Mapping[str, np.ndarray]], fill: int) -> dict[str, Tensor]:
-    """Arrays by name, stacked over rows."""
     return {name: _stack([row[name] for row in rows], fill) for name in rows[0]}
 
 
@@ -661,7 +658,6 @@ def _windows(rows: Sequence[TextRow]) -> ClipWindows | None:
 
 
 def _mask(rows: Sequence[np.ndarray]) -> Tensor:
-    """(N, L) bool: True at entries of rows that differ in length."""
     return _stack([np.ones(len(row), bool) for row in rows], False)
 
 

@@ -185,7 +185,6 @@ class RandomFlipDataset(SampleWrapper):
 
 
 def _mirror_sample(sample: Sample) -> Sample:
-    """A sample with its image, boxes and segmentations mirrored."""
     pixels = require(sample.pixels, "pixels", "a mirrored image")
     width = pixels.shape[2]
 
@@ -289,7 +288,6 @@ def _read_file(path: Path) -> Image.Image:
 
 
 def _centre_crop(image: Image.Image, size: int) -> Image.Image:
-    """The centre crop of an image, (size, size)."""
     scale = size / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
     scaled = image.resize((width, height), Image.Resampling.BICUBIC)

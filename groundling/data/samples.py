@@ -422,7 +422,6 @@ class ClipRowEncoder:
     def _window(
         self, tokens: np.ndarray, word: np.ndarray, place: int, text: int
     ) -> dict[str, np.ndarray]:
-        """The fields of window number `place`, which has tokens of text number `text`."""
         edges = (len(self.start), len(self.end))
         ids = np.concatenate([self.start, tokens, self.end]).astype(np.int64)
         return {
@@ -434,7 +433,6 @@ class ClipRowEncoder:
         }
 
     def _cuts(self, word: np.ndarray) -> list[tuple[int, int]]:
-        """First token and last token + 1 of each window."""
         cuts = []
         start = 0
         while True:
@@ -520,7 +518,6 @@ class TextDataset:
         return out
 
     def _convert(self, examples: Sequence[Example]) -> list[Sample]:
-        """A sample for each example; for a multiple choice, a row for each choice."""
         rows = iter(self._rows([row for example in examples for row in rows_of(example)]))
         samples = []
         for example in examples:
@@ -699,7 +696,6 @@ def _key(example: Example) -> object:
 
 
 def _labelled(sample: Sample, example: Example) -> Sample:
-    """A converted sample with the id and label of one of the examples that share it."""
     if sample.choices and sample.example is not example:
         rows = zip(sample.choices, rows_of(example), strict=True)
         sample = replace(sample, choices=tuple(replace(row, example=own) for row, own in rows))

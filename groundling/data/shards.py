@@ -265,7 +265,6 @@ class ShardWriter:
         return sorted(int(match[1]) for match in matches if match is not None)
 
     def _index(self, number: int) -> ShardIndex:
-        """A shard's index; raises InputError if the shard's key differs from this writer's."""
         index = read_index(shard_file(self.folder, number))
         differing = difference(index.key, self.key, "key")
         if differing:
@@ -391,7 +390,6 @@ class ShardStore:
         return rows
 
     def _locate(self, number: int) -> tuple[int, int]:
-        """The shard of a record, and the record's position in it."""
         if not 0 <= number < len(self.ids):
             raise IndexError(f"{self.folder}: no {self.noun} number {number} among {len(self)}")
         shard = bisect_right(self._starts, number) - 1

@@ -147,7 +147,6 @@ def _table_lines(path: Path, has_header: bool = True) -> Iterator[tuple[int, lis
 
 
 def _separator(header: str, usual: str) -> str:
-    """The usual separator, or if it is not in the header, the most frequent one there."""
     best = max(SEPARATORS, key=header.count)
     return usual if usual in header or best not in header else best
 

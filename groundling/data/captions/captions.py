@@ -264,7 +264,6 @@ def _match(
     existing: Callable[[], Iterable[str]],
     where: str,
 ) -> dict[str, str]:
-    """By file: the existing name that its name means."""
     place = {file: name for file, name in names.items() if exists(name)}
     matcher = FileNameMatcher(existing() if len(place) < len(names) else ())
     for file, name in names.items():

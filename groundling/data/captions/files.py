@@ -233,7 +233,6 @@ def choose_columns(
 
 
 def _named(names: Sequence[str], header: Sequence[str], excluded: Sequence[str]) -> str:
-    """The first of some names that a header has, ignoring capitals; empty if it has none."""
     # If two names differ only in capitals, the first is used.
     by_lower_case = {
         name.strip().lower(): name for name in reversed(header) if name not in excluded
@@ -253,7 +252,6 @@ def _captions_in(row: dict[str, Any], name: str) -> list[str]:
 
 
 def _sidecars(folder: Path) -> Iterator[CaptionRow]:
-    """The captions of images with a .txt file beside them, one in each line; other images have none."""
     for image in images_below(folder):
         sidecar = folder / f"{os.path.splitext(image)[0]}.txt"
         if not sidecar.is_file():

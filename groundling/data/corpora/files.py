@@ -276,7 +276,6 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _texts_of(path: Path) -> Iterator[str]:
-    """The lines of a parquet file's texts, without nulls."""
     names = read_header(path)
     column = names[0] if len(names) == 1 else COLUMN
     require_known(column, names, f"{path}: no column {COLUMN!r}")

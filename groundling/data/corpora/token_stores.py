@@ -167,7 +167,6 @@ def _ending(path: Path) -> str:
 def _make(
     path: Path, selection: CaptionReadOptions, spec: TokenizationSpec, writer: ShardWriter
 ) -> None:
-    """Write the missing shards and the manifest."""
     size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
     shard_size = min(max(size // SHARDS, SMALLEST), LARGEST)
     name = f"tokenising {path.name}"
@@ -206,7 +205,6 @@ def _units(
 
 
 def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[RawTextShard]:
-    """Groups of texts with about `size` characters in total."""
     lines_here: list[CorpusText] = []
     first = 0
     count = 0
@@ -295,7 +293,6 @@ def _tokenised(texts: Sequence[str], lexicon: TokenizationCache) -> dict[str, np
 
 @lru_cache(2)
 def _id_type(engine: Tokenizer) -> np.dtype:
-    """The smallest type that holds all ids of a tokenizer."""
     largest = max(engine.get_vocab(with_added_tokens=True).values(), default=0)
     return np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
 
@@ -369,11 +366,9 @@ class CorpusDataset:
         return [self._made(int(index)) for index in indices]
 
     def _place(self, index: int) -> int:
-        """The position of a sample among the texts of all files."""
         return index if self._places is None else int(self._places[index])
 
     def _at(self, index: int) -> _TextPlace:
-        """A sample's shard, and its part of the shard's arrays."""
         place = self._place(index)
         shard = int(self._starts.searchsorted(place, side="right")) - 1
         store, number = self._shards[shard]
@@ -413,8 +408,6 @@ class CorpusDataset:
 
 
 class _TextPlace(NamedTuple):
-    """A text's part of a shard's arrays."""
-
     store: ShardStore
     shard: int
     starts: list[int]

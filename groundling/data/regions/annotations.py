@@ -117,9 +117,6 @@ def read_vcr_objects(path: Path) -> VcrObjects:
 def _polygons(
     segment: Sequence[Sequence[Sequence[float]]], size: tuple[int, int]
 ) -> tuple[np.ndarray, ...]:
-    """An object's polygons (K, 2) as shares of the image's `size`, without
-    polygons that have no area.
-    """
     polygons = [np.array(points, float).reshape(-1, 2) / size for points in segment]
     return tuple(polygon for polygon in polygons if len(polygon) >= POINTS)
 

@@ -173,10 +173,6 @@ def _changed(
     rename: Rename | None,
     box_filter: DetectionSettings | None,
 ) -> Item:
-    """An image under its id in the store, with the boxes that are kept.
-
-    It is skipped, with a reason, if it has no id.
-    """
     new, fault = name, ""
     try:
         new = name if rename is None else rename(name, source)
@@ -209,7 +205,6 @@ def _best_boxes(regions: ImageRegions, box_filter: DetectionSettings) -> ImageRe
 
 
 def _open(path: Path) -> tuple[dict[str, Any], Iterator[Item]]:
-    """The facts that all sources of a layout share, and the source's images."""
     if (path / "data.mdb").is_file():
         return {"layout": "LMDB of UNITER", **SOFT}, _lmdb(path)
     if any(path.glob("*.npz")):
@@ -230,7 +225,6 @@ def _open(path: Path) -> tuple[dict[str, Any], Iterator[Item]]:
 
 
 def _item(name: str, where: str, read: Callable[[], ImageRegions]) -> Item:
-    """An image that is read later; any fault is reported in one line."""
 
     def safely() -> ImageRegions:
         with prefix_errors(where), convert_errors("damaged, or of another layout"):

@@ -255,7 +255,6 @@ class ImageSampleBuilder:
         return ImageInputs(store, found, faults=faults)
 
     def _find_image(self, image_id: str, images: Mapping[str, ImageInput] | None) -> ImageInput:
-        """An image by its id; raises InputError if there is none, or several."""
         if images is not None:
             image = images[image_id]
             if isinstance(image, Path) and not image.is_file():
@@ -328,7 +327,6 @@ class ImageSampleBuilder:
 
 
 def _check_images(samples: SampleDataset, store: RegionStore) -> None:
-    """Raises InputError for images of samples that a store lacks, with a hint at similar ids."""
     sample_of: dict[str, str] = {}
     for sample, images in zip(samples.ids, samples.images, strict=True):
         for image in images:
@@ -345,10 +343,6 @@ def _check_images(samples: SampleDataset, store: RegionStore) -> None:
 def _shape_faults(
     images: Mapping[str, ImageInput], store: RegionStore, faults: Collection[str]
 ) -> dict[str, str]:
-    """Faults of images whose shape differs from that of the stored regions' image, by id.
-
-    Images with `faults` are skipped.
-    """
     found = {}
     for name, image in images.items():
         if name in faults:
@@ -363,7 +357,6 @@ def _shape_faults(
 
 
 def _decoding_faults(images: Mapping[str, ImageInput]) -> dict[str, str]:
-    """Faults of images that cannot be decoded, by id."""
     faults = {}
     for name, image in images.items():
         try:

@@ -313,7 +313,6 @@ def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRo
 
 
 def _shortened(row: Sample, tokens: int) -> Sample:
-    """A row with its text truncated to `tokens` tokens, the last token included."""
     text = row.text
     if text is None or len(text.input_ids) <= tokens:
         return row
@@ -322,7 +321,6 @@ def _shortened(row: Sample, tokens: int) -> Sample:
 
 
 def _with_rows(sample: Sample, rows: Sequence[Sample]) -> Sample:
-    """A sample with these rows, which were truncated separately."""
     lost_tokens = sum(row.truncated_tokens - sample.truncated_tokens for row in rows)
     lost_regions = sum(row.truncated_regions for row in rows)
     return replace(

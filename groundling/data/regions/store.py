@@ -425,7 +425,6 @@ class RegionStore:
 
 
 def _row(image: ImageRegions, classes: np.ndarray | None) -> RegionRow:
-    """An image's regions in float32, with these class probabilities."""
     count = len(image.boxes)
     whole = np.zeros(count, bool)
     whole[:1] = image.has_whole_image

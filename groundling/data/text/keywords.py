@@ -52,7 +52,6 @@ def is_stop_word(word: str, stopwords: Collection[str]) -> bool:
 
 
 def _singular(word: str) -> str:
-    """A word without the s at its end."""
     return word[:-1] if word.endswith("s") and len(word) > SHORTEST else word
 
 
@@ -79,8 +78,6 @@ class KeywordExtractor(Protocol):
 
 
 class _WordShape(NamedTuple):
-    """The properties of a word's spelling."""
-
     surface: str
     """The word in lower case."""
     term: str
@@ -95,8 +92,6 @@ class _WordShape(NamedTuple):
 
 
 class _SentenceWord(NamedTuple):
-    """A word of a sentence."""
-
     word: _WordShape
     span: tuple[int, int]
     sentence: int
@@ -106,8 +101,6 @@ class _SentenceWord(NamedTuple):
 
 @dataclass
 class _TermStatistics:
-    """Counts over all tokens of the same term."""
-
     is_stop_word: bool
     """Whether it is a stop word, at its first occurrence in the text."""
     count: int = 0
@@ -183,7 +176,6 @@ class YakeExtractor:
         return sorted(keywords, key=lambda keyword: (keyword.score, keyword.spans[0]))
 
     def _counted(self, runs: Iterable[Sequence[_SentenceWord]]) -> dict[str, _TermStatistics]:
-        """Counts of every term of a text, with its neighbours."""
         terms: dict[str, _TermStatistics] = {}
         for run in runs:
             before: _WordShape | None = None
@@ -277,7 +269,6 @@ def _candidates(
 def _phrases(
     tokens: Sequence[_SentenceWord], terms: Mapping[str, _TermStatistics]
 ) -> Iterator[Sequence[_SentenceWord]]:
-    """The phrases that begin with the first of some tokens."""
     if terms[tokens[0].word.term].is_stop_word:
         return
     for length, last in enumerate(tokens, 1):

@@ -156,7 +156,6 @@ def read_parses(path: str | Path) -> list[Parse]:
 
 
 def _sentences(path: Path) -> Iterator[Parse]:
-    """The sentences of a file; the last one may lack the empty line after it."""
     block: list[tuple[int, str]] = []
     for number, line in enumerate([*lines_of(path), ""], 1):
         if line.strip():
@@ -167,7 +166,6 @@ def _sentences(path: Path) -> Iterator[Parse]:
 
 
 def _parse(path: Path, lines: Sequence[tuple[int, str]]) -> Parse:
-    """The sentence of some lines; raises InputError for its first fault."""
     where = f"{path}, line {lines[0][0]}"
     comments: dict[str, str] = {}
     words: list[ParsedWord] = []
@@ -224,7 +222,6 @@ def _fields(line: str, expected: int, range_stop: int) -> list[str] | None:
 
 
 def _check_tree(heads: Sequence[int]) -> None:
-    """Raises InputError, without the place, unless the words' heads make a tree."""
     if heads.count(ROOT) != 1 or max(heads) >= len(heads):
         raise InputError("expected a single word with HEAD 0, and the others' HEAD among the words")
     for place in range(len(heads)):
