@@ -143,17 +143,16 @@ def _in_rgb(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
 
 
-def shape_mismatch(size: tuple[int, int], image: ImageInput) -> str:
-    """A message if an image's shape differs from `size`, the width and
-    height of its regions' image.
-
-    Empty if the shape is the same at any scale, or if the size is unknown (0).
+def check_shape(size: tuple[int, int], image: ImageInput) -> None:
+    """Raises InputError if an image has another shape than its regions' image, which is of `size`:
+    width and height in pixels at any scale, 0 if unknown.
     """
     width, height = size
     wide, high = _size_of(image)
-    if not width or not height or abs(wide * height - high * width) <= SAME_SHAPE * wide * height:
-        return ""
-    return f"{wide} x {high} pixels, but its regions are from an image of {width} x {height}"
+    if width and height and abs(wide * height - high * width) > SAME_SHAPE * wide * height:
+        raise InputError(
+            f"{wide} x {high} pixels, but its regions are from an image of {width} x {height}"
+        )
 
 
 def _size_of(image: ImageInput) -> tuple[int, int]:

@@ -124,9 +124,9 @@ def read_index(path: Path) -> ShardIndex:
 
 @contextmanager
 def wait_for_folder(folder: Path, doing: str) -> Iterator[None]:
-    """Context manager: only one run at a time writes shards into a folder.
+    """Context manager: only one process at a time writes shards into a folder.
 
-    Waits for another run, which a note says is `doing` something. A folder that cannot be locked,
+    Waits for another one, which a note says is `doing` something. A folder that cannot be locked,
     such as a read-only one, is used without a lock.
     """
     lock = FileLock(folder / "lock")
@@ -135,7 +135,7 @@ def wait_for_folder(folder: Path, doing: str) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            note = f"note: {folder}: waiting for another run, which is {doing}"
+            note = f"note: {folder}: waiting for another process, which is {doing}"
             print(printable(note), file=sys.stderr)
             lock.acquire()
     try:

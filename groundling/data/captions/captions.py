@@ -160,7 +160,7 @@ def captions_of_images(
 
 def is_captions(path: Path) -> bool:
     """Whether a text file holds captions: by its ending, or by its first line."""
-    if path.is_dir() or path.suffix in DATA_FILES or path.name.endswith("token.txt"):
+    if path.is_dir() or path.suffix in DATA_FILES or path.name.endswith(".token.txt"):
         return True
     return is_kaggle(path)
 

@@ -6,7 +6,7 @@ images (`image_sources`). Both then add the images to texts (`samples`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -17,8 +17,8 @@ from groundling.core.errors import InputError
 from groundling.data.image_samples import PixelDataset, RandomFlipDataset, files_below, single_file
 from groundling.data.images import (
     ImageInput,
+    check_shape,
     read_image,
-    shape_mismatch,
 )
 from groundling.data.regions.samples import RegionDataset, RegionOptions, RegionSource
 from groundling.data.regions.store import RegionStore, describe_mismatch
@@ -230,28 +230,27 @@ class ImageSampleBuilder:
         `region_finder`, if there is one.
         """
         store: RegionSource | None = self.store
-        faults: dict[str, str] = {}
         missing = [] if store is None else [image for image in image_ids if image not in store]
+        finds_regions = self.region_finder is not None and (store is None or bool(missing))
+        faults: dict[str, str] = {}
         if missing and self.region_finder is None:
             fault = f"not in {self.settings.regions}"
             if len(missing) == len(image_ids) and not self.settings.images and images is None:
                 fault += f" (to find regions of other images: {self.terms.images} in place of {self.terms.regions})"
             faults = dict.fromkeys(missing, fault)
         found: dict[str, ImageInput] = {}
-        if self.settings.images or images is not None:
-            for image in image_ids:
-                try:
-                    found[image] = self._find_image(image, images)
-                except InputError as error:
-                    faults.setdefault(image, str(error))
-        if self.store is not None:
-            stored = {image: found[image] for image in found if image in self.store}
-            faults |= _shape_faults(stored, self.store, faults)
-        if self.region_finder is not None and (store is None or missing):
+        for image in image_ids if self.settings.images or images is not None else ():
+            try:
+                found[image] = self._find_image(image, images)
+                if self.store is not None and image in self.store:
+                    check_shape(self.store.size(image), found[image])
+                if self.decode and not finds_regions:
+                    read_image(found[image])
+            except InputError as error:
+                faults.setdefault(image, str(error))
+        if finds_regions and self.region_finder is not None:
             store, without_regions = self.region_finder(found)
             faults |= without_regions
-        elif self.decode:
-            faults |= _decoding_faults(found)
         return ImageInputs(store, found, faults=faults)
 
     def _find_image(self, image_id: str, images: Mapping[str, ImageInput] | None) -> ImageInput:
@@ -338,29 +337,3 @@ def _check_images(samples: SampleDataset, store: RegionStore) -> None:
         f"{store.folder}: {len(missing)} of {len(sample_of)} images are not in this region store, the first is "
         f"{missing[0]!r} of {sample_of[missing[0]]}; add them with `groundling regions`, or remove their rows"
     )
-
-
-def _shape_faults(
-    images: Mapping[str, ImageInput], store: RegionStore, faults: Collection[str]
-) -> dict[str, str]:
-    found = {}
-    for name, image in images.items():
-        if name in faults:
-            continue
-        try:
-            fault = shape_mismatch(store.size(name), image)
-        except InputError as error:
-            fault = str(error)
-        if fault:
-            found[name] = fault
-    return found
-
-
-def _decoding_faults(images: Mapping[str, ImageInput]) -> dict[str, str]:
-    faults = {}
-    for name, image in images.items():
-        try:
-            read_image(image)
-        except InputError as error:
-            faults[name] = str(error)
-    return faults

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from html import unescape
@@ -18,7 +18,7 @@ from itertools import chain
 from math import log, sqrt
 from statistics import fmean, median
 from string import ascii_uppercase, punctuation
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from segtok.segmenter import split_multi
@@ -66,15 +66,8 @@ class Keyword(NamedTuple):
     """Score, at least 0; lower is more important."""
 
 
-class KeywordExtractor(Protocol):
-    """Extracts the keywords of a text, perhaps none.
-
-    Any function with this signature is an extractor.
-    """
-
-    def __call__(self, text: str) -> list[Keyword]:
-        """The keywords of a text, in any order."""
-        ...
+KeywordExtractor = Callable[[str], list[Keyword]]
+"""Extracts the keywords of a text, perhaps none, in any order."""
 
 
 class _WordShape(NamedTuple):
