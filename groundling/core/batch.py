@@ -27,10 +27,7 @@ T = TypeVar("T")
 
 
 def require(value: T | None, name: str, who: str) -> T:
-    """The value; raises InputError if it is None.
-
-    `name` is the field, `who` the object that needs it.
-    """
+    """The value of the field `name`; raises InputError if it is None, because `who` needs it."""
     if value is None:
         raise InputError(f"{who} needs `{name}`, which this data or this model does not provide")
     return value

@@ -42,9 +42,7 @@ def _swap_sides(text: str, tags: Tags = ()) -> tuple[str, Tags]:
 
 
 class LeftRightWordSwap:
-    """Mirrors examples: swaps left and right in texts (jackroos/VL-BERT,
-    vqa/data/datasets/vqa.py and refcoco.py).
-    """
+    """Mirrors examples: swaps left and right in texts (jackroos/VL-BERT, vqa/data/datasets/vqa.py and refcoco.py)."""
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
         """`labels`: the task's answers or classes by number, if they are words."""
@@ -54,10 +52,7 @@ class LeftRightWordSwap:
         )
 
     def __call__(self, example: Example) -> Example:
-        """The example with left and right swapped in texts and label.
-
-        Boxes and tag numbers stay unchanged.
-        """
+        """The example with left and right swapped in texts and label; boxes and tag numbers stay."""
         text, tags = _swap_sides(example.text, example.region_tags)
         of_choices = example.choice_region_tags or ((),) * len(example.choices)
         choices = [
@@ -78,10 +73,7 @@ class LeftRightWordSwap:
         )
 
     def _label(self, label: Any) -> Any:
-        """A class, or pairs (K, 2) of class and score.
-
-        Answers whose swapped text is no answer are ignored.
-        """
+        """A class, or pairs (K, 2) of class and score, where answers whose swapped text is no answer are ignored."""
         if not len(self.swapped) or label is None or isinstance(label, float):
             return label
         if np.ndim(label) == 0:
@@ -97,11 +89,7 @@ class LeftRightWordSwap:
 
 
 def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
-    """Regions of an image of `width` pixels after mirroring: x becomes W -
-    1 - x (VL-BERT's release).
-
-    The whole image stays unchanged; segmentations are mirrored too.
-    """
+    """Regions of an image of `width` pixels after mirroring, except the whole image: x becomes W - 1 - x (VL-BERT)."""
     boxes = row.boxes.copy()
     boxes[:, [0, 2]] = (1 - 1 / width - row.boxes[:, [2, 0]]).clip(0)
     boxes[row.is_whole_image] = row.boxes[row.is_whole_image]
@@ -110,9 +98,7 @@ def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
 
 
 class PixelDataset(SampleWrapper):
-    """Samples with their image as `pixels` (3, H, W), scaled without cropping
-    (as in VL-BERT's release).
-    """
+    """Samples with their image as `pixels` (3, H, W), scaled without cropping (as in VL-BERT's release)."""
 
     def __init__(
         self,
@@ -121,12 +107,9 @@ class PixelDataset(SampleWrapper):
         side: int,
         longest_edge: float = 0,
     ) -> None:
-        """Image ids are paths below `folder` without ending, or keys of `folder`.
+        """Every sample needs one image; its id is a path below `folder` without ending, or a key of `folder`.
 
-        Every sample needs exactly one image.
-
-        `side`: pixels of the short side; the long side has at most `longest_edge`, or 5/3 of the short
-        one. Raises InputError if a file is missing.
+        `side`: pixels of the short side; the long side has at most `longest_edge`, or 5/3 of the short one.
         """
         super().__init__(samples)
         self.side = side
@@ -252,10 +235,7 @@ def single_file(files: Sequence[Path]) -> Path:
 
 
 def files_below(folder: Path) -> dict[str, list[Path]]:
-    """All images below a folder by their paths there without ending.
-
-    Files of the same name are all listed.
-    """
+    """All images below a folder by their paths there without ending, all files of a name."""
     check_image_folder(folder)
     files: dict[str, list[Path]] = {}
     for name in images_below(folder):
@@ -297,11 +277,7 @@ def _centre_crop(image: Image.Image, size: int) -> Image.Image:
 
 
 class CaptionedImageDataset:
-    """Captioned images as samples; with `augment`, each epoch draws a
-    caption and a view of the image.
-
-    Without `augment`, the first caption and the unchanged image are used.
-    """
+    """Captioned images as samples; with `augment`, each epoch draws a caption and a view of the image."""
 
     def __init__(
         self,
@@ -315,17 +291,10 @@ class CaptionedImageDataset:
         flip: bool = True,
         make_pixels: PixelMaker | None = None,
     ) -> None:
-        """Decodes all images.
+        """Decodes all images, to `size` pixels or by `make_pixels`.
 
-        Args:
-            images: the images, whose files are in `folder`.
-            folder: the image folder.
-            size: side of the decoded images in pixels.
-            captions: cuts captions into windows of the text tower.
-            augment: draw captions and views; off for evaluation.
-            shift: maximum translation of the view, as a share of `size`.
-            flip: mirror half of the views.
-            make_pixels: converts an image to pixels, in place of `decode_image`.
+        With `augment`, captions and views are drawn: mirrored if `flip`, moved by at most a share `shift` of the
+        size; otherwise the first caption and the unchanged image are read.
         """
         self.captioned = images
         self.images = [(image.id,) for image in images]
@@ -359,13 +328,7 @@ class CaptionedImageDataset:
         return np.array([(1, 0, part.max()) for part in tokens], np.int64)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples with `clip`, `pixels` and the label `image` (its number, which
-        identifies false negatives).
-
-        Args:
-            indices: which images.
-            rngs: a generator for each; unused without `augment`.
-        """
+        """Samples with `clip`, `pixels` and the label `image`, its number, which identifies false negatives."""
         captions = [int(self.first[index]) for index in indices]
         if self.augment:
             # The caption is drawn before the view; resumed runs depend on this order.
@@ -381,10 +344,7 @@ class CaptionedImageDataset:
         return samples
 
     def _view(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A mirrored and translated copy of an image (3, S, S).
-
-        The border's pixels fill the uncovered part.
-        """
+        """A mirrored and translated copy of an image (3, S, S); the border's pixels fill the uncovered part."""
         if self.flip and rng.random() < 0.5:
             pixels = pixels[:, :, ::-1]
         if self.shift:

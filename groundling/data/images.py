@@ -80,10 +80,7 @@ def normalize_unicode(name: str) -> str:
 
 
 def image_id(file: str) -> str:
-    """An image's id in a region store: its file without an image ending.
-
-    Other dots are part of the name.
-    """
+    """An image's id in a region store: its file without an image ending; other dots are part of the name."""
     base, dot, ending = file.rpartition(".")
     is_ending = f"{dot}{ending}".lower() in IMAGE_ENDINGS | HEIF_ENDINGS
     return normalize_unicode(base if base and is_ending else file)
@@ -123,10 +120,7 @@ def differs_in_ending(name: str, file: str) -> bool:
 
 
 def read_image(image: ImageInput, reduced: bool = False) -> Image.Image:
-    """An RGB image, rotated by its EXIF orientation.
-
-    `reduced`: a JPEG at an eighth of its size, which is faster.
-    """
+    """An RGB image, rotated by its EXIF orientation; `reduced`: a JPEG at an eighth of its size, which is faster."""
     # For damaged bytes, Pillow's readers raise many kinds of exceptions.
     with convert_errors("does not decode as an image", errors=Exception):
         if isinstance(image, Image.Image):
@@ -178,12 +172,7 @@ def image_digest(image: ImageInput) -> str:
 
 
 def _in_bytes(image: Image.Image) -> Image.Image:
-    """A 16-bit grey image converted to 8 bits, which Pillow's own conversion would make white.
-
-    Other images stay unchanged.
-
-    Raises ValueError for numbers without a known white value.
-    """
+    """A 16-bit grey image in 8 bits, which Pillow's own conversion would make white; others unchanged."""
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers; save it with 8 bits per channel")
     if not image.mode.startswith("I"):

@@ -103,10 +103,7 @@ class SampleDataset(Protocol):
     def __len__(self) -> int: ...
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples in the order of `indices`.
-
-        Random choices (one of five captions) use the sample's own generator.
-        """
+        """Samples in the order of `indices`; random choices use the sample's own generator."""
         ...
 
 
@@ -213,9 +210,7 @@ def mask_id_of(tokenizer: PreTrainedTokenizerBase, why: str = "") -> int:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, table: Sized) -> None:
-    """Raises InputError if a tokenizer has more tokens than a model's word
-    embeddings (V, ...) have rows.
-    """
+    """Raises InputError if a tokenizer has more tokens than a model's word embeddings (V, ...) have rows."""
     if len(tokenizer) > len(table):
         raise InputError(
             f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, "
@@ -239,9 +234,7 @@ def texts_of(example: Example) -> tuple[str, ...]:
 
 
 def _word_numbers(offsets: np.ndarray, words: np.ndarray, before: int) -> np.ndarray:
-    """The raw word of each token (P,), numbered from `before`, the number of
-    earlier words; -1 for none.
-    """
+    """The raw word of each token (P,), numbered from `before`, the number of earlier words; -1 for none."""
     numbers_here = align_words(offsets, words)
     return np.where(numbers_here >= 0, numbers_here + before, -1)
 
@@ -251,9 +244,7 @@ def _offsets(encoding: Encoding) -> np.ndarray:
 
 
 class TextRowEncoder:
-    """Makes rows for a text encoder: special tokens, token types, truncation to the
-    encoder's maximum length.
-    """
+    """Makes rows for a text encoder: special tokens, token types, truncation to its maximum length."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
         """`max_length` in tokens, special tokens included."""
@@ -276,10 +267,7 @@ class TextRowEncoder:
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
     ) -> list[tuple[TextRow, int]]:
-        """A row for each example, and its number of truncated tokens.
-
-        `words` (K, 2) are each text's word spans.
-        """
+        """A row for each example, and its number of truncated tokens; `words` (K, 2) are each text's word spans."""
         texts = [texts_of(example) for example in examples]
         plain = [parts if len(parts) == 2 else parts[0] for parts in texts]
         out = []
@@ -292,10 +280,7 @@ class TextRowEncoder:
         return out
 
     def row_of(self, tokens: Tokens) -> tuple[TextRow, int]:
-        """The row of one text without tags, and its number of truncated tokens.
-
-        The row is as from `rows`; `tokens` are the tokens of `engine`.
-        """
+        """The row of one text without tags as from `rows`, made of its tokens, and its number of truncated tokens."""
         ids, word = tokens
         room = self.max_length - len(self.start) - len(self.end)
         dropped = max(0, len(ids) - room)
@@ -352,10 +337,7 @@ class ClipRowEncoder:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, limit: int, max_windows: int = 0
     ) -> None:
-        """`limit` in tokens per window, special tokens included.
-
-        At most `max_windows` per text (0: no limit).
-        """
+        """`limit` in tokens per window, special tokens included; at most `max_windows` per text (0: no limit)."""
         self.engine = backend_tokenizer(tokenizer)
         self.limit = limit
         self.max_windows = max_windows
@@ -383,10 +365,7 @@ class ClipRowEncoder:
         return [self._row([next(encodings) for _ in parts], parts) for parts in words]
 
     def row_of(self, tokens: Tokens) -> tuple[TextRow, int]:
-        """The row of one text, and its number of truncated tokens.
-
-        The row is as from `rows`; `tokens` are the tokens of `engine`.
-        """
+        """The row of one text as from `rows`, made of its tokens, and its number of truncated tokens."""
         ids, word = tokens
         return self._of_parts([(ids.astype(np.int64), word.astype(np.int64))])
 
@@ -442,10 +421,7 @@ class ClipRowEncoder:
 
     @staticmethod
     def _before_word(word: np.ndarray, start: int, stop: int) -> int:
-        """The first token of the word that `stop` would split.
-
-        `stop` itself if the word fills the window.
-        """
+        """The first token of the word that `stop` would split; `stop` itself if the word fills the window."""
         backwards = word[start:stop][::-1]
         first = stop - int(np.argmax(backwards != word[stop]))
         if first > start and word[start] != word[stop]:
@@ -464,10 +440,7 @@ class TextDataset:
         *,
         max_cached: int = 500_000,
     ) -> None:
-        """`text` and `clip` select the sides to make.
-
-        At most `max_cached` converted samples stay in memory.
-        """
+        """`text` and `clip` select the sides to make; at most `max_cached` converted samples stay in memory."""
         self.examples = examples
         self.text = text
         self.clip = clip
@@ -611,9 +584,7 @@ class MultiVersionTextDataset(DrawnTextDataset):
         text: TextRowEncoder,
         labels_correctness: bool = False,
     ) -> None:
-        """All versions of each text; the first gives the id.
-
-        For a multiple choice, one choice is drawn as well.
+        """All versions of each text; the first gives the id. Of a multiple choice, one choice is drawn as well.
 
         With `labels_correctness`, the label `sentence_image` is 1 if the drawn choice or statement is right.
         """
@@ -622,9 +593,7 @@ class MultiVersionTextDataset(DrawnTextDataset):
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3): one row, the tokens of the longest version with its
-        longest choice, nothing else.
-        """
+        """(len(self), 3): one row, the tokens of the longest version with its longest choice, nothing else."""
         every = [[row for one in versions for row in rows_of(one)] for versions in self.versions]
         return single_row_sizes(longest_versions(every, self.text))
 
@@ -725,10 +694,7 @@ def with_choice(example: Example, number: int) -> Example:
 
 
 def _tagged(sample: Sample, words: Sequence[np.ndarray]) -> Sample:
-    """A copy whose text holds the object or phrase that each token names.
-
-    `words` are the word spans of its texts.
-    """
+    """A copy whose text holds the object or phrase that each token names; `words` are its texts' word spans."""
     row = require(sample.text, "text", "a tagged text")
     example = require(sample.example, "example", "a tagged text")
     # The extra last entry is for tokens outside all words.

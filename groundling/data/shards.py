@@ -124,10 +124,9 @@ def read_index(path: Path) -> ShardIndex:
 
 @contextmanager
 def wait_for_folder(folder: Path, doing: str) -> Iterator[None]:
-    """Context manager: only one process at a time writes shards into a folder.
+    """Context manager: only one process at a time writes into a folder, if that can be locked.
 
-    Waits for another one, which a note says is `doing` something. A folder that cannot be locked,
-    such as a read-only one, is used without a lock.
+    A note says that the process waits for another one, which is `doing` something.
     """
     lock = FileLock(folder / "lock")
     with suppress(OSError, NotImplementedError):
@@ -148,19 +147,12 @@ def wait_for_folder(folder: Path, doing: str) -> Iterator[None]:
 
 
 class ShardWriter:
-    """Writes a store shard by shard; a killed run loses at most the shard that it was writing.
-
-    Several processes may write to one store, each its own shards.
-    """
+    """Writes a store shard by shard, perhaps in several processes; a killed one loses at most one shard."""
 
     def __init__(
         self, folder: str | Path, key: Facts | None = None, process: ProcessRank | None = None
     ) -> None:
-        """Start a store in `folder`, or resume one.
-
-        `key` is everything that the contents depend on (checkpoint, preprocessing, hashes of
-        inputs), as JSON. `process` is this process's rank.
-        """
+        """Start a store in `folder`, or resume one; `key` is everything that the contents depend on, as JSON."""
         self.folder = Path(folder)
         self.key: dict[str, Any] = json.loads(json_text(key or {}))
         self.process = process or ProcessRank()
@@ -215,13 +207,10 @@ class ShardWriter:
         skipped: Sequence[str] = (),
         barrier: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """Write the manifest, and return its contents.
+        """Write the manifest with `facts` on how the records were made, and return its contents.
 
-        Args:
-            facts: how the records were made, as JSON for the manifest.
-            skipped: reasons for skipped records that are in no shard.
-            barrier: waits for all processes of the run, each of which must call
-                this; the first one writes.
+        `skipped`: reasons for records that are in no shard. `barrier` waits for all processes, each of which calls
+        this.
         """
         if barrier is not None:
             barrier()
@@ -290,10 +279,7 @@ def _save(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str]
 
 
 class ShardStore:
-    """`store[id]` gives a record; its arrays are read when it is accessed.
-
-    Worker processes map the files themselves.
-    """
+    """`store[id]` gives a record; its arrays are read when it is accessed, from files that each process maps."""
 
     def __init__(self, folder: str | Path, noun: str = "record") -> None:
         """A folder that a `ShardWriter` has closed; `noun` is the word for a record in messages."""
@@ -397,10 +383,7 @@ class ShardStore:
 
 
 def _ends(index: ShardIndex) -> dict[str, np.ndarray]:
-    """By array name: the first row of each record, and the end, (records + 1,).
-
-    Equal arrays are shared.
-    """
+    """By array name: the first row of each record, and the end, (records + 1,); equal arrays are shared."""
     made: dict[tuple[int, ...], np.ndarray] = {}
     ends = {}
     for name, lengths in index.lengths.items():

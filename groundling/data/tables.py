@@ -69,17 +69,11 @@ def read_rows(
     names: Sequence[str] = (),
     short: list[str] | None = None,
 ) -> Iterator[Row]:
-    """Rows of a csv, tsv, json (a list of objects), jsonl or parquet file.
+    """Rows of a csv, tsv, json (a list of objects), jsonl or parquet file that have all of `columns`.
 
-    In a tsv, quotes are text. If the usual separator does not split the first line, another one
-    that does is used: Excel writes semicolons where numbers have decimal commas.
-
-    Args:
-        path: the file.
-        columns: columns that every row needs.
-        names: names of all columns, for a table without a header.
-        short: receives the places of table rows with too few fields, which are skipped (as in
-            every QQP reader); without it, such rows raise an error.
+    `names`: of all columns, for a table without a header. `short` receives the places of table rows with too few
+    fields, which are skipped (as in every QQP reader); without it, such rows raise an error. Quotes in a tsv are
+    text.
     """
     path = Path(path)
     if path.suffix not in (".json", ".jsonl", PARQUET):
@@ -235,9 +229,7 @@ def _text_of(name: str, value: object) -> str:
 
 
 def user_columns(options: TableTaskSettings) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The one or two text columns, and all columns that a task from the user's own file
-    reads, with their contents.
-    """
+    """The one or two text columns, and all columns that a task from the user's own file reads, with their contents."""
     text_columns = tuple(name.strip() for name in options.text.split(",") if name.strip())
     check_one_or_two(text_columns, f"text {options.text!r}")
     if options.group and options.dev:

@@ -80,10 +80,7 @@ class CaptionReadOptions:
     columns: CaptionColumns = NO_COLUMNS
 
     def for_files(self, files: Sequence[str | Path]) -> list[CaptionReadOptions]:
-        """The selection for each of several files.
-
-        A selection that fits no file is kept for all, so that reading one reports it.
-        """
+        """The selection for each file; one that fits no file is kept for all, so that reading reports it."""
         if len(files) == 1 or self == CaptionReadOptions():
             return [self] * len(files)
         split = [has_splits(file) for file in files]
@@ -149,9 +146,7 @@ def caption_lines(
 def captions_of_images(
     path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
 ) -> list[tuple[str, str]]:
-    """The same captions, each with its image's path without the ending, the image's id in
-    region stores; empty for none.
-    """
+    """All captions, each with its image's id in region stores; empty for none."""
     captions = _collect(Path(path), splits, columns)
     return [
         (caption, image_id(image.file)) for image in captions.images for caption in image.captions
@@ -166,11 +161,7 @@ def is_captions(path: Path) -> bool:
 
 
 def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[CaptionedImage]:
-    """The images named in a list of file names, one per line (e.g. `Flickr_8k.trainImages.txt`).
-
-    A line of Karpathy's lists, `val2014/COCO_val2014_000000011169.jpg 11169`, names the
-    file by its path or its name.
-    """
+    """The images named in a list of file names, one per line, or in one of Karpathy's (see `NUMBERED`)."""
     names = set()
     for line in lines_of(listing):
         names.add(normalize_unicode(line.strip()))
@@ -184,10 +175,7 @@ def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[C
 
 
 def join_captions(captions: Sequence[str], count: int) -> tuple[str, ...]:
-    """Every `count` captions of an image joined to one text, in order; the last text has the rest.
-
-    A caption without final punctuation gets a full stop.
-    """
+    """Every `count` captions of an image joined to one text of sentences, in order; the last text has the rest."""
     if count == 1:
         return tuple(captions)
     sentences = [one if one[-1] in ".!?" else f"{one}." for one in captions]
@@ -223,10 +211,9 @@ class ImageAvailability:
 def find_images(
     images: Sequence[CaptionedImage], folder: str | Path, source: str | Path = ""
 ) -> ImageAvailability:
-    """Finds the files of images in a folder: by their path there, or else by
-    their name in its subfolders.
+    """Finds the files of images in a folder: by their path there, or else by their name in its subfolders.
 
-    A path that leads out of the folder is not followed. `source`: the captions, for messages.
+    `source`: the captions, for messages.
     """
     folder = Path(folder)
     check_image_folder(folder)
@@ -246,10 +233,7 @@ def find_images(
 def images_in_store(
     images: Sequence[CaptionedImage], ids: Collection[str], source: str | Path
 ) -> ImageAvailability:
-    """The images that a region store has, with their ids there: their files without the ending.
-
-    An image's name may have more or fewer leading folders than in the store. `ids`: the store's.
-    """
+    """The images that a region store with these `ids` has, with their ids there, perhaps with other leading folders."""
     names = {image.file: image_id(image.file) for image in images}
     place = _match(names, ids.__contains__, lambda: ids, str(source))
     found = [

@@ -52,10 +52,7 @@ class CorpusText(NamedTuple):
 
 
 def corpus_lines(path: str | Path, selection: CaptionReadOptions = EVERYTHING) -> list[str]:
-    """Non-empty lines of a text file, or the selected captions of a file or folder (`selection`).
-
-    Captions are `.json`, `.jsonl`, `.csv`, `.tsv`, `*token.txt`, and folders.
-    """
+    """Non-empty lines of a text file, or the selected captions of a file or folder."""
     return [line.text for line in iterate_texts(path, selection)]
 
 
@@ -78,17 +75,7 @@ def iterate_texts(
 
 
 def blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -> Iterator[str]:
-    """Texts joined in order and cut between words into strings of at most `tokens` tokens each.
-
-    Only space is lost.
-
-    Args:
-        texts: lines of the documents, in order.
-        lexicon: of the tokenizer.
-        tokens: maximum number of tokens of a block, without special tokens.
-
-    The last block is the shorter rest.
-    """
+    """Texts joined in order and cut between words into strings of at most `tokens` tokens; the last is the rest."""
     block: list[str] = []
     room = tokens
     for word, later in _counted_words(texts, lexicon):
@@ -169,11 +156,7 @@ def _halves(word: str, lexicon: TokenizationCache, tokens: int) -> list[str]:
 def split_long_texts(
     texts: Iterable[str], lexicon: TokenizationCache, tokens: int
 ) -> Iterator[tuple[int, str]]:
-    """Each text by itself; a long one becomes several parts of at most `tokens`
-    tokens, so nothing is lost.
-
-    Each part comes with the number of its text. Arguments are as in `blocks`.
-    """
+    """Each text with its number; a long one becomes several parts of at most `tokens` tokens, so nothing is lost."""
     number = 0
     for some in batched(texts, CHUNK):
         for text, count in zip(some, lexicon.counts_in(some).tolist(), strict=True):
@@ -183,9 +166,7 @@ def split_long_texts(
 
 
 def line_id(name: str, number: int, part: int | None = None) -> str:
-    """The id of a file's line or caption, numbered from 0, or of one of the
-    parts into which it is cut.
-    """
+    """The id of a file's line or caption, numbered from 0, or of one of the parts into which it is cut."""
     return f"{name}:{number}" if part is None else f"{name}:{number}.{part}"
 
 
@@ -214,9 +195,7 @@ def caption_filters(
 
 
 def names_of(paths: Sequence[str | Path]) -> list[str]:
-    """The files' names; a repeated name gets its position appended, because
-    ids key every random choice.
-    """
+    """The files' names; a repeated name gets its position, because ids key every random choice."""
     names: list[str] = []
     for place, path in enumerate(paths):
         name = Path(path).name
@@ -236,11 +215,7 @@ STRUCTURED = (*DATA_FILES, ".xml", ".tar", PARQUET)
 
 
 def plain_lines(path: str | Path) -> Iterator[str]:
-    """Non-empty lines of a text file, stripped; for a parquet file, those of its texts.
-
-    Lines end at newlines only (other separators occur inside sentences). A
-    byte-order mark is dropped.
-    """
+    """Non-empty lines of a text file, stripped; for a parquet file, those of its texts."""
     path = Path(path)
     if path.suffix in PACKED and Path(path.stem).suffix in STRUCTURED:
         raise InputError(f"{path}: only plain text can be read compressed; unpack this file")

@@ -110,10 +110,7 @@ def stores_folder(run: Path) -> Path:
 def prepare_store(
     path: str | Path, selection: CaptionReadOptions, spec: TokenizationSpec, place: Path
 ) -> ShardStore:
-    """The store of a file's texts below the folder `place`; it is made, or completed, if necessary.
-
-    One process at a time writes; the others wait. A killed run resumes with the missing shards.
-    """
+    """The store of a file's texts below the folder `place`; it is made, or completed, if necessary."""
     path = Path(path)
     content = {"sha256": data_hash(path), "ending": path.suffixes[-2:]}
     key = {**content, "wanted": asdict(selection), **spec.key()}

@@ -33,9 +33,7 @@ CLASSES = tuple(_NAMES.split())
 
 
 def class_names(names: Iterable[str]) -> list[str]:
-    """The class names that number the objects: COCO's 80 if all names are among
-    them, else the names found.
-    """
+    """The class names that number the objects: COCO's 80 if all names are among them, else the names found."""
     names = set(names)
     return list(CLASSES) if names <= set(CLASSES) else sorted(names)
 
@@ -56,9 +54,7 @@ class VcrObjects:
     """The polygons (K, 2) of each object's segmentation, in shares of width and height."""
 
     def mask(self, number: int, side: int = CELLS) -> np.ndarray:
-        """The cells (side, side) of a grid over the object's box whose centre
-        is inside its segmentation.
-        """
+        """The cells (side, side) of a grid over the object's box whose centre is inside its segmentation."""
         fine = side * FINE
         corner = self.boxes[number, :2]
         extent = self.boxes[number, 2:] - corner
@@ -169,10 +165,7 @@ class CocoInstances(NamedTuple):
 
 
 def read_instances(path: Path, content: Any, classless: bool = False) -> CocoInstances:
-    """The boxes of COCO's instances json, whose parsed JSON is `content`.
-
-    With `classless`, boxes of unlisted classes are allowed.
-    """
+    """The boxes of COCO's instances json, which is `content`; with `classless`, also those of unlisted classes."""
     with convert_errors(
         f"{path}: expected COCO's instances (images, annotations with bbox, categories) or a list of detections"
     ):

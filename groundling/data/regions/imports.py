@@ -241,10 +241,7 @@ def _regions(
     classes: np.ndarray | None = None,
     size: tuple[int, int] | None = None,
 ) -> ImageRegions:
-    """An image's regions, clipped to the image and sorted by confidence.
-
-    `boxes` (R, 4) are shares, or pixels of an image of width and height `size`.
-    """
+    """An image's regions, sorted by confidence; `boxes` (R, 4) are shares, or pixels of an image of `size`."""
     boxes = np.asarray(boxes, np.float32)
     if size is not None:
         if min(size) < 1:
@@ -386,9 +383,7 @@ def _lmdb(path: Path) -> Iterator[Item]:
 
 
 def _value(path: Path, name: str, read: Callable[[], bytes]) -> ImageRegions:
-    """A value of UNITER's store: the bytes of an npz, or msgpack with
-    arrays packed by msgpack-numpy.
-    """
+    """A value of UNITER's store: the bytes of an npz, or msgpack with arrays packed by msgpack-numpy."""
     value = read()
     if value[:2] == b"PK":
         return _npz(name, value)
@@ -452,9 +447,7 @@ def _unlike(first: RegionStore, other: RegionStore) -> str:
 
 
 def _merged(stores: Sequence[RegionStore], image_id: str) -> ImageRegions:
-    """The regions of an image, store after store; where some have segmentations, others' regions
-    fill their boxes.
-    """
+    """The regions of an image, store after store; where some have segmentations, others' regions fill their boxes."""
     first, *others = [store.stored(image_id) for store in stores if image_id in store]
     sizes = {one.size for one in (first, *others) if all(one.size)}
     if len(sizes) > 1:

@@ -382,9 +382,8 @@ class CaptionSampleDataset(DrawnTextDataset):
         pairs: bool = True,
         every_caption: bool = False,
     ) -> None:
-        """With `every_caption`, each caption is a sample, as in all three releases.
-
-        Otherwise each image is a sample, with a random caption.
+        """With `every_caption`, each caption is a sample, as in all three releases; otherwise each image, with a random
+        one.
         """
         self.captioned = images
         self.pairs = pairs
@@ -434,9 +433,7 @@ class CaptionSampleDataset(DrawnTextDataset):
 
 
 def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:
-    """Raises InputError if --mentioned-objects-only would remove nothing, because no text of a task
-    names an object by number.
-    """
+    """Raises InputError if `mentioned_objects_only` would remove nothing: no text names an object by number."""
     if not tags:
         raise InputError(
             "mentioned_objects_only needs texts that name objects, which "

@@ -161,9 +161,7 @@ def clip_boxes(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RegionWriter:
-    """Writes a store shard by shard; a shard is complete when its index exists, so a
-    killed run loses at most one.
-    """
+    """Writes a store shard by shard; a killed run loses at most one."""
 
     def __init__(
         self,
@@ -172,11 +170,7 @@ class RegionWriter:
         key: Facts | None = None,
         process: ProcessRank | None = None,
     ) -> None:
-        """Start a store in `folder`, or resume one.
-
-        `shard`: images per shard, skipped ones included. `key`: everything that the regions depend
-        on. `process`: rank of this process.
-        """
+        """Start or resume a store; `shard`: images per shard, `key`: all that the regions depend on."""
         self.shard = shard
         self._shards = ShardWriter(folder, key, process)
         self.folder = self._shards.folder
@@ -234,10 +228,9 @@ class RegionWriter:
         skipped: Sequence[str] = (),
         barrier: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """Write the manifest, and return its contents.
+        """Write the manifest, and return its contents: counts, skipped images, and `facts` on how the regions were
+        made.
 
-        It holds counts, rules, all skipped images, and `facts` on how the regions were made; of
-        these, `identity` and `origin` identify the model of the features (see `RegionStore`).
         `barrier` waits for all processes, each of which calls this.
         """
         if barrier is not None:
@@ -306,13 +299,9 @@ class RegionStore:
     """`store[image_id]` gives an image's regions, which are read when they are accessed."""
 
     def __init__(self, folder: str | Path, features: bool = True) -> None:
-        """A folder that `groundling regions` wrote.
+        """A folder that `groundling regions` wrote, with features of width D and C classes, 0 for none.
 
-        Attributes: `ids`, `width` D, `classes` C (0: none), `manifest`.
-
-        `background` is whether class 0 is background, `has_segmentations` whether segmentations of
-        objects are known. With `features` off, features are not read and D is 0, for models that
-        read pixels; segmentations are still read.
+        With `features` off, features are not read and D is 0, for models that read pixels.
         """
         self.folder = Path(folder)
         self.features = features
@@ -346,13 +335,7 @@ class RegionStore:
 
     @property
     def identity(self) -> str:
-        """A hash of the origin of the features: weights and preprocessing, or an import's layout.
-
-        Empty if unknown.
-
-        The origin of the boxes does not count: detected, annotated and grid boxes with one
-        backbone have the same hash.
-        """
+        """A hash of the origin of the features, not of the boxes: weights and preprocessing, or an import's layout."""
         return str(self.manifest.get("identity", ""))
 
     @property
@@ -366,12 +349,9 @@ class RegionStore:
         return {"identity": self.identity, "made_by": self.origin}
 
     def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions (except the whole image) are in
-        annotation order, none left out.
+        """Whether an image's regions, except the whole image, are all annotated objects in their order (VCR's tags).
 
-        VCR's tags name regions by these numbers; detected regions may follow. False for boxes of
-        detectors, for grids and for imported files, which are sorted by confidence. Raises
-        InputError if the image is not in the store.
+        Detected regions may follow.
         """
         return self._facts(image_id).get("annotated_order") is True
 
@@ -440,9 +420,7 @@ def _row(image: ImageRegions, classes: np.ndarray | None) -> RegionRow:
 
 
 def _distribution(stored: np.ndarray | None, count: int) -> np.ndarray | None:
-    """Classes as (R, C) float32: a region with a single class has 1 there,
-    one without a class zeros.
-    """
+    """Classes as (R, C) float32: a region with a single class has 1 there, one without a class zeros."""
     if stored is None or stored.ndim == 2:
         return None if stored is None else _single(stored)
     classes = np.zeros((len(stored), count), np.float32)
@@ -452,10 +430,7 @@ def _distribution(stored: np.ndarray | None, count: int) -> np.ndarray | None:
 
 
 def box_source(facts: Mapping[str, Any]) -> str:
-    """The origin of a store's boxes, as far as it matters to a model: a grid, a detector, or files.
-
-    Empty if the manifest does not say.
-    """
+    """The origin of a store's boxes, as far as it matters to a model: a grid, a detector, or files; else empty."""
     boxes = facts.get("boxes_from")
     if not isinstance(boxes, str):
         return ""
@@ -465,10 +440,7 @@ def box_source(facts: Mapping[str, Any]) -> str:
 
 
 def describe_mismatch(model_facts: Mapping[str, Any], store_facts: Mapping[str, Any]) -> str:
-    """The difference between a store's regions and those that a model was trained with, in words.
-
-    Empty if none is known.
-    """
+    """The difference between a store's regions and those that a model was trained with, in words; empty for none."""
     model_identity = model_facts.get("identity")
     store_identity = store_facts.get("identity")
     if model_identity and store_identity and model_identity != store_identity:
@@ -511,9 +483,7 @@ class InMemoryRegions:
         return self.regions[image_id].size
 
     def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions are all its annotated objects, in annotation order,
-        perhaps followed by others.
-        """
+        """Whether an image's regions are all its annotated objects, in annotation order, perhaps followed by others."""
         return self.regions[image_id].annotated_order
 
     def appended_detections(self, image_id: str) -> int:

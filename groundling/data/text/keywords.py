@@ -41,9 +41,7 @@ def keyword_stop_words() -> frozenset[str]:
 
 
 def is_stop_word(word: str, stopwords: Collection[str]) -> bool:
-    """Whether a word in lower case is a stop word for YAKE: it or its singular
-    is listed, or it is short.
-    """
+    """Whether a word in lower case is a stop word for YAKE: it or its singular is listed, or it is short."""
     if word in stopwords:
         return True
     singular = _singular(word)
@@ -111,10 +109,7 @@ class _TermStatistics:
         self.sentences.append(token.sentence)
 
     def relatedness(self, max_count: int) -> float:
-        """Its number of distinct neighbours, as a share of all its neighbours.
-
-        A word with many distinct ones is vague.
-        """
+        """Its number of distinct neighbours, as a share of all; a word with many distinct ones is vague."""
         spread = sum(
             len(side) / side.total()
             for side in (self.left_neighbours, self.right_neighbours)
@@ -133,10 +128,7 @@ class _TermStatistics:
 
 
 class YakeExtractor:
-    """YAKE's published formulas, for English.
-
-    Lists keywords best first, and ties in order of the text.
-    """
+    """YAKE's published formulas, for English; keywords are listed best first, ties in order of the text."""
 
     def __init__(self, stopwords: Collection[str] | None = None) -> None:
         """`stopwords` in lower case; by default YAKE's."""
@@ -185,9 +177,7 @@ class YakeExtractor:
 
 
 def _plain(text: str) -> str:
-    """A text as YAKE reads it, of the same length: an escape becomes its character and
-    blanks, a line end a blank.
-    """
+    """A text as YAKE reads it, of the same length: an escape becomes its character and blanks, a line end a blank."""
     text = _ESCAPE.sub(lambda escape: unescape(escape[0]).ljust(len(escape[0])), text)
     # segtok also makes one character of an escape, but then its position in the text is lost; any
     # other mark works as well.
@@ -248,9 +238,7 @@ def _word(word: str) -> _WordShape:
 def _candidates(
     runs: Sequence[Sequence[_SentenceWord]], terms: Mapping[str, _TermStatistics]
 ) -> Mapping[tuple[str, ...], list[Sequence[_SentenceWord]]]:
-    """Every phrase that begins and ends with a non-stop word and contains nothing
-    odd, with all occurrences.
-    """
+    """Every phrase that begins and ends with a non-stop word and contains nothing odd, with all occurrences."""
     found: dict[tuple[str, ...], list[Sequence[_SentenceWord]]] = {}
     for run in runs:
         for start in range(len(run)):
@@ -276,11 +264,7 @@ def _phrase_score(
     scores: Mapping[str, float],
     terms: Mapping[str, _TermStatistics],
 ) -> float:
-    """YAKE's S(kw) of a phrase, from all its occurrences.
-
-    A stop word inside contributes through its co-occurrence with its neighbours, not
-    through a score of its own.
-    """
+    """YAKE's S(kw) of a phrase, from all its occurrences; a stop word inside counts by its co-occurrence alone."""
     words = [token.word.term for token in keyword[0]]
     product = 1.0
     total = 0.0
@@ -303,18 +287,10 @@ def keyword_importance(
     keywords: KeywordExtractor,
     stopwords: Collection[str] | None = None,
 ) -> np.ndarray:
-    """The importance of each raw word: (K,) float64, 1 / (1 + score) of its
-    best keyword, 0 without one.
+    """The importance of each raw word (K,) float64: 1 / (1 + score) of its best keyword, 0 for stop words and marks.
 
-    Every word that overlaps a keyword's characters has its score, except stop words and marks,
-    which have 0. (CLIP-TD Section 3.1.2 adds YAKE's score itself, of which lower is better; the
-    decreasing transform is this library's choice.)
-
-    Args:
-        text: the text.
-        words: the raw words' character spans, (K, 2), see `data/text/words.py`.
-        keywords: the keyword extractor.
-        stopwords: in lower case; by default YAKE's.
+    CLIP-TD Section 3.1.2 adds YAKE's score itself, of which lower is better; the decreasing transform is this
+    library's choice. `words` (K, 2) are character spans.
     """
     stops = keyword_stop_words() if stopwords is None else stopwords
     plain = _plain(text)
@@ -338,16 +314,10 @@ def keyword_importance(
 def token_scores(
     relevance: np.ndarray, importance: np.ndarray, candidates: np.ndarray
 ) -> np.ndarray:
-    """Score (K,) of each raw word: its shares of relevance and of
-    importance, added (CLIP-TD Eq. 5).
+    """Score (K,) of each raw word: its shares of relevance and of importance, added (CLIP-TD Eq. 5).
 
-    Shares are relative to the sum of absolute values over candidates, and keep their signs; if all
-    values are 0, all shares are 0. Words that are no candidates score 0.
-
-    Args:
-        relevance: cosine of image and word, (K,); may be negative.
-        importance: importance of each word for its text, (K,), see `keyword_importance`.
-        candidates: the words that may be selected, (K,) bool.
+    Shares are relative to the sum of absolute values over `candidates` (K,) bool, and keep their signs; other words
+    score 0.
     """
     return _shares(relevance, candidates) + _shares(importance, candidates)
 
@@ -359,10 +329,7 @@ def _shares(values: np.ndarray, candidates: np.ndarray) -> np.ndarray:
 
 
 def select_tokens(scores: np.ndarray, candidates: np.ndarray, m: int) -> np.ndarray:
-    """The m candidates with the highest scores (K,), best first; ties go to the earlier.
-
-    All candidates if there are fewer than m.
-    """
+    """The m candidates (or all) with the highest scores (K,), best first; ties go to the earlier."""
     places = np.flatnonzero(candidates)
     best_first = np.argsort(-scores[places], kind="stable")
     return places[best_first][:m]

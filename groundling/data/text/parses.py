@@ -74,9 +74,7 @@ class Parse:
 
 
 def normalize_characters(text: str) -> str:
-    """A text normalised so that spellings compare equal: no spaces, lower case, no
-    escapes of the Penn Treebank.
-    """
+    """A text normalised so that spellings compare equal: no spaces, lower case, no escapes of the Penn Treebank."""
     text = "".join(text.split()).lower()
     for spelling, meant in ESCAPES.items():
         text = text.replace(spelling, meant)
@@ -84,9 +82,7 @@ def normalize_characters(text: str) -> str:
 
 
 def align_parse(parse: Parse, text: str) -> np.ndarray | None:
-    """Positions of the W words in a text: characters (start, stop), (W, 2) int64.
-
-    None if the text differs.
+    """Positions (W, 2) int64 of the W words in a text; None if the text differs.
 
     If the words of one token do not spell it together, each gets the span of the whole token.
     """
@@ -106,10 +102,7 @@ def align_parse(parse: Parse, text: str) -> np.ndarray | None:
 def _align_forms(
     forms: Sequence[str], text: str, start: int, stop: int
 ) -> list[tuple[int, int]] | None:
-    """Positions of forms that follow each other, separated only by spaces.
-
-    None unless they spell the whole span.
-    """
+    """Positions of forms that follow each other, separated only by spaces; None unless they spell the whole span."""
     spans = []
     at = start
     for form in forms:
@@ -124,10 +117,7 @@ def _align_forms(
 
 
 def _match_form(form: str, text: str, at: int, stop: int) -> int | None:
-    """The end of a form that begins at `at`, ignoring case, spaces and escapes.
-
-    None if it is not there.
-    """
+    """The end of a form that begins at `at`, ignoring case, spaces and escapes; None if it is not there."""
     for spelling in (form, ESCAPES.get(form.lower(), form)):
         end = at
         for letter in "".join(spelling.split()):
@@ -145,9 +135,7 @@ def _match_form(form: str, text: str, at: int, stop: int) -> int | None:
 
 
 def read_parses(path: str | Path) -> list[Parse]:
-    """The sentences of a CoNLL-U file, or of all `*.conllu` files of a
-    folder in order of their names.
-    """
+    """The sentences of a CoNLL-U file, or of all `*.conllu` files of a folder in order of their names."""
     path = Path(path)
     files = sorted(path.glob("*.conllu")) if path.is_dir() else [path]
     if not files:
@@ -198,10 +186,7 @@ def _parse(path: Path, lines: Sequence[tuple[int, str]]) -> Parse:
 
 
 def _fields(line: str, expected: int, range_stop: int) -> list[str] | None:
-    """The columns of a word or of a multiword token, of which word number `expected` comes next.
-
-    None for an empty node, which is no word of the text. Raises InputError, without the place.
-    """
+    """The columns of word number `expected` or of a multiword token; None for an empty node, which is no word."""
     fields = line.split("\t")
     if len(fields) != COLUMNS:
         raise InputError(f"{len(fields)} columns, expected {COLUMNS} with tabs between them")
