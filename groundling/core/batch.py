@@ -302,8 +302,6 @@ class AdversarialPerturbation:
     @staticmethod
     def zeros(batch: Batch, sizes: OutputSizes) -> AdversarialPerturbation:
         """A zero perturbation, in the shapes for a model of these sizes and this batch."""
-        if batch.text is None and batch.regions is None:
-            raise InputError("a perturbation needs texts or regions, and this model reads neither")
         text = regions = None
         if batch.text is not None:
             ids = batch.text.input_ids
@@ -467,7 +465,6 @@ class RepeatedForwardPass(Protocol):
         `attention_mask` (N, T, T) bool: which positions (columns) each position (row) may read;
         None: all but padding.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -191,39 +191,30 @@ def image_files_by_id(
     files = files_below(Path(folder))
     missing = [image for image in image_ids if image not in files]
     if missing:
-        raise InputError(missing_images_message(Path(folder), missing))
+        raise InputError(
+            f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
+            f"({', '.join(sorted(IMAGE_ENDINGS))}); add them"
+        )
     with prefix_errors(folder):
         return {image: single_file(files[image]) for image in image_ids}
-
-
-def missing_images_message(folder: Path, missing: Sequence[str]) -> str:
-    """The message for image ids that a folder lacks."""
-    return (
-        f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
-        f"({', '.join(sorted(IMAGE_ENDINGS))}); add them"
-    )
 
 
 def split_decodable(
     images: Sequence[CaptionedImage], folder: str | Path, skip: bool = False
 ) -> tuple[list[CaptionedImage], list[str]]:
     """The images in `folder` that can be decoded, and the files of those that cannot."""
-    decodable = []
-    undecodable = []
-    faults = []
+    faults: dict[str, str] = {}
     for image in images:
         try:
-            read_image(Path(folder) / image.file)
+            _read_file(Path(folder) / image.file)
         except InputError as error:
-            undecodable.append(image.file)
-            faults.append(f"{Path(folder) / image.file}: {error}")
-        else:
-            decodable.append(image)
-    if undecodable and not skip:
+            faults[image.file] = str(error)
+    if faults and not skip:
         raise InputError(
-            f"{faults[0]} ({len(undecodable):,} of {len(images):,} captioned images); replace it, or set skip_bad"
+            f"{next(iter(faults.values()))} ({len(faults):,} of {len(images):,} captioned images); replace it, or "
+            "set skip_bad"
         )
-    return decodable, undecodable
+    return [image for image in images if image.file not in faults], list(faults)
 
 
 def single_file(files: Sequence[Path]) -> Path:

@@ -79,12 +79,10 @@ class SampleDataset(Protocol):
     @property
     def ids(self) -> Sequence[str]:
         """The id of each sample."""
-        ...
 
     @property
     def lengths(self) -> np.ndarray:
         """The length of each sample, (len(self),), in any unit."""
-        ...
 
     @property
     def sizes(self) -> np.ndarray:
@@ -93,18 +91,15 @@ class SampleDataset(Protocol):
 
         Other inputs are regions and CLIP tokens. Computed only where batches are counted in tokens.
         """
-        ...
 
     @property
     def images(self) -> Sequence[Sequence[str]]:
         """The image ids of each sample; empty for a sample without images."""
-        ...
 
     def __len__(self) -> int: ...
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`; random choices use the sample's own generator."""
-        ...
 
 
 class LazySequence(Sequence[Item], Generic[Item]):

@@ -239,7 +239,7 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
         manifest["class_names"][0] == "LABEL_0"
         and manifest["counts"]["regions"] == result["regions"]
     )
-    assert {"preprocessing_sha256", "coordinates", "order", "background"} <= set(manifest)
+    assert {"preprocessing_sha256", "background"} <= set(manifest)
     assert not store.background  # a detector's "nothing" is left out
     other = replace_settings(config, shortest_edge=24)
     with pytest.raises(

@@ -41,37 +41,30 @@ class RegionRequirements(Protocol):
     @property
     def sizes(self) -> OutputSizes:
         """Widths of the model; `regions` is the width of a region's features."""
-        ...
 
     @property
     def region_source(self) -> FeatureSource:
         """Source of the regions' visual features."""
-        ...
 
     @property
     def reads_whole_image(self) -> bool:
         """Whether the first region is the whole image."""
-        ...
 
     @property
     def has_inclusive_boxes(self) -> bool:
         """Whether boxes end at their last pixel (VL-BERT's release)."""
-        ...
 
     @property
     def reads_tagged_regions(self) -> bool:
         """Whether the model links a word that names an object to that object's region."""
-        ...
 
     @property
     def regions_provenance(self) -> Mapping[str, Any]:
         """Facts about the regions that the model was trained with; empty if unknown."""
-        ...
 
     @property
     def image_sides(self) -> tuple[int, float]:
         """Short side and maximum long side of an image in pixels, for a model that reads pixels."""
-        ...
 
 
 class SettingNames(NamedTuple):

@@ -31,21 +31,17 @@ class RegionSource(Protocol):
 
     def count(self, image: str) -> int:
         """Number of an image's regions."""
-        ...
 
     def size(self, image: str) -> tuple[int, int]:
         """Width and height of an image in pixels; 0 if unknown."""
-        ...
 
     def in_annotated_order(self, image: str) -> bool:
         """Whether an image's regions are all its annotated objects, in annotation order,
         perhaps followed by others.
         """
-        ...
 
     def appended_detections(self, image: str) -> int:
         """Number of detected regions that follow an image's annotated objects."""
-        ...
 
 
 RegionLabeler = Callable[[Example, RegionRow], np.ndarray]

@@ -38,13 +38,6 @@ ROUNDING = 1e-3
 """Tolerance of 0..1 for probabilities, because of half precision."""
 MOST_TOGETHER = 1.05
 """Maximum sum of a region's class probabilities: thousands of halves, each rounded."""
-RULES = {
-    "coordinates": "x1, y1, x2, y2 as shares of the image's width and height; origin at the top left, y downwards",
-    "order": "by confidence, highest first, ties as they came; the whole image, where there is one, before all",
-    "boxes": f"cut to the image; left out if empty then, or if outside by more than {SLACK:.0%} of a side",
-    "images": "skipped and named: unreadable, no box left, an id that occurred before, features that are not finite, "
-    "or a confidence or a share of a class outside 0..1",
-}
 CELLS = 14
 """Cells per side of the grid over a box that stores an object's segmentation."""
 MOST_PIXELS = 2**31 - 1
@@ -248,7 +241,7 @@ class RegionWriter:
                 one.get("left_out", 0) for index in indices for one in index.facts
             ),
         }
-        return self._shards.close({**facts, **RULES, "counts": counts}, skipped, barrier)
+        return self._shards.close({**facts, "counts": counts}, skipped, barrier)
 
     def _flush(self, number: int, images: list[ImageRegions], skipped: list[str]) -> None:
         if number >= 0 and not self.is_complete(number):
