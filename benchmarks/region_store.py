@@ -206,7 +206,7 @@ def write_formats(
     source: Path, folder: Path, count: int
 ) -> tuple[list[ImageRegions], dict[str, Read], dict[str, int]]:
     """The first `count` images of a TSV in every format below `folder`: images, readers and bytes by format."""
-    facts, items = import_regions(source)
+    facts, items = import_regions([source])
     images = [read() for _, read in islice(items, count)]
     writer = RegionWriter(folder / "store")
     writer.fill((image.id, partial(copy, image)) for image in images)

@@ -158,12 +158,12 @@ def _check_processes(config: RegionsConfig, part: ProcessRank) -> None:
 
 def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
     """Manifest of a store made of existing region files."""
-    from groundling.data.regions.imports import import_several
+    from groundling.data.regions.imports import import_regions
     from groundling.data.regions.store import RegionWriter
 
     writer = RegionWriter(folder, config.extraction.shard_size)
     box_filter = config.extraction.detection if config.filter_imports else None
-    facts, items = import_several(config.imports, config.ids_as, box_filter)
+    facts, items = import_regions(config.imports, config.ids_as, box_filter)
     writer.fill(items)
     return writer.close(facts)
 

@@ -27,10 +27,7 @@ T = TypeVar("T")
 
 
 def require(value: T | None, name: str, who: str) -> T:
-    """The value; raises InputError if it is None.
-
-    `name` is the field, `who` the object that needs it.
-    """
+    """The value of the field `name`; raises InputError if it is None, because `who` needs it."""
     if value is None:
         raise InputError(f"{who} needs `{name}`, which this data or this model does not provide")
     return value
@@ -304,12 +301,7 @@ class AdversarialPerturbation:
 
     @staticmethod
     def zeros(batch: Batch, sizes: OutputSizes) -> AdversarialPerturbation:
-        """A zero perturbation, in the shapes for a model of these sizes and this batch.
-
-        Raises InputError if the batch has neither texts nor regions.
-        """
-        if batch.text is None and batch.regions is None:
-            raise InputError("a perturbation needs texts or regions, and this model reads neither")
+        """A zero perturbation, in the shapes for a model of these sizes and this batch."""
         text = regions = None
         if batch.text is not None:
             ids = batch.text.input_ids
@@ -450,7 +442,6 @@ def _is_cpu(device: torch.device) -> bool:
 
 
 def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
-    """The value with `change` applied to every tensor in it, at any depth."""
     changed: object = value
     if isinstance(value, Tensor):
         changed = change(value)
@@ -474,7 +465,6 @@ class RepeatedForwardPass(Protocol):
         `attention_mask` (N, T, T) bool: which positions (columns) each position (row) may read;
         None: all but padding.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -547,10 +537,7 @@ class OutputSizes(NamedTuple):
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Pad samples to the longest of the batch, field by field.
-
-    Raises InputError if samples differ in their number of choices.
-    """
+    """Pad samples to the longest of the batch, field by field."""
     counts = {len(sample.rows) for sample in samples}
     if len(counts) > 1:
         raise InputError(
@@ -582,12 +569,10 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 
 def _present(rows: Sequence[Sample], field_name: str) -> list[Any]:
-    """The values of a field that are not None."""
     return [vars(row)[field_name] for row in rows if vars(row)[field_name] is not None]
 
 
 def _by_name(rows: Sequence[Mapping[str, np.ndarray]], fill: int) -> dict[str, Tensor]:
-    """Arrays by name, stacked over rows."""
     return {name: _stack([row[name] for row in rows], fill) for name in rows[0]}
 
 
@@ -667,7 +652,6 @@ def _windows(rows: Sequence[TextRow]) -> ClipWindows | None:
 
 
 def _mask(rows: Sequence[np.ndarray]) -> Tensor:
-    """(N, L) bool: True at entries of rows that differ in length."""
     return _stack([np.ones(len(row), bool) for row in rows], False)
 
 

@@ -23,7 +23,7 @@ from groundling.data.images import (
     images_below,
     read_image,
 )
-from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset
+from groundling.data.samples import ClipRowEncoder, SampleDataset, SampleWrapper, TextDataset
 from groundling.data.text.words import replace_words
 from groundling.runs.progress import track
 
@@ -42,9 +42,7 @@ def _swap_sides(text: str, tags: Tags = ()) -> tuple[str, Tags]:
 
 
 class LeftRightWordSwap:
-    """Mirrors examples: swaps left and right in texts (jackroos/VL-BERT,
-    vqa/data/datasets/vqa.py and refcoco.py).
-    """
+    """Mirrors examples: swaps left and right in texts (jackroos/VL-BERT, vqa/data/datasets/vqa.py and refcoco.py)."""
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
         """`labels`: the task's answers or classes by number, if they are words."""
@@ -54,10 +52,7 @@ class LeftRightWordSwap:
         )
 
     def __call__(self, example: Example) -> Example:
-        """The example with left and right swapped in texts and label.
-
-        Boxes and tag numbers stay unchanged.
-        """
+        """The example with left and right swapped in texts and label; boxes and tag numbers stay."""
         text, tags = _swap_sides(example.text, example.region_tags)
         of_choices = example.choice_region_tags or ((),) * len(example.choices)
         choices = [
@@ -78,10 +73,7 @@ class LeftRightWordSwap:
         )
 
     def _label(self, label: Any) -> Any:
-        """A class, or pairs (K, 2) of class and score.
-
-        Answers whose swapped text is no answer are ignored.
-        """
+        """A class, or pairs (K, 2) of class and score, where answers whose swapped text is no answer are ignored."""
         if not len(self.swapped) or label is None or isinstance(label, float):
             return label
         if np.ndim(label) == 0:
@@ -97,11 +89,7 @@ class LeftRightWordSwap:
 
 
 def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
-    """Regions of an image of `width` pixels after mirroring: x becomes W -
-    1 - x (VL-BERT's release).
-
-    The whole image stays unchanged; segmentations are mirrored too.
-    """
+    """Regions of an image of `width` pixels after mirroring, except the whole image: x becomes W - 1 - x (VL-BERT)."""
     boxes = row.boxes.copy()
     boxes[:, [0, 2]] = (1 - 1 / width - row.boxes[:, [2, 0]]).clip(0)
     boxes[row.is_whole_image] = row.boxes[row.is_whole_image]
@@ -109,10 +97,8 @@ def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
     return replace(row, boxes=boxes, segmentation=segmentation)
 
 
-class PixelDataset:
-    """Samples with their image as `pixels` (3, H, W), scaled without cropping
-    (as in VL-BERT's release).
-    """
+class PixelDataset(SampleWrapper):
+    """Samples with their image as `pixels` (3, H, W), scaled without cropping (as in VL-BERT's release)."""
 
     def __init__(
         self,
@@ -121,29 +107,15 @@ class PixelDataset:
         side: int,
         longest_edge: float = 0,
     ) -> None:
-        """Image ids are paths below `folder` without ending, or keys of `folder`.
+        """Every sample needs one image; its id is a path below `folder` without ending, or a key of `folder`.
 
-        Every sample needs exactly one image.
-
-        `side`: pixels of the short side; the long side has at most `longest_edge`, or 5/3 of the short
-        one. Raises InputError if a file is missing.
+        `side`: pixels of the short side; the long side has at most `longest_edge`, or 5/3 of the short one.
         """
-        self.samples = samples
+        super().__init__(samples)
         self.side = side
         self.longest_edge = longest_edge or side * 5 / 3
-        self.ids = samples.ids
-        self.lengths = samples.lengths
-        self.images = samples.images
         files = image_files_by_id(samples, folder, "a model that reads pixels")
         self.files = [files[image] for (image,) in samples.images]
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """(len(self), 3), as without pixels."""
-        return self.samples.sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples with `pixels`, in the order of `indices`; a multiple-choice sample has them once."""
@@ -162,7 +134,7 @@ class PixelDataset:
         return np.asarray(scaled).transpose(2, 0, 1)
 
 
-class RandomFlipDataset:
+class RandomFlipDataset(SampleWrapper):
     """Samples with pixels; each draw is mirrored with probability 1/2, with boxes and segmentations
     (VL-BERT's release, FLIP_PROB).
 
@@ -172,11 +144,8 @@ class RandomFlipDataset:
 
     def __init__(self, samples: SampleDataset, mirror: SampleDataset) -> None:
         """`mirror`: the same samples with mirrored texts, and with images that are not mirrored yet."""
-        self.samples = samples
+        super().__init__(samples)
         self.mirror = mirror
-        self.ids = samples.ids
-        self.lengths = samples.lengths
-        self.images = samples.images
 
     @property
     def sizes(self) -> np.ndarray:
@@ -184,9 +153,6 @@ class RandomFlipDataset:
         if self.mirror is self.samples:
             return self.samples.sizes
         return np.maximum(self.samples.sizes, self.mirror.sizes)
-
-    def __len__(self) -> int:
-        return len(self.samples)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each mirrored or not."""
@@ -202,7 +168,6 @@ class RandomFlipDataset:
 
 
 def _mirror_sample(sample: Sample) -> Sample:
-    """A sample with its image, boxes and segmentations mirrored."""
     pixels = require(sample.pixels, "pixels", "a mirrored image")
     width = pixels.shape[2]
 
@@ -216,11 +181,7 @@ def _mirror_sample(sample: Sample) -> Sample:
 def image_files_by_id(
     samples: SampleDataset, folder: str | Path | Mapping[str, ImageInput], reader_name: str
 ) -> dict[str, ImageInput]:
-    """All images of samples, by id; ids are paths below `folder` without ending, or its keys.
-
-    Raises InputError if a sample does not have exactly one image, which `reader_name`
-    needs, or if a file is missing.
-    """
+    """All images of samples, by id; ids are paths below `folder` without ending, or its keys."""
     for name, images in zip(samples.ids, samples.images, strict=True):
         if len(images) != 1:
             raise InputError(f"{name} has {len(images)} images; {reader_name} reads one per text")
@@ -230,43 +191,30 @@ def image_files_by_id(
     files = files_below(Path(folder))
     missing = [image for image in image_ids if image not in files]
     if missing:
-        raise InputError(missing_images_message(Path(folder), missing))
+        raise InputError(
+            f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
+            f"({', '.join(sorted(IMAGE_ENDINGS))}); add them"
+        )
     with prefix_errors(folder):
         return {image: single_file(files[image]) for image in image_ids}
-
-
-def missing_images_message(folder: Path, missing: Sequence[str]) -> str:
-    """The message for image ids that a folder lacks."""
-    return (
-        f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
-        f"({', '.join(sorted(IMAGE_ENDINGS))}); add them"
-    )
 
 
 def split_decodable(
     images: Sequence[CaptionedImage], folder: str | Path, skip: bool = False
 ) -> tuple[list[CaptionedImage], list[str]]:
-    """The images in `folder` that can be decoded, and the files of those that cannot.
-
-    Raises:
-        InputError: an image cannot be decoded, unless `skip` is set.
-    """
-    decodable = []
-    undecodable = []
-    faults = []
+    """The images in `folder` that can be decoded, and the files of those that cannot."""
+    faults: dict[str, str] = {}
     for image in images:
         try:
-            read_image(Path(folder) / image.file)
+            _read_file(Path(folder) / image.file)
         except InputError as error:
-            undecodable.append(image.file)
-            faults.append(f"{Path(folder) / image.file}: {error}")
-        else:
-            decodable.append(image)
-    if undecodable and not skip:
+            faults[image.file] = str(error)
+    if faults and not skip:
         raise InputError(
-            f"{faults[0]} ({len(undecodable):,} of {len(images):,} captioned images); replace it, or set skip_bad"
+            f"{next(iter(faults.values()))} ({len(faults):,} of {len(images):,} captioned images); replace it, or "
+            "set skip_bad"
         )
-    return decodable, undecodable
+    return [image for image in images if image.file not in faults], list(faults)
 
 
 def single_file(files: Sequence[Path]) -> Path:
@@ -278,10 +226,7 @@ def single_file(files: Sequence[Path]) -> Path:
 
 
 def files_below(folder: Path) -> dict[str, list[Path]]:
-    """All images below a folder by their paths there without ending.
-
-    Files of the same name are all listed.
-    """
+    """All images below a folder by their paths there without ending, all files of a name."""
     check_image_folder(folder)
     files: dict[str, list[Path]] = {}
     for name in images_below(folder):
@@ -300,9 +245,6 @@ def decode_image(path: Path, size: int) -> np.ndarray:
     """An image as (3, size, size) uint8 RGB: rotated by its EXIF orientation, short side scaled
     to `size`, centre-cropped.
 
-    Raises:
-        InputError: the file cannot be decoded as an image.
-
     Source: CLIP's preprocessing (openai/CLIP, clip/clip.py, `_transform`).
     """
     rgb = _read_file(path)
@@ -317,7 +259,6 @@ def _read_file(path: Path) -> Image.Image:
 
 
 def _centre_crop(image: Image.Image, size: int) -> Image.Image:
-    """The centre crop of an image, (size, size)."""
     scale = size / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
     scaled = image.resize((width, height), Image.Resampling.BICUBIC)
@@ -327,11 +268,7 @@ def _centre_crop(image: Image.Image, size: int) -> Image.Image:
 
 
 class CaptionedImageDataset:
-    """Captioned images as samples; with `augment`, each epoch draws a
-    caption and a view of the image.
-
-    Without `augment`, the first caption and the unchanged image are used.
-    """
+    """Captioned images as samples; with `augment`, each epoch draws a caption and a view of the image."""
 
     def __init__(
         self,
@@ -345,20 +282,10 @@ class CaptionedImageDataset:
         flip: bool = True,
         make_pixels: PixelMaker | None = None,
     ) -> None:
-        """Decodes all images.
+        """Decodes all images, to `size` pixels or by `make_pixels`.
 
-        Args:
-            images: the images, whose files are in `folder`.
-            folder: the image folder.
-            size: side of the decoded images in pixels.
-            captions: cuts captions into windows of the text tower.
-            augment: draw captions and views; off for evaluation.
-            shift: maximum translation of the view, as a share of `size`.
-            flip: mirror half of the views.
-            make_pixels: converts an image to pixels, in place of `decode_image`.
-
-        Raises:
-            InputError: an image cannot be decoded.
+        With `augment`, captions and views are drawn: mirrored if `flip`, moved by at most a share `shift` of the
+        size; otherwise the first caption and the unchanged image are read.
         """
         self.captioned = images
         self.images = [(image.id,) for image in images]
@@ -392,13 +319,7 @@ class CaptionedImageDataset:
         return np.array([(1, 0, part.max()) for part in tokens], np.int64)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples with `clip`, `pixels` and the label `image` (its number, which
-        identifies false negatives).
-
-        Args:
-            indices: which images.
-            rngs: a generator for each; unused without `augment`.
-        """
+        """Samples with `clip`, `pixels` and the label `image`, its number, which identifies false negatives."""
         captions = [int(self.first[index]) for index in indices]
         if self.augment:
             # The caption is drawn before the view; resumed runs depend on this order.
@@ -414,10 +335,7 @@ class CaptionedImageDataset:
         return samples
 
     def _view(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A mirrored and translated copy of an image (3, S, S).
-
-        The border's pixels fill the uncovered part.
-        """
+        """A mirrored and translated copy of an image (3, S, S); the border's pixels fill the uncovered part."""
         if self.flip and rng.random() < 0.5:
             pixels = pixels[:, :, ::-1]
         if self.shift:

@@ -19,10 +19,9 @@ from groundling.runs.hashing import sha256_of
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
 """Endings of image files that are always supported."""
 HEIF_ENDINGS = frozenset({".heic", ".heif"})
-"""Endings of iPhone photos, which need one of `HEIF_READERS`."""
-HEIF_READERS = ("pi_heif", "pillow_heif")
-"""Packages that add HEIF to Pillow; the first contains no GPL code, so messages recommend it."""
-HEIF_ADVICE = "pip install 'groundling[heic]'"
+"""Endings of iPhone photos, which need `HEIF_READER`."""
+HEIF_READER = "pi_heif"
+"""The package that adds HEIF to Pillow; unlike pillow_heif, it contains no GPL code."""
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Pillow's readers that may see a file, whatever its ending; others, such as EPS, start programs."""
 SAME_SHAPE = 0.02
@@ -33,17 +32,14 @@ ImageInput = Path | Image.Image
 """An image file, or a Pillow image."""
 
 
-def heif_reader() -> str:
-    """The installed package that reads HEIF files; empty if there is none."""
-    return next((name for name in HEIF_READERS if find_spec(name) is not None), "")
-
-
 def is_image_file(name: str) -> bool:
     """Whether a file has a supported image ending; macOS's companion files `._NAME` are no images."""
     if name.startswith("._"):
         return False
     ending = os.path.splitext(name)[1].lower()
-    return ending in IMAGE_ENDINGS or (ending in HEIF_ENDINGS and bool(heif_reader()))
+    return ending in IMAGE_ENDINGS or (
+        ending in HEIF_ENDINGS and find_spec(HEIF_READER) is not None
+    )
 
 
 def images_below(folder: Path) -> Iterator[str]:
@@ -57,16 +53,12 @@ def images_below(folder: Path) -> Iterator[str]:
 
 
 def register_heif(name: str) -> None:
-    """Register a HEIF reader with Pillow, if a file's ending needs it.
-
-    Raises InputError if none is installed.
-    """
+    """Register a HEIF reader with Pillow, if a file's ending needs it."""
     if os.path.splitext(name)[1].lower() not in HEIF_ENDINGS:
         return
-    reader = heif_reader()
-    if not reader:
-        raise InputError(f"a HEIC file; {HEIF_ADVICE}")
-    import_module(reader).register_heif_opener()
+    if find_spec(HEIF_READER) is None:
+        raise InputError("a HEIC file; pip install 'groundling[heic]'")
+    import_module(HEIF_READER).register_heif_opener()
 
 
 def open_image(path: Path) -> Image.Image:
@@ -88,71 +80,47 @@ def normalize_unicode(name: str) -> str:
 
 
 def image_id(file: str) -> str:
-    """An image's id in a region store: its file without an image ending.
-
-    Other dots are part of the name.
-    """
+    """An image's id in a region store: its file without an image ending; other dots are part of the name."""
     base, dot, ending = file.rpartition(".")
     is_ending = f"{dot}{ending}".lower() in IMAGE_ENDINGS | HEIF_ENDINGS
     return normalize_unicode(base if base and is_ending else file)
 
 
 class FileNameMatcher:
-    """Finds file names, or ids of a region store, that match another spelling."""
+    """Finds file names, or ids of a region store, that mean the same as another name."""
 
     def __init__(self, names: Iterable[str]) -> None:
         """`names` with their folders, separated by slashes."""
         self.by_last: dict[str, list[str]] = {}
         for name in names:
-            self.by_last.setdefault(_key(name), []).append(name)
+            self.by_last.setdefault(_last(name), []).append(name)
 
     def find(self, name: str) -> list[str]:
-        """The names that match `name`: in either Unicode form, with more
-        or fewer leading folders.
-
-        A name without an image ending matches any ending; capitals of endings are ignored, because
-        cameras write .JPG, unless one name matches exactly.
-        """
-        name = _plain(name)
-        candidates = self.by_last.get(_key(name), [])
-        exact = [other for other in candidates if _means(name, normalize_unicode(other))]
-        small = _small_ending(name)
-        return exact or [
-            other for other in candidates if _means(small, _small_ending(normalize_unicode(other)))
-        ]
+        """The names that match `name` in either Unicode form, with more or fewer leading folders."""
+        plain = normalize_unicode(name)
+        candidates = self.by_last.get(_last(name), [])
+        return [other for other in candidates if _means(plain, normalize_unicode(other))]
 
 
-def _plain(name: str) -> str:
-    return normalize_unicode(name.strip().replace("\\", "/").removeprefix("./"))
-
-
-def _small_ending(name: str) -> str:
-    """A name with its image ending in lower case."""
-    base = image_id(name)
-    return base + name[len(base) :].lower()
-
-
-def _key(name: str) -> str:
-    """The last part of a name, without ending and capitals."""
-    return image_id(name.rpartition("/")[2]).casefold()
+def _last(name: str) -> str:
+    return normalize_unicode(name.rpartition("/")[2])
 
 
 def _means(name: str, other: str) -> bool:
-    if image_id(name) == name:
-        other = image_id(other)
     return name == other or name.endswith(f"/{other}") or other.endswith(f"/{name}")
+
+
+def differs_in_ending(name: str, file: str) -> bool:
+    """Whether a name differs from a file's only in the capitals of its ending."""
+    ending, other = os.path.splitext(name)[1], os.path.splitext(file)[1]
+    return ending != other and ending.lower() == other.lower()
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
 def read_image(image: ImageInput, reduced: bool = False) -> Image.Image:
-    """An RGB image, rotated by its EXIF orientation.
-
-    `reduced`: a JPEG at an eighth of its size, which is faster.
-
-    Raises InputError, without the file's name.
-    """
+    """An RGB image, rotated by its EXIF orientation; `reduced`: a JPEG at an eighth of its size, which is faster."""
     # For damaged bytes, Pillow's readers raise many kinds of exceptions.
     with convert_errors("does not decode as an image", errors=Exception):
         if isinstance(image, Image.Image):
@@ -169,18 +137,16 @@ def _in_rgb(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
 
 
-def shape_mismatch(size: tuple[int, int], image: ImageInput) -> str:
-    """A message if an image's shape differs from `size`, the width and
-    height of its regions' image.
-
-    Empty if the shape is the same at any scale, or if the size is unknown (0). Raises InputError,
-    without the file's name, if the image cannot be read.
+def check_shape(size: tuple[int, int], image: ImageInput) -> None:
+    """Raises InputError if an image has another shape than its regions' image, which is of `size`:
+    width and height in pixels at any scale, 0 if unknown.
     """
     width, height = size
     wide, high = _size_of(image)
-    if not width or not height or abs(wide * height - high * width) <= SAME_SHAPE * wide * height:
-        return ""
-    return f"{wide} x {high} pixels, but its regions are from an image of {width} x {height}"
+    if width and height and abs(wide * height - high * width) > SAME_SHAPE * wide * height:
+        raise InputError(
+            f"{wide} x {high} pixels, but its regions are from an image of {width} x {height}"
+        )
 
 
 def _size_of(image: ImageInput) -> tuple[int, int]:
@@ -206,12 +172,7 @@ def image_digest(image: ImageInput) -> str:
 
 
 def _in_bytes(image: Image.Image) -> Image.Image:
-    """A 16-bit grey image converted to 8 bits, which Pillow's own conversion would make white.
-
-    Other images stay unchanged.
-
-    Raises ValueError for numbers without a known white value.
-    """
+    """A 16-bit grey image in 8 bits, which Pillow's own conversion would make white; others unchanged."""
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers; save it with 8 bits per channel")
     if not image.mode.startswith("I"):

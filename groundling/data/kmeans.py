@@ -23,25 +23,13 @@ class Clusters(NamedTuple):
     """Variance of the numbers around their centres, pooled over clusters: the sum divided by N."""
 
     def logits(self, values: np.ndarray) -> np.ndarray:
-        """Logits (N, k) float64 of numbers (N,) for each cluster.
-
-        The nearest centre has the highest.
-
-        Minus the squared distance to the centre over twice the variance: log densities of one
-        Gaussian per cluster, up to a constant.
-        """
+        """Logits (N, k) float64 of numbers (N,): minus the squared distance to each centre over twice the variance."""
         gaps = np.asarray(values, np.float64)[:, None] - self.centres
         return np.asarray(-(gaps**2) / (2 * max(self.variance, 1e-12)))
 
 
 def kmeans_1d(values: np.ndarray, k: int) -> Clusters:
-    """The best k clusters of numbers (N,), by dynamic programming over their sorted order.
-
-    Takes O(k N log N).
-
-    Ties go to the clustering whose later clusters begin earlier. Raises InputError if there are
-    fewer than k distinct numbers, or if one is NaN or infinite.
-    """
+    """The best k clusters of numbers (N,), by dynamic programming over their sorted order in O(k N log N)."""
     values = np.asarray(values, np.float64)
     different = len(np.unique(values))
     if not np.isfinite(values).all():
@@ -54,9 +42,7 @@ def kmeans_1d(values: np.ndarray, k: int) -> Clusters:
     squares = np.concatenate([[0.0], np.cumsum(ordered**2)])
 
     def spread(start: np.ndarray, stop: np.ndarray) -> np.ndarray:
-        """Squared distances to the mean of the ordered values from `start` to
-        `stop`, which must not be empty.
-        """
+        """Squared distances to the mean of the ordered values from `start` to `stop`, which must not be empty."""
         total = sums[stop] - sums[start]
         return squares[stop] - squares[start] - total**2 / (stop - start)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -79,12 +79,10 @@ class SampleDataset(Protocol):
     @property
     def ids(self) -> Sequence[str]:
         """The id of each sample."""
-        ...
 
     @property
     def lengths(self) -> np.ndarray:
         """The length of each sample, (len(self),), in any unit."""
-        ...
 
     @property
     def sizes(self) -> np.ndarray:
@@ -93,21 +91,15 @@ class SampleDataset(Protocol):
 
         Other inputs are regions and CLIP tokens. Computed only where batches are counted in tokens.
         """
-        ...
 
     @property
     def images(self) -> Sequence[Sequence[str]]:
         """The image ids of each sample; empty for a sample without images."""
-        ...
 
     def __len__(self) -> int: ...
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples in the order of `indices`.
-
-        Random choices (one of five captions) use the sample's own generator.
-        """
-        ...
+        """Samples in the order of `indices`; random choices use the sample's own generator."""
 
 
 class LazySequence(Sequence[Item], Generic[Item]):
@@ -120,55 +112,54 @@ class LazySequence(Sequence[Item], Generic[Item]):
     def __len__(self) -> int:
         return self.length
 
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Item]: ...
-    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+    def __getitem__(self, index: Any) -> Any:
         places = range(self.length)[index]
         if isinstance(places, range):
             return [self.call(place) for place in places]
         return self.call(places)
 
 
-class ContiguousSubset:
-    """The samples of another data set from `start` up to, not including, `stop`."""
+class SampleSubset:
+    """Some samples of another data set, by number."""
 
-    def __init__(self, samples: SampleDataset, start: int, stop: int) -> None:
+    def __init__(self, samples: SampleDataset, numbers: Sequence[int]) -> None:
+        """Samples are in the order of `numbers`; a range takes no memory."""
         self.samples = samples
-        self.start = start
-        self.count = stop - start
-        self.ids: Sequence[str] = LazySequence(
-            self.count, lambda number: samples.ids[start + number]
-        )
+        self.numbers = numbers
+        count = len(numbers)
+        self.ids: Sequence[str] = LazySequence(count, lambda place: samples.ids[numbers[place]])
         self.images: Sequence[Sequence[str]] = LazySequence(
-            self.count, lambda number: samples.images[start + number]
+            count, lambda place: samples.images[numbers[place]]
         )
+        self._rows: slice | np.ndarray
+        if isinstance(numbers, range):
+            self._rows = slice(numbers.start, numbers.stop)
+        else:
+            self._rows = np.array(numbers, np.int64)
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.numbers)
 
     @property
     def lengths(self) -> np.ndarray:
         """(len(self),)."""
-        return self.samples.lengths[self.start : self.start + self.count]
+        return self.samples.lengths[self._rows]
 
     @property
     def sizes(self) -> np.ndarray:
         """(len(self), 3)."""
-        return self.samples.sizes[self.start : self.start + self.count]
+        return self.samples.sizes[self._rows]
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
-        return self.samples.get([self.start + int(index) for index in indices], rngs)
+        return self.samples.get([int(self.numbers[index]) for index in indices], rngs)
 
 
-class MappedDataset:
-    """Samples that a function changes as they are read, one by one."""
+class SampleWrapper:
+    """Base of data sets that add to the samples of another one; `get` is left to them."""
 
-    def __init__(self, samples: SampleDataset, change: Callable[[Sample], Sample]) -> None:
+    def __init__(self, samples: SampleDataset) -> None:
         self.samples = samples
-        self.change = change
         self.ids = samples.ids
         self.lengths = samples.lengths
         self.images = samples.images
@@ -178,8 +169,16 @@ class MappedDataset:
 
     @property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3), unchanged."""
+        """(len(self), 3), those of the wrapped samples."""
         return self.samples.sizes
+
+
+class MappedDataset(SampleWrapper):
+    """Samples that a function changes as they are read, one by one."""
+
+    def __init__(self, samples: SampleDataset, change: Callable[[Sample], Sample]) -> None:
+        super().__init__(samples)
+        self.change = change
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Changed samples in the order of `indices`."""
@@ -187,10 +186,7 @@ class MappedDataset:
 
 
 def backend_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy of the tokenizer's Rust engine without padding and truncation.
-
-    Raises InputError for a slow tokenizer.
-    """
+    """A copy of the tokenizer's Rust engine without padding and truncation."""
     if not tokenizer.is_fast:
         raise InputError(
             f"{tokenizer.name_or_path}: expected a fast tokenizer (for character offsets); this one is slow"
@@ -202,19 +198,14 @@ def backend_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def mask_id_of(tokenizer: PreTrainedTokenizerBase, why: str = "") -> int:
-    """The id of a tokenizer's mask token.
-
-    Raises InputError if it has none, with `why` at the end of the message.
-    """
+    """The id of a tokenizer's mask token."""
     if tokenizer.mask_token_id is None:
         raise InputError(f"{tokenizer.name_or_path}: the tokenizer has no mask token{why}")
     return int(tokenizer.mask_token_id)
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, table: Sized) -> None:
-    """Raises InputError if a tokenizer has more tokens than a model's word
-    embeddings (V, ...) have rows.
-    """
+    """Raises InputError if a tokenizer has more tokens than a model's word embeddings (V, ...) have rows."""
     if len(tokenizer) > len(table):
         raise InputError(
             f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, "
@@ -238,9 +229,7 @@ def texts_of(example: Example) -> tuple[str, ...]:
 
 
 def _word_numbers(offsets: np.ndarray, words: np.ndarray, before: int) -> np.ndarray:
-    """The raw word of each token (P,), numbered from `before`, the number of
-    earlier words; -1 for none.
-    """
+    """The raw word of each token (P,), numbered from `before`, the number of earlier words; -1 for none."""
     numbers_here = align_words(offsets, words)
     return np.where(numbers_here >= 0, numbers_here + before, -1)
 
@@ -250,15 +239,10 @@ def _offsets(encoding: Encoding) -> np.ndarray:
 
 
 class TextRowEncoder:
-    """Makes rows for a text encoder: special tokens, token types, truncation to the
-    encoder's maximum length.
-    """
+    """Makes rows for a text encoder: special tokens, token types, truncation to its maximum length."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        """`max_length` in tokens, special tokens included.
-
-        Raises InputError for a tokenizer that makes no tokens, or a length below 1.
-        """
+        """`max_length` in tokens, special tokens included."""
         self.engine = backend_tokenizer(tokenizer)
         self.max_length = max_length
         if max_length < 1:
@@ -278,12 +262,7 @@ class TextRowEncoder:
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
     ) -> list[tuple[TextRow, int]]:
-        """A row for each example, and its number of truncated tokens.
-
-        `words` (K, 2) are each text's word spans.
-
-        Raises InputError for a text of which nothing would be left.
-        """
+        """A row for each example, and its number of truncated tokens; `words` (K, 2) are each text's word spans."""
         texts = [texts_of(example) for example in examples]
         plain = [parts if len(parts) == 2 else parts[0] for parts in texts]
         out = []
@@ -296,10 +275,7 @@ class TextRowEncoder:
         return out
 
     def row_of(self, tokens: Tokens) -> tuple[TextRow, int]:
-        """The row of one text without tags, and its number of truncated tokens.
-
-        The row is as from `rows`; `tokens` are the tokens of `engine`.
-        """
+        """The row of one text without tags as from `rows`, made of its tokens, and its number of truncated tokens."""
         ids, word = tokens
         room = self.max_length - len(self.start) - len(self.end)
         dropped = max(0, len(ids) - room)
@@ -356,13 +332,7 @@ class ClipRowEncoder:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, limit: int, max_windows: int = 0
     ) -> None:
-        """`limit` in tokens per window, special tokens included.
-
-        At most `max_windows` per text (0: no limit).
-
-        Raises InputError if the tokenizer adds no end token, or if the limit leaves no
-        room besides special tokens.
-        """
+        """`limit` in tokens per window, special tokens included; at most `max_windows` per text (0: no limit)."""
         self.engine = backend_tokenizer(tokenizer)
         self.limit = limit
         self.max_windows = max_windows
@@ -390,10 +360,7 @@ class ClipRowEncoder:
         return [self._row([next(encodings) for _ in parts], parts) for parts in words]
 
     def row_of(self, tokens: Tokens) -> tuple[TextRow, int]:
-        """The row of one text, and its number of truncated tokens.
-
-        The row is as from `rows`; `tokens` are the tokens of `engine`.
-        """
+        """The row of one text as from `rows`, made of its tokens, and its number of truncated tokens."""
         ids, word = tokens
         return self._of_parts([(ids.astype(np.int64), word.astype(np.int64))])
 
@@ -425,7 +392,6 @@ class ClipRowEncoder:
     def _window(
         self, tokens: np.ndarray, word: np.ndarray, place: int, text: int
     ) -> dict[str, np.ndarray]:
-        """The fields of window number `place`, which has tokens of text number `text`."""
         edges = (len(self.start), len(self.end))
         ids = np.concatenate([self.start, tokens, self.end]).astype(np.int64)
         return {
@@ -437,7 +403,6 @@ class ClipRowEncoder:
         }
 
     def _cuts(self, word: np.ndarray) -> list[tuple[int, int]]:
-        """First token and last token + 1 of each window."""
         cuts = []
         start = 0
         while True:
@@ -451,10 +416,7 @@ class ClipRowEncoder:
 
     @staticmethod
     def _before_word(word: np.ndarray, start: int, stop: int) -> int:
-        """The first token of the word that `stop` would split.
-
-        `stop` itself if the word fills the window.
-        """
+        """The first token of the word that `stop` would split; `stop` itself if the word fills the window."""
         backwards = word[start:stop][::-1]
         first = stop - int(np.argmax(backwards != word[stop]))
         if first > start and word[start] != word[stop]:
@@ -473,10 +435,7 @@ class TextDataset:
         *,
         max_cached: int = 500_000,
     ) -> None:
-        """`text` and `clip` select the sides to make.
-
-        At most `max_cached` converted samples stay in memory.
-        """
+        """`text` and `clip` select the sides to make; at most `max_cached` converted samples stay in memory."""
         self.examples = examples
         self.text = text
         self.clip = clip
@@ -523,7 +482,6 @@ class TextDataset:
         return out
 
     def _convert(self, examples: Sequence[Example]) -> list[Sample]:
-        """A sample for each example; for a multiple choice, a row for each choice."""
         rows = iter(self._rows([row for example in examples for row in rows_of(example)]))
         samples = []
         for example in examples:
@@ -574,7 +532,45 @@ def size_of(sample: Sample) -> tuple[int, int, int]:
     return len(sample.rows), max(tokens), max(windows)
 
 
-class MultiVersionTextDataset:
+class DrawnTextDataset:
+    """Base of data sets whose texts are drawn anew in every epoch, so that nothing is cached."""
+
+    def __init__(self, firsts: Sequence[Example], text: TextRowEncoder, is_labelled: bool) -> None:
+        """`firsts`: an example for each sample, with its id, its images and a typical length.
+
+        With `is_labelled`, what `draw` says of a text becomes the label `sentence_image`.
+        """
+        self.firsts = firsts
+        self.text = text
+        self.is_labelled = is_labelled
+        self.ids = [example.id for example in firsts]
+        self.images = [example.images for example in firsts]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(len(self),) of the first text of each sample, see `lengths_of`."""
+        return lengths_of(self.firsts, self.text.engine)
+
+    def draw(self, index: int, rng: np.random.Generator) -> tuple[Example, bool]:
+        """A text of a sample, and whether it is right."""
+        raise NotImplementedError
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+        """Samples in the order of `indices`, each drawn with its own generator."""
+        drawn = [self.draw(index, rng) for index, rng in zip(indices, rngs, strict=True)]
+        samples = TextDataset([example for example, _ in drawn], self.text).get(range(len(drawn)))
+        if not self.is_labelled:
+            return samples
+        return [
+            sample.with_label("sentence_image", np.array(int(is_right)))
+            for sample, (_, is_right) in zip(samples, drawn, strict=True)
+        ]
+
+
+class MultiVersionTextDataset(DrawnTextDataset):
     """Samples of texts that have several versions; each epoch draws one at random."""
 
     def __init__(
@@ -583,47 +579,20 @@ class MultiVersionTextDataset:
         text: TextRowEncoder,
         labels_correctness: bool = False,
     ) -> None:
-        """All versions of each text; the first gives the id.
-
-        For a multiple choice, one choice is drawn as well.
+        """All versions of each text; the first gives the id. Of a multiple choice, one choice is drawn as well.
 
         With `labels_correctness`, the label `sentence_image` is 1 if the drawn choice or statement is right.
         """
+        super().__init__([examples[0] for examples in versions], text, labels_correctness)
         self.versions = versions
-        self.text = text
-        self.labels_correctness = labels_correctness
-        firsts = [examples[0] for examples in versions]
-        self.ids = [example.id for example in firsts]
-        self.images = [example.images for example in firsts]
-
-    def __len__(self) -> int:
-        return len(self.versions)
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """(len(self),) of the first version of each text, see `lengths_of`."""
-        return lengths_of([examples[0] for examples in self.versions], self.text.engine)
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3): one row, the tokens of the longest version with its
-        longest choice, nothing else.
-        """
-        every = [[one for example in some for one in _drawable(example)] for some in self.versions]
+        """(len(self), 3): one row, the tokens of the longest version with its longest choice, nothing else."""
+        every = [[row for one in versions for row in rows_of(one)] for versions in self.versions]
         return single_row_sizes(longest_versions(every, self.text))
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples in the order of `indices`, each drawn with its own generator."""
-        drawn = [self._draw(index, rng) for index, rng in zip(indices, rngs, strict=True)]
-        samples = TextDataset([example for example, _ in drawn], self.text).get(range(len(drawn)))
-        if not self.labels_correctness:
-            return samples
-        return [
-            sample.with_label("sentence_image", np.array(int(is_right)))
-            for sample, (_, is_right) in zip(samples, drawn, strict=True)
-        ]
-
-    def _draw(self, index: int, rng: np.random.Generator) -> tuple[Example, bool]:
+    def draw(self, index: int, rng: np.random.Generator) -> tuple[Example, bool]:
         """A version of a text, without its label, and whether it is right."""
         versions = self.versions[index]
         example = versions[int(rng.integers(len(versions)))]
@@ -633,13 +602,6 @@ class MultiVersionTextDataset:
             is_right = example.label == number
             example = with_choice(example, number)
         return replace(example, id=self.ids[index], label=None), is_right
-
-
-def _drawable(example: Example) -> list[Example]:
-    """The candidates for one draw: the version itself, or the version with each of its choices."""
-    if not example.choices:
-        return [example]
-    return [with_choice(example, number) for number in range(len(example.choices))]
 
 
 def longest_versions(versions: Sequence[Sequence[Example]], text: TextRowEncoder) -> np.ndarray:
@@ -694,7 +656,6 @@ def _key(example: Example) -> object:
 
 
 def _labelled(sample: Sample, example: Example) -> Sample:
-    """A converted sample with the id and label of one of the examples that share it."""
     if sample.choices and sample.example is not example:
         rows = zip(sample.choices, rows_of(example), strict=True)
         sample = replace(sample, choices=tuple(replace(row, example=own) for row, own in rows))
@@ -728,10 +689,7 @@ def with_choice(example: Example, number: int) -> Example:
 
 
 def _tagged(sample: Sample, words: Sequence[np.ndarray]) -> Sample:
-    """A copy whose text holds the object or phrase that each token names.
-
-    `words` are the word spans of its texts.
-    """
+    """A copy whose text holds the object or phrase that each token names; `words` are its texts' word spans."""
     row = require(sample.text, "text", "a tagged text")
     example = require(sample.example, "example", "a tagged text")
     # The extra last entry is for tokens outside all words.

@@ -124,10 +124,9 @@ def read_index(path: Path) -> ShardIndex:
 
 @contextmanager
 def wait_for_folder(folder: Path, doing: str) -> Iterator[None]:
-    """Context manager: only one run at a time writes shards into a folder.
+    """Context manager: only one process at a time writes into a folder, if that can be locked.
 
-    Waits for another run, which a note says is `doing` something. A folder that cannot be locked,
-    such as a read-only one, is used without a lock.
+    A note says that the process waits for another one, which is `doing` something.
     """
     lock = FileLock(folder / "lock")
     with suppress(OSError, NotImplementedError):
@@ -135,7 +134,7 @@ def wait_for_folder(folder: Path, doing: str) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            note = f"note: {folder}: waiting for another run, which is {doing}"
+            note = f"note: {folder}: waiting for another process, which is {doing}"
             print(printable(note), file=sys.stderr)
             lock.acquire()
     try:
@@ -148,20 +147,12 @@ def wait_for_folder(folder: Path, doing: str) -> Iterator[None]:
 
 
 class ShardWriter:
-    """Writes a store shard by shard; a killed run loses at most the shard that it was writing.
-
-    Several processes may write to one store, each its own shards.
-    """
+    """Writes a store shard by shard, perhaps in several processes; a killed one loses at most one shard."""
 
     def __init__(
         self, folder: str | Path, key: Facts | None = None, process: ProcessRank | None = None
     ) -> None:
-        """Start a store in `folder`, or resume one.
-
-        `key` is everything that the contents depend on (checkpoint, preprocessing, hashes
-        of inputs), as JSON. `process` is this process's rank. Raises InputError if the folder
-        has shards with another key.
-        """
+        """Start a store in `folder`, or resume one; `key` is everything that the contents depend on, as JSON."""
         self.folder = Path(folder)
         self.key: dict[str, Any] = json.loads(json_text(key or {}))
         self.process = process or ProcessRank()
@@ -181,10 +172,7 @@ class ShardWriter:
                 yield number
 
     def write(self, number: int, records: Sequence[Record], skipped: Iterable[str] = ()) -> None:
-        """Write one shard atomically; `skipped` gives a reason for each skipped record.
-
-        Raises InputError if records differ in their arrays.
-        """
+        """Write one shard atomically; `skipped` gives a reason for each skipped record."""
         path = shard_file(self.folder, number)
         names = records[0].arrays.keys() if records else ()
         arrays: dict[str, np.ndarray] = {}
@@ -217,25 +205,17 @@ class ShardWriter:
         self,
         facts: Facts,
         skipped: Sequence[str] = (),
-        summary: Callable[[Sequence[ShardIndex]], Facts] | None = None,
         barrier: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """Write the manifest, and return its contents.
+        """Write the manifest with `facts` on how the records were made, and return its contents.
 
-        Args:
-            facts: how the records were made, as JSON for the manifest.
-            skipped: reasons for skipped records that are in no shard.
-            summary: further entries of the manifest, computed from all shards'
-                indices, e.g. other `counts`.
-            barrier: waits for all processes of the run, each of which must call
-                this; the first one writes.
-
-        Raises InputError if a shard has another key, or if an id occurs twice.
+        `skipped`: reasons for records that are in no shard. `barrier` waits for all processes, each of which calls
+        this.
         """
         if barrier is not None:
             barrier()
         if self.process.rank == 0:
-            self._write_manifest(facts, skipped, summary)
+            self._write_manifest(facts, skipped)
         if barrier is not None:
             barrier()
         return read_object(self.folder / MANIFEST)
@@ -244,18 +224,19 @@ class ShardWriter:
         """The indices of complete shards, by number; raises InputError if one has another key."""
         return {number: self._index(number) for number in self._numbers()}
 
-    def _write_manifest(
-        self,
-        facts: Facts,
-        skipped: Sequence[str],
-        summary: Callable[[Sequence[ShardIndex]], Facts] | None,
-    ) -> None:
+    def _write_manifest(self, facts: Facts, skipped: Sequence[str]) -> None:
         shards = self.complete_shards()
         indices = list(shards.values())
         ids = Counter(name for index in indices for name in index.ids)
         repeated = next((name for name, count in ids.items() if count > 1), None)
         if repeated is not None:
             raise InputError(f"{self.folder}: two records are called {repeated!r}")
+        shapes = [index.shapes for index in indices if index.ids]
+        other = next((one for one in shapes if one != shapes[0]), None)
+        if other is not None:
+            raise InputError(
+                f"{self.folder}: records have arrays {shapes[0]} and {other}; expected one kind"
+            )
         reasons = [*skipped, *(reason for index in indices for reason in index.skip_reasons)]
         names = dict.fromkeys(name for index in indices for name in index.lengths)
         rows = {name: sum(index.rows(name) for index in indices) for name in names}
@@ -263,7 +244,6 @@ class ShardWriter:
             "counts": {"records": len(ids), **rows, "skipped": len(reasons)},
             "shards": list(shards),
             **facts,
-            **(summary(indices) if summary is not None else {}),
             "key": self.key,
             "skipped": reasons,
         }
@@ -274,7 +254,6 @@ class ShardWriter:
         return sorted(int(match[1]) for match in matches if match is not None)
 
     def _index(self, number: int) -> ShardIndex:
-        """A shard's index; raises InputError if the shard's key differs from this writer's."""
         index = read_index(shard_file(self.folder, number))
         differing = difference(index.key, self.key, "key")
         if differing:
@@ -300,16 +279,10 @@ def _save(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str]
 
 
 class ShardStore:
-    """`store[id]` gives a record; its arrays are read when it is accessed.
-
-    Worker processes map the files themselves.
-    """
+    """`store[id]` gives a record; its arrays are read when it is accessed, from files that each process maps."""
 
     def __init__(self, folder: str | Path, noun: str = "record") -> None:
-        """A folder that a `ShardWriter` has closed; `noun` is the word for a record in messages.
-
-        Raises InputError if the store is incomplete, damaged or another kind of folder.
-        """
+        """A folder that a `ShardWriter` has closed; `noun` is the word for a record in messages."""
         self.folder = Path(folder)
         self.noun = noun
         path = self.folder / MANIFEST
@@ -403,7 +376,6 @@ class ShardStore:
         return rows
 
     def _locate(self, number: int) -> tuple[int, int]:
-        """The shard of a record, and the record's position in it."""
         if not 0 <= number < len(self.ids):
             raise IndexError(f"{self.folder}: no {self.noun} number {number} among {len(self)}")
         shard = bisect_right(self._starts, number) - 1
@@ -411,10 +383,7 @@ class ShardStore:
 
 
 def _ends(index: ShardIndex) -> dict[str, np.ndarray]:
-    """By array name: the first row of each record, and the end, (records + 1,).
-
-    Equal arrays are shared.
-    """
+    """By array name: the first row of each record, and the end, (records + 1,); equal arrays are shared."""
     made: dict[tuple[int, ...], np.ndarray] = {}
     ends = {}
     for name, lengths in index.lengths.items():

@@ -37,47 +37,23 @@ SEPARATORS = (",", ";", "\t")
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file, without a byte-order mark.
-
-    Raises:
-        InputError: the file is missing, empty, not UTF-8, or contains zero bytes.
-    """
+    """The text of a UTF-8 file, without a byte-order mark."""
     path = Path(path)
     with convert_read_errors(path):
         text = path.read_bytes().decode("utf-8-sig")
-    refuse_zeros(path, text)
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     return text
 
 
 def lines_of(path: str | Path) -> list[str]:
-    """Lines of a text file, split at newlines only (other separators occur inside sentences).
-
-    Raises:
-        InputError: as `read_text`, or lines end in carriage returns alone, which
-            would make the file one line.
-    """
-    return _split_lines(path, read_text(path))
+    """Lines of a text file, split at newlines only (other separators occur inside sentences)."""
+    return _split_lines(read_text(path))
 
 
-def _split_lines(path: str | Path, text: str) -> list[str]:
-    if "\n" not in text:
-        refuse_old_mac(path, text)
+def _split_lines(text: str) -> list[str]:
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
-
-
-def refuse_zeros(where: object, text: str) -> None:
-    """Raises InputError for UTF-16, which may be valid UTF-8, and for a block that a power failure has zeroed."""
-    if "\0" in text:
-        raise InputError(f"{where}: a zero byte; the file is damaged, or not text in UTF-8")
-
-
-def refuse_old_mac(path: str | Path, line: str) -> None:
-    """Raises InputError if the only line of a file has carriage returns inside, which end its lines."""
-    if "\r" in line.rstrip("\r"):
-        raise InputError(f"{path}: lines end in carriage returns alone; convert them to newlines")
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -93,21 +69,11 @@ def read_rows(
     names: Sequence[str] = (),
     short: list[str] | None = None,
 ) -> Iterator[Row]:
-    """Rows of a csv, tsv, json (a list of objects), jsonl or parquet file.
+    """Rows of a csv, tsv, json (a list of objects), jsonl or parquet file that have all of `columns`.
 
-    In a tsv, quotes are text. If the usual separator does not split the first line, another one
-    that does is used: Excel writes semicolons where numbers have decimal commas.
-
-    Args:
-        path: the file.
-        columns: columns that every row needs.
-        names: names of all columns, for a table without a header.
-        short: receives the places of table rows with too few fields, which are skipped (as in
-            every QQP reader); without it, such rows raise an error.
-
-    Raises:
-        InputError: the file cannot be read, a column is missing or occurs twice, or a row's
-            number of fields differs from the header's, which would shift values into other columns.
+    `names`: of all columns, for a table without a header. `short` receives the places of table rows with too few
+    fields, which are skipped (as in every QQP reader); without it, such rows raise an error. Quotes in a tsv are
+    text.
     """
     path = Path(path)
     if path.suffix not in (".json", ".jsonl", PARQUET):
@@ -160,10 +126,9 @@ def _table_lines(path: Path, has_header: bool = True) -> Iterator[tuple[int, lis
     """The fields of every row of a table, with the number of its last line."""
     usual = "," if path.suffix == ".csv" else "\t"
     text = read_text(path)
-    with convert_errors(f"{path}, line 1", errors=csv.Error):
-        separator = _separator(text, usual) if has_header else usual
+    separator = _separator(text.partition("\n")[0], usual) if has_header else usual
     if separator == usual == "\t":
-        for number, line in enumerate(_split_lines(path, text), 1):
+        for number, line in enumerate(_split_lines(text), 1):
             yield number, line.split("\t")
         return
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
@@ -175,15 +140,9 @@ def _table_lines(path: Path, has_header: bool = True) -> Iterator[tuple[int, lis
         raise InputError(f"{path}, line {reader.line_num}: {error}") from None
 
 
-def _separator(text: str, usual: str) -> str:
-    """The usual separator, unless another one alone splits the first line."""
-    first_line = text.partition("\n")[0].partition("\r")[0]  # the latter of old Macs
-
-    def count(mark: str) -> int:
-        return len(next(csv.reader([first_line], delimiter=mark), []))
-
-    best = max(SEPARATORS, key=count)
-    return usual if count(usual) > 1 or count(best) < 2 else best
+def _separator(header: str, usual: str) -> str:
+    best = max(SEPARATORS, key=header.count)
+    return usual if usual in header or best not in header else best
 
 
 def load_json(path: Path) -> Any:
@@ -240,20 +199,17 @@ def parquet_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[Row]:
                 number += 1
 
 
-def import_optional(name: str, path: Path) -> ModuleType:
+def import_optional(name: str, path: Path, extra: str = "corpora") -> ModuleType:
     """A library that only some files need; raises InputError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise InputError(f"{path}: needs {package}; pip install 'groundling[corpora]'") from None
+        raise InputError(f"{path}: needs {package}; pip install 'groundling[{extra}]'") from None
 
 
 def row_texts(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
-    """Some values of a row, as texts as in a csv.
-
-    Raises InputError, without the place, for values that are neither texts nor numbers.
-    """
+    """Some values of a row, as texts as in a csv."""
     return [_text_of(name, row.get(name)) for name in columns]
 
 
@@ -273,11 +229,7 @@ def _text_of(name: str, value: object) -> str:
 
 
 def user_columns(options: TableTaskSettings) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The one or two text columns, and all columns that a task from the user's own file
-    reads, with their contents.
-
-    Raises InputError for columns that conflict.
-    """
+    """The one or two text columns, and all columns that a task from the user's own file reads, with their contents."""
     text_columns = tuple(split_columns(options.text))
     check_one_or_two(text_columns, f"text {options.text!r}")
     if options.group and options.dev:

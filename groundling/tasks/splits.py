@@ -350,30 +350,6 @@ def missing_label(label: np.ndarray) -> np.ndarray:
     return np.full((1, *label.shape[1:]) if label.ndim else (), fill, label.dtype)
 
 
-class IndexedSubset:
-    """Some samples of a data set, by number."""
-
-    def __init__(self, samples: SampleDataset, numbers: Sequence[int]) -> None:
-        """Samples are in the order of `numbers`."""
-        self.samples = samples
-        self.numbers = np.array(numbers, np.int64)
-        self.ids = [samples.ids[number] for number in numbers]
-        self.lengths = samples.lengths[self.numbers]
-        self.images = [samples.images[number] for number in numbers]
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """(len(self), 3), as in the whole data set."""
-        return self.samples.sizes[self.numbers]
-
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
-        """Samples in the order of `indices`."""
-        return self.samples.get([int(self.numbers[index]) for index in indices], rngs)
-
-
 class UnlabelledDataset(MappedDataset):
     """Samples without labels; other fields stay.
 

@@ -17,7 +17,7 @@ from accelerate import PartialState
 from groundling.core.batch import OutputSizes, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.samples import SampleDataset
+from groundling.data.samples import SampleDataset, SampleWrapper
 from groundling.data.shards import (
     MANIFEST,
     Facts,
@@ -196,7 +196,7 @@ def _locked_folder(folder: Path, state: PartialState) -> Iterator[None]:
         yield
 
 
-class TeacherDataset:
+class TeacherDataset(SampleWrapper):
     """Samples with a teacher's features in every row; can be nested with the wrappers for regions and pixels.
 
     With a cache, equal inputs are encoded once. Without one, samples carry the teacher's inputs as
@@ -208,25 +208,14 @@ class TeacherDataset:
     ) -> None:
         """Use a cache for inputs that are the same in every epoch, and none for inputs that are drawn anew."""
         teacher.fit(samples)
-        self.samples = samples
+        super().__init__(samples)
         self.teacher = teacher
-        self.ids = samples.ids
-        self.lengths = samples.lengths
-        self.images = samples.images
         self.store = None if cache is None else cache.store(teacher)
         # The record number of each row, for all samples' rows in order, and the first row of each sample.
         self.numbers = np.zeros(0, np.int64)
         self.starts = np.zeros(1, np.int64)
         if self.store is not None:
             self._fill(self.store)
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """(len(self), 3), those of the wrapped samples."""
-        return self.samples.sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples, in the order of `indices`, with features or the teacher's inputs in their rows."""

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from groundling.core.batch import Batch, Sample, collate, require
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.samples import ContiguousSubset, SampleDataset
+from groundling.data.samples import SampleDataset, SampleSubset
 from groundling.objectives import Objective, order_for_corruption
 from groundling.settings.input_settings import WeightedFile
 from groundling.settings.training import TrainingArguments
@@ -58,7 +58,7 @@ def split_by_file(
     return [
         replace(
             source,
-            samples=ContiguousSubset(source.samples, start, stop),
+            samples=SampleSubset(source.samples, range(start, stop)),
             ratio=source.ratio * each.weight / total,
             name=f"{source.name}: {each.file}",
         )

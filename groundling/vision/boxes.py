@@ -220,7 +220,6 @@ class _CocoFiles:
 
     def __init__(self) -> None:
         self.files: dict[Hashable, str] = {}
-        self.listed: set[str] = set()
         self.sizes: dict[Hashable, tuple[int, int]] = {}
         self.annotations: dict[Hashable, list[BoxAnnotation]] = {}
         self.names: dict[int, str] = {}
@@ -231,10 +230,10 @@ class _CocoFiles:
         instances = read_instances(Path(path), content)
         for category, name in instances.names.items():
             self._add_class(path, category, name)
+        listed = set(self.files.values())
         for number, file in instances.files.items():
-            if number in self.files or file in self.listed:
+            if number in self.files or file in listed:
                 raise InputError(f"{path}: {file} is listed twice")
-        self.listed |= instances.listed
         self.files |= instances.files
         self.sizes |= instances.sizes
         self.annotations |= instances.annotations

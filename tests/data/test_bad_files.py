@@ -9,11 +9,6 @@ import pytest
 from builders.commands import adapting_with, tuning_with
 from homes import coco, picture, put, rte
 
-from groundling.core.errors import InputError
-from groundling.core.registry import resolve
-from groundling.data.captions.captions import read_captions
-from groundling.tasks import Task
-
 
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
@@ -120,16 +115,3 @@ def test_images_that_are_broken_or_missing(
         assert "skip_missing" in line
     else:
         assert f"{bad}: does not decode" in line
-
-
-@pytest.mark.parametrize("name", ["CoLA/train.tsv", "Flickr8k.token.txt", "train.txt"])
-def test_e6_an_old_macs_lines_are_not_one_line(name: str, tmp_path: Path) -> None:
-    line = {"CoLA/train.tsv": "x\t1\t\tIt rains.", "train.txt": "1000092795"}
-    path = put(tmp_path / name, "\r".join([line.get(name, "1.jpg#0\tA dog.")] * 3))
-    reads = {
-        "CoLA/train.tsv": lambda: resolve("tasks", Task, "glue/cola").read(tmp_path, "train"),
-        "Flickr8k.token.txt": lambda: read_captions(path).images,
-        "train.txt": lambda: resolve("tasks", Task, "flickr30k").read(tmp_path, "train"),
-    }
-    with pytest.raises(InputError, match="lines end in carriage returns alone"):
-        reads[name]()

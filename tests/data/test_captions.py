@@ -18,7 +18,7 @@ from groundling.data import image_samples as module
 from groundling.data.captions.captions import (
     CaptionedImage,
     caption_lines,
-    images_in_folder,
+    find_images,
     keep_listed,
     read_captions,
     with_store_ids,
@@ -161,26 +161,29 @@ def test_two_files_never_share_a_stores_regions(tmp_path: Path) -> None:
     ]
     assert [image.id for image in with_store_ids(images)] == ["a/1", "2"]
     assert [image.file for image in with_store_ids(images)] == ["a/1.jpg", "2.jpg"]
-    with pytest.raises(InputError, match=r"a/1.jpeg and a/1.jpg have the same id 'a/1'"):
+    with pytest.raises(InputError, match=r"a/1.jpg and a/1.jpeg both refer to the image a/1"):
         with_store_ids([*images, CaptionedImage("3", "a/1.jpeg", ("a cat",))])
 
 
 def test_images_that_are_missing(tmp_path: Path) -> None:
     images = [CaptionedImage(str(n), f"{n}.png", ("a dog",)) for n in range(4)]
+    folder = tmp_path / "images"
     with pytest.raises(InputError, match="no such image folder"):
-        images_in_folder(images, tmp_path / "images")
-    picture(tmp_path / "images" / "1.png")
-    picture(tmp_path / "images" / "3.png")
-    (tmp_path / "images" / "2.png").mkdir()
+        find_images(images, folder)
+    picture(folder / "1.png")
+    picture(folder / "3.png")
+    (folder / "2.png").mkdir()
+    found = find_images(images, folder)
     with pytest.raises(
         InputError,
         match=r"2 of 4 captioned images are missing, the first is 0.png; .*skip_missing",
     ):
-        images_in_folder(images, tmp_path / "images")
-    assert images_in_folder(images, tmp_path / "images", skip=True) == ([images[1], images[3]], 2)
-    assert images_in_folder(images[1:2], tmp_path / "images") == ([images[1]], 0)
+        found.select_images(False, folder)
+    assert found.select_images(True, folder) == [images[1], images[3]]
+    assert found.missing == [images[0], images[2]]
+    assert find_images(images[1:2], folder).select_images(False, folder) == [images[1]]
     with pytest.raises(InputError, match="none of the captioned images is in it"):
-        images_in_folder(images[:1], tmp_path / "images", skip=True)
+        find_images(images[:1], folder).select_images(True, folder)
 
 
 # -- pixels ----------------------------------------------------------------------------------------------------------

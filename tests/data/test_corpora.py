@@ -151,27 +151,6 @@ def test_no_text_at_all(bert_tokenizer, tmp_path: Path) -> None:
         corpus([], "lines", bert_tokenizer, 32)
 
 
-def test_a_long_text_without_spaces_is_cut_by_its_beginning(
-    engines: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = "".join("中文字符测试"[n * n % 6] for n in range(700))
-    for kind in ("bert", "roberta"):
-        whole = list(
-            files.full_blocks(["a word", text, "more"], TokenizationCache(engines[kind]), 20)
-        )
-        with monkeypatch.context() as shorter:
-            shorter.setattr(files, "LONG", 100)
-            assert (
-                list(
-                    files.full_blocks(
-                        ["a word", text, "more"], TokenizationCache(engines[kind]), 20
-                    )
-                )
-                == whole
-            )
-        assert len(whole) > 10
-
-
 def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:
     for folder in ("runs/lr=1/a", "b"):
         (here / folder).mkdir(parents=True)

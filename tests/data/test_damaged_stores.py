@@ -9,7 +9,7 @@ import pytest
 import standins
 
 from groundling.core.errors import InputError
-from groundling.data.regions.store import RegionStore, first_fault
+from groundling.data.regions.store import ImageRegions, RegionStore, to_stored
 
 
 def test_a_cut_store_is_not_trained_on(tmp_path: Path) -> None:
@@ -22,6 +22,9 @@ def test_a_cut_store_is_not_trained_on(tmp_path: Path) -> None:
 
 def test_e5_class_shares_that_add_up_to_more_than_one_are_told() -> None:
     shares = np.full((2, 4), 0.25, np.float32)
-    assert first_fault({"classes": shares}) == ""
+    boxes = np.tile(np.float32([0, 0, 1, 1]), (2, 1))
+    image = ImageRegions("a", (9, 9), boxes, np.ones(2), np.ones((2, 3)), shares)
+    to_stored(image)
     shares[1] = 0.5
-    assert first_fault({"classes": shares}) == "classes of region 1 add up to more than 1"
+    with pytest.raises(InputError, match="classes of region 1 add up to more than 1"):
+        to_stored(image)

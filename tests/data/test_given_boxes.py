@@ -214,18 +214,17 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
         ([detection(1, [1, 1, 9, 9], 0.5, kind=7)], "class 7 is not among the annotations'"),
         ([{"image_id": 1, "box": [1, 1, 9, 9], "score": 0.5}], "expected category_id"),
         ([], "the file has no detections"),
-        ([detection(1, [1, 1, 9], 0.5)], "entry 0: not enough values"),
-        ([detection(1, "1199", 0.5)], "entry 0: expected a list x, y"),  # type: ignore[arg-type]
+        ([detection(1, [1, 1, 9], 0.5)], "entry 0: .*not enough values"),
         (
             [detection(1, [1, 1, 9, 9], 0.5, category_name="cow")],
             "class 18 is 'cow' here and 'dog' elsewhere",
         ),
-        ([detection(1, [1, 1, 9, 9], 0.5), 3], "entry 1: 'int' object"),
+        ([detection(1, [1, 1, 9, 9], 0.5), 3], "entry 1: .*'int' object"),
         (
             [detection(1, [1, 1, 9, 9], 0.5), detection("1", [1, 1, 9, 9], 0.5)],
-            "entry 1: expected whole numbers",
+            "entry 1: .*no whole number",
         ),  # type: ignore[arg-type]
-        ([detection(1, [1, 1, 9, 9], None)], "entry 0: float"),  # type: ignore[arg-type]
+        ([detection(1, [1, 1, 9, 9], None)], "entry 0: .*float"),  # type: ignore[arg-type]
         ([detection(1, [1, 1, 10**400, 9], 0.5)], "int too large to convert"),
     ],
 )
@@ -481,7 +480,7 @@ def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Pa
     first = taken(tmp_path / "first", tmp_path / "gt", ids_as=told)
     assert first.ids == stills[:1]
     assert first.manifest["skipped"] == [
-        "vcr_gt_val_unknown@0: no image in the jsonl files of `ids_as` is named unknown@0"
+        "vcr_gt_val_unknown@0: no image in the files of `ids_as` is called unknown@0"
     ]
     other = taken(tmp_path / "other", tmp_path / "det", ids_as=told)
     both = taken(tmp_path / "both", tmp_path / "first", tmp_path / "other")
@@ -536,9 +535,7 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
         told.append(str(put(tmp_path / f"{name}.json", json.dumps({"images": images}))))
     store = taken(tmp_path / "store", file, ids_as=tuple(told))
     assert store.ids == ["COCO_train2014_000000000001", "COCO_val2014_000000000002"]
-    assert store.manifest["skipped"] == [
-        "7: no image in the json files of `ids_as` has the number 7"
-    ]
+    assert store.manifest["skipped"] == ["7: no image in the files of `ids_as` is called 7"]
     karpathy = {"images": [{"cocoid": 7, "filename": "seven.jpg"}]}
     path = put(tmp_path / "dataset_coco.json", json.dumps(karpathy))
     assert taken(tmp_path / "k", file, ids_as=(str(path),)).ids == ["seven"]
@@ -571,14 +568,12 @@ def test_names_that_are_none(
     assert "\n" not in str(told.value)
 
 
-def test_cut_rows_take_no_images_name(tmp_path: Path) -> None:
-    cut = lxmert("5").rsplit("\t", 2)[0] + "\n"
-    file = put(tmp_path / "x.tsv", lxmert("1") + cut + lxmert("2") + lxmert("dog"))
+def test_a_name_without_a_number_is_skipped(tmp_path: Path) -> None:
+    file = put(tmp_path / "x.tsv", lxmert("1") + lxmert("dog"))
     made = taken(tmp_path / "out", file, ids_as=("i{number}",))
-    assert made.ids == ["i1", "i2"]
+    assert made.ids == ["i1"]
     assert made.manifest["skipped"] == [
-        "cut row 2: line 2: 8 columns, expected 10; the row is cut off",
-        "dog: its id does not end with a number, which `ids_as` needs",
+        "dog: its id does not end with a number, which `ids_as` needs"
     ]
 
 

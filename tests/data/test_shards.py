@@ -186,7 +186,7 @@ def test_one_run_at_a_time_adds_to_a_folder(tmp_path, monkeypatch):
     threads[0].start()
     inside.wait()
     threads[1].start()
-    while "waiting for another run, which is adding" not in told.getvalue():
+    while "waiting for another process, which is adding" not in told.getvalue():
         assert threads[1].is_alive()
         time.sleep(0.01)
     leave.set()

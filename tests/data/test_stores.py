@@ -127,7 +127,7 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
     first = store(tmp_path / "first", ["1"], backbone="resnet")
     for name, other, message in (
         ("wide", {"width": 7, "backbone": "resnet"}, "features have widths 12 and 7"),
-        ("bare", {"classes": 0}, "regions have 5 classes without background and no classes"),
+        ("bare", {"classes": 0}, "regions have 5 classes, background False and 0 classes"),
         ("vit", {"backbone": "vit"}, "made by resnet and by vit; expected the same kind"),
     ):
         made = store(tmp_path / name, ["2"], **other)  # type: ignore[arg-type]

@@ -140,10 +140,6 @@ def windows_lines(content: bytes, rng: Random) -> bytes:
     return content.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
 
 
-def old_mac_lines(content: bytes, rng: Random) -> bytes:
-    return content.replace(b"\r\n", b"\n").replace(b"\n", b"\r")
-
-
 def utf_16(content: bytes, rng: Random) -> bytes:
     return content.decode("utf-8").encode("utf-16")
 
@@ -275,10 +271,9 @@ PATHS = (
 AS_TEXT: dict[Change, Effect] = {
     byte_order_mark: Effect.SAME,
     windows_lines: Effect.SAME,
-    old_mac_lines: Effect.SAME,
     utf_16: Effect.SAME,
     no_last_newline: Effect.SAME,
-    zeros_behind: Effect.DAMAGE,
+    zeros_behind: Effect.EDIT,
     latin_1: Effect.DAMAGE,
     half_a_character: Effect.DAMAGE,
     a_line_less: Effect.EDIT,

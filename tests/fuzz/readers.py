@@ -39,7 +39,8 @@ from groundling.data.captions.captions import caption_lines, keep_listed, read_c
 from groundling.data.corpora.files import corpus_lines
 from groundling.data.image_samples import decode_image
 from groundling.data.regions.annotations import read_detections, read_vcr_objects
-from groundling.data.regions.imports import ImageNames, import_regions
+from groundling.data.regions.imports import _read_coco, _read_stills, import_regions
+from groundling.data.regions.store import to_stored
 from groundling.data.tables import read_all_columns, row_texts
 from groundling.data.text.parses import read_parses
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
@@ -574,16 +575,13 @@ def _regions(shelf: LazyFixture) -> dict[str, Reader]:
         "regions lmdb of msgpack": Reader(partial(_lmdb, pack=_as_msgpack), _imported),
         "names of stills": Reader(
             lambda place: vcr_files.folder(place, 3, 3),
-            lambda place: sorted(
-                ImageNames([str(path) for path in sorted(place.glob("*.jsonl"))]).stills.items()
-            ),
+            lambda place: sorted(_read_stills(sorted(map(str, place.glob("*.jsonl")))).items()),
             checked=False,
         ),
         "names of imported images": Reader(
             copied(shelf.shop, "captions_train2014.json", "dataset_coco.json"),
             lambda place: [
-                sorted(ImageNames([str(path)]).files.items())
-                for path in sorted(place.glob("*.json"))
+                sorted(dict(_read_coco(path)).items()) for path in sorted(place.glob("*.json"))
             ],
             checked=False,
         ),
@@ -593,12 +591,12 @@ def _regions(shelf: LazyFixture) -> dict[str, Reader]:
 
 def _imported(place: Path) -> object:
     """Every image; an image that is skipped is told by every command that imports."""
-    facts, items = import_regions(place)
+    facts, items = import_regions([place])
     images: list[object] = [{name: value for name, value in facts.items() if name != "source"}]
     faults = []
     for name, read in items:
         try:
-            images.append(read())
+            images.append(to_stored(read()))
         except InputError as error:
             faults.append(f"{name}: {error}")
     if faults:

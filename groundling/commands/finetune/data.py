@@ -17,6 +17,7 @@ from groundling.data.regions.samples import RegionOptions, check_mentioned
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import (
     SampleDataset,
+    SampleSubset,
     TextDataset,
     concatenate_splits,
     subsample,
@@ -30,7 +31,6 @@ from groundling.settings.input_settings import RegionSettings, TableTaskSettings
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
 from groundling.tasks.splits import (
-    IndexedSubset,
     UnlabelledDataset,
     examples_outside,
     select_partition,
@@ -319,9 +319,9 @@ def training_source(
         )
     labelled_numbers = [number for number, one in enumerate(examples) if one.label is not None]
     unlabelled_numbers = [number for number, one in enumerate(examples) if one.label is None]
-    labelled = IndexedSubset(samples, labelled_numbers)
+    labelled = SampleSubset(samples, labelled_numbers)
     (first,) = labelled.get([0], [generator(examples[0].id)])
-    rest = UnlabelledDataset(IndexedSubset(samples, unlabelled_numbers), first.labels["label"])
+    rest = UnlabelledDataset(SampleSubset(samples, unlabelled_numbers), first.labels["label"])
     return DataSource(
         labelled, name=name, extra_samples=rest, extra_per_sample=unlabelled_per_labelled
     )

@@ -28,6 +28,7 @@ from groundling.data.regions.store import RegionStore
 from groundling.data.samples import (
     MultiVersionTextDataset,
     SampleDataset,
+    SampleSubset,
     TextDataset,
     TextRowEncoder,
     concatenate_splits,
@@ -41,7 +42,7 @@ from groundling.settings.input_settings import (
     parse_weighted_files,
 )
 from groundling.tasks import Task
-from groundling.tasks.splits import IndexedSubset, hidden_versions, select_partition
+from groundling.tasks.splits import hidden_versions, select_partition
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource, split_by_file
@@ -436,7 +437,7 @@ def sample_sources(sources: Sequence[DataSource], pixels: bool) -> list[DataSour
     limit = BASELINE_PIXEL_SAMPLES if pixels else BASELINE_SAMPLES
     world = PartialState().num_processes  # each process gets a share
     return [
-        replace(one, samples=IndexedSubset(one.samples, subsample(range(len(one.samples)), limit)))
+        replace(one, samples=SampleSubset(one.samples, subsample(range(len(one.samples)), limit)))
         for one in sources
         if len(one.samples) >= world
     ]

@@ -9,13 +9,13 @@ import numpy as np
 
 from groundling.core.batch import Sample
 from groundling.core.errors import InputError
-from groundling.data.samples import SampleDataset
+from groundling.data.samples import SampleDataset, SampleWrapper
 
 IS_PAIR = "is_pair"
 """Label () of a sample: 1 if its rows are two captions, 0 if they are one caption twice."""
 
 
-class CaptionPairs:
+class CaptionPairs(SampleWrapper):
     """Samples whose second row is another caption of the same image, drawn anew in every epoch.
 
     All samples of a batch need as many rows, so a caption that is the only one of its image is repeated,
@@ -24,10 +24,7 @@ class CaptionPairs:
 
     def __init__(self, samples: SampleDataset, who: str) -> None:
         """Samples of one row and one image each; raises InputError, in the name of `who`, if no image has two."""
-        self.samples = samples
-        self.ids = samples.ids
-        self.lengths = samples.lengths
-        self.images = samples.images
+        super().__init__(samples)
         numbers: dict[Sequence[str], int] = {}
         each = [numbers.setdefault(tuple(images), len(numbers)) for images in samples.images]
         self.group = np.array(each, np.int64)
@@ -39,9 +36,6 @@ class CaptionPairs:
                 f"{who} compares captions of the same image, but every image has one caption; add files with several "
                 "captions per image, or train another objective"
             )
-
-    def __len__(self) -> int:
-        return len(self.samples)
 
     @cached_property
     def sizes(self) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -80,10 +80,7 @@ class CaptionReadOptions:
     columns: CaptionColumns = NO_COLUMNS
 
     def for_files(self, files: Sequence[str | Path]) -> list[CaptionReadOptions]:
-        """The selection for each of several files.
-
-        A selection that fits no file is kept for all, so that reading one reports it.
-        """
+        """The selection for each file; one that fits no file is kept for all, so that reading reports it."""
         if len(files) == 1 or self == CaptionReadOptions():
             return [self] * len(files)
         split = [has_splits(file) for file in files]
@@ -124,10 +121,6 @@ def read_captions(
 
     `splits`: images to take from Karpathy's json. `columns`: columns to read from a table; without,
     they are recognised by name.
-
-    Raises:
-        InputError: as `caption_rows`, there is no caption at all, a table has no column of images, or two
-            images have the same file, so that captions cannot be assigned.
     """
     captions = _collect(Path(path), splits, columns)
     first: dict[str, CaptionRow] = {}
@@ -153,9 +146,7 @@ def caption_lines(
 def captions_of_images(
     path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
 ) -> list[tuple[str, str]]:
-    """The same captions, each with its image's path without the ending, the image's id in
-    region stores; empty for none.
-    """
+    """All captions, each with its image's id in region stores; empty for none."""
     captions = _collect(Path(path), splits, columns)
     return [
         (caption, image_id(image.file)) for image in captions.images for caption in image.captions
@@ -164,20 +155,13 @@ def captions_of_images(
 
 def is_captions(path: Path) -> bool:
     """Whether a text file holds captions: by its ending, or by its first line."""
-    if path.is_dir() or path.suffix in DATA_FILES or path.name.endswith("token.txt"):
+    if path.is_dir() or path.suffix in DATA_FILES or path.name.endswith(".token.txt"):
         return True
     return is_kaggle(path)
 
 
 def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[CaptionedImage]:
-    """The images named in a list of file names, one per line (e.g. `Flickr_8k.trainImages.txt`).
-
-    A line of Karpathy's lists, `val2014/COCO_val2014_000000011169.jpg 11169`, names the
-    file by its path or its name.
-
-    Raises:
-        InputError: the list cannot be read, or names none of the images.
-    """
+    """The images named in a list of file names, one per line, or in one of Karpathy's (see `NUMBERED`)."""
     names = set()
     for line in lines_of(listing):
         names.add(normalize_unicode(line.strip()))
@@ -191,10 +175,7 @@ def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[C
 
 
 def join_captions(captions: Sequence[str], count: int) -> tuple[str, ...]:
-    """Every `count` captions of an image joined to one text, in order; the last text has the rest.
-
-    A caption without final punctuation gets a full stop.
-    """
+    """Every `count` captions of an image joined to one text of sentences, in order; the last text has the rest."""
     if count == 1:
         return tuple(captions)
     sentences = [one if one[-1] in ".!?" else f"{one}." for one in captions]
@@ -216,10 +197,7 @@ class ImageAvailability:
     """The captions, for messages."""
 
     def select_images(self, skip: bool, place: str | Path) -> list[CaptionedImage]:
-        """The images found.
-
-        Raises InputError if `place` has none or, unless `skip` is set, if any is missing.
-        """
+        """The images found."""
         count = len(self.images) + len(self.missing)
         if self.missing and not skip:
             raise InputError(
@@ -233,112 +211,66 @@ class ImageAvailability:
 def find_images(
     images: Sequence[CaptionedImage], folder: str | Path, source: str | Path = ""
 ) -> ImageAvailability:
-    """Finds the files of images in a folder: by their path there, or else by
-    their name in its subfolders.
+    """Finds the files of images in a folder: by their path there, or else by their name in its subfolders.
 
-    Unicode forms and capitals of the ending do not matter. A path that leads out of the folder is not
-    followed. `source`: the captions, for messages.
-
-    Raises InputError if there is no such folder, or if names and files do not match one to one.
+    `source`: the captions, for messages.
     """
     folder = Path(folder)
     check_image_folder(folder)
-    where = str(source or folder)
-    place: dict[str, str] = {}
-    for image in images:
+
+    def is_here(name: str) -> bool:
         # Not with Path.is_file, which raises an error for a name that is too long.
-        inside = image.file and not is_outside_folder(image.file, folder)
-        if inside and os.path.isfile(folder / image.file):
-            place[image.file] = os.path.relpath(folder / image.file, folder)
-    elsewhere = [image.file for image in images if image.file not in place]
-    matcher = FileNameMatcher(images_below(folder) if elsewhere else ())
-    place |= _match_names(elsewhere, matcher, where)
-    _refuse_shared_files(place, where)
+        return not is_outside_folder(name, folder) and os.path.isfile(folder / name)
+
+    places = {image.file: os.path.normpath(image.file) for image in images if image.file}
+    place = _match(places, is_here, lambda: images_below(folder), str(source or folder))
     found = [replace(one, file=place[one.file]) for one in images if one.file in place]
-    return ImageAvailability(found, [one for one in images if one.file not in place], where)
-
-
-def _match_names(names: Sequence[str], matcher: FileNameMatcher, where: str) -> dict[str, str]:
-    """Matches for names that do not occur exactly: each with the existing name that it means.
-
-    Raises InputError if a name has several matches.
-    """
-    match_of = {}
-    for name in dict.fromkeys(names):
-        fitting = matcher.find(name) if name else []
-        if len(fitting) > 1:
-            raise InputError(
-                f"{where}: {name} is ambiguous: {fitting[0]} or {fitting[1]}; add the folder to the name"
-            )
-        if fitting:
-            match_of[name] = fitting[0]
-    return match_of
-
-
-def _refuse_shared_files(place: Mapping[str, str], where: str) -> None:
-    """Raises InputError if two names match one file."""
-    first: dict[str, str] = {}
-    for name, file in place.items():
-        earlier = first.setdefault(file, name)
-        if earlier != name:
-            raise InputError(f"{where}: {earlier} and {name} both refer to the image {file}")
-
-
-def images_in_folder(
-    images: Sequence[CaptionedImage],
-    folder: str | Path,
-    skip: bool = False,
-    source: str | Path = "",
-) -> tuple[list[CaptionedImage], int]:
-    """The images that exist in `folder`, each with its file's path there, and the number of missing
-    ones (see `find_images`).
-
-    Raises:
-        InputError: no such folder, none of the images in it, or, unless `skip` is
-            set, any of them missing.
-    """
-    found = find_images(images, folder, source)
-    return found.select_images(skip, folder), len(found.missing)
+    return ImageAvailability(
+        found, [one for one in images if one.file not in place], str(source or folder)
+    )
 
 
 def images_in_store(
     images: Sequence[CaptionedImage], ids: Collection[str], source: str | Path
 ) -> ImageAvailability:
-    """The images that a region store has, with their ids there: their files without the ending.
-
-    An image's name may have more or fewer leading folders than in the store. `ids`: the store's.
-
-    Raises InputError if two images would share their regions.
-    """
-    place = {one.file: image_id(one.file) for one in images if image_id(one.file) in ids}
-    elsewhere = [one.file for one in images if one.file not in place]
-    if elsewhere:
-        stems = {file: image_id(file) for file in elsewhere}
-        match_of = _match_names(list(stems.values()), FileNameMatcher(ids), str(source))
-        place |= {
-            file: normalize_unicode(match_of[name])
-            for file, name in stems.items()
-            if name in match_of
-        }
-    available = [one for one in images if one.file in place]
-    with_store_ids(available)
-    _refuse_shared_files(place, str(source))
-    found = [replace(one, id=place[one.file]) for one in available]
+    """The images that a region store with these `ids` has, with their ids there, perhaps with other leading folders."""
+    names = {image.file: image_id(image.file) for image in images}
+    place = _match(names, ids.__contains__, lambda: ids, str(source))
+    found = [
+        replace(one, id=normalize_unicode(place[one.file])) for one in images if one.file in place
+    ]
     return ImageAvailability(found, [one for one in images if one.file not in place], str(source))
 
 
-def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
-    """The images with their ids in a region store: their files without the ending.
-
-    Raises:
-        InputError: two images differ only in the ending, and would share their regions.
-    """
-    first: dict[str, str] = {}
-    for image in images:
-        name = image_id(image.file)
-        earlier = first.setdefault(name, image.file)
-        if earlier != image.file:
+def _match(
+    names: Mapping[str, str],
+    exists: Callable[[str], bool],
+    existing: Callable[[], Iterable[str]],
+    where: str,
+) -> dict[str, str]:
+    place = {file: name for file, name in names.items() if exists(name)}
+    matcher = FileNameMatcher(existing() if len(place) < len(names) else ())
+    for file, name in names.items():
+        fitting = [] if file in place else matcher.find(name)
+        if len(fitting) > 1:
             raise InputError(
-                f"{image.file} and {earlier} have the same id {name!r} in region stores"
+                f"{where}: {name} is ambiguous: {fitting[0]} or {fitting[1]}; add the folder to the name"
             )
+        if fitting:
+            place[file] = fitting[0]
+    _refuse_shared(place, where)
+    return place
+
+
+def _refuse_shared(place: Mapping[str, str], where: str) -> None:
+    first: dict[str, str] = {}
+    for file, name in place.items():
+        earlier = first.setdefault(normalize_unicode(name), file)
+        if earlier != file:
+            raise InputError(f"{where}: {earlier} and {file} both refer to the image {name}")
+
+
+def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
+    """The images with their ids in a region store: their files without the ending."""
+    _refuse_shared({image.file: image_id(image.file) for image in images}, "region store")
     return [replace(image, id=image_id(image.file)) for image in images]

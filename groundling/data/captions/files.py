@@ -54,12 +54,7 @@ class CaptionRow(NamedTuple):
 def caption_rows(
     path: Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
 ) -> Iterator[CaptionRow]:
-    """The captions of a file or folder, from Karpathy's json those of some splits.
-
-    Raises:
-        InputError: a line or entry is malformed, no column is recognised as captions, a named column is
-            missing, a file with splits is read without `splits`, or one without splits is read with them.
-    """
+    """The captions of a file or folder, from Karpathy's json those of some splits."""
     content: Any = load_json(path) if path.suffix == ".json" and not path.is_dir() else None
     if is_karpathy(content):
         yield from _karpathy(path, content["images"], splits)
@@ -224,10 +219,7 @@ def _table(path: Path, columns: CaptionColumns) -> Iterator[CaptionRow]:
 def choose_columns(
     path: Path, header: Sequence[str], columns: CaptionColumns
 ) -> tuple[list[str], str]:
-    """The columns of captions and the column of image files, which is empty if there is none.
-
-    Raises InputError if a named column is missing, or if no column is recognised as captions.
-    """
+    """The columns of captions and the column of image files, which is empty if there is none."""
     check_named_columns(path, header, vars(columns))
     captions = [name.strip() for name in columns.caption_column.split(",") if name.strip()]
     image = columns.image_column or _named(IMAGES, header, captions)
@@ -241,7 +233,6 @@ def choose_columns(
 
 
 def _named(names: Sequence[str], header: Sequence[str], excluded: Sequence[str]) -> str:
-    """The first of some names that a header has, ignoring capitals; empty if it has none."""
     # If two names differ only in capitals, the first is used.
     by_lower_case = {
         name.strip().lower(): name for name in reversed(header) if name not in excluded
@@ -261,13 +252,11 @@ def _captions_in(row: dict[str, Any], name: str) -> list[str]:
 
 
 def _sidecars(folder: Path) -> Iterator[CaptionRow]:
-    """The captions of images with a .txt file beside them, one in each line; other images have none."""
     for image in images_below(folder):
         sidecar = folder / f"{os.path.splitext(image)[0]}.txt"
         if not sidecar.is_file():
             continue
         with convert_read_errors(sidecar):
-            is_empty = not sidecar.read_bytes().strip()
-        texts = [] if is_empty else [text for text in map(_words, lines_of(sidecar)) if text]
-        for text in texts or [""]:
+            lines = sidecar.read_text(encoding="utf-8-sig").split("\n")
+        for text in [text for text in map(_words, lines) if text] or [""]:
             yield CaptionRow(str(sidecar), image, image, text)

@@ -29,8 +29,6 @@ from groundling.data.tables import (
     import_optional,
     parquet_rows,
     read_header,
-    refuse_old_mac,
-    refuse_zeros,
 )
 from groundling.data.text.words import TokenizationCache
 
@@ -38,10 +36,6 @@ Item = TypeVar("Item")
 
 CHUNK = 2000
 """Number of texts tokenised at a time."""
-LONG = 1 << 13
-"""Length in characters from which a word, such as a text without spaces, is cut
-from its beginning alone.
-"""
 EVERYTHING = CaptionReadOptions()
 """All captions of files without splits; columns are detected."""
 
@@ -58,14 +52,7 @@ class CorpusText(NamedTuple):
 
 
 def corpus_lines(path: str | Path, selection: CaptionReadOptions = EVERYTHING) -> list[str]:
-    """Non-empty lines of a text file, or the selected captions of a file or folder (`selection`).
-
-    Captions are `.json`, `.jsonl`, `.csv`, `.tsv`, `*token.txt`, and folders.
-
-    Raises:
-        InputError: the file is missing, empty, not UTF-8, or has a caption
-            file's name but no captions.
-    """
+    """Non-empty lines of a text file, or the selected captions of a file or folder."""
     return [line.text for line in iterate_texts(path, selection)]
 
 
@@ -88,17 +75,7 @@ def iterate_texts(
 
 
 def blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -> Iterator[str]:
-    """Texts joined in order and cut between words into strings of at most `tokens` tokens each.
-
-    Only space is lost.
-
-    Args:
-        texts: lines of the documents, in order.
-        lexicon: of the tokenizer.
-        tokens: maximum number of tokens of a block, without special tokens.
-
-    The last block is the shorter rest.
-    """
+    """Texts joined in order and cut between words into strings of at most `tokens` tokens; the last is the rest."""
     block: list[str] = []
     room = tokens
     for word, later in _counted_words(texts, lexicon):
@@ -138,7 +115,7 @@ def full_blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -
             yield " ".join([*block, head] if head else block)
             block = []
             room = tokens
-            count = _count(word, lexicon, room)
+            count = lexicon.count(word)
         if word:
             room -= count
             block.append(word)
@@ -161,26 +138,11 @@ def _cut(word: str, lexicon: TokenizationCache, room: int, before: str) -> tuple
     if not room:
         return "", word
     engine = lexicon.engines[0]
-    offsets = engine.encode(before + word[:LONG], add_special_tokens=False).offsets
-    if len(word) > LONG and len(offsets) <= 2 * room:
-        offsets = engine.encode(before + word, add_special_tokens=False).offsets
+    offsets = engine.encode(before + word, add_special_tokens=False).offsets
     end = min(offsets[room - 1][1] - len(before), len(word) - 1)
     while end > 0 and lexicon.count(before + word[:end]) > room:
         end -= 1
     return word[: max(0, end)], word[max(0, end) :]
-
-
-def _count(word: str, lexicon: TokenizationCache, limit: int) -> int:
-    """The number of tokens of a word.
-
-    For a long word with more than `limit` tokens, some number above `limit`.
-    """
-    if len(word) > LONG:
-        count = lexicon.count(word[:LONG])
-        # The cut may add some tokens that the word does not have.
-        if count > 2 * limit:
-            return count
-    return lexicon.count(word)
 
 
 def _halves(word: str, lexicon: TokenizationCache, tokens: int) -> list[str]:
@@ -194,11 +156,7 @@ def _halves(word: str, lexicon: TokenizationCache, tokens: int) -> list[str]:
 def split_long_texts(
     texts: Iterable[str], lexicon: TokenizationCache, tokens: int
 ) -> Iterator[tuple[int, str]]:
-    """Each text by itself; a long one becomes several parts of at most `tokens`
-    tokens, so nothing is lost.
-
-    Each part comes with the number of its text. Arguments are as in `blocks`.
-    """
+    """Each text with its number; a long one becomes several parts of at most `tokens` tokens, so nothing is lost."""
     number = 0
     for some in batched(texts, CHUNK):
         for text, count in zip(some, lexicon.counts_in(some).tolist(), strict=True):
@@ -208,9 +166,7 @@ def split_long_texts(
 
 
 def line_id(name: str, number: int, part: int | None = None) -> str:
-    """The id of a file's line or caption, numbered from 0, or of one of the
-    parts into which it is cut.
-    """
+    """The id of a file's line or caption, numbered from 0, or of one of the parts into which it is cut."""
     return f"{name}:{number}" if part is None else f"{name}:{number}.{part}"
 
 
@@ -222,10 +178,7 @@ def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
 
 
 def max_text_tokens(engine: Tokenizer, max_length: int) -> int:
-    """Number of tokens of a text besides special tokens.
-
-    Raises InputError if there is no room for any.
-    """
+    """Number of tokens of a text besides special tokens."""
     tokens = max_length - len(engine.encode("").ids)
     if tokens < 1:
         raise InputError(f"max_length {max_length} leaves no room for text")
@@ -242,9 +195,7 @@ def caption_filters(
 
 
 def names_of(paths: Sequence[str | Path]) -> list[str]:
-    """The files' names; a repeated name gets its position appended, because
-    ids key every random choice.
-    """
+    """The files' names; a repeated name gets its position, because ids key every random choice."""
     names: list[str] = []
     for place, path in enumerate(paths):
         name = Path(path).name
@@ -264,16 +215,7 @@ STRUCTURED = (*DATA_FILES, ".xml", ".tar", PARQUET)
 
 
 def plain_lines(path: str | Path) -> Iterator[str]:
-    """Non-empty lines of a text file, stripped; for a parquet file, those of its texts.
-
-    Lines end at newlines only (other separators occur inside sentences). A
-    byte-order mark is dropped.
-
-    Raises:
-        InputError: the file is missing, empty, damaged or not UTF-8; its lines end in carriage
-            returns alone, which would make it one line; a package to decompress it is missing; or a
-            parquet file has no texts.
-    """
+    """Non-empty lines of a text file, stripped; for a parquet file, those of its texts."""
     path = Path(path)
     if path.suffix in PACKED and Path(path.stem).suffix in STRUCTURED:
         raise InputError(f"{path}: only plain text can be read compressed; unpack this file")
@@ -288,8 +230,6 @@ def plain_lines(path: str | Path) -> Iterator[str]:
 
 
 def _decoded_lines(path: Path) -> Iterator[str]:
-    number = 0
-    line = ""
     # gzip raises zlib's own kind of exception, too.
     with _opened(path) as stream, convert_errors(f"{path}: cannot be read", errors=Exception):
         for number, raw in enumerate(stream, 1):
@@ -297,10 +237,7 @@ def _decoded_lines(path: Path) -> Iterator[str]:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise InputError(f"{path}, line {number}: {first_line(error)}") from None
-            refuse_zeros(f"{path}, line {number}", line)
             yield line
-    if number == 1:
-        refuse_old_mac(path, line)
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -314,7 +251,6 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _texts_of(path: Path) -> Iterator[str]:
-    """The lines of a parquet file's texts, without nulls."""
     names = read_header(path)
     column = names[0] if len(names) == 1 else COLUMN
     require_known(column, names, f"{path}: no column {COLUMN!r}")

@@ -14,9 +14,7 @@ Samples are made as they are read: memory holds only each text's length.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -24,16 +22,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import tokenizers
-from accelerate import PartialState
 from tokenizers import Tokenizer
 
 from groundling.core.batch import Example, Sample
-from groundling.core.errors import InputError
 from groundling.data.captions.captions import CaptionReadOptions
 from groundling.data.corpora.files import (
     CHUNK,
     EVERYTHING,
-    PACKED,
     CorpusText,
     batched,
     caption_filters,
@@ -56,7 +51,6 @@ from groundling.data.shards import (
     MANIFEST,
     Facts,
     Record,
-    ShardIndex,
     ShardStore,
     ShardWriter,
     wait_for_folder,
@@ -78,8 +72,6 @@ A killed run repeats at most as many per process.
 """
 LARGE = 1 << 26
 """Size in bytes from which a file is tokenised by several processes."""
-WAIT = 0.2
-"""Seconds between two checks for the shards of another process."""
 SIDES = ("tokens", "clip")
 """Names of the arrays of ids, by tokenizer."""
 
@@ -107,16 +99,6 @@ class TokenizationSpec:
         return {**asdict(short), "tokenizers": tokenizers.__version__}
 
 
-class RawTextShard(NamedTuple):
-    """The texts of one shard; can be sent to another process."""
-
-    first: int
-    """The number of its first text in the file."""
-    texts: list[str]
-    images: list[str]
-    """The image of every text, see `CorpusText`."""
-
-
 def stores_folder(run: Path) -> Path:
     """The folder of stores: in the cache, shared by all runs on the same text, or without a
     cache in the run's folder.
@@ -128,28 +110,17 @@ def stores_folder(run: Path) -> Path:
 def prepare_store(
     path: str | Path, selection: CaptionReadOptions, spec: TokenizationSpec, place: Path
 ) -> ShardStore:
-    """The store of a file's texts below the folder `place`; it is made, or completed, if necessary.
-
-    One process of each machine reads the file, one machine after the other where they share the
-    folder. A killed run resumes with the missing shards.
-
-    Raises:
-        InputError: the file cannot be read, or the folder cannot be written or read.
-    """
+    """The store of a file's texts below the folder `place`; it is made, or completed, if necessary."""
     path = Path(path)
-    content = {"sha256": data_hash(path), "ending": _ending(path)}
+    content = {"sha256": data_hash(path), "ending": path.suffixes[-2:]}
     key = {**content, "wanted": asdict(selection), **spec.key()}
     folder = place / _digest(json_text(key, sort_keys=True))[:32]
-    state = PartialState()
-    leads = state.is_local_main_process
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with wait_for_folder(folder, "tokenising these texts") if leads else nullcontext():
-        if leads and not (folder / MANIFEST).is_file():
-            _make(path, selection, spec, ShardWriter(folder, key))
-        # No barrier: a process group's barrier times out after some minutes.
-        while not (folder / MANIFEST).is_file():
-            time.sleep(WAIT)
+    if not (folder / MANIFEST).is_file():
+        with wait_for_folder(folder, "tokenising these texts"):
+            if not (folder / MANIFEST).is_file():
+                _make(path, selection, spec, ShardWriter(folder, key))
     return ShardStore(folder, "shard of texts")
 
 
@@ -157,46 +128,27 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
 
-def _ending(path: Path) -> str:
-    """The part of a file's name that determines how it is read: the same content may be
-    a table or lines of text.
-    """
-    if path.is_dir():
-        return ""
-    if path.name.endswith("token.txt"):
-        return "token.txt"
-    return "".join(path.suffixes[-2:] if path.suffix in PACKED else path.suffixes[-1:])
-
-
 def _make(
     path: Path, selection: CaptionReadOptions, spec: TokenizationSpec, writer: ShardWriter
 ) -> None:
-    """Write the missing shards and the manifest."""
     size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
     shard_size = min(max(size // SHARDS, SMALLEST), LARGEST)
     name = f"tokenising {path.name}"
     progress = Progress(name, max(1, size // shard_size), "shard", reads_inputs=True)
 
-    def calls() -> Iterator[tuple[Path, Facts, int, RawTextShard, TokenizationSpec]]:
-        for number, shard in enumerate(_grouped(_units(path, selection, spec), shard_size)):
+    def calls() -> Iterator[tuple[Path, Facts, int, int, list[CorpusText], TokenizationSpec]]:
+        groups = _grouped(_units(path, selection, spec), shard_size)
+        for number, (first, lines) in enumerate(groups):
             if writer.is_complete(number):
                 progress.step()
             else:
-                yield writer.folder, writer.key, number, shard, spec
+                yield writer.folder, writer.key, number, first, lines, spec
 
     processes = cores() if size >= LARGE else 1
     for _ in run_parallel(write_shard, calls(), processes):
         progress.step()
     progress.close()
-    if data_hash(path) != writer.key["sha256"]:
-        for file in writer.folder.glob("shard-*"):
-            file.unlink()
-        raise InputError(f"{path}: changed while it was tokenised; run the same command again")
-    writer.close({"texts_of": path.name}, summary=_summary)
-
-
-def _summary(indices: Sequence[ShardIndex]) -> Facts:
-    return {"texts": sum(index.rows("characters") for index in indices)}
+    writer.close({"texts_of": path.name})
 
 
 def _units(
@@ -213,26 +165,21 @@ def _units(
         yield from map(CorpusText, full_blocks(texts, _lexicon(*spec.engines()), spec.max_tokens))
 
 
-def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[RawTextShard]:
-    """Groups of texts with about `size` characters in total."""
-    lines_here: list[CorpusText] = []
+def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[tuple[int, list[CorpusText]]]:
+    """Groups of texts with about `size` characters in total, each with the number of its first."""
+    group: list[CorpusText] = []
     first = 0
     count = 0
     for line in lines:
-        lines_here.append(line)
+        group.append(line)
         count += len(line.text)
         if count >= size:
-            yield _text_shard(first, lines_here)
-            first += len(lines_here)
-            lines_here = []
+            yield first, group
+            first += len(group)
+            group = []
             count = 0
-    if lines_here:
-        yield _text_shard(first, lines_here)
-
-
-def _text_shard(first: int, lines: Sequence[CorpusText]) -> RawTextShard:
-    images = [line.image for line in lines]
-    return RawTextShard(first, [line.text for line in lines], images)
+    if group:
+        yield first, group
 
 
 # -- tokenising --------------------------------------------------------------------------------------------------------
@@ -245,19 +192,19 @@ def _lexicon(*engines: str) -> TokenizationCache:
 
 
 def write_shard(
-    folder: Path, key: Facts, number: int, shard: RawTextShard, spec: TokenizationSpec
+    folder: Path,
+    key: Facts,
+    number: int,
+    first: int,
+    lines: Sequence[CorpusText],
+    spec: TokenizationSpec,
 ) -> None:
-    """Tokenise some texts and write them as one shard."""
-    arrays = tokenise(shard, spec)
-    ShardWriter(folder, key).write(number, [Record(f"{number:05}", arrays)])
-
-
-def tokenise(shard: RawTextShard, spec: TokenizationSpec) -> dict[str, np.ndarray]:
-    """The arrays of a shard."""
+    """Tokenise some texts, of which the first is number `first` of its file, and write them as one shard."""
     lexicon = _lexicon(*spec.engines())
-    own: Iterable[tuple[int, str]] = enumerate(shard.texts)
+    texts = [line.text for line in lines]
+    own: Iterable[tuple[int, str]] = enumerate(texts)
     if spec.form == "lines":
-        own = split_long_texts(shard.texts, lexicon, spec.max_tokens)
+        own = split_long_texts(texts, lexicon, spec.max_tokens)
     parts = []
     places: list[int] = []
     for batch in batched(own, CHUNK):
@@ -266,13 +213,13 @@ def tokenise(shard: RawTextShard, spec: TokenizationSpec) -> dict[str, np.ndarra
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     arrays["ends"] = np.cumsum(arrays["ends"], 0)
     if spec.form == "lines":
-        lines = shard.first + np.array(places, np.int64)
-        images = [shard.images[place].encode() for place in places]
+        images = [lines[place].image.encode() for place in places]
         arrays["image"] = np.frombuffer(b"".join(images), np.uint8)
         image_ends = np.cumsum([len(image) for image in images], dtype=np.int64)
-        columns = [arrays["ends"], image_ends, lines, _part_numbers(places)]
+        numbers = first + np.array(places, np.int64)
+        columns = [arrays["ends"], image_ends, numbers, _part_numbers(places)]
         arrays["ends"] = np.column_stack(columns)
-    return arrays
+    ShardWriter(folder, key).write(number, [Record(f"{number:05}", arrays)])
 
 
 def _part_numbers(places: Sequence[int]) -> np.ndarray:
@@ -303,7 +250,6 @@ def _tokenised(texts: Sequence[str], lexicon: TokenizationCache) -> dict[str, np
 
 @lru_cache(2)
 def _id_type(engine: Tokenizer) -> np.dtype:
-    """The smallest type that holds all ids of a tokenizer."""
     largest = max(engine.get_vocab(with_added_tokens=True).values(), default=0)
     return np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
 
@@ -335,7 +281,7 @@ class CorpusDataset:
         self._shards = shards
         counts = [store.length(number, "characters") for store, number in shards]
         self._starts = np.cumsum([0, *counts])
-        of_files = [store.manifest["texts"] for _, store in files]
+        of_files = [store.manifest["counts"].get("characters", 0) for _, store in files]
         self._file_starts = np.cumsum([0, *of_files])
         total = int(self._starts[-1])
         self._places = np.array(subsample(range(total), limit)) if 0 < limit < total else None
@@ -377,11 +323,9 @@ class CorpusDataset:
         return [self._made(int(index)) for index in indices]
 
     def _place(self, index: int) -> int:
-        """The position of a sample among the texts of all files."""
         return index if self._places is None else int(self._places[index])
 
     def _at(self, index: int) -> _TextPlace:
-        """A sample's shard, and its part of the shard's arrays."""
         place = self._place(index)
         shard = int(self._starts.searchsorted(place, side="right")) - 1
         store, number = self._shards[shard]
@@ -421,8 +365,6 @@ class CorpusDataset:
 
 
 class _TextPlace(NamedTuple):
-    """A text's part of a shard's arrays."""
-
     store: ShardStore
     shard: int
     starts: list[int]

@@ -5,14 +5,14 @@ detections in MAttNet's format.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from groundling.core.errors import DUPLICATE, InputError, convert_errors
+from groundling.core.errors import InputError, convert_errors
 from groundling.data.regions.store import CELLS, MOST_PIXELS, clip_boxes
 from groundling.runs.folder import read_json
 
@@ -33,9 +33,7 @@ CLASSES = tuple(_NAMES.split())
 
 
 def class_names(names: Iterable[str]) -> list[str]:
-    """The class names that number the objects: COCO's 80 if all names are among
-    them, else the names found.
-    """
+    """The class names that number the objects: COCO's 80 if all names are among them, else the names found."""
     names = set(names)
     return list(CLASSES) if names <= set(CLASSES) else sorted(names)
 
@@ -56,9 +54,7 @@ class VcrObjects:
     """The polygons (K, 2) of each object's segmentation, in shares of width and height."""
 
     def mask(self, number: int, side: int = CELLS) -> np.ndarray:
-        """The cells (side, side) of a grid over the object's box whose centre
-        is inside its segmentation.
-        """
+        """The cells (side, side) of a grid over the object's box whose centre is inside its segmentation."""
         fine = side * FINE
         corner = self.boxes[number, :2]
         extent = self.boxes[number, 2:] - corner
@@ -86,58 +82,43 @@ class VcrObjects:
 
 
 def read_vcr_objects(path: Path) -> VcrObjects:
-    """The objects of an image, from its json file in `vcr1images`.
-
-    None is left out, because tags refer to them by number.
-
-    Raises InputError if a field is missing, has a wrong type or another length, or if a box is
-    empty or outside the image.
+    """The objects of an image, from its json file in `vcr1images`; none is left out, because
+    tags refer to them by number.
     """
     with convert_errors(
         f"{path}: expected VCR's fields boxes (with scores), segms, names, width and height"
     ):
         content = read_json(path)
         size = int(content["width"]), int(content["height"])
-        if min(size) < 1:
-            raise ValueError(f"image of {size[0]} x {size[1]} pixels")
         names = tuple(content["names"])
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError("a name is not a text")
-        sides = np.array(size * 2, np.float32)
         boxes = np.array(content["boxes"], np.float32).reshape(-1, 5)
         polygons = tuple(_polygons(segment, size) for segment in content["segms"])
+        if min(size) < 1 or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"image of {size[0]} x {size[1]} pixels, names {names}")
+        clipped, good = clip_boxes(boxes[:, :4] / np.array(size * 2, np.float32))
     if not len(names) == len(boxes) == len(polygons):
         raise InputError(
             f"{path}: {len(names)} names, {len(boxes)} boxes and {len(polygons)} segments; "
             "expected one of each for every object"
         )
-    clipped, good = clip_boxes(boxes[:, :4] / sides)
-    if not good.all():
+    if not good.all() or not np.isfinite(boxes).all():
         raise InputError(
-            f"{path}: box {int(good.argmin())} is empty or outside the image of {size[0]} x {size[1]}"
+            f"{path}: box {int(good.argmin())} is empty, not finite or outside the image of {size[0]} x {size[1]}"
         )
-    if min(size) > 1 and are_shares(boxes[:, :4]):
-        raise InputError(f"{path}: {SHARES}")
-    confidence = boxes[:, 4]
-    if not np.isfinite(confidence).all():
-        raise InputError(f"{path}: the score of a box is not a finite number")
-    return VcrObjects(size, names, clipped, confidence, polygons)
+    if min(size) > 1:
+        _require_pixels(path, boxes[:, :4])
+    return VcrObjects(size, names, clipped, boxes[:, 4], polygons)
 
 
 def _polygons(
     segment: Sequence[Sequence[Sequence[float]]], size: tuple[int, int]
 ) -> tuple[np.ndarray, ...]:
-    """An object's polygons (K, 2) as shares of the image's `size`, without
-    polygons that have no area.
-    """
     polygons = [np.array(points, float).reshape(-1, 2) / size for points in segment]
     return tuple(polygon for polygon in polygons if len(polygon) >= POINTS)
 
 
 # Boxes of COCO's images: annotated ones, and detected ones in MAttNet's format for RefCOCO,
 # RefCOCO+ and RefCOCOg.
-
-SHARES = "every box of the file is within one pixel; expected pixels, not shares of the image"
 
 
 def box_corners(box: Sequence[float]) -> np.ndarray:
@@ -146,9 +127,12 @@ def box_corners(box: Sequence[float]) -> np.ndarray:
     return np.array([x, y, x + width, y + height])
 
 
-def are_shares(corners: Any) -> bool:
-    """Whether no box (x1, y1, x2, y2) reaches beyond the first pixel, so that its numbers are no pixels."""
-    return len(corners) > 0 and float(np.max(np.asarray(corners))) <= 1
+def _require_pixels(path: str | Path, corners: Sequence[Any] | np.ndarray) -> None:
+    """Raises InputError if no box (x1, y1, x2, y2) reaches beyond the first pixel."""
+    if len(corners) and float(np.max(np.asarray(corners))) <= 1:
+        raise InputError(
+            f"{path}: every box of the file is within one pixel; expected pixels, not shares of the image"
+        )
 
 
 # -- annotated ---------------------------------------------------------------------------------------------------------
@@ -165,80 +149,64 @@ class BoxAnnotation(NamedTuple):
     """Detector's confidence; 1 for annotated boxes."""
 
 
-@dataclass
-class CocoInstances:
+class CocoInstances(NamedTuple):
     """The contents of COCO's instances json."""
 
-    path: Path
-    names: dict[int, str] = field(default_factory=dict)
+    names: dict[int, str]
     """Class names by id."""
-    files: dict[Hashable, str] = field(default_factory=dict)
+    files: dict[Hashable, str]
     """File names by image id."""
-    listed: set[str] = field(default_factory=set)
-    """All file names."""
-    sizes: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
+    sizes: dict[Hashable, tuple[int, int]]
     """Width and height in pixels, by image id."""
-    annotations: dict[Hashable, list[BoxAnnotation]] = field(default_factory=dict)
+    annotations: dict[Hashable, list[BoxAnnotation]]
     """Boxes in the order of the file, by image id."""
-    objects: dict[Hashable, tuple[Hashable, BoxAnnotation]] = field(default_factory=dict)
-    """Image id and box, by annotation id, for annotations that have one.
-
-    Includes boxes of unlisted classes.
-    """
-
-    def require(self, is_valid: bool, place: str, expected: str) -> None:
-        """Raises InputError about a place in the file if it is not valid."""
-        if not is_valid:
-            raise InputError(f"{self.path}, {place}: {expected}")
+    objects: dict[Hashable, tuple[Hashable, BoxAnnotation]]
+    """Image id and box, by annotation id, also of boxes of unlisted classes."""
 
 
 def read_instances(path: Path, content: Any, classless: bool = False) -> CocoInstances:
-    """The boxes of COCO's instances json, whose parsed JSON is `content`.
-
-    With `classless`, boxes of unlisted classes are allowed. Raises InputError for any other content.
-    """
-    instances = CocoInstances(path)
+    """The boxes of COCO's instances json, which is `content`; with `classless`, also those of unlisted classes."""
     with convert_errors(
         f"{path}: expected COCO's instances (images, annotations with bbox, categories) or a list of detections"
     ):
-        for category in content["categories"]:
-            number = category["id"]
-            name = str(category.get("name", number))
-            is_own = type(number) is int and instances.names.setdefault(number, name) == name
-            instances.require(is_own, f"class {name}", "expected a unique whole number as id")
-        for image in content["images"]:
-            _add_image(instances, image)
-        for annotation in content["annotations"]:
-            _add_annotation(instances, annotation, classless)
-    boxes = [box.corners for of_image in instances.annotations.values() for box in of_image]
-    if are_shares(boxes):
-        raise InputError(f"{path}: {SHARES}")
+        classes, images = content["categories"], content["images"]
+        names = _by_id((one["id"], str(one.get("name", one["id"]))) for one in classes)
+        files = _by_id((one["id"], str(one["file_name"])) for one in images)
+        sizes = {one["id"]: (int(one["width"]), int(one["height"])) for one in images}
+        if not all(type(number) is int for number in names):
+            raise ValueError("expected whole numbers as ids of classes")
+        if len(set(files.values())) < len(files):
+            raise ValueError("two images have the same file_name")
+        for number, size in sizes.items():
+            if not 1 <= min(size) <= max(size) <= MOST_PIXELS:
+                raise ValueError(f"image {number}: expected width and height in whole pixels")
+        instances = CocoInstances(names, files, sizes, {number: [] for number in files}, {})
+        for number, annotation in enumerate(content["annotations"]):
+            _add_annotation(instances, annotation, f"annotation {number}", classless)
+    _require_pixels(
+        path, [box.corners for boxes in instances.annotations.values() for box in boxes]
+    )
     return instances
 
 
-def _add_image(instances: CocoInstances, image: Any) -> None:
-    number, file = image["id"], str(image["file_name"])
-    place = f"image {number}"
-    is_new = number not in instances.files and file not in instances.listed
-    instances.require(is_new, place, DUPLICATE)
-    width, height = int(image["width"]), int(image["height"])
-    is_size = 1 <= min(width, height) <= max(width, height) <= MOST_PIXELS
-    instances.require(is_size, place, "expected width and height in whole pixels")
-    instances.listed.add(file)
-    instances.files[number] = file
-    instances.sizes[number] = (width, height)
-    instances.annotations[number] = []
+def _by_id(pairs: Iterable[tuple[Any, str]]) -> dict[Any, str]:
+    named: dict[Any, str] = {}
+    for number, name in pairs:
+        if named.setdefault(number, name) != name:
+            raise ValueError(f"{named[number]} and {name} have the id {number}")
+    return named
 
 
-def _add_annotation(instances: CocoInstances, annotation: Any, classless: bool) -> None:
-    place = f"annotation {annotation['id']}" if "id" in annotation else "annotation without id"
+def _add_annotation(instances: CocoInstances, annotation: Any, place: str, classless: bool) -> None:
     image, category = annotation["image_id"], annotation["category_id"]
-    instances.require(image in instances.files, place, "image_id is not among the images")
+    if image not in instances.files:
+        raise ValueError(f"{place}: image_id is not among the images")
+    is_listed = category in instances.names
+    if not is_listed and not classless:
+        raise ValueError(f"{place}: category_id is not among the categories")
     box = BoxAnnotation(box_corners(annotation["bbox"]).tolist(), category)
     if "id" in annotation:
         instances.objects[annotation["id"]] = (image, box)
-    is_listed = category in instances.names
-    instances.require(is_listed or classless, place, "expected a listed category_id")
     if is_listed:
         instances.annotations[image].append(box)
 
@@ -272,30 +240,24 @@ def read_detections(path: str | Path, content: object = None) -> list[Detection]
     """The detections of a file such as `res101_coco_minus_refer_notime_dets.json`, in its order.
 
     The file is a list of objects with `image_id`, `box` (x, y, width, height), `score`, and usually
-    `category_id` and `category_name`; `content` is its parsed JSON, if it has been read. Raises
-    InputError naming the first faulty entry.
+    `category_id` and `category_name`; `content` is its parsed JSON, if it has been read.
     """
     rows = read_json(Path(path)) if content is None else content
+    expected = "expected a list of detections with image_id, box and score"
     if not isinstance(rows, list):
-        raise InputError(f"{path}: expected a list of detections with image_id, box and score")
+        raise InputError(f"{path}: {expected}")
     detections = []
     for number, row in enumerate(rows):
-        try:
-            image = row["image_id"]
-            category = row.get("category_id", 0)
-            if type(image) is not int or type(category) is not int:
-                raise ValueError("expected whole numbers as image_id and category_id")
-            if not isinstance(row["box"], list):
-                raise ValueError("expected a list x, y, width, height as box")
-            box = box_corners(row["box"])
-            score = float(row["score"])
-            detections.append(
-                Detection(image, box, score, category, str(row.get("category_name", "")))
+        with convert_errors(f"{path}, entry {number}: {expected}"):
+            detection = Detection(
+                row["image_id"],
+                box_corners(row["box"]),
+                float(row["score"]),
+                row.get("category_id", 0),
+                str(row.get("category_name", "")),
             )
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"{path}: expected a list of detections with image_id, box and score (entry {number}: {error})"
-            ) from None
-    if are_shares([detection.corners for detection in detections]):
-        raise InputError(f"{path}: {SHARES}")
+            if type(detection.image) is not int or type(detection.category) is not int:
+                raise ValueError("image_id or category_id is no whole number")
+        detections.append(detection)
+    _require_pixels(path, [detection.corners for detection in detections])
     return detections

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 import io
 import json
 import re
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import InputError, convert_errors, convert_read_errors, first_line
+from groundling.core.errors import InputError, convert_errors, convert_read_errors, prefix_errors
 from groundling.data.images import image_id
 from groundling.data.regions.store import (
     BACKGROUND,
@@ -33,10 +32,9 @@ from groundling.data.regions.store import (
     Item,
     RegionStore,
     clip_boxes,
-    first_fault,
 )
 from groundling.data.shards import MANIFEST
-from groundling.data.tables import read_json_lines
+from groundling.data.tables import import_optional, read_json_lines
 from groundling.runs.folder import read_json
 from groundling.settings.input_settings import DetectionSettings
 
@@ -46,10 +44,6 @@ VG_CLASSES = 1600
 """Number of Visual Genome's classes, as detected by bottom-up attention."""
 VG = {"classes": VG_CLASSES, "background": "none; class 0 is the first line of objects_vocab.txt"}
 SOFT = {"background": BACKGROUND}
-CUT = "cut row"
-"""Name, in messages, of a TSV row that is too short to have an id."""
-TINY = 6e-8
-"""About the smallest number above 0 in half precision."""
 NUMBER = re.compile(r"\d{1,18}$")
 """The number at the end of an image's id."""
 SUBSET = re.compile(r"(?<![a-z])(train|val|test)20\d\d(?!\d)")
@@ -57,143 +51,149 @@ SUBSET = re.compile(r"(?<![a-z])(train|val|test)20\d\d(?!\d)")
 STILL = re.compile(r"^vcr_(gt_)?(train|val|test)_")
 """The prefix that UNITER's store adds to the name of a VCR still."""
 PATTERN = "expected one such as COCO_{subset}_{number:012d}, COCO's json files, or VCR's jsonl"
-MARK = b"\xef\xbb\xbf"
-"""The byte-order mark that some editors write at the start of a file."""
 
-Arrays = dict[str, np.ndarray]
-"""An image's arrays, by the names of their layout."""
+Rename = Callable[[str, Path], str]
+"""From an image's name in a source, and the source, to its id in the store; raises InputError if it has none."""
 
 
-class ImageNames:
-    """The ids of imported images in a store, where they differ from the names in the source's files."""
+def read_names(specs: Sequence[str]) -> Rename:
+    """The ids of imported images in a store, where they differ from the names in the source's files.
 
-    def __init__(self, specs: Sequence[str]) -> None:
-        """A pattern with `{number}` or `{subset}`, or COCO's json files, whose images
-        have `id` and `file_name`.
+    `specs`: a pattern with `{number}` or `{subset}`; COCO's json files, whose images have `id` and
+    `file_name`; or VCR's jsonl files: UNITER's store names a still by its split and the last part
+    of its `img_fn`. Raises InputError for an invalid pattern, or files that name no images.
+    """
+    if all(path.endswith(".jsonl") for path in specs):
+        stills = _read_stills(specs)
+        return lambda name, _: _listed(stills, STILL.sub("", name))
+    if len(specs) > 1 or specs[0].endswith(".json"):
+        files = {number: file for path in specs for number, file in _read_coco(Path(path))}
+        return lambda name, _: _listed(files, _number(name))
+    pattern = specs[0]
+    with convert_errors(f"ids_as {pattern}: invalid pattern", f"; {PATTERN}"):
+        ids = {pattern.format(subset="train2014", number=number) for number in (1, 2)}
+    if len(ids) < 2:
+        raise InputError(f"ids_as {pattern}: all images would have the id {ids.pop()}; {PATTERN}")
+    return partial(_fill_pattern, pattern)
 
-        Or VCR's jsonl files: UNITER's store names a still by its split and the last part of its
-        `img_fn`. Raises InputError for an invalid pattern, or files that name no images.
-        """
-        self.pattern = ""
-        self.files: dict[int, str] = {}
-        self.stills: dict[str, str] = {}
-        if all(path.endswith(".jsonl") for path in specs):
-            for path in specs:
-                self._add_stills(Path(path))
-        elif len(specs) == 1 and not specs[0].endswith(".json"):
-            self.pattern = specs[0]
-            self._try_pattern()
-        else:
-            for path in specs:
-                self._add(Path(path))
 
-    def _try_pattern(self) -> None:
-        with convert_errors(f"ids_as {self.pattern}: invalid pattern", advice=f"; {PATTERN}"):
-            ids = {self.pattern.format(subset="train2014", number=number) for number in (1, 2)}
-        if len(ids) < 2:
-            raise InputError(
-                f"ids_as {self.pattern}: all images would have the id {ids.pop()}; {PATTERN}"
-            )
+def _read_coco(path: Path) -> Iterator[tuple[int, str]]:
+    content = read_json(path)
+    with convert_errors(f"{path}: not COCO's images with id and file_name", f"; {PATTERN}"):
+        for image in content["images"]:
+            # Karpathy's json has other names for these fields.
+            number = image["id"] if "id" in image else image["cocoid"]
+            file = image["file_name"] if "file_name" in image else image["filename"]
+            yield int(number), image_id(str(file))
 
-    def _add(self, path: Path) -> None:
-        content = read_json(path)
-        with convert_errors(
-            f"{path}: not COCO's images with id and file_name", advice=f"; {PATTERN}"
-        ):
-            for image in content["images"]:
-                # Karpathy's json has other names for these fields.
-                number = image["id"] if "id" in image else image["cocoid"]
-                file = image["file_name"] if "file_name" in image else image["filename"]
-                self.files[int(number)] = image_id(str(file))
 
-    def _add_stills(self, path: Path) -> None:
-        for where, line in read_json_lines(path, ("img_fn",)):
+def _read_stills(paths: Sequence[str]) -> dict[str, str]:
+    stills: dict[str, str] = {}
+    for path in paths:
+        for where, line in read_json_lines(Path(path), ("img_fn",)):
             still = image_id(line["img_fn"])
-            last = still.rpartition("/")[2]
-            if self.stills.setdefault(last, still) != still:
-                raise InputError(
-                    f"{where}: {still} and {self.stills[last]} have the same file name"
-                )
-
-    def store_name(self, name: str, source: Path) -> str:
-        """The id in the store of the image that a source calls `name`.
-
-        Raises InputError if it cannot be determined.
-        """
-        if self.stills:
-            last = STILL.sub("", name)
-            if last not in self.stills:
-                raise InputError(f"no image in the jsonl files of `ids_as` is named {last}")
-            return self.stills[last]
-        ends_with = NUMBER.search(name)
-        if ends_with is None:
-            raise InputError("its id does not end with a number, which `ids_as` needs")
-        number = int(ends_with[0])
-        if self.files:
-            if number not in self.files:
-                raise InputError(f"no image in the json files of `ids_as` has the number {number}")
-            return self.files[number]
-        subset = SUBSET.search(name) or SUBSET.search(source.name)
-        if subset is None and "{subset" in self.pattern:
-            raise InputError(
-                f"neither its id nor {source.name} names a subset such as train2014; write it into the pattern of "
-                "`ids_as`, or pass COCO's json files"
-            )
-        return self.pattern.format(subset=subset[0] if subset else "", number=number)
+            other = stills.setdefault(still.rpartition("/")[2], still)
+            if other != still:
+                raise InputError(f"{where}: {still} and {other} have the same file name")
+    return stills
 
 
-def import_several(
+def _listed(names: dict[Any, str], key: object) -> str:
+    if key not in names:
+        raise InputError(f"no image in the files of `ids_as` is called {key}")
+    return names[key]
+
+
+def _number(name: str) -> int:
+    ends_with = NUMBER.search(name)
+    if ends_with is None:
+        raise InputError("its id does not end with a number, which `ids_as` needs")
+    return int(ends_with[0])
+
+
+def _fill_pattern(pattern: str, name: str, source: Path) -> str:
+    subset = SUBSET.search(name) or SUBSET.search(source.name)
+    if subset is None and "{subset" in pattern:
+        raise InputError(
+            f"neither its id nor {source.name} names a subset such as train2014; write it into the pattern of "
+            "`ids_as`, or pass COCO's json files"
+        )
+    return pattern.format(subset=subset[0] if subset else "", number=_number(name))
+
+
+def import_regions(
     paths: Sequence[str | Path],
     ids_as: Sequence[str] = (),
     box_filter: DetectionSettings | None = None,
 ) -> tuple[dict[str, Any], Iterator[Item]]:
-    """Like `import_regions`, for several sources of one layout, whose images may be
-    renamed (see `ImageNames`), or for several region stores (see `merge_stores`).
+    """Facts about one or several sources of one layout for a manifest, and their images.
 
-    Of each image only the boxes that pass `box_filter` are kept (see `_best_boxes`). Also raises
-    InputError if layouts differ.
+    `ids_as`: see `read_names`. Of each image only the boxes that pass `box_filter` are kept (see
+    `_best_boxes`). Region stores are merged (see `merge_stores`).
     """
     if any((Path(path) / MANIFEST).is_file() for path in paths):
         if ids_as or box_filter is not None:
             raise InputError("`ids_as` and `filter_imports` apply to files, not to region stores")
         return merge_stores(paths)
-    sources = [import_regions(path) for path in paths]
-    facts, _ = sources[0]
-    for path, (other, _) in zip(paths, sources, strict=True):
-        if other["identity"] != facts["identity"]:
+    opened = [(Path(path), *_open(Path(path))) for path in paths]
+    _, layout, _ = opened[0]
+    for path, other, _ in opened:
+        if other != layout:
             raise InputError(
-                f"{paths[0]} is a {facts['layout']}, {path} a {other['layout']}; expected one layout; make one "
+                f"{paths[0]} is a {layout['layout']}, {path} a {other['layout']}; expected one layout; make one "
                 "store of each"
             )
-    if len(paths) > 1:
-        facts = {**facts, "source": [str(path) for path in paths]}
-    names = ImageNames(ids_as) if ids_as else None
-    if names is not None:
-        facts = {**facts, "ids_as": list(ids_as)}
+    facts = {
+        "source": str(paths[0]) if len(paths) == 1 else [str(path) for path in paths],
+        "model": "as the source says",
+        **layout,
+        "identity": hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest(),
+        "made_by": f"imported: {layout['layout']}",
+    }
+    if ids_as:
+        facts["ids_as"] = list(ids_as)
     if box_filter is not None:
-        facts = {
-            **facts,
-            "kept_boxes": f"confidence above {box_filter.score_threshold:g}, at least "
-            f"{box_filter.min_boxes} and at most {box_filter.max_boxes} per image",
-        }
-    opened = [(Path(path), items) for path, (_, items) in zip(paths, sources, strict=True)]
-    if box_filter is not None:
-        opened = [(path, _filtered(items, box_filter)) for path, items in opened]
-    return facts, _renamed(opened, names)
+        facts["kept_boxes"] = (
+            f"confidence above {box_filter.score_threshold:g}, at least "
+            f"{box_filter.min_boxes} and at most {box_filter.max_boxes} per image"
+        )
+    rename = read_names(ids_as) if ids_as else None
+    images = (
+        _changed(name, read, path, rename, box_filter)
+        for path, _, items in opened
+        for name, read in items
+    )
+    return facts, images
 
 
-def _filtered(items: Iterator[Item], box_filter: DetectionSettings) -> Iterator[Item]:
-    for name, read in items:
-        yield name, partial(_best_boxes, read, box_filter)
+def _changed(
+    name: str,
+    read: Callable[[], ImageRegions],
+    source: Path,
+    rename: Rename | None,
+    box_filter: DetectionSettings | None,
+) -> Item:
+    new, fault = name, ""
+    try:
+        new = name if rename is None else rename(name, source)
+    except InputError as error:
+        fault = str(error)
+
+    def changed() -> ImageRegions:
+        if fault:
+            raise InputError(fault)
+        regions = replace(read(), id=new)
+        return regions if box_filter is None else _best_boxes(regions, box_filter)
+
+    return new, changed
 
 
-def _best_boxes(read: Callable[[], ImageRegions], box_filter: DetectionSettings) -> ImageRegions:
+def _best_boxes(regions: ImageRegions, box_filter: DetectionSettings) -> ImageRegions:
     """The most confident boxes of an image, as many as are above the threshold, but between the
     minimum and the maximum number (ChenRocks/UNITER, data/data.py, `compute_num_bb`).
 
     The whole image is always kept, and is not counted.
     """
-    regions = read()
     if not regions.has_confidence:
         raise InputError(
             "its boxes have no confidences to filter them by; leave `filter_imports` out"
@@ -204,106 +204,31 @@ def _best_boxes(read: Callable[[], ImageRegions], box_filter: DetectionSettings)
     return regions.take(slice(kept))
 
 
-def _renamed(
-    sources: Sequence[tuple[Path, Iterator[Item]]], names: ImageNames | None
-) -> Iterator[Item]:
-    """The images of all sources, under their ids in the store."""
-    for path, items in sources:
-        for name, read in items:
-            has_id = not name.startswith(CUT)
-            yield _rename_item(names, name, path, read) if names and has_id else (name, read)
-
-
-def _rename_item(
-    names: ImageNames, name: str, path: Path, read: Callable[[], ImageRegions]
-) -> Item:
-    """An image under its id in the store.
-
-    It is skipped, with a reason, if the id cannot be determined.
-    """
-    try:
-        new = names.store_name(name, path)
-    except InputError as error:
-        reason = str(error)
-
-        def refuse() -> ImageRegions:
-            raise InputError(reason)
-
-        return name, refuse
-    return new, lambda: replace(read(), id=new)
-
-
-def import_regions(path: str | Path) -> tuple[dict[str, Any], Iterator[Item]]:
-    """Facts about a source for a manifest, and its images.
-
-    Raises InputError if the source has no supported layout.
-    """
-    path = Path(path)
-    layout, layout_facts, items = _open(path)
-    description = {"layout": layout, **layout_facts}
-    text = json.dumps(description, sort_keys=True)
-    facts = {
-        "source": str(path),
-        "model": "as the source says",
-        **description,
-        "identity": hashlib.sha256(text.encode()).hexdigest(),
-        "made_by": f"imported: {layout}",
-    }
-    return facts, items
-
-
-def _open(path: Path) -> tuple[str, dict[str, Any], Iterator[Item]]:
-    """The name of a source's layout, the facts that all sources of the layout
-    share, and the source's images.
-    """
+def _open(path: Path) -> tuple[dict[str, Any], Iterator[Item]]:
     if (path / "data.mdb").is_file():
-        return "LMDB of UNITER", SOFT, _lmdb(path)
+        return {"layout": "LMDB of UNITER", **SOFT}, _lmdb(path)
     if any(path.glob("*.npz")):
-        return "npz of UNITER", SOFT, _files(path, "*.npz", _npz)
+        return {"layout": "npz of UNITER", **SOFT}, _files(path, "*.npz", _npz)
     if any(path.glob("*.json")):
-        return "json of VL-BERT", SOFT, _files(path, "*.json", _vlbert)
+        return {"layout": "json of VL-BERT", **SOFT}, _files(path, "*.json", _vlbert)
     if not path.is_file():
         raise InputError(f"{path}: nothing to import; expected {LAYOUTS}")
-    columns = _columns_of(path)
-    if columns == 10:
-        return "TSV of LXMERT", VG, _tsv(path, columns)
-    return "TSV of bottom-up-attention", {}, _tsv(path, columns)
-
-
-def _columns_of(path: Path) -> int:
-    """6 or 10, from a TSV's first line; raises InputError if it has no region features."""
     with convert_read_errors(path), path.open("rb") as stream:
-        fields = _fields(stream.readline())
-    numbers = [b""]  # width, height and number of boxes
-    if len(fields) == 6:
-        numbers = fields[1:4]
-    if len(fields) == 10:
-        numbers = [*fields[1:3], fields[7]]
-    if not all(number.strip().isdigit() for number in numbers):
-        raise InputError(
-            f"{path}, line 1: {len(fields)} columns without region features; expected {LAYOUTS}"
-        )
-    return len(fields)
-
-
-def _fields(line: bytes) -> list[bytes]:
-    return line.removeprefix(MARK).rstrip(b"\r\n").split(b"\t")
+        columns = stream.readline().count(b"\t") + 1
+    if columns == 10:
+        return {"layout": "TSV of LXMERT", **VG}, _tsv(path, columns)
+    if columns == 6:
+        return {"layout": "TSV of bottom-up-attention"}, _tsv(path, columns)
+    raise InputError(
+        f"{path}, line 1: {columns} columns without region features; expected {LAYOUTS}"
+    )
 
 
 def _item(name: str, where: str, read: Callable[[], ImageRegions]) -> Item:
-    """An image that is read later; any fault is reported in one line."""
 
     def safely() -> ImageRegions:
-        try:
+        with prefix_errors(where), convert_errors("damaged, or of another layout"):
             return read()
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
-        except (
-            Exception
-        ) as error:  # the readers of five layouts raise many exceptions for damaged bytes
-            raise InputError(
-                f"{where}: damaged, or of another layout ({first_line(error)})"
-            ) from None
 
     return name, safely
 
@@ -314,56 +239,37 @@ def _regions(
     features: np.ndarray,
     confidence: np.ndarray | None = None,
     classes: np.ndarray | None = None,
-    pixels: tuple[int, int] | None = None,
-    size: tuple[int, int] = (0, 0),
+    size: tuple[int, int] | None = None,
 ) -> ImageRegions:
-    """An image's regions, clipped to the image and sorted by confidence.
-
-    `boxes` (R, 4) are shares, or pixels of an image of width and height `pixels`.
-
-    Raises InputError if the arrays disagree, if no box is left, or if a confidence, feature or
-    class has an invalid value.
-    """
+    """An image's regions, sorted by confidence; `boxes` (R, 4) are shares, or pixels of an image of `size`."""
     boxes = np.asarray(boxes, np.float32)
-    if pixels is not None:
-        if min(pixels) < 1:
-            raise InputError(f"image of {pixels[0]}x{pixels[1]} pixels")
-        if len(boxes) and min(pixels) > 1 and boxes.max() <= 1:
+    if size is not None:
+        if min(size) < 1:
+            raise InputError(f"image of {size[0]}x{size[1]} pixels")
+        if len(boxes) and min(size) > 1 and boxes.max() <= 1:
             raise InputError("boxes are within one pixel; expected pixels, not shares of the image")
-        boxes = boxes / np.array([*pixels, *pixels], np.float32)
-        size = pixels
-    has_confidence = confidence is not None
-    if confidence is None:
-        confidence = np.ones(len(boxes), np.float32)
-    confidence = confidence.reshape(-1)
-    arrays = {"confidence": confidence, "features": features}
-    if classes is not None:
-        arrays["classes"] = classes
-    one_length = {len(array) for array in arrays.values()} == {len(boxes)}
-    if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != 4 or not one_length:
+        boxes = boxes / np.array([*size, *size], np.float32)
+    sure = np.ones(len(boxes), np.float32) if confidence is None else confidence.reshape(-1)
+    lengths = {len(one) for one in (boxes, features, sure, classes) if one is not None}
+    if features.ndim != 2 or boxes.shape[1:] != (4,) or len(lengths) > 1:
         raise InputError(
-            f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape}: "
+            f"boxes {boxes.shape}, features {features.shape}, confidence {sure.shape}: "
             "expected one row per region"
         )
-    if features.size and np.abs(features).max() < TINY:
-        raise InputError(f"all features are 0 or below {TINY}, which half precision stores as 0")
     clipped, valid = clip_boxes(boxes)
     if not valid.any():
         raise InputError(f"all {len(boxes)} boxes are empty or outside the image")
-    fault = first_fault(arrays, valid)
-    if fault:
-        raise InputError(fault)
-    order = np.argsort(-confidence, kind="stable")
+    order = np.argsort(-sure, kind="stable")
     order = order[valid[order]]
     return ImageRegions(
         id=name,
-        size=size,
+        size=size or (0, 0),
         boxes=clipped[order],
-        confidence=confidence[order],
+        confidence=sure[order],
         features=features[order],
         classes=None if classes is None else classes[order],
         left_out=int((~valid).sum()),
-        has_confidence=has_confidence,
+        has_confidence=confidence is not None,
     )
 
 
@@ -372,23 +278,14 @@ def _array(text: str | bytes, rows: int, dtype: str = "<f4") -> np.ndarray:
     return np.frombuffer(base64.b64decode(text, validate=True), dtype).reshape(rows, -1)
 
 
-def _best_class(classes: np.ndarray | None) -> np.ndarray | None:
-    """A detector's confidence (R,): the probability of the best class of (R, C)
-    without background (column 0).
-    """
-    return None if classes is None else classes[:, 1:].max(1)
-
-
 # -- tab-separated -----------------------------------------------------------------------------------------------------
 
 
 def _tsv(path: Path, columns: int) -> Iterator[Item]:
     with convert_read_errors(path), path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
-            fields = _fields(line) if number == 1 else line.rstrip(b"\r\n").split(b"\t")
-            name = f"{CUT} {number}"
-            if len(fields) == columns:
-                name = fields[0].decode("utf-8", "replace")
+            fields = line.rstrip(b"\r\n").split(b"\t")
+            name = fields[0].decode("utf-8", "replace")
             yield _item(name, f"line {number}", partial(_row, name, fields, columns))
 
 
@@ -403,7 +300,7 @@ def _row(name: str, fields: list[bytes], columns: int) -> ImageRegions:
     if columns == 6:
         size = int(fields[1]), int(fields[2])
         rows = int(fields[3])
-        return _regions(name, _array(fields[4], rows), _array(fields[5], rows), pixels=size)
+        return _regions(name, _array(fields[4], rows), _array(fields[5], rows), size=size)
     size = int(fields[2]), int(fields[1])
     rows = int(fields[7])
     classes = _array(fields[3], rows, "<i8")[:, 0]
@@ -415,7 +312,7 @@ def _row(name: str, fields: list[bytes], columns: int) -> ImageRegions:
         features=_array(fields[9], rows),
         confidence=_array(fields[4], rows),
         classes=classes,
-        pixels=size,
+        size=size,
     )
 
 
@@ -423,30 +320,27 @@ def _row(name: str, fields: list[bytes], columns: int) -> ImageRegions:
 
 
 def _files(path: Path, pattern: str, read: Callable[[str, bytes], ImageRegions]) -> Iterator[Item]:
-    """A folder's files, sorted by name."""
-
-    def later(file: Path) -> Callable[[], ImageRegions]:
-        return lambda: read(file.stem, file.read_bytes())
-
     for file in sorted(path.glob(pattern)):
-        yield _item(file.stem, file.name, later(file))
+        later = partial(lambda file: read(file.stem, file.read_bytes()), file)
+        yield _item(file.stem, file.name, later)
 
 
 def _vlbert(name: str, content: bytes) -> ImageRegions:
     """VL-BERT: image_w, image_h, num_boxes, boxes, features, optionally classes and
     image_box_feature (base64).
+
+    A detector's confidence is the probability of the best class without background (column 0).
     """
     entry = json.loads(content)
-    size = int(entry["image_w"]), int(entry["image_h"])
     rows = int(entry["num_boxes"])
     classes = _array(entry["classes"], rows) if "classes" in entry else None
     regions = _regions(
         name,
         boxes=_array(entry["boxes"], rows),
         features=_array(entry["features"], rows),
-        confidence=_best_class(classes),
+        confidence=None if classes is None else classes[:, 1:].max(1),
         classes=classes,
-        pixels=size,
+        size=(int(entry["image_w"]), int(entry["image_h"])),
     )
     if "image_box_feature" not in entry:
         return regions
@@ -458,7 +352,7 @@ def _npz(name: str, content: bytes) -> ImageRegions:
         return _uniter(name, {key: arrays[key] for key in arrays.files})
 
 
-def _uniter(name: str, entry: Arrays) -> ImageRegions:
+def _uniter(name: str, entry: dict[str, np.ndarray]) -> ImageRegions:
     """UNITER: features, norm_bb (x1, y1, x2, y2, w, h in shares), conf, optionally soft_labels."""
     return _regions(
         name,
@@ -473,7 +367,7 @@ def _uniter(name: str, entry: Arrays) -> ImageRegions:
 
 
 def _lmdb(path: Path) -> Iterator[Item]:
-    lmdb = _need("lmdb")
+    lmdb: Any = import_optional("lmdb", path, "regions")
     with (
         convert_errors(f"{path}: not a readable LMDB", errors=lmdb.Error),
         lmdb.open(str(path), readonly=True, lock=False, readahead=False) as base,
@@ -485,17 +379,16 @@ def _lmdb(path: Path) -> Iterator[Item]:
         for key in view.cursor().iternext(values=False):
             if key != b"__keys__":
                 name = key.decode("utf-8", "replace").removesuffix(".npz")
-                yield _item(name, "value", partial(_value, name, partial(view.get, key)))
+                yield _item(name, "value", partial(_value, path, name, partial(view.get, key)))
 
 
-def _value(name: str, read: Callable[[], bytes]) -> ImageRegions:
-    """A value of UNITER's store: the bytes of an npz, or msgpack with
-    arrays packed by msgpack-numpy.
-    """
+def _value(path: Path, name: str, read: Callable[[], bytes]) -> ImageRegions:
+    """A value of UNITER's store: the bytes of an npz, or msgpack with arrays packed by msgpack-numpy."""
     value = read()
     if value[:2] == b"PK":
         return _npz(name, value)
-    return _uniter(name, _need("msgpack").unpackb(value, object_hook=_unpacked))
+    msgpack: Any = import_optional("msgpack", path, "regions")
+    return _uniter(name, msgpack.unpackb(value, object_hook=_unpacked))
 
 
 def _unpacked(entry: dict[Any, Any]) -> Any:
@@ -504,15 +397,6 @@ def _unpacked(entry: dict[Any, Any]) -> Any:
         return plain
     dtype = np.dtype(plain["type"])
     return np.frombuffer(plain["data"], dtype).reshape(plain["shape"])  # raises for objects
-
-
-def _need(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise InputError(
-            f"this layout needs the package {module}: pip install 'groundling[regions]'"
-        ) from None
 
 
 # -- region stores -----------------------------------------------------------------------------------------------------
@@ -554,23 +438,16 @@ def _unlike(first: RegionStore, other: RegionStore) -> str:
     """The difference that keeps a model from reading two stores as one; empty if there is none."""
     if first.width != other.width:
         return f"features have widths {first.width} and {other.width}"
-    if (first.classes, first.background) != (other.classes, other.background):
-        return f"regions have {_kinds(first)} and {_kinds(other)}"
+    kinds = [f"{one.classes} classes, background {one.background}" for one in (first, other)]
+    if kinds[0] != kinds[1]:
+        return f"regions have {' and '.join(kinds)}"
     if first.identity and other.identity and first.identity != other.identity:
         return f"made by {first.origin} and by {other.origin}"
     return ""
 
 
-def _kinds(store: RegionStore) -> str:
-    if not store.classes:
-        return "no classes"
-    return f"{store.classes} classes {'with' if store.background else 'without'} background"
-
-
 def _merged(stores: Sequence[RegionStore], image_id: str) -> ImageRegions:
-    """The regions of an image, store after store; where some have segmentations, others' regions
-    fill their boxes.
-    """
+    """The regions of an image, store after store; where some have segmentations, others' regions fill their boxes."""
     first, *others = [store.stored(image_id) for store in stores if image_id in store]
     sizes = {one.size for one in (first, *others) if all(one.size)}
     if len(sizes) > 1:

@@ -6,7 +6,7 @@ images (`image_sources`). Both then add the images to texts (`samples`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -17,8 +17,8 @@ from groundling.core.errors import InputError
 from groundling.data.image_samples import PixelDataset, RandomFlipDataset, files_below, single_file
 from groundling.data.images import (
     ImageInput,
+    check_shape,
     read_image,
-    shape_mismatch,
 )
 from groundling.data.regions.samples import RegionDataset, RegionOptions, RegionSource
 from groundling.data.regions.store import RegionStore, describe_mismatch
@@ -37,37 +37,30 @@ class RegionRequirements(Protocol):
     @property
     def sizes(self) -> OutputSizes:
         """Widths of the model; `regions` is the width of a region's features."""
-        ...
 
     @property
     def region_source(self) -> FeatureSource:
         """Source of the regions' visual features."""
-        ...
 
     @property
     def reads_whole_image(self) -> bool:
         """Whether the first region is the whole image."""
-        ...
 
     @property
     def has_inclusive_boxes(self) -> bool:
         """Whether boxes end at their last pixel (VL-BERT's release)."""
-        ...
 
     @property
     def reads_tagged_regions(self) -> bool:
         """Whether the model links a word that names an object to that object's region."""
-        ...
 
     @property
     def regions_provenance(self) -> Mapping[str, Any]:
         """Facts about the regions that the model was trained with; empty if unknown."""
-        ...
 
     @property
     def image_sides(self) -> tuple[int, float]:
         """Short side and maximum long side of an image in pixels, for a model that reads pixels."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -200,8 +193,9 @@ class ImageSampleBuilder:
         `region_finder`, if there is one.
         """
         store: RegionSource | None = self.store
-        faults: dict[str, str] = {}
         missing = [] if store is None else [image for image in image_ids if image not in store]
+        finds_regions = self.region_finder is not None and (store is None or bool(missing))
+        faults: dict[str, str] = {}
         if missing and self.region_finder is None:
             fault = f"not in {self.settings.regions}"
             if len(missing) == len(image_ids) and not self.settings.images and images is None:
@@ -210,24 +204,21 @@ class ImageSampleBuilder:
                 )
             faults = dict.fromkeys(missing, fault)
         found: dict[str, ImageInput] = {}
-        if self.settings.images or images is not None:
-            for image in image_ids:
-                try:
-                    found[image] = self._find_image(image, images)
-                except InputError as error:
-                    faults.setdefault(image, str(error))
-        if self.store is not None:
-            stored = {image: found[image] for image in found if image in self.store}
-            faults |= _shape_faults(stored, self.store, faults)
-        if self.region_finder is not None and (store is None or missing):
+        for image in image_ids if self.settings.images or images is not None else ():
+            try:
+                found[image] = self._find_image(image, images)
+                if self.store is not None and image in self.store:
+                    check_shape(self.store.size(image), found[image])
+                if self.decode and not finds_regions:
+                    read_image(found[image])
+            except InputError as error:
+                faults.setdefault(image, str(error))
+        if finds_regions and self.region_finder is not None:
             store, without_regions = self.region_finder(found)
             faults |= without_regions
-        elif self.decode:
-            faults |= _decoding_faults(found)
         return ImageInputs(store, found, faults=faults)
 
     def _find_image(self, image_id: str, images: Mapping[str, ImageInput] | None) -> ImageInput:
-        """An image by its id; raises InputError if there is none, or several."""
         if images is not None:
             image = images[image_id]
             if isinstance(image, Path) and not image.is_file():
@@ -270,8 +261,6 @@ class ImageSampleBuilder:
 
         `options`: the task's (`label_regions`, `phrases`, `separate_images`); the model and these
         settings give the rest. `mirror`: the same texts for mirrored images, in training.
-
-        Raises InputError for an image that the store or the image folder lacks.
         """
         if sources.store is None:
             return texts
@@ -300,7 +289,6 @@ class ImageSampleBuilder:
 
 
 def _check_images(samples: SampleDataset, store: RegionStore) -> None:
-    """Raises InputError for images of samples that a store lacks, with a hint at similar ids."""
     sample_of: dict[str, str] = {}
     for sample, images in zip(samples.ids, samples.images, strict=True):
         for image in images:
@@ -312,34 +300,3 @@ def _check_images(samples: SampleDataset, store: RegionStore) -> None:
         f"{store.folder}: {len(missing)} of {len(sample_of)} images are not in this region store, the first is "
         f"{missing[0]!r} of {sample_of[missing[0]]}; add them with `groundling regions`, or remove their rows"
     )
-
-
-def _shape_faults(
-    images: Mapping[str, ImageInput], store: RegionStore, faults: Collection[str]
-) -> dict[str, str]:
-    """Faults of images whose shape differs from that of the stored regions' image, by id.
-
-    Images with `faults` are skipped.
-    """
-    found = {}
-    for name, image in images.items():
-        if name in faults:
-            continue
-        try:
-            fault = shape_mismatch(store.size(name), image)
-        except InputError as error:
-            fault = str(error)
-        if fault:
-            found[name] = fault
-    return found
-
-
-def _decoding_faults(images: Mapping[str, ImageInput]) -> dict[str, str]:
-    """Faults of images that cannot be decoded, by id."""
-    faults = {}
-    for name, image in images.items():
-        try:
-            read_image(image)
-        except InputError as error:
-            faults[name] = str(error)
-    return faults

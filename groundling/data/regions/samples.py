@@ -13,10 +13,10 @@ from groundling.core.batch import Example, RegionRow, Sample, require
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import CaptionedImage
 from groundling.data.samples import (
+    DrawnTextDataset,
     SampleDataset,
-    TextDataset,
+    SampleWrapper,
     TextRowEncoder,
-    lengths_of,
     longest_versions,
     single_row_sizes,
 )
@@ -31,21 +31,17 @@ class RegionSource(Protocol):
 
     def count(self, image: str) -> int:
         """Number of an image's regions."""
-        ...
 
     def size(self, image: str) -> tuple[int, int]:
         """Width and height of an image in pixels; 0 if unknown."""
-        ...
 
     def in_annotated_order(self, image: str) -> bool:
         """Whether an image's regions are all its annotated objects, in annotation order,
         perhaps followed by others.
         """
-        ...
 
     def appended_detections(self, image: str) -> int:
         """Number of detected regions that follow an image's annotated objects."""
-        ...
 
 
 RegionLabeler = Callable[[Example, RegionRow], np.ndarray]
@@ -91,7 +87,7 @@ class RegionOptions:
     """Width of these zeros, for a model that computes features from pixels; 0: the store's."""
 
 
-class RegionDataset:
+class RegionDataset(SampleWrapper):
     """Samples together with the regions of their images, which are read on access."""
 
     def __init__(
@@ -100,14 +96,10 @@ class RegionDataset:
         store: RegionSource,
         options: RegionOptions | None = None,
     ) -> None:
-        """Raises InputError if a sample has no image, or if images are not in the
-        store, with their number.
-        """
-        self.samples = samples
+        """Raises InputError if a sample has no image, or if images are not in the store, with their number."""
+        super().__init__(samples)
         self.store = store
         self.options = options or RegionOptions()
-        self.ids = samples.ids
-        self.images = samples.images
         if 0 < self.options.max_sequence < LEAST_TOKENS + LEAST_REGIONS:
             raise InputError(
                 f"max_total_length={self.options.max_sequence}: no room for {LEAST_TOKENS} "
@@ -137,9 +129,6 @@ class RegionDataset:
         lengths = samples.lengths
         self.lengths = (1 + lengths.max(initial=0)) * np.array(counts) + lengths
 
-    def __len__(self) -> int:
-        return len(self.samples)
-
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): rows, tokens, regions.
@@ -158,9 +147,6 @@ class RegionDataset:
         """Samples with regions, in the order of `indices`.
 
         All choices of a multiple choice have them.
-
-        Raises InputError if a text names objects of an image whose regions are
-        not its annotated objects.
         """
         samples = self.samples.get(indices, rngs)
         return [
@@ -320,7 +306,6 @@ def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRo
 
 
 def _shortened(row: Sample, tokens: int) -> Sample:
-    """A row with its text truncated to `tokens` tokens, the last token included."""
     text = row.text
     if text is None or len(text.input_ids) <= tokens:
         return row
@@ -329,7 +314,6 @@ def _shortened(row: Sample, tokens: int) -> Sample:
 
 
 def _with_rows(sample: Sample, rows: Sequence[Sample]) -> Sample:
-    """A sample with these rows, which were truncated separately."""
     lost_tokens = sum(row.truncated_tokens - sample.truncated_tokens for row in rows)
     lost_regions = sum(row.truncated_regions for row in rows)
     return replace(
@@ -374,7 +358,7 @@ def clip_to_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
     return replace(row, boxes=np.minimum(row.boxes, last))
 
 
-class CaptionSampleDataset:
+class CaptionSampleDataset(DrawnTextDataset):
     """Samples of captioned images for pre-training: each epoch reads every caption, or
     one caption of every image.
 
@@ -391,13 +375,11 @@ class CaptionSampleDataset:
         pairs: bool = True,
         every_caption: bool = False,
     ) -> None:
-        """With `every_caption`, each caption is a sample, as in all three releases.
-
-        Otherwise each image is a sample, with a random caption.
+        """With `every_caption`, each caption is a sample, as in all three releases; otherwise each image, with a random
+        one.
         """
         self.captioned = images
         self.pairs = pairs
-        self.text = text
         self.every_caption = every_caption
         self.places: list[tuple[int, int]] = []
         firsts = []
@@ -406,12 +388,7 @@ class CaptionSampleDataset:
                 name = f"{image.id}#{number}" if every_caption else image.id
                 firsts.append(Example(name, caption, images=(image.id,)))
                 self.places.append((place, number))
-        self.ids = [example.id for example in firsts]
-        self.images = [example.images for example in firsts]
-        self.lengths = lengths_of(firsts, text.engine)
-
-    def __len__(self) -> int:
-        return len(self.ids)
+        super().__init__(firsts, text, pairs)
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -422,31 +399,13 @@ class CaptionSampleDataset:
             drawn = captions[number : number + 1] if self.every_caption else captions
             versions.append([Example(self.captioned[place].id, caption) for caption in drawn])
         tokens = longest_versions(versions, self.text)
-        if (
-            self.pairs
-        ):  # the second caption is any other one, with the same special tokens around it
+        if self.pairs:
+            # The second caption is any other one, with the same special tokens around it.
             tokens = np.minimum(tokens + tokens.max(), self.text.max_length)
         return single_row_sizes(tokens)
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples in the order of `indices`, each drawn with its own generator."""
-        examples = []
-        labels = []
-        for index, rng in zip(indices, rngs, strict=True):
-            example, label = self._draw(index, rng)
-            examples.append(example)
-            labels.append(label)
-        # A pair hardly ever occurs twice, so nothing is cached.
-        samples = TextDataset(examples, self.text).get(range(len(examples)))
-        if not self.pairs:
-            return samples
-        return [
-            sample.with_label("sentence_image", np.array(label))
-            for sample, label in zip(samples, labels, strict=True)
-        ]
-
-    def _draw(self, index: int, rng: np.random.Generator) -> tuple[Example, int]:
-        """Sample `index`: its caption or pair of captions, and whether both are of its image."""
+    def draw(self, index: int, rng: np.random.Generator) -> tuple[Example, bool]:
+        """A caption or a pair of captions, and whether both are of the image."""
         place, first = self.places[index]
         image = self.captioned[place]
         captions = image.captions
@@ -454,7 +413,7 @@ class CaptionSampleDataset:
             first = int(rng.integers(len(captions)))
         example = Example(self.ids[index], captions[first], images=(image.id,))
         if not self.pairs:
-            return example, 1
+            return example, True
         same_image = bool(rng.random() < 0.5)
         if same_image:
             step = 1 + int(rng.integers(max(1, len(captions) - 1)))
@@ -463,13 +422,11 @@ class CaptionSampleDataset:
             step = 1 + int(rng.integers(max(1, len(self.captioned) - 1)))
             other_captions = self.captioned[(place + step) % len(self.captioned)].captions
             second = other_captions[int(rng.integers(len(other_captions)))]
-        return replace(example, text_pair=second), int(same_image)
+        return replace(example, text_pair=second), same_image
 
 
 def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:
-    """Raises InputError if --mentioned-objects-only would remove nothing, because no text of a task
-    names an object by number.
-    """
+    """Raises InputError if `mentioned_objects_only` would remove nothing: no text names an object by number."""
     if not tags:
         raise InputError(
             "mentioned_objects_only needs texts that name objects, which "

@@ -24,7 +24,6 @@ from groundling.data.shards import (
     Facts,
     ProcessRank,
     Record,
-    ShardIndex,
     ShardStore,
     ShardWriter,
 )
@@ -39,17 +38,8 @@ ROUNDING = 1e-3
 """Tolerance of 0..1 for probabilities, because of half precision."""
 MOST_TOGETHER = 1.05
 """Maximum sum of a region's class probabilities: thousands of halves, each rounded."""
-RULES = {
-    "coordinates": "x1, y1, x2, y2 as shares of the image's width and height; origin at the top left, y downwards",
-    "order": "by confidence, highest first, ties as they came; the whole image, where there is one, before all",
-    "boxes": f"cut to the image; left out if empty then, or if outside by more than {SLACK:.0%} of a side",
-    "images": "skipped and named: unreadable, no box left, an id that occurred before, features that are not finite, "
-    "or a confidence or a share of a class outside 0..1",
-}
 CELLS = 14
 """Cells per side of the grid over a box that stores an object's segmentation."""
-PACKED = -(-CELLS * CELLS // 8)
-"""Number of bytes for the bits of these cells."""
 MOST_PIXELS = 2**31 - 1
 """Maximum side of an image in pixels; a larger value in a file is a mistake."""
 BACKGROUND = "column 0"
@@ -89,13 +79,6 @@ class ImageRegions:
     has_confidence: bool = True
     """False if the source has no confidences; all of them are then 1."""
 
-    @property
-    def form(self) -> str:
-        """Width and kind of arrays, in words; equal for all images of a store."""
-        classes = "no classes" if self.classes is None else f"classes {self.classes.shape[1:]}"
-        segments = "" if self.segmentation is None else ", segments"
-        return f"{self.features.shape[1]} numbers, {classes}{segments}"
-
     def take(self, kept: np.ndarray | slice) -> ImageRegions:
         """A copy with some of the regions."""
         arrays = ("boxes", "confidence", "features", "classes", "segmentation")
@@ -123,58 +106,32 @@ class ImageRegions:
         )
 
 
-_EXPECTED = {
-    "boxes": "are not finite or outside 0..1",
-    "confidence": "is not finite or outside 0..1",
-    "features": "are not finite",
-    "classes": "are not finite or outside 0..1",
-}
-"""Messages for invalid values, by array."""
-
-
-def _invalid(name: str, values: np.ndarray) -> np.ndarray:
-    """The regions (R,) with an invalid value in the array `name` (R, ...)."""
-    axes = tuple(range(1, values.ndim))
-    if name == "features":
-        return np.asarray(~np.isfinite(values).all(axes))
-    if values.dtype.kind in "iu":  # one class each
-        return np.asarray(values < -1)
-    good = (values >= -ROUNDING) & (values <= 1 + ROUNDING)  # both comparisons are false for NaN
-    return np.asarray(~good.all(axes))
-
-
-def first_fault(arrays: Mapping[str, np.ndarray], checked: np.ndarray | None = None) -> str:
-    """The first invalid value, in words; empty if there is none.
-
-    `arrays`: an image's arrays (R, ...) by name; `checked` (R,) bool: the regions that are checked.
-    """
-    for name, values in arrays.items():
-        wrong = _invalid(name, values)
-        if checked is not None:
-            wrong = wrong & checked
-        if wrong.any():
-            return f"{name} of region {wrong.argmax()} {_EXPECTED[name]}"
-        if name == "classes" and values.ndim == 2:
-            over = values.sum(1, np.float32) > MOST_TOGETHER
-            over &= True if checked is None else checked
-            if over.any():
-                return f"{name} of region {over.argmax()} add up to more than 1"
-    return ""
-
-
 def to_stored(image: ImageRegions) -> ImageRegions:
     """The image with features in half precision; raises InputError if it has invalid values."""
     with np.errstate(over="ignore"):
         half = image.features.astype(np.float16)
-    if not np.isfinite(half).all():
-        raise InputError("features are not finite in half precision")
-    arrays = {"boxes": image.boxes, "confidence": image.confidence}
-    if image.classes is not None:
-        arrays["classes"] = image.classes
-    fault = first_fault(arrays)
-    if fault:
-        raise InputError(fault)
+    _require_all("features", np.isfinite(half), "are not finite in half precision")
+    for name in ("boxes", "confidence", "classes"):
+        values = getattr(image, name)
+        if values is None:
+            continue
+        if values.dtype.kind in "iu":  # one class each
+            _require_all(name, values >= -1, "are below -1")
+            continue
+        # Both comparisons are false for NaN.
+        within = (values >= -ROUNDING) & (values <= 1 + ROUNDING)
+        _require_all(name, within, "outside 0..1, or not finite")
+    if image.classes is not None and image.classes.ndim == 2:
+        sums = image.classes.sum(1, np.float32)
+        _require_all("classes", sums <= MOST_TOGETHER, "add up to more than 1")
     return replace(image, features=half)
+
+
+def _require_all(name: str, is_good: np.ndarray, fault: str) -> None:
+    """Raises InputError for the first region of (R, ...) that is not good throughout."""
+    wrong = ~is_good.all(tuple(range(1, is_good.ndim)))
+    if wrong.any():
+        raise InputError(f"{name} of region {wrong.argmax()} {fault}")
 
 
 Item = tuple[str, Callable[[], ImageRegions]]
@@ -197,9 +154,7 @@ def clip_boxes(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RegionWriter:
-    """Writes a store shard by shard; a shard is complete when its index exists, so a
-    killed run loses at most one.
-    """
+    """Writes a store shard by shard; a killed run loses at most one."""
 
     def __init__(
         self,
@@ -208,12 +163,7 @@ class RegionWriter:
         key: Facts | None = None,
         process: ProcessRank | None = None,
     ) -> None:
-        """Start a store in `folder`, or resume one.
-
-        `shard`: images per shard, skipped ones included. `key`: everything that the
-        regions depend on. `process`: rank of this process. Raises InputError if the folder
-        has shards with another key.
-        """
+        """Start or resume a store; `shard`: images per shard, `key`: all that the regions depend on."""
         self.shard = shard
         self._shards = ShardWriter(folder, key, process)
         self.folder = self._shards.folder
@@ -229,11 +179,7 @@ class RegionWriter:
     def write(
         self, number: int, images: Sequence[ImageRegions], skipped: Iterable[str] = ()
     ) -> None:
-        """Write one shard atomically; images with invalid values are skipped and named.
-
-        Raises InputError if images differ in the width of their features or
-        in their kind of classes.
-        """
+        """Write one shard atomically; images with invalid values are skipped and named."""
         valid_images: list[ImageRegions] = []
         reasons = list(skipped)
         for image in images:
@@ -241,7 +187,6 @@ class RegionWriter:
                 valid_images.append(to_stored(image))
             except InputError as error:
                 reasons.append(f"{image.id}: {error}")
-        self._one_form({image.form for image in valid_images})
         self._shards.write(number, [_record(image) for image in valid_images], reasons)
 
     def fill(self, items: Iterable[Item]) -> None:
@@ -276,49 +221,31 @@ class RegionWriter:
         skipped: Sequence[str] = (),
         barrier: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """Write the manifest, and return its contents.
+        """Write the manifest, and return its contents: counts, skipped images, and `facts` on how the regions were
+        made.
 
-        It holds counts, rules, all skipped images, and `facts` on how the regions were made; of
-        these, `identity` and `origin` identify the model of the features (see `RegionStore`).
-        `barrier` waits for all processes, each of which calls this. Raises InputError if no image
-        is left, or if images differ in width or kind of arrays.
+        `barrier` waits for all processes, each of which calls this.
         """
-
-        def summary(indices: Sequence[ShardIndex]) -> Facts:
-            return self._summary(indices, skipped)
-
-        return self._shards.close({**facts, **RULES}, skipped, summary, barrier)
-
-    def _summary(self, indices: Sequence[ShardIndex], skipped: Sequence[str]) -> Facts:
+        if barrier is not None:
+            barrier()
+        indices = self._shards.complete_shards().values()
         reasons = [*skipped, *(reason for index in indices for reason in index.skip_reasons)]
-        forms = {_form(index) for index in indices if index.ids}
-        if not forms:
+        if not any(index.ids for index in indices):
             first = reasons[0] if reasons else "the source contains none"
             raise InputError(f"{self.folder}: no image can be stored ({first})")
-        self._one_form(forms)
-        left_out: dict[str, int] = {}
-        for index in indices:
-            for name, facts in zip(index.ids, index.facts, strict=True):
-                if facts.get("left_out"):
-                    left_out[name] = facts["left_out"]
         counts = {
             "images": sum(len(index.ids) for index in indices),
             "regions": sum(index.rows("boxes") for index in indices),
             "skipped": len(reasons),
-            "boxes_left_out": sum(left_out.values()),
+            "boxes_left_out": sum(
+                one.get("left_out", 0) for index in indices for one in index.facts
+            ),
         }
-        return {"counts": counts, "form": min(forms), "boxes_left_out": left_out}
+        return self._shards.close({**facts, "counts": counts}, skipped, barrier)
 
     def _flush(self, number: int, images: list[ImageRegions], skipped: list[str]) -> None:
         if number >= 0 and not self.is_complete(number):
             self.write(number, images, skipped)
-
-    def _one_form(self, forms: Iterable[str]) -> None:
-        different = sorted(forms)
-        if len(different) > 1:
-            raise InputError(
-                f"{self.folder}: images differ: {different[0]} and {different[1]}; expected one kind of regions"
-            )
 
 
 def _record(image: ImageRegions) -> Record:
@@ -345,19 +272,11 @@ def _record(image: ImageRegions) -> Record:
     return Record(image.id, arrays, facts)
 
 
-def _form(index: ShardIndex) -> str:
-    """As `ImageRegions.form`, for a shard."""
-    classes = index.shapes.get("classes")
-    kind = "no classes" if classes is None else f"classes {tuple(classes)}"
-    segments = ", segments" if "cover" in index.shapes else ""
-    return f"{index.shapes['features'][0]} numbers, {kind}{segments}"
-
-
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def _single(stored: np.ndarray) -> np.ndarray:
-    """The same in float32, by torch, which converts halves thirty times as fast as NumPy."""
+    # torch converts halves to float32 thirty times as fast as NumPy.
     return torch.from_numpy(stored).float().numpy()
 
 
@@ -373,14 +292,9 @@ class RegionStore:
     """`store[image_id]` gives an image's regions, which are read when they are accessed."""
 
     def __init__(self, folder: str | Path, features: bool = True) -> None:
-        """A folder that `groundling regions` wrote.
+        """A folder that `groundling regions` wrote, with features of width D and C classes, 0 for none.
 
-        Attributes: `ids`, `width` D, `classes` C (0: none), `manifest`.
-
-        `background` is whether class 0 is background, `has_segmentations` whether segmentations of objects
-        are known. With `features` off, features are not read and D is 0, for models that read
-        pixels; segmentations are still read. Raises InputError if the store is incomplete, damaged
-        or another kind of folder.
+        With `features` off, features are not read and D is 0, for models that read pixels.
         """
         self.folder = Path(folder)
         self.features = features
@@ -414,13 +328,7 @@ class RegionStore:
 
     @property
     def identity(self) -> str:
-        """A hash of the origin of the features: weights and preprocessing, or an import's layout.
-
-        Empty if unknown.
-
-        The origin of the boxes does not count: detected, annotated and grid boxes with one
-        backbone have the same hash.
-        """
+        """A hash of the origin of the features, not of the boxes: weights and preprocessing, or an import's layout."""
         return str(self.manifest.get("identity", ""))
 
     @property
@@ -434,12 +342,9 @@ class RegionStore:
         return {"identity": self.identity, "made_by": self.origin}
 
     def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions (except the whole image) are in
-        annotation order, none left out.
+        """Whether an image's regions, except the whole image, are all annotated objects in their order (VCR's tags).
 
-        VCR's tags name regions by these numbers; detected regions may follow. False for boxes of
-        detectors, for grids and for imported files, which are sorted by confidence. Raises
-        InputError if the image is not in the store.
+        Detected regions may follow.
         """
         return self._facts(image_id).get("annotated_order") is True
 
@@ -464,10 +369,7 @@ class RegionStore:
             )
 
     def __getitem__(self, image_id: str) -> RegionRow:
-        """The regions of an image, in float32; `image_index` is 0 for all of them.
-
-        Raises InputError if the image is not in the store.
-        """
+        """The regions of an image, in float32; `image_index` is 0 for all of them."""
         image = self.stored(image_id, without="cover" if self.features else "features")
         return _row(image, _distribution(image.classes, self.classes))
 
@@ -496,7 +398,6 @@ class RegionStore:
 
 
 def _row(image: ImageRegions, classes: np.ndarray | None) -> RegionRow:
-    """An image's regions in float32, with these class probabilities."""
     count = len(image.boxes)
     whole = np.zeros(count, bool)
     whole[:1] = image.has_whole_image
@@ -512,9 +413,7 @@ def _row(image: ImageRegions, classes: np.ndarray | None) -> RegionRow:
 
 
 def _distribution(stored: np.ndarray | None, count: int) -> np.ndarray | None:
-    """Classes as (R, C) float32: a region with a single class has 1 there,
-    one without a class zeros.
-    """
+    """Classes as (R, C) float32: a region with a single class has 1 there, one without a class zeros."""
     if stored is None or stored.ndim == 2:
         return None if stored is None else _single(stored)
     classes = np.zeros((len(stored), count), np.float32)
@@ -524,10 +423,7 @@ def _distribution(stored: np.ndarray | None, count: int) -> np.ndarray | None:
 
 
 def box_source(facts: Mapping[str, Any]) -> str:
-    """The origin of a store's boxes, as far as it matters to a model: a grid, a detector, or files.
-
-    Empty if the manifest does not say.
-    """
+    """The origin of a store's boxes, as far as it matters to a model: a grid, a detector, or files; else empty."""
     boxes = facts.get("boxes_from")
     if not isinstance(boxes, str):
         return ""
@@ -537,10 +433,7 @@ def box_source(facts: Mapping[str, Any]) -> str:
 
 
 def describe_mismatch(model_facts: Mapping[str, Any], store_facts: Mapping[str, Any]) -> str:
-    """The difference between a store's regions and those that a model was trained with, in words.
-
-    Empty if none is known.
-    """
+    """The difference between a store's regions and those that a model was trained with, in words; empty for none."""
     model_identity = model_facts.get("identity")
     store_identity = store_facts.get("identity")
     if model_identity and store_identity and model_identity != store_identity:
@@ -583,9 +476,7 @@ class InMemoryRegions:
         return self.regions[image_id].size
 
     def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions are all its annotated objects, in annotation order,
-        perhaps followed by others.
-        """
+        """Whether an image's regions are all its annotated objects, in annotation order, perhaps followed by others."""
         return self.regions[image_id].annotated_order
 
     def appended_detections(self, image_id: str) -> int:

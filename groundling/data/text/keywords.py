@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from html import unescape
@@ -18,7 +18,7 @@ from itertools import chain
 from math import log, sqrt
 from statistics import fmean, median
 from string import ascii_uppercase, punctuation
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from segtok.segmenter import split_multi
@@ -41,9 +41,7 @@ def keyword_stop_words() -> frozenset[str]:
 
 
 def is_stop_word(word: str, stopwords: Collection[str]) -> bool:
-    """Whether a word in lower case is a stop word for YAKE: it or its singular
-    is listed, or it is short.
-    """
+    """Whether a word in lower case is a stop word for YAKE: it or its singular is listed, or it is short."""
     if word in stopwords:
         return True
     singular = _singular(word)
@@ -52,7 +50,6 @@ def is_stop_word(word: str, stopwords: Collection[str]) -> bool:
 
 
 def _singular(word: str) -> str:
-    """A word without the s at its end."""
     return word[:-1] if word.endswith("s") and len(word) > SHORTEST else word
 
 
@@ -67,20 +64,11 @@ class Keyword(NamedTuple):
     """Score, at least 0; lower is more important."""
 
 
-class KeywordExtractor(Protocol):
-    """Extracts the keywords of a text, perhaps none.
-
-    Any function with this signature is an extractor.
-    """
-
-    def __call__(self, text: str) -> list[Keyword]:
-        """The keywords of a text, in any order."""
-        ...
+KeywordExtractor = Callable[[str], list[Keyword]]
+"""Extracts the keywords of a text, perhaps none, in any order."""
 
 
 class _WordShape(NamedTuple):
-    """The properties of a word's spelling."""
-
     surface: str
     """The word in lower case."""
     term: str
@@ -95,8 +83,6 @@ class _WordShape(NamedTuple):
 
 
 class _SentenceWord(NamedTuple):
-    """A word of a sentence."""
-
     word: _WordShape
     span: tuple[int, int]
     sentence: int
@@ -106,8 +92,6 @@ class _SentenceWord(NamedTuple):
 
 @dataclass
 class _TermStatistics:
-    """Counts over all tokens of the same term."""
-
     is_stop_word: bool
     """Whether it is a stop word, at its first occurrence in the text."""
     count: int = 0
@@ -125,10 +109,7 @@ class _TermStatistics:
         self.sentences.append(token.sentence)
 
     def relatedness(self, max_count: int) -> float:
-        """Its number of distinct neighbours, as a share of all its neighbours.
-
-        A word with many distinct ones is vague.
-        """
+        """Its number of distinct neighbours, as a share of all; a word with many distinct ones is vague."""
         spread = sum(
             len(side) / side.total()
             for side in (self.left_neighbours, self.right_neighbours)
@@ -147,10 +128,7 @@ class _TermStatistics:
 
 
 class YakeExtractor:
-    """YAKE's published formulas, for English.
-
-    Lists keywords best first, and ties in order of the text.
-    """
+    """YAKE's published formulas, for English; keywords are listed best first, ties in order of the text."""
 
     def __init__(self, stopwords: Collection[str] | None = None) -> None:
         """`stopwords` in lower case; by default YAKE's."""
@@ -183,7 +161,6 @@ class YakeExtractor:
         return sorted(keywords, key=lambda keyword: (keyword.score, keyword.spans[0]))
 
     def _counted(self, runs: Iterable[Sequence[_SentenceWord]]) -> dict[str, _TermStatistics]:
-        """Counts of every term of a text, with its neighbours."""
         terms: dict[str, _TermStatistics] = {}
         for run in runs:
             before: _WordShape | None = None
@@ -200,9 +177,7 @@ class YakeExtractor:
 
 
 def _plain(text: str) -> str:
-    """A text as YAKE reads it, of the same length: an escape becomes its character and
-    blanks, a line end a blank.
-    """
+    """A text as YAKE reads it, of the same length: an escape becomes its character and blanks, a line end a blank."""
     text = _ESCAPE.sub(lambda escape: unescape(escape[0]).ljust(len(escape[0])), text)
     # segtok also makes one character of an escape, but then its position in the text is lost; any
     # other mark works as well.
@@ -263,9 +238,7 @@ def _word(word: str) -> _WordShape:
 def _candidates(
     runs: Sequence[Sequence[_SentenceWord]], terms: Mapping[str, _TermStatistics]
 ) -> Mapping[tuple[str, ...], list[Sequence[_SentenceWord]]]:
-    """Every phrase that begins and ends with a non-stop word and contains nothing
-    odd, with all occurrences.
-    """
+    """Every phrase that begins and ends with a non-stop word and contains nothing odd, with all occurrences."""
     found: dict[tuple[str, ...], list[Sequence[_SentenceWord]]] = {}
     for run in runs:
         for start in range(len(run)):
@@ -277,7 +250,6 @@ def _candidates(
 def _phrases(
     tokens: Sequence[_SentenceWord], terms: Mapping[str, _TermStatistics]
 ) -> Iterator[Sequence[_SentenceWord]]:
-    """The phrases that begin with the first of some tokens."""
     if terms[tokens[0].word.term].is_stop_word:
         return
     for length, last in enumerate(tokens, 1):
@@ -292,11 +264,7 @@ def _phrase_score(
     scores: Mapping[str, float],
     terms: Mapping[str, _TermStatistics],
 ) -> float:
-    """YAKE's S(kw) of a phrase, from all its occurrences.
-
-    A stop word inside contributes through its co-occurrence with its neighbours, not
-    through a score of its own.
-    """
+    """YAKE's S(kw) of a phrase, from all its occurrences; a stop word inside counts by its co-occurrence alone."""
     words = [token.word.term for token in keyword[0]]
     product = 1.0
     total = 0.0
@@ -319,18 +287,10 @@ def keyword_importance(
     keywords: KeywordExtractor,
     stopwords: Collection[str] | None = None,
 ) -> np.ndarray:
-    """The importance of each raw word: (K,) float64, 1 / (1 + score) of its
-    best keyword, 0 without one.
+    """The importance of each raw word (K,) float64: 1 / (1 + score) of its best keyword, 0 for stop words and marks.
 
-    Every word that overlaps a keyword's characters has its score, except stop words and marks,
-    which have 0. (CLIP-TD Section 3.1.2 adds YAKE's score itself, of which lower is better; the
-    decreasing transform is this library's choice.)
-
-    Args:
-        text: the text.
-        words: the raw words' character spans, (K, 2), see `data/text/words.py`.
-        keywords: the keyword extractor.
-        stopwords: in lower case; by default YAKE's.
+    CLIP-TD Section 3.1.2 adds YAKE's score itself, of which lower is better; the decreasing transform is this
+    library's choice. `words` (K, 2) are character spans.
     """
     stops = keyword_stop_words() if stopwords is None else stopwords
     plain = _plain(text)
@@ -354,16 +314,10 @@ def keyword_importance(
 def token_scores(
     relevance: np.ndarray, importance: np.ndarray, candidates: np.ndarray
 ) -> np.ndarray:
-    """Score (K,) of each raw word: its shares of relevance and of
-    importance, added (CLIP-TD Eq. 5).
+    """Score (K,) of each raw word: its shares of relevance and of importance, added (CLIP-TD Eq. 5).
 
-    Shares are relative to the sum of absolute values over candidates, and keep their signs; if all
-    values are 0, all shares are 0. Words that are no candidates score 0.
-
-    Args:
-        relevance: cosine of image and word, (K,); may be negative.
-        importance: importance of each word for its text, (K,), see `keyword_importance`.
-        candidates: the words that may be selected, (K,) bool.
+    Shares are relative to the sum of absolute values over `candidates` (K,) bool, and keep their signs; other words
+    score 0.
     """
     return _shares(relevance, candidates) + _shares(importance, candidates)
 
@@ -375,10 +329,7 @@ def _shares(values: np.ndarray, candidates: np.ndarray) -> np.ndarray:
 
 
 def select_tokens(scores: np.ndarray, candidates: np.ndarray, m: int) -> np.ndarray:
-    """The m candidates with the highest scores (K,), best first; ties go to the earlier.
-
-    All candidates if there are fewer than m.
-    """
+    """The m candidates (or all) with the highest scores (K,), best first; ties go to the earlier."""
     places = np.flatnonzero(candidates)
     best_first = np.argsort(-scores[places], kind="stable")
     return places[best_first][:m]

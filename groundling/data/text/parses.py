@@ -1,4 +1,4 @@
-"""Dependency parses: CoNLL-U files, or spaCy's and Stanza's, and the position of a
+"""Dependency parses: CoNLL-U files, or spaCy's, and the position of a
 parse's words in their text.
 
 The format is Universal Dependencies'
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from groundling.core.errors import InputError, first_line, prefix_errors
+from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.tables import lines_of
 
 COLUMNS = 10
@@ -74,9 +74,7 @@ class Parse:
 
 
 def normalize_characters(text: str) -> str:
-    """A text normalised so that spellings compare equal: no spaces, lower case, no
-    escapes of the Penn Treebank.
-    """
+    """A text normalised so that spellings compare equal: no spaces, lower case, no escapes of the Penn Treebank."""
     text = "".join(text.split()).lower()
     for spelling, meant in ESCAPES.items():
         text = text.replace(spelling, meant)
@@ -84,9 +82,7 @@ def normalize_characters(text: str) -> str:
 
 
 def align_parse(parse: Parse, text: str) -> np.ndarray | None:
-    """Positions of the W words in a text: characters (start, stop), (W, 2) int64.
-
-    None if the text differs.
+    """Positions (W, 2) int64 of the W words in a text; None if the text differs.
 
     If the words of one token do not spell it together, each gets the span of the whole token.
     """
@@ -106,10 +102,7 @@ def align_parse(parse: Parse, text: str) -> np.ndarray | None:
 def _align_forms(
     forms: Sequence[str], text: str, start: int, stop: int
 ) -> list[tuple[int, int]] | None:
-    """Positions of forms that follow each other, separated only by spaces.
-
-    None unless they spell the whole span.
-    """
+    """Positions of forms that follow each other, separated only by spaces; None unless they spell the whole span."""
     spans = []
     at = start
     for form in forms:
@@ -124,10 +117,7 @@ def _align_forms(
 
 
 def _match_form(form: str, text: str, at: int, stop: int) -> int | None:
-    """The end of a form that begins at `at`, ignoring case, spaces and escapes.
-
-    None if it is not there.
-    """
+    """The end of a form that begins at `at`, ignoring case, spaces and escapes; None if it is not there."""
     for spelling in (form, ESCAPES.get(form.lower(), form)):
         end = at
         for letter in "".join(spelling.split()):
@@ -145,13 +135,7 @@ def _match_form(form: str, text: str, at: int, stop: int) -> int | None:
 
 
 def read_parses(path: str | Path) -> list[Parse]:
-    """The sentences of a CoNLL-U file, or of all `*.conllu` files of a
-    folder in order of their names.
-
-    Raises:
-        InputError: A file is missing or malformed, or a sentence is not a tree with one root;
-            the message names the line.
-    """
+    """The sentences of a CoNLL-U file, or of all `*.conllu` files of a folder in order of their names."""
     path = Path(path)
     files = sorted(path.glob("*.conllu")) if path.is_dir() else [path]
     if not files:
@@ -160,7 +144,6 @@ def read_parses(path: str | Path) -> list[Parse]:
 
 
 def _sentences(path: Path) -> Iterator[Parse]:
-    """The sentences of a file; the last one may lack the empty line after it."""
     block: list[tuple[int, str]] = []
     for number, line in enumerate([*lines_of(path), ""], 1):
         if line.strip():
@@ -171,7 +154,6 @@ def _sentences(path: Path) -> Iterator[Parse]:
 
 
 def _parse(path: Path, lines: Sequence[tuple[int, str]]) -> Parse:
-    """The sentence of some lines; raises InputError for its first fault."""
     where = f"{path}, line {lines[0][0]}"
     comments: dict[str, str] = {}
     words: list[ParsedWord] = []
@@ -204,10 +186,7 @@ def _parse(path: Path, lines: Sequence[tuple[int, str]]) -> Parse:
 
 
 def _fields(line: str, expected: int, range_stop: int) -> list[str] | None:
-    """The columns of a word or of a multiword token, of which word number `expected` comes next.
-
-    None for an empty node, which is no word of the text. Raises InputError, without the place.
-    """
+    """The columns of word number `expected` or of a multiword token; None for an empty node, which is no word."""
     fields = line.split("\t")
     if len(fields) != COLUMNS:
         raise InputError(f"{len(fields)} columns, expected {COLUMNS} with tabs between them")
@@ -228,7 +207,6 @@ def _fields(line: str, expected: int, range_stop: int) -> list[str] | None:
 
 
 def _check_tree(heads: Sequence[int]) -> None:
-    """Raises InputError, without the place, unless the words' heads make a tree."""
     if heads.count(ROOT) != 1 or max(heads) >= len(heads):
         raise InputError("expected a single word with HEAD 0, and the others' HEAD among the words")
     for place in range(len(heads)):
@@ -257,27 +235,25 @@ def _row(id: str, form: str, tag: str = "_", head: str = "_", relation: str = "_
     return "\t".join((id, form, "_", tag, "_", "_", head, relation, "_", "_"))
 
 
-# -- parsing with spaCy or Stanza --------------------------------------------------------------------------------------
+# -- parsing with spaCy ------------------------------------------------------------------------------------------------
 
 
 def parse_texts(parser: str, texts: Sequence[str]) -> list[Parse]:
-    """A parse of each text; `parser` is `spacy` or `stanza`, optionally with `:`
-    and its model or language.
+    """A parse of each text; `parser` is `spacy`, optionally with `:` and its pipeline.
 
     A text of several sentences becomes one tree, in which later roots are `parataxis` of the first.
-    Raises InputError if the parser or its model is not installed.
     """
-    name, _, model = parser.partition(":")
-    read, default = PARSERS[name]
-    try:
-        package = import_module(name)
-    except ImportError as error:
-        # An installed parser may lack a package of its own.
-        lacks = "is not installed" if error.name == name else f"cannot be loaded ({error})"
-        raise InputError(
-            f"parses {parser}: {name} {lacks}; install it, or pass a CoNLL-U file from any parser"
-        ) from None
-    return [_one_tree(parse) for parse in read(package, model or default, texts)]
+    model = parser.partition(":")[2] or "en_core_web_sm"
+    with convert_errors(f"parses {parser}", "; install it, or pass a CoNLL-U file of any parser"):
+        pipeline = import_module("spacy").load(model)
+    parses = []
+    for number, doc in enumerate(pipeline.pipe(texts), 1):
+        if not doc.has_annotation("DEP"):
+            raise InputError(f"parses spacy:{model}: this pipeline has no parser")
+        words = _words_of(doc)
+        tokens = tuple(word.form for word in words)
+        parses.append(_one_tree(Parse(words, tokens, f"spacy:{model}, caption {number}")))
+    return parses
 
 
 def _one_tree(parse: Parse) -> Parse:
@@ -286,21 +262,6 @@ def _one_tree(parse: Parse) -> Parse:
     for place in roots[1:]:
         words[place] = words[place]._replace(head=roots[0], relation="parataxis")
     return replace(parse, words=tuple(words))
-
-
-def _spacy(package: Any, model: str, texts: Sequence[str]) -> list[Parse]:
-    try:
-        pipeline = package.load(model)
-    except OSError as error:
-        raise InputError(f"parses spacy:{model}: {first_line(error)}") from None
-    parses = []
-    for number, doc in enumerate(pipeline.pipe(texts), 1):
-        if not doc.has_annotation("DEP"):
-            raise InputError(f"parses spacy:{model}: this pipeline has no parser")
-        words = _words_of(doc)
-        tokens = tuple(word.form for word in words)
-        parses.append(Parse(words, tokens, f"spacy:{model}, caption {number}"))
-    return parses
 
 
 def _words_of(doc: Any) -> tuple[ParsedWord, ...]:
@@ -318,40 +279,3 @@ def _words_of(doc: Any) -> tuple[ParsedWord, ...]:
             ParsedWord(token.text, place, token.dep_, token.pos_ or token.tag_, len(words))
         )
     return tuple(words)
-
-
-def _stanza(package: Any, language: str, texts: Sequence[str]) -> list[Parse]:
-    try:
-        pipeline = package.Pipeline(
-            language,
-            processors="tokenize,pos,lemma,depparse",
-            tokenize_no_ssplit=True,
-            download_method=None,
-            verbose=False,
-        )
-    except Exception as error:  # many kinds of exceptions for a missing model
-        raise InputError(
-            f"parses stanza:{language}: {first_line(error)}; stanza.download({language!r}) fetches the model"
-        ) from None
-    parses = []
-    for number, text in enumerate(texts, 1):
-        words: list[ParsedWord] = []
-        tokens: list[str] = []
-        for sentence in pipeline(text).sentences:
-            before = len(words)
-            for token in sentence.tokens:
-                for word in token.words:
-                    head = before + word.head - 1 if word.head else ROOT
-                    tag = word.upos or word.xpos or ""
-                    words.append(ParsedWord(word.text, head, word.deprel, tag, len(tokens)))
-                tokens.append(token.text)
-        where = f"stanza:{language}, caption {number}"
-        parses.append(Parse(tuple(words), tuple(tokens), where))
-    return parses
-
-
-PARSERS: dict[str, tuple[Callable[[Any, str, Sequence[str]], list[Parse]], str]] = {
-    "spacy": (_spacy, "en_core_web_sm"),
-    "stanza": (_stanza, "en"),
-}
-"""By package name: the function that calls it, and its default model."""

@@ -25,9 +25,7 @@ _WORD = re.compile(r"[^\W_]+|[^\w\s]|_")
 
 
 def normalize(text: str) -> str:
-    """A text in lower case, with single spaces and in Unicode's composed
-    form (NFC), to compare texts.
-    """
+    """A text in lower case, with single spaces and in Unicode's composed form (NFC), to compare texts."""
     small = text.lower() if text.isascii() else unicodedata.normalize("NFC", text.casefold())
     spelt = " ".join(small.split())
     return (
@@ -36,10 +34,7 @@ def normalize(text: str) -> str:
 
 
 def word_spans(text: str) -> np.ndarray:
-    """Character spans (start, stop) of raw words, in order; (K, 2) int64.
-
-    A raw word is a run of letters and digits, or any other single mark.
-    """
+    """Character spans (K, 2) int64 of raw words, in order: runs of letters and digits, or any other single mark."""
     places = chain.from_iterable(match.span() for match in _WORD.finditer(text))
     return np.fromiter(places, np.int64).reshape(-1, 2)
 
@@ -52,9 +47,7 @@ def stop_words() -> frozenset[str]:
 
 
 def word_type_ids(text: str, words: np.ndarray) -> np.ndarray:
-    """A number for each raw word (K, 2) of a text, equal for words that differ
-    only in case; (K,) int64.
-    """
+    """A number (K,) int64 for each raw word (K, 2) of a text, equal for words that differ only in case."""
     starts, stops = words.T.tolist()
     hashes = [_number(text[start:stop]) for start, stop in zip(starts, stops, strict=True)]
     return np.array(hashes, dtype=np.int64)
@@ -66,14 +59,9 @@ def _number(word: str) -> int:
 
 
 def align_words(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The first raw word that each token's characters overlap, -1 for none; (P,) int64.
+    """The first raw word (K, 2) that each token's characters (P, 2) overlap, -1 for none; (P,) int64.
 
-    Several tokens may share one character (byte-level tokenizers); a token may begin with
-    the space before its word.
-
-    Args:
-        offsets: the tokens' character spans, (P, 2).
-        words: the raw words' character spans in order, (K, 2), see `spans`.
+    Several tokens may share one character (byte-level tokenizers); a token may begin with the space before its word.
     """
     if not len(words):
         return np.full(len(offsets), -1, np.int64)
@@ -119,13 +107,10 @@ TELLING = 0.6
 
 
 def length_auc(lengths: np.ndarray, other_lengths: np.ndarray, is_same: np.ndarray) -> float:
-    """Area under the ROC curve of "these are the same text" from lengths (N,) of both sides.
+    """Area under the ROC curve of "these are the same text" (truth: `is_same`) from lengths (N,) of both sides.
 
-    `is_same` (N,) bool is the truth.
-
-    The score is the ratio of lengths, relative to the median ratio of equal texts, because
-    two tokenizers make different numbers of tokens. 1: always right, .5: chance; NaN
-    without pairs of both kinds.
+    The score is the ratio of lengths, relative to the median ratio of equal texts, because two tokenizers make
+    different numbers of tokens. 1: always right, .5: chance; NaN without pairs of both kinds.
     """
     right = int(is_same.sum())
     wrong = len(is_same) - right

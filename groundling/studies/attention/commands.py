@@ -369,8 +369,7 @@ class SyntaxConfig(Settings):
     """Split to analyse: the name of a list of images in the folder (val: val.txt)."""
     parses: Annotated[str, required] = ""
     """Dependency parses of the captions: a CoNLL-U file of any parser, a folder of such files, \
-spacy or stanza (or spacy:MODEL, stanza:LANGUAGE, if installed), or gold: those of a rendered \
-world."""
+spacy or spacy:MODEL, if it is installed, or gold: those of a rendered world."""
     labels: Literal["stanford", "ud", "as-is"] = "stanford"
     """Relation labels and structure: stanford: Stanford dependencies (the paper); ud: Universal \
 Dependencies; as-is: unchanged."""
@@ -400,8 +399,6 @@ def parses_of(config: SyntaxConfig) -> Path | None:
     """File or folder of the parses; None for a parser that runs now. Raises InputError if it does
     not exist.
     """
-    from groundling.data.text.parses import PARSERS
-
     path = Path(config.parses)
     if config.parses == "gold" and not path.exists():
         path = Path(config.data) / GOLD_PARSES
@@ -412,10 +409,10 @@ def parses_of(config: SyntaxConfig) -> Path | None:
             )
     if path.exists():
         return path
-    if config.parses.partition(":")[0] in PARSERS:
+    if config.parses.partition(":")[0] == "spacy":
         return None
     raise InputError(
-        f"parses={config.parses}: no such file or folder; expected CoNLL-U, {', '.join(PARSERS)} or gold"
+        f"parses={config.parses}: no such file or folder; expected CoNLL-U, spacy or gold"
     )
 
 

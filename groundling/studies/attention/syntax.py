@@ -334,7 +334,7 @@ SYNTAX_STATUS_KEYS = {
 def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
     """For every dependency relation, how often each head predicts a region of the word's neighbour.
 
-    Writes the parses of spaCy or Stanza to the run's folder as `parses.conllu`. Several processes share the captions.
+    Writes the parses of spaCy to the run's folder as `parses.conllu`. Several processes share the captions.
 
     Raises:
         InputError: The model reads no regions or gives no attention, a file is missing or
@@ -395,7 +395,7 @@ def write_captions(config: ParserInputConfig, work: CommandContext) -> str:
 
 
 def _ask_parser(parser: str, captions: Sequence[EntitiesCaption], run: Run) -> Path:
-    """Parse the captions with spaCy or Stanza in the first process; returns the file."""
+    """Parse the captions with spaCy in the first process; returns the file."""
     path = run.folder / GOLD_PARSES
     with run.state.main_process_first():
         if not path.exists():

@@ -13,7 +13,7 @@ import torch
 
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.captions.captions import CaptionedImage, images_in_folder, read_captions
+from groundling.data.captions.captions import CaptionedImage, find_images, read_captions
 from groundling.data.corpora.files import plain_lines
 from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, make_clip_text_tower
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
@@ -82,8 +82,10 @@ def hand_over_texts(files: RealFiles, writes: bool) -> TextCounts:
         captions = read_captions(
             settings.captions, selected.caption_splits, selected.columns
         ).images
-        images, missing = images_in_folder(
-            captions, settings.images, settings.skip_missing, settings.captions
+        found = find_images(captions, settings.images, settings.captions)
+        images, missing = (
+            found.select_images(settings.skip_missing, settings.images),
+            len(found.missing),
         )
     texts = [" ".join(caption.split()) for image in images for caption in image.captions]
     if settings.captions:
