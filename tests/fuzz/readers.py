@@ -912,7 +912,7 @@ def _opened(place: Path) -> object:
 def _about_run(place: Path) -> object:
     """What other commands want to know of a run: the page of a verdict, and `data shift`."""
     seed = implicit.text_only_run(place / "seed-0" / "predictions_val.jsonl")
-    return [judging._settings(place / "seed-0"), seed]
+    return [judging._source(place / "seed-0"), seed]
 
 
 def _vcr_run(place: Path, shelf: LazyFixture) -> None:

@@ -10,12 +10,11 @@ from typing import Any
 import browsing
 import pytest
 from builders.quickstart import scores, tuned
-from builders.results import both, write_runs
+from builders.results import both, judge_folders, write_runs
 from PIL import Image
 
 from groundling.runs.folder import write_json
 from groundling.stats.verdict import SeedRuns
-from groundling.stats.verdict_report import judge_folders
 from groundling.studies.worlds.quickstart import ARMS, NOTHING, write_report
 
 NASTY = "<b>arm</b> & $x$ <script>alert(1)</script>"
