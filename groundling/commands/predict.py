@@ -15,7 +15,7 @@ from annotated_types import Ge
 from groundling.command_line import Command
 from groundling.core.errors import InputError, raise_first
 from groundling.data.tables import ROWS
-from groundling.runs.folder import check_file, json_safe, json_text, write_new
+from groundling.runs.folder import check_file, json_safe, json_text, write_whole
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext, is_main_process
 from groundling.settings.fields import InputKind, Settings, required, settings
@@ -88,7 +88,7 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
     names = prediction_columns(model.form, formatter.best)
     text = _format_table(work.out.suffix, header, lines, names, answers)
     if is_main_process():
-        write_new(work.out, text)
+        write_whole(work.out, text)
     work.note(*model.notes)
     return {
         "answers": str(work.out),

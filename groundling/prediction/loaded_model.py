@@ -45,7 +45,7 @@ from groundling.prediction.model_description import (
     sha256_of_files,
 )
 from groundling.prediction.predictions import combine_seeds
-from groundling.runs.hashing import hashes_of
+from groundling.runs.hashing import sha256_of
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.tasks import Task
 from groundling.tasks.table import metrics_of
@@ -189,7 +189,7 @@ class LoadedModel:
         files: dict[str, Path] = {}
         for name in names:
             files |= files_of_object(name) if name else {}
-        hashes = hashes_of(list(files.values()))
+        hashes = [sha256_of(file) for file in files.values()]
         for (name, file), sha256 in zip(files.items(), hashes, strict=True):
             if self.description.modules.get(name, sha256) != sha256:
                 self.note(

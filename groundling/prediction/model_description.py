@@ -23,7 +23,7 @@ from groundling.core.output_types import (
 )
 from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_object, write_json
-from groundling.runs.hashing import hashes_of
+from groundling.runs.hashing import sha256_of
 from groundling.runs.local_paths import keep_path, kept_path, without_folders
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN
@@ -150,8 +150,7 @@ def sha256_of_files(folder: Path, names: Sequence[str]) -> str:
     """
     places = [folder, *sorted(place for place in folder.iterdir() if place.is_dir())]
     files = [place / name for place in places for name in names if (place / name).is_file()]
-    hashes = zip(files, hashes_of(files), strict=True)
-    lines = [f"{file.relative_to(folder).as_posix()} {sha256}" for file, sha256 in hashes]
+    lines = [f"{file.relative_to(folder).as_posix()} {sha256_of(file)}" for file in files]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
 
 

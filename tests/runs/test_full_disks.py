@@ -52,7 +52,7 @@ def test_the_disk_fills_up_during_a_checkpoint(
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save_file", save)
-        with pytest.raises(InputError, match="step-000000002: cannot be written") as error:
+        with pytest.raises(InputError, match="checkpoints: cannot be written") as error:
             adapt(control, STEPS, out)
     assert "\n" not in str(error.value)
     assert "No space left on device" in str(error.value)

@@ -145,7 +145,7 @@ def test_a_verdict_says_what_was_compared(judged: Path, browser: Any) -> None:
         "Differences"
     )  # sentences come first
     terms = page("[...document.querySelectorAll('dt')].map((one) => one.textContent)")
-    assert {"difference", "95 % interval", "permutation p", "wins"} <= set(terms)
+    assert {"95 % interval", "permutation p", "wins"} <= set(terms)
 
 
 def test_a_quickstart_has_a_row_for_each_arm(quick: Path, browser: Any) -> None:

@@ -120,7 +120,7 @@ def _run_fine_tuned_probes(
             student = load_encoder(config.model, config.model_format)
             return one_run(student, task, splits, replace(training, seed=seed), part, tuning)
 
-        runs.append(run.part(place, one_seed, lambda done: _summary([done], splits)))
+        runs.append(run.part(place, one_seed))
     return {"chance": _chance(splits["test"]), "seeds": list(seeds), **_summary(runs, splits)}
 
 
