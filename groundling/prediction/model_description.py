@@ -24,7 +24,7 @@ from groundling.core.output_types import (
 from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_object, write_json
 from groundling.runs.hashing import sha256_of
-from groundling.runs.local_paths import keep_path, kept_path, without_folders
+from groundling.runs.local_paths import keep_path, kept_path
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN
 
@@ -124,10 +124,7 @@ class ModelDescription:
         content["form"] = None if self.form is None else output_type_as_json(self.form)
         content["own"] = None if self.own is None else asdict(self.own)
         made_with = self.regions.get("made_with") or {}
-        kept = {
-            role: keep_path(folder, role, made_with[role]) for role in MODELS & made_with.keys()
-        }
-        content["regions"] = without_folders(content["regions"])
+        kept = {role: keep_path(folder, made_with[role]) for role in MODELS & made_with.keys()}
         if kept:
             content["regions"]["made_with"] |= kept
         write_json(folder / FILE, content)
@@ -178,7 +175,7 @@ def read_description(folder: Path) -> ModelDescription:
     made_with = description.regions.get("made_with")
     if isinstance(made_with, dict):
         for role in MODELS & made_with.keys():
-            made_with[role] = kept_path(folder, role, made_with[role])
+            made_with[role] = kept_path(folder, made_with[role])
     return description
 
 
@@ -211,7 +208,6 @@ def _finite(value: object) -> object:
 DESCRIBED_FIELDS = (
     "identity",
     "made_by",
-    "model",
     "weights",
     "preprocessing",
     "boxes_from",

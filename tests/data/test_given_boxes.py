@@ -210,10 +210,18 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([detection(2, [1, 1, 9, 9], 0.5)], "image 2 is not among the annotations' images"),
-        ([detection(1, [1, 1, 9, 9], 0.5, kind=7)], "class 7 is not among the annotations'"),
-        ([{"image_id": 1, "box": [1, 1, 9, 9], "score": 0.5}], "expected category_id"),
-        ([], "the file has no detections"),
+        (
+            [detection(2, [1, 1, 9, 9], 0.5)],
+            "entry 0: expected an image and a category_id, both of the annot.*; found 2",
+        ),
+        (
+            [detection(1, [1, 1, 9, 9], 0.5, kind=7)],
+            "entry 0: expected an image and a category_id, .*; found 1 and 7",
+        ),
+        (
+            [{"image_id": 1, "box": [1, 1, 9, 9], "score": 0.5}],
+            "entry 0: expected an image and a category_id",
+        ),
         ([detection(1, [1, 1, 9], 0.5)], "entry 0: not enough values"),
         ([detection(1, "1199", 0.5)], "entry 0: expected a list x, y"),  # type: ignore[arg-type]
         (
@@ -583,5 +591,5 @@ def test_cut_rows_take_no_images_name(tmp_path: Path) -> None:
 
 
 def test_settings_of_imports_alone(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--ids.*: applies only to imports"):
+    with pytest.raises(InputError, match=r"ids_as.*: applies only to imports"):
         regions(make_settings(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")
