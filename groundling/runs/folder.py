@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from groundling.core.errors import InputError, convert_errors, convert_read_errors, first_line
+from groundling.core.errors import InputError, convert_errors, convert_read_errors
 from groundling.runs.hashing import input_state
 
 RESULT = "result.json"
@@ -148,14 +148,9 @@ def sync_to_disk(path: Path) -> None:
         os.close(handle)
 
 
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> AbstractContextManager[None]:
     """Turn a full disk or a read-only folder into an InputError of one line."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise InputError(f"{path}: cannot be written ({reason or first_line(error)})") from None
+    return convert_errors(f"{path}: cannot be written", errors=(OSError, SafetensorError))
 
 
 # Reading JSON.

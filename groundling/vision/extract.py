@@ -222,7 +222,6 @@ class Extractor:
             "made_by": self.backbone.origin,
             "weights": weights,
             "preprocessing": json.loads(text),
-            "preprocessing_sha256": digest,
             "boxes_from": source,
             **({} if extraction.boxes else {"made_with": detection.manifest_entry()}),
             "classes": len(names),
@@ -390,16 +389,16 @@ class StoreRegionExtractor:
             "new images need the models of the training regions (backbone, detector)"
         ):
             self.extractor = Extractor(ExtractionSettings(detection=detection), device, {}, ())
-        facts_now = self.extractor.facts
-        sources = {"backbone": detection.backbone, "detector": detection.detector}
-        for name, weights in dict(facts.get("weights", {})).items():
-            if facts_now["weights"].get(name) != weights and (features or name == "detector"):
+        now = self.extractor.facts
+        for role, weights in dict(facts.get("weights", {})).items():
+            if now["weights"].get(role) != weights and (features or role == "detector"):
                 raise InputError(
-                    f"{sources[name]}: its weights differ from those of the {name} that made this model's regions"
+                    f"{vars(detection)[role]}: its weights differ from those of the {role} that made this model's "
+                    "regions"
                 )
-        if features and facts.get("identity") not in ("", None, facts_now["identity"]):
+        if features and facts.get("identity") not in ("", None, now["identity"]):
             raise InputError(
-                f"{detection.backbone}: its preprocessing differs from that of this model's training images"
+                f"{detection.backbone}: its preprocessing differs from that in training"
             )
 
     def __call__(self, images: Mapping[str, ImageInput]) -> tuple[InMemoryRegions, dict[str, str]]:

@@ -243,7 +243,7 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
         manifest["class_names"][0] == "LABEL_0"
         and manifest["counts"]["regions"] == result["regions"]
     )
-    assert {"preprocessing_sha256", "coordinates", "order"} <= set(manifest)
+    assert {"preprocessing", "coordinates", "order"} <= set(manifest)
     assert not store.background  # a detector's "nothing" is left out
     other = replace_settings(config, shortest_edge=24)
     with pytest.raises(
@@ -252,8 +252,8 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
         regions(other, tmp_path / "store")
     regions(other, tmp_path / "other")
     assert (
-        RegionStore(tmp_path / "other").manifest["preprocessing_sha256"]
-        != manifest["preprocessing_sha256"]
+        RegionStore(tmp_path / "other").manifest["preprocessing"]
+        != manifest["preprocessing"]
     )
 
 
