@@ -15,7 +15,7 @@ from annotated_types import Ge
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.data.tables import ROWS
-from groundling.runs.folder import check_file, json_safe, json_text, write_new
+from groundling.runs.folder import check_file, json_safe, json_text, write_whole
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext, is_main_process
 from groundling.settings.fields import InputKind, Settings, required, settings
@@ -86,7 +86,7 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
     names = prediction_columns(model.form, config.top_k)
     text = _format_table(work.out.suffix, rows, names)
     if is_main_process():
-        write_new(work.out, text)
+        write_whole(work.out, text)
     work.note(*model.notes)
     faulty = [row for row in rows if row.fault]
     return {

@@ -191,8 +191,8 @@ def _extract_store(
             Job(f"part {one.rank + 1}", extract, (extraction, str(folder), one)) for one in parts
         ]
         extracted = run_jobs(jobs, processes, print)["part 1"]
-    writer = RegionWriter(folder, extraction.shard_size, extracted.key, part)
-    return writer.close(extracted.facts, extracted.gaps, barrier)
+    writer = RegionWriter(folder, extraction.shard_size, extracted["key"], part)
+    return writer.close(extracted["facts"], extracted["gaps"], barrier)
 
 
 COMMAND = Command(

@@ -152,7 +152,7 @@ def run_recipe(recipe: Recipe, steps: Sequence[Step], processes: int) -> dict[st
 
 def _judge(table: Table, out: Path) -> dict[str, Any]:
     """The verdicts of one table, in its own folder if it has a name."""
-    from groundling.stats.verdict_report import judge_folders
+    from groundling.stats.verdict_report import collect_groups, write_verdict
 
     groups = {row.name: out / slug(row.name) for row in table.rows}
     published = {row.name: row.scores for row in table.rows}
@@ -162,7 +162,7 @@ def _judge(table: Table, out: Path) -> dict[str, Any]:
         folder = out / "tables" / slug(table.name)
     own = [step.values["task"] for row in table.rows for step in row.steps]
     columns = table.columns if table.name else ()
-    return judge_folders(groups, folder, print, published, columns, trust=list(dict.fromkeys(own)))
+    return write_verdict(collect_groups(groups, columns, own), folder, print, published)
 
 
 COMMAND = Command(

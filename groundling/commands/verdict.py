@@ -28,8 +28,8 @@ seeds."""
     """NAME=SYSTEM: show a published system's scores beside those of the runs called NAME, e.g. \
 XDBERT=XDBERT-b."""
     trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
-    """MODULE:NAME of each task of your own that has a metric of its own. Code named in a run is \
-imported only if it is listed here."""
+    """MODULE:NAME of each task of your own, which is imported for its metrics. Code named in a run \
+is imported only if it is listed here."""
 
 
 def check(config: VerdictConfig, out: str | Path) -> None:
@@ -70,7 +70,7 @@ def verdict(config: VerdictConfig, work: CommandContext) -> dict[str, Any]:
         InputError: fewer than two groups, two of one name, an unknown published system, or one without scores on the
             group's tasks, unreadable runs, or no task that the control and another group have in common.
     """
-    from groundling.stats.verdict_report import are_comparable, collect_groups, write_verdict
+    from groundling.stats.verdict_report import collect_groups, write_verdict
 
     groups = groups_of(config.runs)
     published = {}
@@ -78,8 +78,9 @@ def verdict(config: VerdictConfig, work: CommandContext) -> dict[str, Any]:
         name, _, system = text.partition("=")
         published[name] = published_scores()[system]
     collected = collect_groups(groups, trust=config.trust)
+    control, *others = collected.values()
     # Before anything is written, so that an earlier verdict's page is kept.
-    if not are_comparable(collected):
+    if all(control.keys().isdisjoint(other) for other in others):
         raise InputError(
             f"verdict: no task has finished runs of both {next(iter(groups))} and another group, so "
             "there is nothing to compare"

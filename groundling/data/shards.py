@@ -34,7 +34,6 @@ from groundling.runs.folder import (
     disk_errors,
     json_text,
     read_object,
-    refuse_link,
     sync_to_disk,
     write_json,
 )
@@ -265,7 +264,7 @@ class ShardWriter:
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
     """Write a shard atomically, with the mode of other new files."""
-    partial = refuse_link(path.with_name(path.name + ".partial"))
+    partial = path.with_name(path.name + ".partial")
     with disk_errors(path):
         partial.touch()
         mode = partial.stat().st_mode

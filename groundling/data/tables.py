@@ -150,8 +150,8 @@ def load_json(path: Path) -> Any:
     return _parsed(path, read_text(path))
 
 
-def _parsed(where: object, text: str, line: bool = False) -> Any:
-    content = decoded_json(where, text, line=line)
+def _parsed(where: object, text: str) -> Any:
+    content = decoded_json(where, text)
     if "\\u" in text:  # half of a surrogate pair is valid JSON, but cannot be tokenised or written
         with convert_errors(f"{where}: not text", errors=UnicodeEncodeError):
             json.dumps(content, ensure_ascii=False).encode()
@@ -170,7 +170,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
     for number, line in enumerate(lines_of(path), 1):
         if line.strip():
             where = f"{path}, line {number}"
-            yield _object(where, _parsed(where, line, line=True))
+            yield _object(where, _parsed(where, line))
 
 
 def _object(where: str, row: object) -> Row:

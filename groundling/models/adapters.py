@@ -139,7 +139,7 @@ class ClipFeatureAdapter(Encoder):
         """Write the adapter's weights, and the source and hashes of its CLIP."""
         folder.mkdir(parents=True, exist_ok=True)
         about = {
-            "clip": keep_path(folder, "clip", self.base.source),
+            "clip": keep_path(folder, self.base.source),
             "weights": self.base.weights,
             "adapter": self.options.adapter,
             "adapter_layers": self.options.adapter_layers,
@@ -197,7 +197,7 @@ def load_adapter(source: str | Path) -> ClipFeatureAdapter:
             f"{path}: damaged; expected `clip`, `adapter`, `adapter_layers` and `fusion` of a known adapter"
         )
     with prefix_errors(f"{path}: its CLIP cannot be loaded; give its folder or hub id as `clip`"):
-        base = load_adapter_backbone(kept_path(source, "clip", fields["clip"]))
+        base = load_adapter_backbone(kept_path(source, fields["clip"]))
     if base.weights != fields.get("weights"):
         raise InputError(
             f"{path}: the adapter was trained over other weights than {base.source} has now; "

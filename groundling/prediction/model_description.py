@@ -21,7 +21,7 @@ from groundling.core.output_types import (
 )
 from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_object, write_json
-from groundling.runs.local_paths import keep_path, kept_path, without_folders
+from groundling.runs.local_paths import keep_path, kept_path
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN
 
@@ -95,10 +95,9 @@ class ModelDescription:
     def write(self, folder: Path) -> None:
         """Write the description beside the weights; local paths of models are kept outside of the folder."""
         content = {"format": FORMAT, **asdict(self), "form": _form_content(self.form)}
-        content["regions"] = without_folders(content["regions"])
         made_with = self.regions.get("made_with") or {}
         for role in MODELS & made_with.keys():
-            content["regions"]["made_with"][role] = keep_path(folder, role, made_with[role])
+            content["regions"]["made_with"][role] = keep_path(folder, made_with[role])
         write_json(folder / FILE, content)
 
 
@@ -123,13 +122,13 @@ def read_description(folder: Path) -> ModelDescription:
     made_with = description.regions.get("made_with")
     if isinstance(made_with, dict):
         for role in MODELS & made_with.keys():
-            made_with[role] = kept_path(folder, role, made_with[role])
+            made_with[role] = kept_path(folder, made_with[role])
     return description
 
 
 # -- regions -----------------------------------------------------------------------------------------------------------
 
-DESCRIBED_FIELDS = ("made_by", "model", "weights", "preprocessing", "boxes_from", "made_with")
+DESCRIBED_FIELDS = ("made_by", "weights", "preprocessing", "boxes_from", "made_with")
 """Manifest fields of region stores that a model's description keeps."""
 MODELS = {"backbone", "detector"}
 """Settings in `made_with` that name a model."""

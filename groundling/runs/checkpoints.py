@@ -11,14 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from groundling.core.errors import InputError, convert_read_errors
-from groundling.runs.folder import (
-    disk_errors,
-    json_text,
-    read_object,
-    set_file_modes,
-    sync_to_disk,
-)
+from groundling.core.errors import convert_read_errors
+from groundling.runs.folder import json_text, read_object, whole_folder
 
 STATE = "state.safetensors"
 """Weights and optimizer state."""
@@ -69,83 +63,62 @@ class Checkpoints:
         """Write a checkpoint after `counters.step` optimizer steps; `best` is the step of the best weights that it
         needs.
         """
-        target = self.folder / f"step-{counters.step:09d}"
-        partial = self.folder / "partial"
-        with disk_errors(target):
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            save_file(_tensors(module, optimizer), partial / STATE)
-            (partial / COUNTERS).write_text(json_text(asdict(counters)), encoding="utf-8")
-            set_file_modes(partial)
-            for path in (*partial.iterdir(), partial):
-                sync_to_disk(path)
-            shutil.rmtree(target, ignore_errors=True)
-            partial.rename(target)
-            sync_to_disk(self.folder)
+        name = f"step-{counters.step:09d}"
+        with whole_folder(self.folder) as partial:
+            state = partial / name
+            state.mkdir()
+            save_file(_tensors(module, optimizer), state / STATE)
+            (state / COUNTERS).write_text(json_text(asdict(counters)), encoding="utf-8")
         for path in self.folder.glob("step-*"):
-            if path != target:
+            if path.name != name:
                 shutil.rmtree(path, ignore_errors=True)
         for path in self.folder.glob("best-*.safetensors"):
-            if path != self._best_path(best):
+            if path.name != _best_name(best):
                 path.unlink(missing_ok=True)
 
     def save_best(self, module: nn.Module, step: int) -> None:
         """Save the weights after `step` as the best so far."""
-        target = self._best_path(step)
-        partial = self.folder / "partial.safetensors"
-        with disk_errors(target):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            save_file({name: _plain(value) for name, value in _weights(module).items()}, partial)
-            sync_to_disk(partial)
-            partial.rename(target)
+        weights = {name: _plain(value) for name, value in _weights(module).items()}
+        with whole_folder(self.folder) as partial:
+            save_file(weights, partial / _best_name(step))
 
     def load_best(self, module: nn.Module, step: int) -> None:
         """Load the best weights, saved after `step`, in place; raises InputError if they cannot be read."""
-        target = self._best_path(step)
-        with convert_read_errors(target, ADVICE):
-            stored = load_file(target)
-        with torch.no_grad():
+        path = self.folder / _best_name(step)
+        with convert_read_errors(path, ADVICE), torch.no_grad():
+            stored = load_file(path)
             for name, value in _weights(module).items():
                 value.copy_(stored[name])
-
-    def _best_path(self, step: int) -> Path:
-        return self.folder / f"best-{step:09d}.safetensors"
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counters | None:
         """Load the newest checkpoint in place and return its counters; None if there is none.
 
-        Raises InputError if it cannot be read, or belongs to a run with another optimizer or model.
+        Raises InputError if it cannot be read.
         """
         states = sorted(self.folder.glob("step-*"))
-        return _load(states[-1], module, optimizer) if states else None
+        if not states:
+            return None
+        path = states[-1] / STATE
+        with convert_read_errors(path, ADVICE), torch.no_grad():
+            _load(load_file(path), module, optimizer)
+        path = states[-1] / COUNTERS
+        with convert_read_errors(path, ADVICE):
+            return Counters(**read_object(path))
 
     def clear(self) -> None:
         """Remove the checkpoint, after the run has written its result."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _load(state: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counters:
-    """Load a checkpoint in place; returns its counters."""
-    with convert_read_errors(state / STATE, ADVICE):
-        stored = load_file(state / STATE)
-    kind = _kind(optimizer)
-    others = {key.partition(".")[0] for key in stored} - {"weight", kind}
-    if others:
-        raise InputError(
-            f"{state}: a run with {min(others)} cannot resume with {kind}; use another output folder"
-        )
-    weights = _weights(module)
-    shapes = {name: value.shape for name, value in stored.items()}
-    unfit = [name for name in weights if shapes.get(f"weight.{name}") != weights[name].shape]
-    if unfit:
-        raise InputError(
-            f"{state}: belongs to another model, {unfit[0]} does not fit; use another output folder"
-        )
-    with torch.no_grad():
-        for name, value in weights.items():
-            value.copy_(stored[f"weight.{name}"])
+def _best_name(step: int) -> str:
+    return f"best-{step:09d}.safetensors"
+
+
+def _load(stored: dict[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for name, value in _weights(module).items():
+        value.copy_(stored[f"weight.{name}"])
     for name, parameter in module.named_parameters():
-        prefix = f"{kind}.{name}."
+        prefix = f"optimizer.{name}."
         of_parameter = {
             key.removeprefix(prefix): value.to(parameter.device)
             for key, value in stored.items()
@@ -153,8 +126,6 @@ def _load(state: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> C
         }
         if of_parameter:
             optimizer.state[parameter] = of_parameter
-    with convert_read_errors(state / COUNTERS, ADVICE):
-        return Counters(**read_object(state / COUNTERS))
 
 
 def _weights(module: nn.Module) -> dict[str, Tensor]:
@@ -168,13 +139,8 @@ def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, T
     tensors = {f"weight.{name}": _plain(value) for name, value in _weights(module).items()}
     for name, parameter in module.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{_kind(optimizer)}.{name}.{key}"] = _plain(value)
+            tensors[f"optimizer.{name}.{key}"] = _plain(value)
     return tensors
-
-
-def _kind(optimizer: torch.optim.Optimizer) -> str:
-    """Prefix of an optimizer's state, which other optimizers cannot load."""
-    return type(optimizer).__name__.lower()
 
 
 def _plain(value: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from groundling.core.errors import InputError, convert_read_errors, first_line
+from groundling.core.errors import InputError, convert_errors, convert_read_errors
 from groundling.runs.hashing import input_state
 
 RESULT = "result.json"
@@ -30,22 +30,10 @@ SETTINGS = "config.json"
 """File that a run writes first."""
 LOCK = ".lock"
 """File by which a process holds a folder; it stays there, empty."""
-NO_RESULTS = {
-    SETTINGS,
-    PREPARED,
-    LOCK,
-    "log.jsonl",
-    "tensorboard",
-    "partial",
-    "partial.safetensors",
-    ".partial",
-}
+NO_RESULTS = {SETTINGS, PREPARED, LOCK, "log.jsonl", "tensorboard", ".partial"}
 """Files and folders that a run, or runs inside its folder, may leave without having saved anything."""
 PACKAGES = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 """Packages whose versions a run folder records."""
-
-UNKNOWN = "unknown"
-"""Stands for a commit that is not known."""
 
 # Files, written as a whole.
 
@@ -97,7 +85,7 @@ def whole_file(path: Path) -> Iterator[TextIO]:
 def _renamed(path: Path) -> Iterator[Path]:
     """A temporary file that gets the name `path` at the end; it is removed if the disk fills up."""
     with disk_errors(path):
-        partial = _partial(path)
+        partial = path.with_name(path.name + ".partial")
         try:
             yield partial
             os.replace(partial, path)
@@ -106,41 +94,11 @@ def _renamed(path: Path) -> Iterator[Path]:
             raise
 
 
-def write_new(path: Path, text: str) -> None:
-    """Write a text atomically to a file that must not exist, even if several processes try.
-
-    Raises InputError if the file exists by now, or as `write_json`.
-    """
-    with disk_errors(path):
-        try:
-            path.touch(exist_ok=False)
-        except FileExistsError:
-            raise InputError(
-                f"{path}: another command has written this file in the meantime; choose another `out`"
-            ) from None
-        try:
-            write_whole(path, text)
-        except InputError:
-            path.unlink()
-            raise
-
-
 def begin_file(path: Path) -> None:
     """Mark a folder as begun by its command, until its last file, `path`, is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        _partial(path).touch()
-
-
-def _partial(path: Path) -> Path:
-    return refuse_link(path.with_name(path.name + ".partial"))
-
-
-def refuse_link(path: Path) -> Path:
-    """The path; raises InputError for a symbolic link, because writing there would change another file."""
-    if path.is_symlink():
-        raise InputError(f"{path}: is a symbolic link; remove it, so that no other file is written")
-    return path
+        path.with_name(path.name + ".partial").touch()
 
 
 @contextmanager
@@ -155,7 +113,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
         partial.mkdir(parents=True)
         try:
             yield partial
-            set_file_modes(partial)
+            _set_file_modes(partial)
             for file in partial.rglob("*"):
                 sync_to_disk(file)
         except Exception:
@@ -163,14 +121,14 @@ def whole_folder(path: Path) -> Iterator[Path]:
             raise
         for child in sorted(partial.iterdir()):
             target = path / child.name
-            if target.is_dir() and not target.is_symlink():
+            if target.is_dir():
                 shutil.rmtree(target)
             os.replace(child, target)
         partial.rmdir()
         sync_to_disk(path)
 
 
-def set_file_modes(folder: Path) -> None:
+def _set_file_modes(folder: Path) -> None:
     """Give all files below a folder the mode of new files; safetensors' can be read by their owner alone."""
     new = folder / "mode"
     new.touch()
@@ -190,14 +148,9 @@ def sync_to_disk(path: Path) -> None:
         os.close(handle)
 
 
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> AbstractContextManager[None]:
     """Turn a full disk or a read-only folder into an InputError of one line."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise InputError(f"{path}: cannot be written ({reason or first_line(error)})") from None
+    return convert_errors(f"{path}: cannot be written", errors=(OSError, SafetensorError))
 
 
 # Reading JSON.
@@ -218,42 +171,22 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def decoded_json(
-    where: object, text: str, decode: Callable[[str], Any] = json.loads, line: bool = False
-) -> Any:
-    """JSON decoded by `decode`; raises InputError, which begins with `where`, for invalid JSON.
-
-    `line`: the text is the one line that `where` names.
-    """
-    try:
+def decoded_json(where: object, text: str, decode: Callable[[str], Any] = json.loads) -> Any:
+    """JSON decoded by `decode`; raises InputError, which begins with `where`, for invalid JSON."""
+    with convert_errors(f"{where}: not valid JSON"):
         return decode(text)
-    except InputError:
-        raise
-    except json.JSONDecodeError as error:
-        place = "" if line else f", line {error.lineno}"
-        raise InputError(f"{where}{place}: not valid JSON ({error.msg})") from None
-    except (RecursionError, ValueError):
-        raise InputError(f"{where}: nested too deep, or a number of too many digits") from None
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """Lines of a run's `log.jsonl`, each with its `step`; empty without a file. Undefined numbers are None.
 
-    A last line that a kill cut off is skipped; raises InputError for any other that is none.
+    A last line that a kill cut off is skipped.
     """
+    if not path.exists():
+        return []
     with convert_read_errors(path):
-        rows = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    lines: list[dict[str, Any]] = []
-    for number, row in enumerate(rows, 1):
-        try:
-            line = json.loads(row)
-            int(line["step"])
-        except (KeyError, RecursionError, TypeError, ValueError):
-            if number < len(rows):
-                raise InputError(f"{path}, line {number}: not a line of a log") from None
-        else:
-            lines.append(line)
-    return lines
+        *lines, _ = path.read_text(encoding="utf-8").split("\n")  # after the last line's end
+        return [line | {"step": int(line["step"])} for line in map(json.loads, lines)]
 
 
 # Whose folder it is.
@@ -338,7 +271,7 @@ def _has_results(out: Path) -> bool:
 def _clear_leftovers(out: Path) -> None:
     """Remove what another run left that saved nothing, such as its tokenizer."""
     for path in out.iterdir():
-        if path.is_dir() and not path.is_symlink():
+        if path.is_dir():
             shutil.rmtree(path)
         elif path.name != LOCK:
             path.unlink()
@@ -346,7 +279,6 @@ def _clear_leftovers(out: Path) -> None:
 
 @cache  # with many short runs the lookup would take longer than a small step
 def _versions() -> dict[str, str]:
-    """Versions of Python and of `PACKAGES`."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -364,36 +296,30 @@ def _commits(inputs: Mapping[str, str | Path]) -> dict[str, str]:
             commits[name] = commit_of(Path(place).resolve().parent)
         elif not Path(place).exists():
             commits[name] = _hub_commit(str(place))
-    return {name: commit for name, commit in commits.items() if commit != UNKNOWN}
+    return {name: commit for name, commit in commits.items() if commit}
 
 
 @cache
 def commit_of(folder: Path) -> str:
-    """Commit of the git checkout that a folder is in, or `unknown`."""
+    """Commit of the git checkout that a folder is in; empty if it is in none."""
     command = ["git", "rev-parse", "HEAD"]
     try:
         answer = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, check=True, timeout=5
         )
     except (OSError, subprocess.SubprocessError):
-        return UNKNOWN
+        return ""
     return answer.stdout.strip()
 
 
 def _hub_commit(name: str) -> str:
-    """Commit of a hub model in the hub's cache."""
     from huggingface_hub import try_to_load_from_cache
 
     with suppress(ValueError):  # no name of a model
         file = try_to_load_from_cache(name, "config.json")
         if isinstance(file, str):
             return Path(file).parent.name
-    return UNKNOWN
-
-
-def clear_prepared(out: Path) -> None:
-    """Remove the intermediate files of a finished run."""
-    shutil.rmtree(out / PREPARED, ignore_errors=True)
+    return ""
 
 
 def difference(stored: object, current: object, name: str) -> str:

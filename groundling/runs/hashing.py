@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from groundling.core.errors import convert_read_errors
 
-NOT_LOCAL = "not a local path"
-"""Stands for the hash of a hub id, or of anything else that is not a local file."""
 CACHE = "GROUNDLING_CACHE"
 """Environment variable: cache folder of tokenised texts; empty: no cache."""
 
@@ -25,14 +21,10 @@ def input_state(path: str | Path) -> dict[str, object]:
     path = Path(path)
     state: dict[str, object] = {"path": str(path)}
     with convert_read_errors(path):
-        if path.is_file():
-            stat = path.stat()
-            time = datetime.fromtimestamp(stat.st_mtime_ns / 1e9, UTC)
-            return state | {"bytes": stat.st_size, "time": time.isoformat()}
-        if not path.is_dir():
+        if not path.exists():
             return state
         lines = []
-        for file in _files(path):
+        for file in [path] if path.is_file() else _files(path):
             name = file.relative_to(path)
             if not any(part.startswith(".") for part in name.parts):
                 stat = file.stat()
@@ -54,18 +46,13 @@ def data_hash(path: str | Path) -> str:
     if path.is_file():
         return sha256_of(path)
     if not path.is_dir():
-        return NOT_LOCAL
+        return "not a local path"
     digest = hashlib.sha256()
     for file in _files(path):
         name = f"{file.relative_to(path)}\t{file.stat().st_size}\n"
         digest.update(name.encode(errors="surrogateescape"))
         digest.update(sha256_of(file).encode())
     return digest.hexdigest()
-
-
-def hashes_of(files: Sequence[Path]) -> list[str]:
-    """SHA-256 of several files; raises InputError if one is missing or cannot be read."""
-    return [sha256_of(file) for file in files]
 
 
 def sha256_of(path: Path) -> str:

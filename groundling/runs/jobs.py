@@ -34,10 +34,8 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONSAFEPATH": "1",
 }
-"""Environment of every job's process; must be set before torch is loaded. A new process first \
-imports the modules that read its first message and would search the working directory first: a \
-`pickle.py` beside the data would run. Before it starts to work it gets the path of the process \
-that started it."""
+"""Environment of every job's process; must be set before torch is loaded. Without a safe path a \
+`random.py` in the working directory would replace a library's module."""
 MAX_PROCESSES = 16
 """Maximum number of processes that one process can supply with texts."""
 

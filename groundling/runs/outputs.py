@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -43,7 +43,6 @@ def _result(function: Callable[..., Any], settings: ByPrefix, work: CommandConte
         return {"dry_run": str(end), "read": work.counts}
 
 
-@dataclass(frozen=True)
 class NoOutput(CommandOutput):
     """The command only prints."""
 
@@ -58,25 +57,15 @@ may replace; none: it writes a file."""
 
     def open(self, name: str, out: Path) -> CommandContext:
         """The object for output and notes."""
-        if self.own_patterns:
-            _check_folder(out, name, self.own_patterns)
+        is_own = any(any(out.glob(pattern)) for pattern in self.own_patterns)
+        is_used = out.is_file() or (out.is_dir() and any(out.iterdir()))
+        if self.own_patterns and is_used and (not is_own or (out / SETTINGS).exists()):
+            raise InputError(
+                f"{out}: exists and was not written by `groundling {name}`; choose another `out`"
+            )
         return CommandContext(out)
 
 
-def _check_folder(out: Path, name: str, own: Sequence[str]) -> None:
-    """Raises InputError for a file, a run folder, and a folder that the command did not write."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; out names a folder")
-    if (out / SETTINGS).exists():
-        raise InputError(f"{out}: holds a run; choose another `out`")
-    is_own = any(any(out.glob(pattern)) for pattern in own)
-    if out.exists() and any(out.iterdir()) and not is_own:
-        raise InputError(
-            f"{out}: exists and was not written by `groundling {name}`; choose another `out`"
-        )
-
-
-@dataclass(frozen=True)
 class RunCollection(CommandOutput):
     """A folder of runs, each with its own settings; more may be added."""
 
@@ -85,15 +74,11 @@ class RunCollection(CommandOutput):
         return CommandContext(open_run(out, "recipe", {}, {}))
 
 
-def _nothing(*settings: Any) -> Inputs:
-    return {}
-
-
 @dataclass(frozen=True)
 class ResumableRun(CommandOutput):
     """A folder of one run, which can be resumed."""
 
-    inputs: Callable[..., Inputs] = _nothing
+    inputs: Callable[..., Inputs] = lambda *settings: {}
     """From the settings: files and folders whose hashes identify the run."""
     ignored_settings: tuple[str, ...] = ()
     """Settings that do not identify the run, because results do not depend on them or they only \
@@ -101,8 +86,6 @@ extend the run; `train.seed` is the seed of the group `train`."""
     identity: Callable[..., Mapping[str, Any]] | None = None
     """From the settings: the values that identify the run beside hashes; None: all settings except \
 `ignored_settings`."""
-    artifacts: Sequence[str] | Callable[..., Sequence[str]] = ()
-    """Outputs beside the result, or a function of the settings that returns them."""
     extendable: bool = False
     """Whether the same command may extend a finished run: its function is then always called."""
     timeout: timedelta | None = None
@@ -120,8 +103,7 @@ extend the run; `train.seed` is the seed of the group `train`."""
         groups = list(settings.values())
         identity = self._identity(settings) if self.identity is None else self.identity(*groups)
         cpu = any(setting_values(own).get("cpu") for own in groups)
-        artifacts = self.artifacts(*groups) if callable(self.artifacts) else self.artifacts
-        run = Run(out, name, identity, self.inputs(*groups), cpu, artifacts, self.timeout)
+        run = Run(out, name, identity, self.inputs(*groups), cpu, self.timeout)
         if not self.extendable and run.result is not None:
             return run.result
         return run.end(_result(function, settings, run))

@@ -111,18 +111,12 @@ class CommandContext:
     """Output path and notes, passed to a command's function after its settings."""
 
     def __init__(self, out: Path | None = None) -> None:
-        self._out = out
+        self.out = out or Path()
+        """The output file or folder; the working directory for a command without one."""
         self.notes: list[str] = []
         """Notes for the result."""
         self.counts: dict[str, int] = {}
         """What was read, by name, which a dry run reports."""
-
-    @property
-    def out(self) -> Path:
-        """The output file or folder."""
-        if self._out is None:
-            raise AssertionError("a command without output has no output path")
-        return self._out
 
     def note(self, *notes: str) -> None:
         """Print notes now, one line each, and add them to the result."""

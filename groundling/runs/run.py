@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -10,13 +11,12 @@ from typing import Any
 
 from accelerate import PartialState
 
-from groundling.core.errors import convert_errors, prefix_errors
-from groundling.core.registry import files_of_object, import_object, is_import_path
+from groundling.core.registry import files_of_object, is_import_path
 from groundling.runs.checkpoints import Checkpoints
 from groundling.runs.folder import (
+    PREPARED,
     RESULT,
     check_run_folder,
-    clear_prepared,
     disk_errors,
     json_safe,
     lock_folder,
@@ -72,19 +72,14 @@ class Run(RunFolder):
         settings: Mapping[str, Any],
         inputs: Mapping[str, str | Path],
         cpu: bool = False,
-        artifacts: Sequence[str] = (),
         timeout: timedelta | None = None,
     ) -> None:
         """`settings`, and path, size and time of `inputs` (name to path) decide whether `out` holds this run.
 
-        So do those of the files of modules that settings name (MODULE:NAME), and of the user's own modules
-        that these import. `artifacts` lists outputs beside the result, `timeout` is how long processes
+        So do those of the files of modules that settings name (MODULE:NAME). `timeout` is how long processes
         wait for each other instead of torch's default. Raises InputError if `out` holds another
         run, another process writes there, or a module or object does not exist.
         """
-        self.artifacts = artifacts
-        self._ran_parts: list[bool] = []
-        """For each part, whether it was run now."""
         options = {} if timeout is None else {"timeout": timeout}
         state = PartialState(cpu=use_cpu(cpu), **options)
         folder = Path(out)
@@ -93,7 +88,8 @@ class Run(RunFolder):
             with disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(folder)
-            open_run(folder, kind, settings, {**_given(inputs), **_modules(settings)})
+            given = {name: path for name, path in inputs.items() if str(path)}
+            open_run(folder, kind, settings, {**given, **_modules(settings)})
         state.wait_for_everyone()
         super().__init__(folder)
 
@@ -102,59 +98,27 @@ class Run(RunFolder):
         """The result of an earlier, finished run, with a note to the user; None otherwise."""
         result = finished_result(self.folder)
         if result is not None:
-            self.print_finished()
+            note = "finished earlier; nothing to do (use another output folder to run again)"
+            print_notes([f"{self.folder}: {note}"])
         return result
 
-    def print_finished(self) -> None:
-        """Print that the run finished earlier, and whether an output is missing."""
-        note = "finished earlier; nothing to do (use another output folder to run again)"
-        outputs = [self.folder / name for name in self.artifacts]
-        missing = [path for path in outputs if not path.exists()]
-        if missing:
-            note = f"finished earlier, but {missing[0]} is missing; delete {missing[0].with_name(RESULT)} "
-            note += "and run the same command to make it again"
-        print_notes([f"{self.folder}: {note}"])
-
-    def part(
-        self,
-        name: str,
-        work: Callable[[RunFolder], dict[str, Any]],
-        reads: Callable[[dict[str, Any]], object] = bool,
-    ) -> dict[str, Any]:
-        """The result of a part, in the subfolder `name`: of an earlier call, or made now by `work`.
-
-        `reads` accesses every value that the caller needs of an earlier result. Raises InputError if
-        one is missing or damaged.
-        """
+    def part(self, name: str, work: Callable[[RunFolder], dict[str, Any]]) -> dict[str, Any]:
+        """The result of a part, in the subfolder `name`: of an earlier call, or made now by `work`."""
         part = RunFolder(self.folder / name)
         part.folder.mkdir(parents=True, exist_ok=True)
-        done = finished_result(part.folder, reads)
-        self._ran_parts.append(done is None)
+        done = finished_result(part.folder)
         return part.end(work(part)) if done is None else done
 
     def end(self, result: dict[str, Any]) -> dict[str, Any]:
         """As in a part, but returns the result as stored."""
-        if self._ran_parts and not any(self._ran_parts):
-            self.print_finished()
         stored: dict[str, Any] = json_safe(super().end(result))
         return stored
 
 
-def finished_result(
-    folder: Path, reads: Callable[[dict[str, Any]], object] = bool
-) -> dict[str, Any] | None:
-    """The result of a finished run, after removing leftover checkpoints; None if it has not finished.
-
-    `reads` accesses every value that the caller needs. Raises InputError if the file is damaged or
-    lacks one of them.
-    """
+def finished_result(folder: Path) -> dict[str, Any] | None:
+    """The result of a finished run, after removing leftover checkpoints; None if it has not finished."""
     result = read_result(folder)
-    if result is None:
-        return None
-    advice = "; delete it and run the same command to make it again"
-    with prefix_errors(folder / RESULT), convert_errors("damaged or changed since the run", advice):
-        reads(result)
-    if PartialState().is_main_process:
+    if result is not None and PartialState().is_main_process:
         _clear(folder)
     return result
 
@@ -162,7 +126,7 @@ def finished_result(
 def _clear(folder: Path) -> None:
     """Remove the checkpoint and intermediate files of a finished run."""
     Checkpoints(folder / "checkpoints").clear()
-    clear_prepared(folder)
+    shutil.rmtree(folder / PREPARED, ignore_errors=True)
 
 
 MODULES = (
@@ -191,11 +155,5 @@ def _modules(settings: Mapping[str, Any]) -> dict[str, str | Path]:
         value = every.get(setting, "")
         for name in value.split("+") if isinstance(value, str) else value:
             if is_import_path(name):
-                import_object(name, object)
                 files |= {f"{setting}:{one}": file for one, file in files_of_object(name).items()}
     return files
-
-
-def _given(inputs: Mapping[str, str | Path]) -> dict[str, str | Path]:
-    """The inputs that were given."""
-    return {name: path for name, path in inputs.items() if str(path)}

@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -34,100 +32,69 @@ STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 AttributeRows = Sequence[dict[str, str]]
 """Rows of `attribute.tsv`, one per noun."""
 
-if TYPE_CHECKING:
-    from sklearn.linear_model import RidgeClassifier
-
 
 # -- linear probes -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class LinearProbe:
-    """A linear probe of one attribute on frozen states."""
+    """A linear probe of one attribute on frozen states, with the ridge penalty that is best on dev nouns."""
 
-    name: str
-    """Name in results, `linear/...`."""
-    column: str
-    """The attribute's column of `attribute.tsv`."""
-    version: int = 1
-    """Increases with every change after which scores are not comparable."""
+    def __init__(self, column: str, features: np.ndarray, rows: AttributeRows) -> None:
+        """`column` of the rows of `attribute.tsv`, one per noun, is predicted from `features` (nouns, D)."""
+        from sklearn.linear_model import RidgeClassifier  # scikit-learn is slow to import
+        from sklearn.preprocessing import StandardScaler
 
-    def score(self, features: np.ndarray, rows: AttributeRows) -> dict[str, float]:
-        """Accuracy on dev and test nouns, and the majority-class accuracy on test nouns.
+        self.column = column
+        self.split = np.array([row["split"] for row in rows])
+        self.labels = np.array([row[column] for row in rows])
+        train = self.split == "train"
+        dev = self.split == "dev"
+        scaler = StandardScaler()
+        scaler.fit(features[train])
+        self.scaled = np.asarray(scaler.transform(features))
+        classifiers = [RidgeClassifier(alpha=strength) for strength in STRENGTHS]
+        for one in classifiers:
+            one.fit(self.scaled[train], self.labels[train])
+        self.classifier = max(
+            classifiers, key=lambda one: float(one.score(self.scaled[dev], self.labels[dev]))
+        )
 
-        Args:
-            features: (nouns, D).
-            rows: rows of `attribute.tsv`, one per noun.
-        """
-        split, labels = _splits_and_labels(rows, self.column)
-        scaled = _scale(features, split)
-        predict = _fit_classifier(scaled, split, labels).predict
-        majority = Counter(labels[split == "test"].tolist()).most_common(1)[0][1]
-        accuracy = {}
-        for part in ("dev", "test"):
-            is_part = split == part
-            accuracy[part] = float((predict(scaled[is_part]) == labels[is_part]).mean())
-        return accuracy | {"chance": majority / int((split == "test").sum())}
+    def score(self) -> dict[str, float]:
+        """Accuracy on dev and test nouns, and the majority-class accuracy on test nouns."""
+        is_right = self.classifier.predict(self.scaled) == self.labels
+        test = self.split == "test"
+        majority = Counter(self.labels[test].tolist()).most_common(1)[0][1]
+        accuracy = {part: float(is_right[self.split == part].mean()) for part in ("dev", "test")}
+        return accuracy | {"chance": majority / int(test.sum())}
 
-    def shares(self, features: np.ndarray, rows: AttributeRows) -> np.ndarray:
+    def shares(self) -> np.ndarray:
         """Predicted share of each value for each noun, (nouns, values); shares sum to 1 over values.
 
         Ridge regression on indicators preserves their sum, so shares need no scaling; some are below 0.
         """
-        split, labels = _splits_and_labels(rows, self.column)
-        scaled = _scale(features, split)
-        scores = _fit_classifier(scaled, split, labels).decision_function(scaled)
-        indicators = (scores + 1) / 2  # scikit-learn regresses to -1 and 1
+        # scikit-learn regresses to -1 and 1
+        indicators = (self.classifier.decision_function(self.scaled) + 1) / 2
         if indicators.ndim == 1:  # with two values, scores are those of the second
             indicators = np.stack([1 - indicators, indicators], axis=1)
-        return indicators
+        return np.asarray(indicators)
 
-    def cross_validate(self, features: np.ndarray, rows: AttributeRows, folds: int) -> float:
-        """Accuracy on train nouns that the probe was not fitted on, with the penalty that `score` uses.
+    def cross_validate(self, folds: int) -> float:
+        """Accuracy on train nouns that the probe was not fitted on, with the same penalty.
 
-        Args:
-            features: (nouns, D).
-            rows: rows of `attribute.tsv`, one per noun.
-            folds: number of folds of the train nouns, each every `folds`-th noun.
+        There are `folds` folds of the train nouns, each every `folds`-th noun.
         """
-        from sklearn.base import clone  # scikit-learn is slow to import
+        from sklearn.base import clone
 
-        split, labels = _splits_and_labels(rows, self.column)
-        scaled = _scale(features, split)
-        classifier = clone(_fit_classifier(scaled, split, labels))
-        train = np.flatnonzero(split == "train")
+        classifier = clone(self.classifier)
+        train = np.flatnonzero(self.split == "train")
         right = 0
         for fold in range(folds):
             held_out = train[fold::folds]
             kept = np.setdiff1d(train, held_out)
-            classifier.fit(scaled[kept], labels[kept])
-            right += int((classifier.predict(scaled[held_out]) == labels[held_out]).sum())
+            classifier.fit(self.scaled[kept], self.labels[kept])
+            predicted = classifier.predict(self.scaled[held_out])
+            right += int((predicted == self.labels[held_out]).sum())
         return right / len(train)
-
-
-def _splits_and_labels(rows: AttributeRows, column: str) -> tuple[np.ndarray, np.ndarray]:
-    return np.array([row["split"] for row in rows]), np.array([row[column] for row in rows])
-
-
-def _scale(features: np.ndarray, split: np.ndarray) -> np.ndarray:
-    from sklearn.preprocessing import StandardScaler  # scikit-learn is slow to import
-
-    scaler = StandardScaler()
-    scaler.fit(features[split == "train"])
-    return np.asarray(scaler.transform(features))
-
-
-def _fit_classifier(scaled: np.ndarray, split: np.ndarray, labels: np.ndarray) -> RidgeClassifier:
-    """The classifier with the ridge penalty that is best on dev nouns."""
-    from sklearn.linear_model import RidgeClassifier
-
-    classifiers = []
-    for strength in STRENGTHS:
-        classifier = RidgeClassifier(alpha=strength)
-        classifier.fit(scaled[split == "train"], labels[split == "train"])
-        classifiers.append(classifier)
-    is_dev = split == "dev"
-    return max(classifiers, key=lambda one: float(one.score(scaled[is_dev], labels[is_dev])))
 
 
 def score_readout(
@@ -156,8 +123,7 @@ def score_readout(
         mentioned = pattern.findall(example.text)
         if len(set(mentioned)) != 3 or len(mentioned) != 3:
             raise InputError(
-                f"{path}, index {example.official_id}: {example.text!r} contains {len(mentioned)} nouns of "
-                "attribute.tsv, expected three different ones; files of other questions must not be named `odd`"
+                f"{path}, index {example.official_id}: expected three different nouns of attribute.tsv"
             )
         subject, first, second = (number[name] for name in mentioned)
         right.append(
@@ -177,10 +143,6 @@ def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]
     path = Path(folder) / "probes" / "attribute.tsv"
     header = read_header(path)
     attributes = list(columns) or [name for name in header if name not in FIXED]
-    if not attributes:
-        raise InputError(
-            f"{path}, line 1: no attribute; expected at least one column besides {', '.join(FIXED)}"
-        )
     rows: list[dict[str, str]] = []
     nouns: set[str] = set()
     for where, row in read_rows(path, (*FIXED, *attributes)):
@@ -188,28 +150,24 @@ def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]
             raise InputError(f"{where}: split {row['split']!r}, expected {', '.join(SPLITS)}")
         if row["noun"] in nouns:
             raise InputError(f"{where}: repeated noun {row['noun']!r}")
-        if empty := [column for column in attributes if not row[column].strip()]:
-            raise InputError(
-                f"{where}: no value for {empty[0]!r}; add one, or leave the column out"
-            )
+        if not all(row[column].strip() for column in attributes):
+            raise InputError(f"{where}: an attribute has no value")
         nouns.add(row["noun"])
         rows.append(row)
-    if missing := [split for split in SPLITS if all(row["split"] != split for row in rows)]:
-        raise InputError(f"{path}: no noun of split {missing[0]}")
     for column in attributes:
-        train = {row[column] for row in rows if row["split"] == "train"}
-        held_out = {row[column] for row in rows if row["split"] != "train"}
-        if len(train) < 2 or train.isdisjoint(held_out):
+        train, dev, test = ({row[column] for row in rows if row["split"] == s} for s in SPLITS)
+        if not (len(train) > 1 and dev and test and train & (dev | test)):
             raise InputError(
-                f"{path}: column {column!r} cannot be probed: train nouns need two values or more, and dev and test "
-                "nouns one of them"
+                f"{path}: column {column!r} cannot be probed: expected two values or more among train nouns, and one "
+                "of them among dev and test nouns, of which there are some"
             )
     return rows
 
 
-def attributes_of(rows: AttributeRows) -> list[LinearProbe]:
-    """One linear probe for each attribute."""
-    return [LinearProbe(f"linear/{name}", name) for name in rows[0] if name not in FIXED]
+def fit_probes(features: np.ndarray, rows: AttributeRows) -> dict[str, LinearProbe]:
+    """A linear probe of each attribute by its name in results, `linear/...`."""
+    attributes = [name for name in rows[0] if name not in FIXED]
+    return {f"linear/{name}": LinearProbe(name, features, rows) for name in attributes}
 
 
 def _words_of(sentence: str, noun: str) -> range:

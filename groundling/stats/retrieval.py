@@ -7,7 +7,6 @@ right answer, so constant embeddings retrieve nothing. An image query is scored 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,22 +29,12 @@ TIE = 1e-6
 CELLS = 1 << 24
 """Number of cosines in memory at once."""
 
+RanksByDirection = Mapping[str, np.ndarray]
+"""Rank of the right answer of every query, from 1: of each text's image among all images (C,), and of each image's
+best text among this text and all texts of other images (I,).
+"""
 RecallScores = Mapping[str, float]
 """`r@1`, `r@5` and `r@10` in per cent, and `median_rank`."""
-
-
-@dataclass(frozen=True)
-class RetrievalRanks:
-    """Rank of the right answer of every query, from 1, among C texts or I images."""
-
-    text_to_image: np.ndarray
-    """(C,) int64: rank of each text's image among all images."""
-    image_to_text: np.ndarray
-    """(I,) int64: rank of each image's best text among this text and all texts of other images."""
-
-    def by_direction(self) -> dict[str, np.ndarray]:
-        """Ranks by direction."""
-        return {TO_IMAGE: self.text_to_image, TO_TEXT: self.image_to_text}
 
 
 def image_of_text(first: np.ndarray) -> np.ndarray:
@@ -53,7 +42,7 @@ def image_of_text(first: np.ndarray) -> np.ndarray:
     return np.repeat(np.arange(len(first) - 1), np.diff(first))
 
 
-def retrieval_ranks(texts: np.ndarray, images: np.ndarray, first: np.ndarray) -> RetrievalRanks:
+def retrieval_ranks(texts: np.ndarray, images: np.ndarray, first: np.ndarray) -> RanksByDirection:
     """Ranks of texts (C, E) and images (I, E), both of unit length; image i has the texts `first[i]` to `first[i + 1]`.
 
     Every image has at least one text. At most `CELLS` cosines are in memory at once.
@@ -72,7 +61,7 @@ def retrieval_ranks(texts: np.ndarray, images: np.ndarray, first: np.ndarray) ->
         # Not `>=`: NaN must not count as a right answer.
         text_ranks[block] += (is_wrong & ~(scores < own[block, None] - TIE)).sum(1)
         image_ranks += (is_wrong & ~(scores < best - TIE)).sum(0)
-    return RetrievalRanks(text_ranks, image_ranks)
+    return {TO_IMAGE: text_ranks, TO_TEXT: image_ranks}
 
 
 def recall_scores(ranks: np.ndarray) -> dict[str, float]:
@@ -167,7 +156,7 @@ def retrieval(
     """
     texts, images = _embedded(model, samples, batch)
     result = {"images": float(len(images)), "captions": float(len(texts))}
-    for direction, ranks in retrieval_ranks(texts, images, samples.first).by_direction().items():
+    for direction, ranks in retrieval_ranks(texts, images, samples.first).items():
         numbers = recall_scores(ranks)
         result |= {f"{direction}_r@{rank}": numbers[f"r@{rank}"] for rank in RANKS}
     recalls = [value for name, value in result.items() if "_r@" in name]

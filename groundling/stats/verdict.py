@@ -80,13 +80,6 @@ class SeedRuns:
         by_seed = zip(self.seeds, answers, strict=True)
         return [seed for seed, values in by_seed if is_degenerate(values, labels)]
 
-    def agreement(self) -> float:
-        """Mean share of examples on which two seeds agree; NaN for one seed."""
-        if len(self.seeds) < 2:
-            return nan
-        shares = [np.mean(first == second) for first, second in combinations(self.predictions, 2)]
-        return float(np.mean(shares))
-
 
 @dataclass
 class Verdict:
@@ -207,16 +200,10 @@ def _seeds(runs: SeedRuns, defined: np.ndarray) -> list[int]:
 
 
 def _same_examples(control: SeedRuns, other: SeedRuns) -> None:
-    pair = f"{control.task}: {control.name} and {other.name}"
-    if control.ids != other.ids:
-        differing_ids = sorted(set(control.ids) ^ set(other.ids))
-        about = "same ids in another order"
-        if differing_ids:
-            about = f"{len(differing_ids)} ids differ, the first is {differing_ids[0]}"
-        raise InputError(f"{pair} were scored on different examples ({about})")
-    differing = np.flatnonzero(control.labels != other.labels)
-    if len(differing):
-        raise InputError(f"{pair} have different labels, first for {control.ids[differing[0]]}")
+    if control.ids != other.ids or not np.array_equal(control.labels, other.labels):
+        raise InputError(
+            f"{control.task}: examples, their order, or labels of {control.name} and {other.name} differ"
+        )
 
 
 def bootstrap(
@@ -368,27 +355,19 @@ def _notes(
     runs: SeedRuns, other_seeds: Sequence[int], scores: np.ndarray, metric: Metric
 ) -> list[str]:
     """Notes on missing, unfinished, degenerate and undefined runs; all runs stay in the comparison."""
-    missing = [seed for seed in other_seeds if seed not in runs.seeds]
-    undefined = _seeds(runs, ~np.isfinite(scores))
-    notes = []
-    if missing:
-        notes.append(f"seed {_join(missing)} is missing")
-    if runs.unfinished:
-        notes.append(f"seed {_join(runs.unfinished)} has not finished")
-    if runs.degenerate_seeds():
-        notes.append(
-            f"seed {_join(runs.degenerate_seeds())} is degenerate (one answer to nearly all examples) but included"
-        )
-    if undefined:
-        notes.append(
-            f"{metric.name} is undefined for seed {_join(undefined)} and omitted from means"
-        )
+    seeds_by_fault = {
+        "missing": [seed for seed in other_seeds if seed not in runs.seeds],
+        "not finished": runs.unfinished,
+        "degenerate (one answer to nearly all examples) but included": runs.degenerate_seeds(),
+        f"omitted from means, where {metric.name} is undefined": _seeds(runs, ~np.isfinite(scores)),
+    }
+    notes = [
+        f"{runs.name}: seed {', '.join(map(str, seeds))} is {fault}"
+        for fault, seeds in seeds_by_fault.items()
+        if seeds
+    ]
     if len(runs.seeds) == 1:
         notes.append(
-            "one seed, so the variance between seeds is unknown and the interval too narrow"
+            f"{runs.name}: one seed, so the variance between seeds is unknown and the interval too narrow"
         )
-    return [f"{runs.name}: {note}" for note in notes]
-
-
-def _join(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
+    return notes

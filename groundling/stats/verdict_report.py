@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from groundling.core.errors import convert_errors
 from groundling.core.metrics import DEGENERATE_SHARE, NEARLY_DEGENERATE_SHARE, Metric
-from groundling.runs.folder import json_safe, read_object, write_json
+from groundling.runs.folder import SETTINGS, json_safe, read_object, write_json
 from groundling.runs.report import ForestRow, Report, ReportSection, TableRow, forest_svg
 from groundling.stats.finished_runs import collect_runs
 from groundling.stats.verdict import ALPHA, MIN_GROUPS, SeedRuns, Verdict, decide, judge
@@ -23,10 +24,6 @@ RunsByGroup = Mapping[str, Mapping[str, tuple[SeedRuns, Metric]]]
 PublishedByGroup = Mapping[str, Mapping[str, float]]
 """By group and task: the value in a paper, in the metric's unit."""
 TERMS = {
-    "seed": "The number that seeds a run's random generators. Runs of one model that differ only in the seed show how "
-    "much scores vary by chance.",
-    "difference": "The mean over the model's seeds minus the mean over the control's seeds, in points for scores in "
-    "percent, otherwise in the metric's unit.",
     "95 % interval": "Contains the difference in 95 of 100 resamples of seeds and examples (two-level bootstrap). If "
     "it contains 0, the difference may be chance.",
     "resampled": "What is drawn for the interval: single examples, or all examples with the same image, or with the "
@@ -39,69 +36,54 @@ TERMS = {
     "reliable": f"Yes if the interval excludes 0 and p after Holm is at most {ALPHA:g}.",
     "degenerate": f"A run that gives the same answer to at least {100 * DEGENERATE_SHARE:.0f} % of the examples, or to "
     f"{100 * NEARLY_DEGENERATE_SHARE:.0f} % where the most common label is clearly rarer.",
-    "published": "The value in a paper, from the paper's own models.",
-    "scores": "The median over seeds, and in brackets each seed's score.",
 }
 """Glossary of the page."""
+SOURCE = ("model", "data", "commit")
+"""What a table says of runs beside their seeds."""
 FOREST = (
     "One row per comparison. The square is the difference of the means, filled if it is reliable; the line is its "
     "95 % interval; each dot below is one seed. The dashed line marks no difference."
 )
 
 
-def judge_folders(
-    groups: Mapping[str, str | Path],
-    out: str | Path,
-    log: Callable[[str], None] = print,
-    published: PublishedByGroup | None = None,
-    tasks: Sequence[str] = (),
-    trust: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Compare every group of runs with the first one; writes `out/verdict.json` and `out/verdict.html`.
-
-    Args:
-        groups: run folder by name, the control first.
-        out: folder of the report.
-        log: prints a line.
-        published: values from papers by group and task, shown beside the measured scores.
-        tasks: only these tasks, on all their splits, in this order; empty: all.
-        trust: your own tasks, MODULE:NAME, that may be imported for their metrics.
-    """
-    return write_verdict(collect_groups(groups, tasks, trust), out, log, published)
-
-
 def collect_groups(
     groups: Mapping[str, str | Path], tasks: Sequence[str] = (), trust: Sequence[str] = ()
 ) -> RunsByGroup:
-    """The finished runs of every group by task, for `write_verdict`; arguments as for `judge_folders`."""
+    """The finished runs of every group by task, from run folders by name, the control first.
+
+    Args:
+        groups: run folder by name.
+        tasks: only these tasks, on all their splits, in this order; empty: all.
+        trust: your own tasks, MODULE:NAME, which are imported for their metrics.
+    """
     return {
         name: _select_tasks(collect_runs(name, folder, trust), tasks)
         for name, folder in groups.items()
     }
 
 
-def are_comparable(collected: RunsByGroup) -> bool:
-    """Whether any group shares a task with the first one, the control."""
-    control, *others = collected.values()
-    return any(not control.keys().isdisjoint(other) for other in others)
-
-
 def write_verdict(
     collected: RunsByGroup,
     out: str | Path,
-    log: Callable[[str], None],
-    published: PublishedByGroup | None,
+    log: Callable[[str], None] = print,
+    published: PublishedByGroup | None = None,
 ) -> dict[str, Any]:
-    """Compare collected runs and write JSON, page and printed lines, as `judge_folders`."""
+    """Compare every group with the first; writes `out/verdict.json` and `out/verdict.html`.
+
+    Args:
+        collected: the runs, see `collect_groups`.
+        out: folder of the report.
+        log: prints a line.
+        published: values from papers, shown beside the measured scores.
+    """
     control = next(iter(collected))
     verdicts = _verdicts(collected, control)
     scores = {
         name: {task: _scores(runs, metric) for task, (runs, metric) in by_task.items()}
         for name, by_task in collected.items()
     }
-    verdict_entries = [one.as_json() for one in verdicts]
     result: dict[str, Any] = json_safe(
-        {"control": control, "scores": scores, "verdicts": verdict_entries}
+        {"control": control, "scores": scores, "verdicts": [one.as_json() for one in verdicts]}
     )
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -157,26 +139,16 @@ def _scores(runs: SeedRuns, metric: Metric) -> dict[str, Any]:
     """Every seed's score, and summary statistics over the seeds with a defined metric."""
     values = runs.scores(metric)
     defined = values[np.isfinite(values)]
-    low, median, high = _quartiles(defined)
     return {
         "metric": metric.name,
         "seeds": list(runs.seeds),
         "scores": values.tolist(),
-        "median": median,
+        "median": float(np.median(defined)) if len(defined) else nan,
         "mean": float(defined.mean()) if len(defined) else nan,
         "sd": float(defined.std(ddof=1)) if len(defined) > 1 else nan,
-        "quartiles": [low, high],
-        "agreement": runs.agreement() if metric.is_classification else None,
         "collapsed": runs.degenerate_seeds(),
         "unfinished": list(runs.unfinished),
     }
-
-
-def _quartiles(values: np.ndarray) -> tuple[float, float, float]:
-    if not len(values):
-        return nan, nan, nan
-    low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
-    return low, median, high
 
 
 def _report(
@@ -233,7 +205,8 @@ def _score_rows(
 def _score_cell(scores: np.ndarray, metric: Metric) -> str:
     digits = 1 if metric.scale == 100 else 3
     scaled = scores * metric.scale
-    _, median, _ = _quartiles(scaled[np.isfinite(scaled)])
+    defined = scaled[np.isfinite(scaled)]
+    median = np.median(defined) if len(defined) else nan
     seeds = " ".join(f"{score:.{digits}f}" for score in scaled)
     return f"{median:.{digits}f} [{seeds}]"
 
@@ -300,34 +273,22 @@ def _source_rows(collected: RunsByGroup) -> list[TableRow]:
     rows: list[TableRow] = []
     for name, by_task in collected.items():
         for runs, _ in by_task.values():
-            settings = [_settings(folder) for folder in runs.folders]
-            row = {
-                "runs": name,
-                "model": _distinct(settings, "config", "model"),
-                "data": _distinct(settings, "config", "data"),
-                "seeds": ", ".join(map(str, runs.seeds)),
-                "groundling": _distinct(settings, "versions", "groundling"),
-                "commit": _distinct(settings, "commit"),
-            }
+            sources = [_source(folder) for folder in runs.folders]
+            row = {"runs": name, "seeds": ", ".join(map(str, runs.seeds))}
+            for column in SOURCE:
+                found = dict.fromkeys(str(one[column]) for one in sources if one.get(column))
+                row[column] = ", ".join(found) or "unknown"
             if row not in rows:
                 rows.append(row)
     return rows
 
 
-def _settings(folder: Path) -> Mapping[str, Any]:
-    """Content of the nearest `config.json`, in the seed's folder or up to two above; empty if there is none."""
+def _source(folder: Path) -> dict[str, Any]:
+    """Model, data and commit in the nearest `config.json`, in the seed's folder or up to two above."""
     for place in (folder, *list(folder.resolve().parents)[:2]):
-        path = place / "config.json"
+        path = place / SETTINGS
         if path.is_file():
-            return read_object(path)
+            stored = read_object(path)
+            with convert_errors(f"{path}: not a run's settings"):
+                return {**stored["config"], "commit": stored.get("commit")}
     return {}
-
-
-def _distinct(settings: Sequence[Mapping[str, Any]], *keys: str) -> str:
-    """The distinct texts below some keys, in order."""
-    found: dict[str, None] = {}
-    for value in settings:
-        for key in keys:
-            value = value.get(key) or {} if isinstance(value, Mapping) else {}
-        found |= {value: None} if isinstance(value, str) else {}
-    return ", ".join(found) or "unknown"

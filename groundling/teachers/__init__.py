@@ -18,7 +18,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
 from groundling.core.registry import describe_value, require_instance
 from groundling.data.samples import SampleDataset
-from groundling.runs.hashing import hashes_of
+from groundling.runs.hashing import sha256_of
 from groundling.settings.objectives import ObjectiveSettings
 
 
@@ -142,7 +142,7 @@ class TeacherSpec:
 def code_hash(kind: Any) -> dict[str, str]:
     """The name of a class or function, and the SHA-256 of the file that defines it."""
     file = getattr(sys.modules[kind.__module__], "__file__", None)
-    source = hashes_of([Path(file)])[0] if file else ""
+    source = sha256_of(Path(file)) if file else ""
     return {"name": f"{kind.__module__}.{kind.__qualname__}", "source": source}
 
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForObjectDetection
 
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, convert_errors
 from groundling.data.regions.annotations import (
     BoxAnnotation,
     Detection,
@@ -25,13 +25,12 @@ from groundling.data.regions.annotations import (
 from groundling.data.regions.store import clip_boxes
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.runs.folder import read_json
+from groundling.settings.input_settings import DetectionSettings
 
 
 @dataclass(frozen=True)
 class ImageBoxes:
-    """The boxes of one image: a detector's best first, annotated ones in annotation
-    order, a grid's row by row.
-    """
+    """The boxes of one image: a detector's best first, annotated ones in annotation order, a grid's row by row."""
 
     boxes: np.ndarray
     """(R, 4) float32: x1, y1, x2, y2 as shares of width and height."""
@@ -42,17 +41,11 @@ class ImageBoxes:
     left_out: int = 0
     """Number of boxes left out: empty or outside the image."""
     annotated_order: bool = False
-    """Whether the boxes are the image's annotated objects alone, in the order of their file.
-
-    `left_out` may be missing.
-    """
+    """Whether the boxes are the image's annotated objects alone, in the order of their file."""
     appended_detections: int = 0
     """Number of detected boxes, which follow the annotated ones."""
     segmentation_file: Path | None = None
-    """VCR's json, which has the objects' segmentations.
-
-    Read with the image, because masks take time.
-    """
+    """VCR's json, which has the objects' segmentations; read with the image, because masks take time."""
 
 
 class ImageBoxAnnotations(NamedTuple):
@@ -79,34 +72,23 @@ class ImageBoxAnnotations(NamedTuple):
         return self.boxes
 
 
-@dataclass(frozen=True)
-class DetectionFilter:
-    """Selects a detector's boxes as for bottom-up attention: the confident ones, between a
-    minimum and a maximum number.
+def select_boxes(
+    boxes: np.ndarray, confidence: np.ndarray, detection: DetectionSettings
+) -> np.ndarray:
+    """Indices of the boxes (R, 4) to keep, by confidence, as for bottom-up attention.
+
+    Fewer than `min_boxes` only if there are no more.
     """
-
-    threshold: float = 0.2
-    """Boxes above this confidence are kept."""
-    min_boxes: int = 10
-    """Minimum number of boxes per image, if the detector has as many."""
-    max_boxes: int = 100
-    """Maximum number of boxes per image."""
-    nms_iou: float = 0.7
-    """Boxes whose intersection over union with a better box is higher are removed; 1: none."""
-
-    def __call__(self, boxes: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-        """Indices of the (R, 4) boxes to keep, by confidence.
-
-        Fewer than `min_boxes` only if there are no more.
-        """
-        selected: list[int] = []
-        for at in np.argsort(-confidence, kind="stable"):
-            enough = len(selected) >= self.min_boxes and confidence[at] <= self.threshold
-            if enough or len(selected) >= self.max_boxes:
-                break
-            if not selected or box_iou(boxes[at], boxes[selected]).max() <= self.nms_iou:
-                selected.append(int(at))
-        return np.array(selected, np.int64)
+    selected: list[int] = []
+    for at in np.argsort(-confidence, kind="stable"):
+        enough = (
+            len(selected) >= detection.min_boxes and confidence[at] <= detection.score_threshold
+        )
+        if enough or len(selected) >= detection.max_boxes:
+            break
+        if not selected or box_iou(boxes[at], boxes[selected]).max() <= detection.iou_threshold:
+            selected.append(int(at))
+    return np.array(selected, np.int64)
 
 
 def box_iou(box: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -119,27 +101,18 @@ def box_iou(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 class Detector:
-    """A model of the DETR family: softmax with a last no-object column (DETR, YOLOS), or
-    sigmoids (RT-DETR, D-FINE).
-    """
+    """A model of the DETR family: softmax with a last no-object column (DETR, YOLOS), or sigmoids (RT-DETR, D-FINE)."""
 
-    def __init__(
-        self, source: str | Path, detection_filter: DetectionFilter, device: str = "cpu"
-    ) -> None:
-        """`source` is a hub id or a folder with model and image processor.
-
-        Raises InputError if it cannot be loaded.
-        """
+    def __init__(self, detection: DetectionSettings, device: str = "cpu") -> None:
+        """`detection` names the model and says which boxes are kept; raises InputError if it cannot be loaded."""
+        source = detection.detector
         config = load_config(source)
-        self.detection_filter = detection_filter
+        self.detection = detection
         self.device = device
         self.processor = load_processor(source)
-        try:
+        # older DETR checkpoints have a backbone from timm
+        with convert_errors(f"{source}: cannot be loaded", errors=ImportError):
             self.model = load_weights(AutoModelForObjectDetection, source).eval().to(device)
-        except ImportError as error:  # older DETR checkpoints have a backbone from timm
-            raise InputError(
-                f"{source}: {first_line(error)}; PekingU/rtdetr_r50vd works without it"
-            ) from None
         self.names = [str(config.id2label[i]) for i in range(config.num_labels)]
 
     @torch.no_grad()
@@ -160,12 +133,11 @@ class Detector:
 
     def _best(self, scores: np.ndarray, corners: np.ndarray) -> ImageBoxes:
         """The boxes to keep, from all scores (Q, C) and corners (Q, 4) of an image."""
-        clipped, good = clip_boxes(
-            corners.clip(0, 1)
-        )  # a detected box may extend beyond the image, and is clipped
+        # a detected box may extend beyond the image, and is clipped
+        clipped, good = clip_boxes(corners.clip(0, 1))
         scores = scores[good]
         clipped = clipped[good]
-        places = self.detection_filter(clipped, scores.max(1))
+        places = select_boxes(clipped, scores.max(1), self.detection)
         distribution = scores[places] / scores[places].sum(1, keepdims=True)
         return ImageBoxes(clipped[places], scores[places].max(1), distribution, int((~good).sum()))
 
@@ -196,7 +168,7 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxAnnota
     for source in sources:
         if Path(source).is_dir():
             raise InputError(f"{source}: a folder's boxes (VCR's) cannot be combined with others")
-        content = _content(source)
+        content = read_json(Path(source))
         if are_detections(content):
             detections.append((source, read_detections(source, content)))
         else:
@@ -205,14 +177,6 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxAnnota
     for source, file_detections in detections:
         files.add_detections(source, file_detections, has_annotations)
     return files.boxes()
-
-
-def _content(source: str | Path) -> Any:
-    """A file's parsed JSON; raises InputError for an empty list."""
-    content = read_json(Path(source))
-    if content == []:
-        raise InputError(f"{source}: the file has no detections")
-    return content
 
 
 class _CocoFiles:
@@ -243,25 +207,20 @@ class _CocoFiles:
     ) -> None:
         """Add detected boxes; with annotations, only of their images and classes."""
         for number, detection in enumerate(detections):
-            where = f"{path}, entry {number}"
-            if not detection.category:
-                raise InputError(f"{where}: expected category_id, which a store needs")
-            if has_annotations and detection.image not in self.files:
+            category = detection.category
+            is_known = detection.image in self.files and category in self.names
+            if not category or (has_annotations and not is_known):
                 raise InputError(
-                    f"{where}: image {detection.image} is not among the annotations' images"
+                    f"{path}, entry {number}: expected an image and a category_id, both of the annotations if there "
+                    f"are some; found {detection.image} and {category}"
                 )
-            if has_annotations and detection.category not in self.names:
-                raise InputError(
-                    f"{where}: class {detection.category} is not among the annotations'"
-                )
-            if has_annotations and detection.name:
-                self._add_class(path, detection.category, detection.name)
+            known = self.names.get(category, str(category))
+            self._add_class(path, category, detection.name or known)
             if not has_annotations:
-                self._add_class(path, detection.category, detection.name or str(detection.category))
                 file = f"COCO_train2014_{detection.image:012d}.jpg"
                 self.files.setdefault(detection.image, file)
                 self.sizes.setdefault(detection.image, (0, 0))
-            box = BoxAnnotation(detection.corners.tolist(), detection.category, detection.score)
+            box = BoxAnnotation(detection.corners.tolist(), category, detection.score)
             self.annotations.setdefault(detection.image, []).append(box)
             self.detected.add(detection.image)
 
@@ -298,9 +257,7 @@ def _boxes(annotations: Sequence[BoxAnnotation], place: Mapping[int, int]) -> Im
 
 
 def _as_shares(boxes: ImageBoxes, size: tuple[int, int]) -> ImageBoxes:
-    """Boxes in pixels, as shares of an image of this width and height, without those
-    that are empty or outside.
-    """
+    """Boxes in pixels, as shares of an image of this width and height, without those that are empty or outside."""
     shares = boxes.boxes.astype(np.float32) / np.array(size * 2, np.float32)
     clipped, valid = clip_boxes(shares)
     classes = None if boxes.classes is None else boxes.classes[valid]

@@ -1,6 +1,4 @@
-"""Region features from any Hugging Face vision backbone, for folders of
-images and for single images.
-"""
+"""Region features from any Hugging Face vision backbone, for folders of images and for single images."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoModel
 
-from groundling.core.errors import InputError, raise_first
+from groundling.core.errors import InputError, prefix_errors, raise_first
 from groundling.data.images import (
     IMAGE_ENDINGS,
     ImageInput,
@@ -35,7 +33,6 @@ from groundling.models.loading import load_config, load_processor, load_weights,
 from groundling.runs.progress import Progress
 from groundling.settings.input_settings import DetectionSettings, ExtractionSettings
 from groundling.vision.boxes import (
-    DetectionFilter,
     Detector,
     ImageBoxAnnotations,
     ImageBoxes,
@@ -49,32 +46,21 @@ BINS = 7
 SAMPLES = 2
 """RoIAlign: samples per bin and direction."""
 SIDE = 608
-"""Short side of images for backbones without an image size (bottom-up attention: 600).
-
-The long side has at most 5/3.
-"""
+"""Short side of images for backbones without an image size (bottom-up attention: 600); the long one at most 5/3."""
 STRIDE = 32
 """Pixels per cell of the last feature map, for ResNets and for models that merge small patches."""
 MERGED = 4
-"""Patches of this side (Swin, ConvNeXt) are merged by a factor of 8.
-
-Larger ones (ViT) are not merged.
-"""
+"""Patches of this side (Swin, ConvNeXt) are merged by a factor of 8; larger ones (ViT) are not merged."""
 
 
 class Backbone:
-    """A ResNet, ViT or CLIP-like image encoder.
-
-    Gives the last feature map, or the last patch states as a map.
-    """
+    """A ResNet, ViT or CLIP-like image encoder: its last feature map, or the last patch states as a map."""
 
     def __init__(self, source: str | Path, side: int = 0, device: str = "cpu") -> None:
         """`source` is a hub id or a folder with model and image processor.
 
-        Raises InputError if it cannot be loaded.
-
-        `side` in pixels: the image's short side; 0: the backbone's own square
-        input size, if it has one.
+        `side` in pixels: the image's short side; 0: the backbone's own square input size, if it has one. Raises
+        InputError if it cannot be loaded.
         """
         config = load_config(source)
         processor = load_processor(source)
@@ -95,39 +81,25 @@ class Backbone:
         self.mean = np.array(processor.image_mean if normalizes else [0, 0, 0], np.float32)
         self.std = np.array(processor.image_std if normalizes else [1, 1, 1], np.float32)
         self.sha256 = weights_sha256(self.model)
-        self.facts = self._facts()
-
-    def _facts(self) -> dict[str, str | list[float]]:
-        """The preprocessing of images, for a manifest."""
-        if self.square:
-            scaled = f"{self.square} x {self.square}"
-        else:
-            longest = self.side * 5 // 3
-            scaled = (
-                f"short side {self.side}, long at most {longest}, to multiples of {self.stride}"
-            )
-        return {
-            "image": "RGB in 0..1, turned as EXIF says, never cropped or padded, scaled bicubically to "
-            + scaled,
+        self.scaled = f"{self.square} x {self.square}" if self.square else f"short side {self.side}"
+        self.facts: dict[str, Any] = {
+            "scaled": self.scaled,
             "mean": self.mean.tolist(),
             "std": self.std.tolist(),
-            "regions": "RoIAlign (aligned) of the last feature map or patch states, "
-            f"{BINS} x {BINS} bins of {SAMPLES} x {SAMPLES} samples, mean",
+            "roi_align": [BINS, SAMPLES],
         }
 
     @property
     def identity(self) -> str:
-        """A hash of everything that features depend on, except the image and its boxes:
-        weights and preprocessing.
-        """
+        """A hash of everything that features depend on, except the image and its boxes."""
         text = json.dumps({"weights": self.sha256, "preprocessing": self.facts}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def origin(self) -> str:
         """Model, image size and weights, in a few words."""
-        scaled = f"{self.square} x {self.square}" if self.square else f"short side {self.side}"
-        return f"{self.source} at {scaled} pixels (weights {self.sha256[:8]})"
+        name = Path(self.source).name if Path(self.source).exists() else self.source
+        return f"{name} at {self.scaled} pixels (weights {self.sha256[:8]})"
 
     def target(self, size: tuple[int, int]) -> tuple[int, int]:
         """Width and height to which an image is scaled; boxes are shares, so they stay valid."""
@@ -171,12 +143,10 @@ class Backbone:
 def list_images(
     extraction: ExtractionSettings, files: Collection[str]
 ) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Images to read as (id, file), sorted, and those left out.
+    """Images to read as (id, file), sorted, and those left out; an id is the file's path without its ending.
 
-    An id is the file's path without its ending.
-
-    With `extraction.boxes`, the images are these `files`. Raises InputError if there are none, or
-    if one is missing without `extraction.skip_missing`.
+    With `extraction.boxes`, the images are these `files`. Raises InputError if there are none, or if one is missing
+    without `extraction.skip_missing`.
     """
     folder = Path(extraction.images)
     check_image_folder(folder)
@@ -206,13 +176,8 @@ def list_images(
     return list(file_of.items()), left_out
 
 
-class LoadedImage(NamedTuple):
-    """An image, decoded."""
-
-    id: str
-    image: Image.Image
-    boxes: ImageBoxes | None = None
-    """Its boxes from a file."""
+LoadedImage = tuple[str, Image.Image, ImageBoxes | None]
+"""Id and pixels of an image, and its boxes from a file."""
 
 
 class Extractor:
@@ -225,10 +190,7 @@ class Extractor:
         annotations: Mapping[str, ImageBoxAnnotations],
         names: Sequence[str],
     ) -> None:
-        """`annotations`: boxes from files by image file, with classes `names`.
-
-        Empty if there are none.
-        """
+        """`annotations`: boxes from files by image file, with classes `names`; empty if there are none."""
         self.extraction = extraction
         self.detection = detection = extraction.detection
         self.annotations = annotations
@@ -237,18 +199,12 @@ class Extractor:
         models = {"backbone": detection.backbone}
         weights = {"backbone": self.backbone.sha256}
         preprocessing: dict[str, Any] = {"backbone": self.backbone.facts}
-        sources = list(extraction.boxes)
+        sources = [Path(path).name for path in extraction.boxes]
         if detection.grid:
             sources = [f"a grid of {detection.grid} x {detection.grid}"]
         if not sources or extraction.add_detected_boxes:
-            detection_filter = DetectionFilter(
-                detection.score_threshold,
-                detection.min_boxes,
-                detection.max_boxes,
-                detection.iou_threshold,
-            )
-            sources.append(f"the detector, {detection_filter}")
-            self.detector = Detector(detection.detector, detection_filter, device)
+            sources.append(f"the detector, {detection.manifest_entry()}")
+            self.detector = Detector(detection, device)
             models["detector"] = detection.detector
             weights["detector"] = weights_sha256(self.detector.model)
             preprocessing["detector"] = self.detector.processor.to_dict()
@@ -259,37 +215,25 @@ class Extractor:
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.key: dict[str, Any] = {"weights": weights, "preprocessing": digest, "boxes": source}
         if any(one.boxes.segmentation_file for one in annotations.values()):
-            self.key["cover"] = (
-                "14 x 14"  # shards of an unfinished store of an older version have none
-            )
+            self.key["cover"] = "14 x 14"
         self.facts: dict[str, Any] = {
             "model": models,
             "identity": self.backbone.identity,
             "made_by": self.backbone.origin,
             "weights": weights,
             "preprocessing": json.loads(text),
-            "preprocessing_sha256": digest,
             "boxes_from": source,
             **({} if extraction.boxes else {"made_with": detection.manifest_entry()}),
             "classes": len(names),
             "class_names": names,
         }
-        if names:
-            self.facts["background"] = (
-                "none: what is no object is left out, and the rest adds up to 1"
-            )
 
     def __call__(
         self, images: Sequence[tuple[str, ImageInput]], progress: Progress | None = None
-    ) -> tuple[list[ImageRegions], list[str]]:
-        """Regions of images in order, and reasons for skipped images.
-
-        Images of one size form a batch.
-
-        `progress` counts images.
-        """
+    ) -> tuple[list[ImageRegions], dict[str, str]]:
+        """Regions of images in order, and by id the reasons for skipped images; `progress` counts images."""
         regions: dict[str, ImageRegions] = {}
-        skipped: list[str] = []
+        skipped: dict[str, str] = {}
         for start in range(0, len(images), self.extraction.batch):
             sizes: dict[tuple[int, int], list[LoadedImage]] = {}
             batch = images[start : start + self.extraction.batch]
@@ -297,9 +241,9 @@ class Extractor:
                 try:
                     ready = self._read(name, path)
                 except InputError as error:
-                    skipped.append(f"{name}: {error}")
+                    skipped[name] = str(error)
                 else:
-                    sizes.setdefault(ready.image.size, []).append(ready)
+                    sizes.setdefault(ready[1].size, []).append(ready)
             for of_one_size in sizes.values():
                 for image in self._same_size_regions(of_one_size):
                     regions[image.id] = image
@@ -310,20 +254,20 @@ class Extractor:
             if name in regions and len(regions[name].boxes):
                 regions_in_order.append(regions[name])
             elif name in regions:
-                skipped.append(f"{name}: no box in this image")
+                skipped[name] = "no box in this image"
         return regions_in_order, skipped
 
     def _read(self, name: str, source: ImageInput) -> LoadedImage:
         image = read_image(source)
         if not self.annotations or not isinstance(source, Path):
-            return LoadedImage(name, image)
+            return name, image, None
         annotated = self.annotations[source.relative_to(self.extraction.images).as_posix()]
-        return LoadedImage(name, image, annotated.for_image_size(image.size))
+        return name, image, annotated.for_image_size(image.size)
 
     def _same_size_regions(self, ready: Sequence[LoadedImage]) -> list[ImageRegions]:
         """The regions of images of one size."""
-        images = [loaded.image for loaded in ready]
-        boxes = [loaded.boxes for loaded in ready if loaded.boxes is not None]
+        images = [image for _, image, _ in ready]
+        boxes = [of_image for _, _, of_image in ready if of_image is not None]
         if self.detector is not None:
             detected = self.detector(images)
             if boxes:
@@ -332,17 +276,16 @@ class Extractor:
             boxes = detected
         elif not boxes:
             boxes = [grid_boxes(self.detection.grid)] * len(ready)
-        whole = np.array(
-            [[0, 0, 1, 1]], np.float32
-        )  # the whole image is a last box in the same batch
+        # the whole image is a last box in the same batch
+        whole = np.array([[0, 0, 1, 1]], np.float32)
         features = self.backbone(
             images, [np.concatenate([of_image.boxes, whole]) for of_image in boxes]
         )
         regions = []
-        for loaded, of_image, numbers in zip(ready, boxes, features, strict=True):
+        for (name, image, _), of_image, numbers in zip(ready, boxes, features, strict=True):
             image_regions = ImageRegions(
-                id=loaded.id,
-                size=loaded.image.size,
+                id=name,
+                size=image.size,
                 boxes=of_image.boxes,
                 confidence=of_image.confidence,
                 features=numbers[:-1],
@@ -358,9 +301,7 @@ class Extractor:
         return regions
 
     def _append_detections(self, annotated: ImageBoxes, detected: ImageBoxes) -> ImageBoxes:
-        """An image's boxes from files, followed by the detector's, each with its best
-        class among the files' names.
-        """
+        """An image's boxes from files, followed by the detector's, each with its best class among the files' names."""
         assert (
             self.detector is not None
             and annotated.classes is not None
@@ -394,21 +335,14 @@ def _segmentation(boxes: ImageBoxes) -> np.ndarray | None:
     )
 
 
-class RegionStoreManifest(NamedTuple):
-    """Data to complete a store of extracted regions; the same in every process."""
-
-    facts: dict[str, Any]
-    """The manifest's facts about models and preprocessing."""
-    key: dict[str, Any]
-    """Everything that the regions depend on; see `ShardWriter`."""
-    gaps: list[str]
-    """Images that were left out before reading, with reasons."""
-
-
 def extract(
     extraction: ExtractionSettings, folder: str | Path, process: ProcessRank
-) -> RegionStoreManifest:
-    """Write the missing shards of a store in `folder` that belong to `process`."""
+) -> dict[str, Any]:
+    """Write the missing shards of a store in `folder` that belong to `process`.
+
+    Returns what completes the store, the same in every process: the manifest's `facts`, the `key` on which regions
+    depend, and the `gaps`, images that were left out before reading, with reasons.
+    """
     device = "cpu"
     if torch.cuda.is_available() and not extraction.cpu:
         device = f"cuda:{process.rank % torch.cuda.device_count()}"
@@ -426,9 +360,10 @@ def extract(
     }
     progress = Progress("regions", sum(map(len, shards.values())), "image")
     for number, shard in shards.items():
-        writer.write(number, *extractor(shard, progress))
+        regions, skipped = extractor(shard, progress)
+        writer.write(number, regions, [f"{name}: {reason}" for name, reason in skipped.items()])
     progress.close()
-    return RegionStoreManifest(extractor.facts, extractor.key, gaps)
+    return {"facts": extractor.facts, "key": extractor.key, "gaps": gaps}
 
 
 # Regions of images that no store has: found as by `groundling regions`, on request.
@@ -444,49 +379,35 @@ class StoreRegionExtractor:
         device: str = "cpu",
         features: bool = True,
     ) -> None:
-        """`detection`: the settings with which the store was made.
+        """`detection`: the settings with which the store was made; `facts`: its manifest's models and preprocessing.
 
-        `facts`: its manifest's models and preprocessing.
-
-        With `features` off, only boxes are returned. Raises InputError if a model is missing, or is
-        not the one that the store was made with.
+        With `features` off, only boxes are returned. Raises InputError if a model is missing, or is not the one that
+        the store was made with.
         """
         self.features = features
-        try:
+        with prefix_errors(
+            "new images need the models of the training regions (backbone, detector)"
+        ):
             self.extractor = Extractor(ExtractionSettings(detection=detection), device, {}, ())
-        except InputError as error:
-            raise InputError(
-                f"{error}; new images need the models of the training regions; pass their present "
-                "folders with backbone and detector"
-            ) from None
-        facts_now = self.extractor.facts
-        sources = {"backbone": detection.backbone, "detector": detection.detector}
-        for name, weights in dict(facts.get("weights", {})).items():
-            if facts_now["weights"].get(name) != weights and (features or name == "detector"):
+        now = self.extractor.facts
+        for role, weights in dict(facts.get("weights", {})).items():
+            if now["weights"].get(role) != weights and (features or role == "detector"):
                 raise InputError(
-                    f"{sources[name]}: its weights differ from those of the {name} that made this model's regions"
+                    f"{vars(detection)[role]}: its weights differ from those of the {role} that made this model's "
+                    "regions"
                 )
-        if features and facts.get("identity") not in ("", None, facts_now["identity"]):
+        if features and facts.get("identity") not in ("", None, now["identity"]):
             raise InputError(
-                f"{detection.backbone}: its preprocessing differs from that of this model's training images"
+                f"{detection.backbone}: its preprocessing differs from that in training"
             )
 
     def __call__(self, images: Mapping[str, ImageInput]) -> tuple[InMemoryRegions, dict[str, str]]:
         """Regions of images, by id; and the faults of images without regions, by id."""
-        found, skipped = self.extractor(list(images.items()))
         stored: list[ImageRegions] = []
+        found, faults = self.extractor(list(images.items()))
         for image in found:
             try:
                 stored.append(to_stored(image))
             except InputError as error:
-                skipped.append(f"{image.id}: {error}")
-        ids = {image.id for image in stored}
-        return InMemoryRegions(stored, self.features), {
-            name: _reason(name, skipped) for name in images if name not in ids
-        }
-
-
-def _reason(name: str, skipped: Sequence[str]) -> str:
-    """The reason why an image was skipped, from the lines about skipped images."""
-    reasons = (line.removeprefix(f"{name}: ") for line in skipped if line.startswith(f"{name}: "))
-    return next(reasons, "no regions were found")
+                faults[image.id] = str(error)
+        return InMemoryRegions(stored, self.features), faults

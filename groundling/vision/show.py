@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from groundling.core.batch import RegionRow
-from groundling.core.errors import InputError, prefix_errors
+from groundling.core.errors import InputError, did_you_mean, prefix_errors
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import FileNameMatcher, image_id, is_image_file, read_image
 from groundling.data.regions.store import RegionStore
@@ -79,9 +78,8 @@ def _id_in(store: RegionStore, image: str) -> str:
         )
     if fitting:
         return fitting[0]
-    near = get_close_matches(image_id(Path(image).name), store.ids, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the first is {store.ids[0]!r}"
-    raise InputError(f"{store.folder}: no image {image!r} among {len(store):,}; {hint}")
+    hint = did_you_mean(image_id(Path(image).name), store.ids)
+    raise InputError(f"{store.folder}: no image {image!r} among {len(store):,}{hint}")
 
 
 def _find_file(store: RegionStore, image: str, folder: str) -> Path:

@@ -36,7 +36,6 @@ from groundling.models.multimodal_embeddings import (
 )
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.runs.folder import json_text, read_object
-from groundling.runs.local_paths import without_folders
 
 
 class SingleStreamModel(RegionEncoder):
@@ -184,7 +183,7 @@ class SingleStreamModel(RegionEncoder):
             "kind": self.join.kind,
             "early": self.fusion is None,
             "options": self.join.options,
-            "regions_from": without_folders(self.regions_provenance),
+            "regions_from": self.regions_provenance,
         }
         (folder / JOIN).write_text(json_text(description, indent=1) + "\n", encoding="utf-8")
 

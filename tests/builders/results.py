@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from verdict_power import simulate
 
 from groundling.core.rng import generator
 from groundling.stats.verdict import SeedRuns
+from groundling.stats.verdict_report import collect_groups, write_verdict
 
 
 def both(gain: float, seed: int = 0, **noise: float) -> tuple[SeedRuns, SeedRuns]:
@@ -37,6 +40,16 @@ def write_runs(
             json.dumps({"seed": seed, "task": task, "metrics": [metric], "splits": ["dev"]})
         )
     return folder
+
+
+def judge_folders(
+    groups: Mapping[str, Path],
+    out: Path,
+    log: Callable[[str], None] = print,
+    published: Mapping[str, Mapping[str, float]] | None = None,
+) -> dict[str, Any]:
+    """The verdict on run folders by name, the control first."""
+    return write_verdict(collect_groups(groups), out, log, published)
 
 
 def rows_of(path: Path) -> list[dict]:

@@ -72,8 +72,8 @@ def test_ranks_are_those_of_the_rule_in_blocks_and_at_once(
     images = rng.integers(-1, 2, (len(COUNTS), 3)).astype(np.float32)
     found = retrieval_ranks(texts, images, first)
     of_text, of_image = plain_ranks(texts @ images.T, first)
-    assert found.text_to_image.tolist() == of_text
-    assert found.image_to_text.tolist() == of_image
+    assert found[TO_IMAGE].tolist() == of_text
+    assert found[TO_TEXT].tolist() == of_image
     assert len(set(of_text)) > 3 and len(set(of_image)) > 2
 
 
@@ -81,8 +81,8 @@ def test_ranks_are_those_of_the_rule_in_blocks_and_at_once(
 def test_an_encoder_that_tells_nothing_apart_finds_nothing(value: float) -> None:
     first = np.cumsum([0, *[2] * 12])
     found = retrieval_ranks(np.full((24, 2), value), np.ones((12, 2)), first)
-    assert recall_scores(found.text_to_image) == {"r@1": 0, "r@5": 0, "r@10": 0, "median_rank": 12}
-    assert recall_scores(found.image_to_text)["r@10"] == 0
+    assert recall_scores(found[TO_IMAGE]) == {"r@1": 0, "r@5": 0, "r@10": 0, "median_rank": 12}
+    assert recall_scores(found[TO_TEXT])["r@10"] == 0
 
 
 def test_chance_is_the_mean_over_all_orders() -> None:

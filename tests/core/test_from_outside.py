@@ -390,10 +390,11 @@ def test_a_task_is_trained_judged_and_found_again(tmp_path: Path, capsys: Any) -
     for name in ("control", "other"):
         words = [*DOGS, "--seeds", "2", "--max-length", "48" if name == "other" else "40"]
         run(*words, "--out", str(tmp_path / name))
-    runs, metric = collect_runs("control", tmp_path / "control")["mine.dogs:DOGS"]
+    own = ("mine.dogs:DOGS",)
+    runs, metric = collect_runs("control", tmp_path / "control", own)["mine.dogs:DOGS"]
     assert (runs.seeds, metric.name, len(runs.ids)) == ((0, 1), "accuracy", 12)
     both = [str(tmp_path / name) for name in ("control", "other")]
-    run("verdict", "--runs", *both, "--out", str(tmp_path / "verdict"))
+    run("verdict", "--runs", *both, "--trust", *own, "--out", str(tmp_path / "verdict"))
     verdict = json.loads((tmp_path / "verdict/verdict.json").read_text())
     assert set(verdict["scores"]["control"]) == {"mine.dogs:DOGS"}
     counts = ["--captions", "my_captions.tsv", "--tokenizer", "bert-base-uncased"]
@@ -411,7 +412,7 @@ def test_a_metric_of_ones_own_is_found(tmp_path: Path) -> None:
     assert result(tmp_path)["headline"] == "right answers"
     _, metric = collect_runs("mine", tmp_path, ("mine.scored:SCORED",))["mine.scored:SCORED"]
     assert metric.name == "right answers"
-    with pytest.raises(InputError, match=r"list mine\.scored:SCORED in trust"):
+    with pytest.raises(InputError, match=r"trust=mine\.scored:SCORED"):
         collect_runs("mine", tmp_path)
 
 

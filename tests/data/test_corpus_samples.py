@@ -36,7 +36,7 @@ from groundling.data.text.words import (
     word_type_ids,
 )
 from groundling.runs import jobs
-from groundling.runs.folder import clear_prepared
+from groundling.runs.folder import PREPARED
 from groundling.runs.hashing import CACHE, cache_folder
 from groundling.settings.input_settings import parse_weighted_files
 from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, split_by_file
@@ -370,7 +370,7 @@ def test_without_a_cache_texts_go_with_the_run(
         read(write(tmp_path / "t.txt", NASTY), blocked, bert_tokenizer)
     monkeypatch.setenv(CACHE, "")
     put(stores_folder(tmp_path) / "x.npy", "")
-    clear_prepared(tmp_path)
+    shutil.rmtree(tmp_path / PREPARED)
     assert not stores_folder(tmp_path).exists()
 
 

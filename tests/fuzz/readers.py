@@ -31,7 +31,6 @@ from PIL import Image
 
 from groundling.cli import main
 from groundling.commands.adapt.evaluation import read_pairs
-from groundling.commands.finetune.result import summary
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.core.registry import resolve
@@ -910,7 +909,7 @@ def _opened(place: Path) -> object:
 def _about_run(place: Path) -> object:
     """What other commands want to know of a run: the page of a verdict, and `data shift`."""
     seed = implicit.text_only_run(place / "seed-0" / "predictions_val.jsonl")
-    return [judging._settings(place / "seed-0"), seed]
+    return [judging._source(place / "seed-0"), seed]
 
 
 def _vcr_run(place: Path, shelf: LazyFixture) -> None:
@@ -940,7 +939,7 @@ def _resumed_seeds(place: Path) -> object:
     """What a fine-tuning takes of the seeds that it did before, and an ensemble and a verdict of those of any run."""
     task = resolve("tasks", Task, "glue/rte")
     places = sorted(place.glob("seed-*"))
-    runs = [finished_result(one, lambda done: summary(task, [done], "")) for one in places]
+    runs = [finished_result(one) for one in places]
     collected = finished_runs.collect_runs("a", place)
     return [runs, collected, ensemble.members_of(str(place), task.name)]
 

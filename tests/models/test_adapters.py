@@ -343,6 +343,6 @@ def test_a_damaged_folder_or_another_clip(place: Path, tmp_path: Path) -> None:
     put(folder / "adapter.json", json.dumps(about | {"clip": str(tmp_path / "gone")}))
     assert "gone" in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about))
-    folder.with_name("model.paths.json").unlink()  # a folder that somebody else downloaded
-    told = refusal(plain, tmp_path / "no")
-    assert "give its folder or hub id as `clip`: ./clip: no model found (no such folder" in told
+    elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")  # as if downloaded
+    told = refusal(plain, tmp_path / "no", model=str(elsewhere))
+    assert "give its folder or hub id as `clip`: " in told and "no such folder" in told

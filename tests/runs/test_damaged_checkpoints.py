@@ -54,14 +54,13 @@ def test_the_newest_checkpoint_and_the_best_weights_stay_alone(tmp_path: Path) -
         "step-000000003",
     ]
     expected = module.weight.detach().clone()
-    put(tmp_path / "partial/state.safetensors", "of a run that was killed")
+    put(tmp_path / ".partial/step-000000009/state.safetensors", "of a run that was killed")
     (tmp_path / "step-000000002").mkdir()  # killed before it was removed
     with torch.no_grad():
         module.weight.zero_()
     counters = found.restore(module, optimizer)
     assert counters == Counters(3) and torch.equal(module.weight, expected)
-    with pytest.raises(InputError, match="belongs to another model, weight does not fit"):
+    with pytest.raises(
+        InputError, match=r"state.safetensors: cannot be read .* train again in another"
+    ):
         found.restore(*model(width=4))
-    other = torch.optim.SGD(module.parameters())
-    with pytest.raises(InputError, match="a run with adamw cannot resume with sgd"):
-        found.restore(module, other)

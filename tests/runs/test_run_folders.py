@@ -34,7 +34,6 @@ from groundling.runs.folder import (
     write_json,
     write_whole,
 )
-from groundling.runs.run import finished_result
 from groundling.settings.training import TrainingArguments
 from groundling.studies.clip_td.combined_runs import _files
 from groundling.studies.clip_td.shift import text_only_run
@@ -117,7 +116,9 @@ def test_a_command_that_was_refused_before_its_first_step_leaves_its_folder_to_o
 def test_what_was_prepared_for_other_settings_is_not_taken(shelf: Path, tmp_path: Path) -> None:
     """The samples were fewer than a batch; by then there was a tokenizer, of another vocabulary."""
     line = [*commands(shelf)["train-clip"], "--out", str(tmp_path / "out")]
-    assert main([*line, "--vocab-size", "600", "--batch", "200"]) == 2
+    large = [*line, "--vocab-size", "600"]
+    large[large.index("--batch") + 1] = "200"
+    assert main(large) == 2
     assert main([*line, "--vocab-size", "530"]) == 0
     assert main([*line[:-1], str(tmp_path / "fresh"), "--vocab-size", "530"]) == 0
     made = homes.digests(tmp_path / "out" / "model")
@@ -267,7 +268,7 @@ def test_a_disk_that_fills_up_leaves_no_half_file(
 
     monkeypatch.setattr(os, "replace", full)
     for write in (streamed, lambda: write_whole(path, "new"), lambda: write_json(path, {})):
-        with pytest.raises(InputError, match=r"page.html: cannot be written .No space") as error:
+        with pytest.raises(InputError, match=r"page.html: cannot be written .*No space") as error:
             write()
         assert "checkpoint" not in str(error.value)
         assert [one.read_text() for one in tmp_path.iterdir()] == ([before] if before else [])
@@ -339,7 +340,7 @@ def test_a_figure_is_the_same_text_every_time() -> None:
 def test_e14_json_is_bounded_in_depth_and_numbers(tmp_path: Path) -> None:
     for hostile in ("[" * 10**5, "9" * 5000, "[1" + "0" * 5000 + "]"):
         file = put(tmp_path / "a.json", hostile)
-        with pytest.raises(InputError, match=r"a.json: nested too deep"):
+        with pytest.raises(InputError, match=r"a.json: not valid JSON"):
             read_json(file)
 
 
@@ -356,22 +357,21 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
         text_only_run(out / "seed-0/predictions_val.jsonl")
     with pytest.raises(InputError, match=r"result.json: expected a whole number in 'seed'"):
         _files(str(out), task, "val")
-    with pytest.raises(
-        InputError,
-        match=r"result.json: damaged or changed since the run .KeyError: 'train_metrics'",
-    ):
-        finished_result(out / "seed-0", lambda done: done["train_metrics"]["loss"])
     put(out / "seed-0/result.json", "[1]")
     with pytest.raises(InputError, match=r"result.json: holds a list, expected an object"):
         read_result(out / "seed-0")
 
 
 def test_e14_a_log_is_read_but_for_a_last_line_that_a_kill_cut_off(tmp_path: Path) -> None:
-    path = put(tmp_path / "log.jsonl", '{"step": 1, "loss": NaN}\n{"step": 2, "lo')
-    assert [line["step"] for line in read_log(path)] == [1]
+    path = tmp_path / "log.jsonl"
+    assert read_log(path) == []
+    for whole in ("", '{"step": 1, "loss": null}\n'):
+        for cut in ("", '{"step": 2, "lo'):
+            put(path, whole + cut)
+            assert [line["step"] for line in read_log(path)] == [1] * bool(whole)
     for damage in ("[1]", "{}", "half a li", "[" * 10**5):
         put(path, f'{damage}\n{{"step": 2}}\n')
-        with pytest.raises(InputError, match=r"log.jsonl, line 1: not a line of a log"):
+        with pytest.raises(InputError, match=r"log.jsonl: cannot be read"):
             read_log(path)
 
 
@@ -395,9 +395,9 @@ def test_a_line_of_a_log_that_covers_no_step_counts_for_nothing(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("there", "fault"),
     [
-        ("out/config.json", "holds a run"),
+        ("out/config.json", "exists and was not written by `groundling"),
         ("out/notes.txt", "exists and was not written by `groundling"),
-        ("out", "is a file; out names a folder"),
+        ("out", "exists and was not written by `groundling"),
     ],
 )
 def test_a_folder_of_something_else_is_not_written_to(

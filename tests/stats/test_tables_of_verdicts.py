@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders.results import both, write_runs
+from builders.results import both, judge_folders, write_runs
 
 from groundling.runs.report import ForestRow, forest_plot
 from groundling.stats.verdict import SeedRuns
-from groundling.stats.verdict_report import judge_folders
 
 
 def split_votes(name: str, flipped: int) -> SeedRuns:

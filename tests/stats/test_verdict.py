@@ -11,7 +11,7 @@ from typing import Any
 import homes
 import numpy as np
 import pytest
-from builders.results import both, write_runs
+from builders.results import both, judge_folders, write_runs
 from homes import put
 from scipy import stats
 from verdict_power import power
@@ -31,9 +31,8 @@ from groundling.core.metrics import (
     SPEARMAN,
 )
 from groundling.core.rng import generator
-from groundling.stats.finished_runs import collect_runs, read_split_predictions
+from groundling.stats.finished_runs import collect_runs
 from groundling.stats.verdict import SeedRuns, bootstrap, decide, holm, judge, permutation
-from groundling.stats.verdict_report import judge_folders
 
 
 def runs(
@@ -215,7 +214,7 @@ def test_collapsed_missing_and_unfinished_seeds_are_named_and_kept() -> None:
     found = judge(lame, other, ACCURACY)
     assert found.notes == [
         "control: seed 4 is missing",
-        "other: seed 7 has not finished",
+        "other: seed 7 is not finished",
         "other: seed 2 is degenerate (one answer to nearly all examples) but included",
     ]
     assert found.difference == pytest.approx(
@@ -250,7 +249,7 @@ def test_an_undefined_metric_is_no_zero() -> None:
     broken = np.array(good)
     broken[1, 3] = np.nan
     found = judge(runs("good", good, labels), runs("broken", broken, labels), PEARSON)
-    assert found.notes == ["broken: pearson is undefined for seed 1 and omitted from means"]
+    assert found.notes == ["broken: seed 1 is omitted from means, where pearson is undefined"]
     assert found.difference == pytest.approx(
         np.mean([stats.pearsonr(p, labels)[0] for p in broken[[0, 2, 3, 4]]])
         - np.mean([stats.pearsonr(p, labels)[0] for p in good])
@@ -285,12 +284,13 @@ def test_constant_predictions_are_zero_by_definition() -> None:
 
 def test_other_examples_are_refused() -> None:
     control, other = both(0.0)
-    with pytest.raises(InputError, match=r"different examples .*2 ids differ, the first is 276"):
-        judge(control, replace(other, ids=(*other.ids[:-1], "x"), labels=other.labels), ACCURACY)
-    with pytest.raises(InputError, match="in another order"):
-        judge(control, replace(other, ids=other.ids[::-1]), ACCURACY)
-    with pytest.raises(InputError, match="different labels, first for 0"):
-        judge(control, replace(other, labels=1 - other.labels), ACCURACY)
+    for differing in (
+        {"ids": (*other.ids[:-1], "x")},
+        {"ids": other.ids[::-1]},
+        {"labels": 1 - other.labels},
+    ):
+        with pytest.raises(InputError, match="examples, their order, or labels of control and"):
+            judge(control, replace(other, **differing), ACCURACY)
 
 
 # -- folders ---------------------------------------------------------------------------------------------------------
@@ -339,8 +339,6 @@ def test_a_metric_comes_from_the_runs_task(tmp_path: Path) -> None:
             if labels
             else made.scores(metric)
         )
-    path = tmp_path / "picked" / "refcoco+" / "seed-0" / "predictions_dev.jsonl"
-    assert read_split_predictions(path).labels.shape == (277, 3)
 
 
 def test_ones_own_task_leaves_its_metrics_name(tmp_path: Path) -> None:
@@ -348,15 +346,13 @@ def test_ones_own_task_leaves_its_metrics_name(tmp_path: Path) -> None:
     made = both(0.0)[0]
     folder = write_runs(tmp_path / "a", made, "table/mine", "matthews")
     assert collect_runs("a", folder)["table/mine"][1] is MATTHEWS
-    folder = write_runs(tmp_path / "b", made, "their.module:TASK", "rmse")
-    assert collect_runs("b", folder)["their.module:TASK"][1] is RMSE
     folder = write_runs(tmp_path / "c", made, "table/mine", "bleu")
     with pytest.raises(
         InputError, match=r"result.json: table/mine has no metric 'bleu'; there are"
     ):
         collect_runs("c", folder)
     folder = write_runs(tmp_path / "d", made, "refcoco+", "picked")
-    with pytest.raises(InputError, match="picked expects every label to be a list"):
+    with pytest.raises(InputError, match=r"predictions_dev.jsonl: labels or groups differ in kind"):
         collect_runs("d", folder)
 
 
@@ -393,7 +389,7 @@ def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:
     judge_folders({"a": a, "b": b}, tmp_path / "out", said.append)
     lines = "\n".join(said).splitlines()
     assert "note: glue/rte, b: seed 3 is missing" in lines
-    assert "note: glue/rte, b: seed 3 has not finished" in lines
+    assert "note: glue/rte, b: seed 3 is not finished" in lines
 
 
 @pytest.mark.parametrize(
@@ -424,11 +420,11 @@ def test_broken_score_files_are_named(tmp_path: Path, spoil: object, message: st
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("task", None), ("seed", "2"), ("metrics", []), ("splits", [1])]
+    ("field", "value"), [("task", None), ("seed", "?"), ("metrics", []), ("splits", [])]
 )
 def test_a_damaged_result_is_named(tmp_path: Path, field: str, value: object) -> None:
     folder = write_runs(tmp_path / "a", both(0.0)[0])
-    path = folder / "glue-rte" / "seed-2" / "result.json"
+    path = folder / "glue-rte" / "seed-0" / "result.json"
     whole = json.loads(path.read_text())
     lacking = {name: whole[name] for name in whole if name != field}
     damaged = "not the result of a fine-tuning run"

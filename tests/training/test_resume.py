@@ -113,8 +113,10 @@ def test_killed_four_times_bit_equal(start, tmp_path):
     assert checkpoints(out) == ["step-000000003"]
     # From 3; while the checkpoint of step 9 is being written, after that of step 6:
     assert start(out, "save", 2) == KILLED
-    assert checkpoints(out) == ["partial", "step-000000006"]
-    assert (out / "checkpoints" / "partial" / "state.safetensors").read_bytes() == b"half a file"
+    assert checkpoints(out) == [".partial", "step-000000006"]
+    assert (
+        out / "checkpoints" / ".partial" / "step-000000009" / "state.safetensors"
+    ).read_bytes() == b"half a file"
     # From 6; in the first half of step 11, mid-epoch:
     assert start(out, "backward", 9) == KILLED
     assert checkpoints(out) == ["step-000000009"]

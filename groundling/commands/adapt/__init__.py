@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -156,11 +155,6 @@ def inputs(config: AdaptConfig, training: TrainingArguments) -> Inputs:
     }
 
 
-def makes(config: AdaptConfig, training: TrainingArguments) -> Sequence[str]:
-    """Outputs of a run."""
-    return ["model", "joint"] if config.cross_modal.save_joint else ["model"]
-
-
 COMMAND = Command(
     "adapt",
     "adapt a text encoder with a CLIP-like teacher (or without: the control)",
@@ -181,5 +175,5 @@ COMMAND = Command(
     ),
     common_flags="student teacher text arm eval-text retention-pairs steps epochs batch lr seed cpu",
     validate=check,
-    output=ResumableRun(inputs, artifacts=makes),
+    output=ResumableRun(inputs),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from shutil import disk_usage
@@ -274,13 +274,6 @@ def reads(
     return {"backbone": config.pixels.backbone} if is_new else {}
 
 
-def makes(config: FinetuneConfig, training: TrainingArguments) -> Sequence[str]:
-    """Outputs of a run."""
-    if not config.save_model:
-        return []
-    return [f"seed-{seed}/model" for seed in range(training.seed, training.seed + config.seeds)]
-
-
 EXTENDABLE_SETTINGS = ("seeds", "text_only_baseline", "train.seed", "min_free_gb")
 """Settings that may change when a run is extended with more seeds or a baseline; others must stay."""
 
@@ -306,7 +299,5 @@ COMMAND = Command(
     common_flags="model task data text label image regions seeds epochs batch lr cpu",
     validate=check,
     default_models=reads,
-    output=ResumableRun(
-        inputs, ignored_settings=EXTENDABLE_SETTINGS, artifacts=makes, extendable=True
-    ),
+    output=ResumableRun(inputs, ignored_settings=EXTENDABLE_SETTINGS, extendable=True),
 )

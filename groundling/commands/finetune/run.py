@@ -68,7 +68,7 @@ from groundling.prediction.model_description import (
     ModelDescription,
     region_facts,
 )
-from groundling.runs.hashing import hashes_of
+from groundling.runs.hashing import sha256_of
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run, RunFolder
 from groundling.settings.fields import refuse_settings
@@ -237,7 +237,7 @@ def _modules(*names: str) -> dict[str, str]:
     for name in names:
         if is_import_path(name):
             files |= files_of_object(name)
-    return dict(zip(files, hashes_of(list(files.values())), strict=True))
+    return {one: sha256_of(file) for one, file in files.items()}
 
 
 def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
@@ -270,15 +270,11 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
         )
     )
     seeds = SeedRunner(task, config, training, run, inputs)
-
-    def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
-        return summary(task, runs, config.model, trained_on)
-
     runs = [
-        run.part(f"seed-{seed}", partial(seeds.run, seed), lambda result: summarize([result]))
+        run.part(f"seed-{seed}", partial(seeds.run, seed))
         for seed in range(training.seed, training.seed + config.seeds)
     ]
-    result = summarize(runs)
+    result = summary(task, runs, config.model, trained_on)
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
     if config.text_only_baseline:
         print_notes(

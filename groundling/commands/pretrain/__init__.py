@@ -229,5 +229,5 @@ COMMAND = Command(
     common_flags="architecture model regions captions task data steps epochs batch lr seed cpu",
     validate=check,
     default_models=reads,
-    output=ResumableRun(inputs, artifacts=["model"]),
+    output=ResumableRun(inputs),
 )

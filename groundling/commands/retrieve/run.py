@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -34,8 +34,8 @@ from groundling.stats.retrieval import (
     RANKS,
     TO_IMAGE,
     TO_TEXT,
+    RanksByDirection,
     RecallScores,
-    RetrievalRanks,
     chance_recall,
     compare_recall,
     image_of_text,
@@ -254,20 +254,17 @@ def _scores(
             **limits[side],
             "truncated_texts": int((cut > 0).sum()),
             "truncated_tokens": int(cut.sum()),
-            **{way: recall_scores(own) for way, own in one.by_direction().items()},
+            **{way: recall_scores(own) for way, own in one.items()},
         }
     images = {
         TO_IMAGE: image_of_text(retrieval_set.text_offsets),
         TO_TEXT: np.arange(len(retrieval_set.image_embeds)),
     }
     if "student" in found:
-        ways = zip(
-            found["student"].by_direction().items(),
-            found["model"].by_direction().values(),
-            strict=True,
-        )
+        others = found["model"]
         result["student_minus_model"] = {
-            way: compare_recall(mine, others, images[way], seed) for (way, mine), others in ways
+            way: compare_recall(mine, others[way], images[way], seed)
+            for way, mine in found["student"].items()
         }
     cut = encoded_texts["model"].truncated_tokens > 0
     if cut.any():
@@ -276,13 +273,13 @@ def _scores(
 
 
 def _subset_scores(
-    found: dict[str, RetrievalRanks], mask: np.ndarray, image: np.ndarray, seed: int
+    found: Mapping[str, RanksByDirection], mask: np.ndarray, image: np.ndarray, seed: int
 ) -> dict[str, Any]:
     """Text to image, only for the texts selected by `mask`, (C,) bool."""
     result: dict[str, Any] = {"texts": int(mask.sum())}
-    result |= {side: recall_scores(one.text_to_image[mask]) for side, one in found.items()}
+    result |= {side: recall_scores(one[TO_IMAGE][mask]) for side, one in found.items()}
     if "student" in found:
-        mine, others = found["student"].text_to_image[mask], found["model"].text_to_image[mask]
+        mine, others = (found[side][TO_IMAGE][mask] for side in ("student", "model"))
         result["student_minus_model"] = compare_recall(mine, others, image[mask], seed)
     return result
 

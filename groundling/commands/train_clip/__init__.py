@@ -141,5 +141,5 @@ COMMAND = Command(
     ),
     common_flags="captions images model size epochs steps batch lr seed cpu",
     validate=check,
-    output=ResumableRun(inputs, artifacts=["model"]),
+    output=ResumableRun(inputs),
 )

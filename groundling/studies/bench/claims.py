@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 
-from groundling.runs.folder import refuse_link
 from groundling.runs.jobs import Job
 from groundling.studies.bench.protocol import BenchFolder
 
@@ -29,7 +28,7 @@ class FileClaims:
         """Lock a job's file; False if another process has locked it. On disks without locks every job can be taken."""
         path = self.folder.job(job.name).with_suffix(".lock")
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(refuse_link(path), os.O_RDWR | os.O_CREAT)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

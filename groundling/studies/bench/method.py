@@ -20,7 +20,7 @@ from groundling.core.registry import (
     is_import_path,
     registered,
 )
-from groundling.runs.hashing import hashes_of
+from groundling.runs.hashing import sha256_of
 from groundling.settings.fields import InputKind, replace_settings, settings_of
 
 DataClass = Literal["text", "text and teacher", "captions with images"]
@@ -254,7 +254,7 @@ def source_of(method: BenchMethod) -> dict[str, str]:
             else:
                 module = find_objective(name).make.__module__
                 files[module] = Path(str(sys.modules[module].__file__))
-    return dict(zip(sorted(files), hashes_of([files[one] for one in sorted(files)]), strict=True))
+    return {name: sha256_of(files[name]) for name in sorted(files)}
 
 
 # -- finding methods ---------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ class _OutsideMethod(BenchMethod):
         described = super().description()
         files = files_of_object(self.place)
         names = sorted(files)
-        hashes = dict(zip(names, hashes_of([files[one] for one in names]), strict=True))
+        hashes = {one: sha256_of(files[one]) for one in names}
         return described | {"place": self.place, "source": described["source"] | hashes}
 
 

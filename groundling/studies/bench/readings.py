@@ -28,7 +28,7 @@ from groundling.settings.fields import replace_settings
 from groundling.stats.linear_probes import (
     TEXTUAL,
     AttributeRows,
-    attributes_of,
+    fit_probes,
     noun_states,
     read_nouns,
     score_readout,
@@ -71,21 +71,19 @@ def linear_readings(states: np.ndarray, rows: AttributeRows, world: Path) -> dic
     `states` (nouns, D) belong to `rows`. On train nouns, accuracy is cross-validated.
     """
     readings: dict[str, Reading] = {}
-    visual = []
-    for probe in attributes_of(rows):
-        train = probe.cross_validate(states, rows, FOLDS)
-        readings[probe.name] = {"train": train, **probe.score(states, rows)}
-        if probe.column != TEXTUAL:
-            visual.append(probe)
+    probes = fit_probes(states, rows)
+    for name, probe in probes.items():
+        readings[name] = {"train": probe.cross_validate(FOLDS), **probe.score()}
+    visual = [name for name, probe in probes.items() if probe.column != TEXTUAL]
     readings[VISUAL] = {
-        part: mean(readings[probe.name][part] for probe in visual)
+        part: mean(readings[name][part] for name in visual)
         for part in ("train", "dev", "test", "chance")
     }
     counts = {part: sum(row["split"] == part for row in rows) for part in ("train", "dev")}
     right = sum(readings[VISUAL][part] * count for part, count in counts.items())
     readings[VISUAL][CHOICE] = right / sum(counts.values())
     odd = resolve_builtin("tasks", Task, "world/odd")
-    shares = [probe.shares(states, rows) for probe in visual]
+    shares = [probes[name].shares() for name in visual]
     names = [row["noun"] for row in rows]
     answers = {}
     for split in ("dev", "test"):

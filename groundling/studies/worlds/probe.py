@@ -23,7 +23,7 @@ from groundling.settings.training import TrainingArguments
 from groundling.stats.linear_probes import (
     SPLITS,
     TEXTUAL,
-    attributes_of,
+    fit_probes,
     noun_states,
     read_nouns,
     score_readout,
@@ -84,12 +84,12 @@ def _run_linear_probes(
 ) -> dict[str, Any]:
     """Results of the probes of frozen states: one per attribute, and the readout of all visual attributes."""
     states = noun_states(load_encoder(config.model, config.model_format), rows, config.max_length)
-    probes = attributes_of(rows)
-    result: dict[str, Any] = {one.name: one.score(states, rows) for one in probes}
-    visual_probes = [one for one in probes if one.column != TEXTUAL]
+    probes = fit_probes(states, rows)
+    result: dict[str, Any] = {name: one.score() for name, one in probes.items()}
+    visual_probes = [one for one in probes.values() if one.column != TEXTUAL]
     if odd is None or not visual_probes:
         return result
-    shares = [one.shares(states, rows) for one in visual_probes]
+    shares = [one.shares() for one in visual_probes]
     names = [row["noun"] for row in rows]
     scores = {
         split: score_readout(shares, names, odd[split], ODD.file(world, split))
@@ -120,7 +120,7 @@ def _run_fine_tuned_probes(
             student = load_encoder(config.model, config.model_format)
             return one_run(student, task, splits, replace(training, seed=seed), part, tuning)
 
-        runs.append(run.part(place, one_seed, lambda done: _summary([done], splits)))
+        runs.append(run.part(place, one_seed))
     return {"chance": _chance(splits["test"]), "seeds": list(seeds), **_summary(runs, splits)}
 
 

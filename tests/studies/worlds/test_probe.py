@@ -19,8 +19,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.stats.linear_probes import (
     STRENGTHS,
-    LinearProbe,
-    attributes_of,
+    fit_probes,
     noun_states,
     read_nouns,
     score_readout,
@@ -143,9 +142,12 @@ def test_the_readout_is_a_ridge_per_attribute_and_products_of_shares() -> None:
         targets = np.eye(values.max() + 1)[values]
         fits = [Ridge(alpha=a).fit(scaled[:24], targets[:24]).predict(scaled) for a in STRENGTHS]
         expected.append(max(fits, key=lambda fit: (fit.argmax(1) == values)[24:32].mean()))
-    probes = attributes_of(rows)
-    assert probes == [LinearProbe("linear/colour", "colour"), LinearProbe("linear/size", "size")]
-    shares = [one.shares(states, rows) for one in probes]
+    probes = fit_probes(states, rows)
+    assert {name: one.column for name, one in probes.items()} == {
+        "linear/colour": "colour",
+        "linear/size": "size",
+    }
+    shares = [one.shares() for one in probes.values()]
     for found, wanted in zip(shares, expected, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-6)
         np.testing.assert_allclose(found.sum(1), 1, atol=1e-9)
@@ -193,17 +195,16 @@ def swap(old: str, new: str) -> Callable[[str], str]:
             swap("cat|train|red|see cat", "dog|train|red|see dog"),
             r"attribute.tsv, line \d+: repeated noun 'dog'",
         ),
-        (swap("dog|train|red|", "dog|train||"), r"attribute.tsv, line 2: no value for 'colour'"),
-        (swap("|dev|", "|test|"), r"no noun of split dev"),
+        (
+            swap("dog|train|red|", "dog|train||"),
+            r"attribute.tsv, line 2: an attribute has no value",
+        ),
+        (swap("|dev|", "|test|"), r"column 'colour' cannot be probed"),
         (
             swap("blue", "red"),
-            r"column 'colour' cannot be probed: train nouns need two values or more",
+            r"column 'colour' cannot be probed: expected two values or more",
         ),
         (swap("|sentence", "|text"), r"no column 'sentence'"),
-        (
-            swap("|colour", "|split"),
-            r"no attribute; expected at least one column besides noun, split, sentence",
-        ),
     ],
 )
 def test_a_bad_table_is_named(
@@ -240,5 +241,5 @@ def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> N
     put(world, "odd_dev.tsv", questions().replace("like cat", "like it"))
     put(world, "attribute.tsv", attributes())
     assert "odd_dev.tsv, index 0" in refused()
-    assert "contains 2 nouns of attribute.tsv" in refused()
+    assert "expected three different nouns of attribute.tsv" in refused()
     assert "no column 'material'" in refused(columns=("material",))

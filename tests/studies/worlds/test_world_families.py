@@ -27,7 +27,7 @@ from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.families import WorldFamily, find_family
 from groundling.studies.worlds.families.objects import OBJECTS
 from groundling.studies.worlds.families.pictograms import PICTOGRAMS
-from groundling.studies.worlds.probe import attributes_of, read_nouns, score_readout
+from groundling.studies.worlds.probe import fit_probes, read_nouns, score_readout
 from groundling.studies.worlds.quickstart import _QuickstartPlan, _terms, table_rows
 from groundling.studies.worlds.tasks import CATEGORY, ODD, ORDER, TRUTH
 from groundling.studies.worlds.world import World
@@ -422,8 +422,6 @@ def test_the_files_say_which_family_they_are_of(world: World, folder: Path) -> N
 
 def test_the_probes_and_the_readout_read_it_as_it_is(world: World, folder: Path) -> None:
     rows = read_nouns(folder)
-    probes = attributes_of(rows)
-    assert [one.column for one in probes] == ["body", "legs", "crest", "fill", "category"]
     assert {row["sentence"] for row in rows} == {f"{row['noun']} ka shown ." for row in rows}
     known = np.array(
         [
@@ -435,9 +433,12 @@ def test_the_probes_and_the_readout_read_it_as_it_is(world: World, folder: Path)
             for row in rows
         ]
     )
-    for one in probes[:-1]:
-        assert one.score(known, rows)["test"] == 1
-    shares = [one.shares(known, rows) for one in probes[:-1]]
+    *probes, last = fit_probes(known, rows).values()
+    assert [one.column for one in probes] == ["body", "legs", "crest", "fill"]
+    assert last.column == "category"
+    for one in probes:
+        assert one.score()["test"] == 1
+    shares = [one.shares() for one in probes]
     names = [row["noun"] for row in rows]
     path = ODD.file(folder, "test")
     assert score_readout(shares, names, ODD.read(folder, "test"), path) == 1

@@ -176,7 +176,7 @@ def _fact_measure(mode: str, about: Mapping[str, Any], scores: Mapping[str, Any]
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
-    return [decoded_json(str(path), line, line=True) for line in lines_of(path)]
+    return [decoded_json(str(path), line) for line in lines_of(path)]
 
 
 # -- words, texts, pairs, tasks ----------------------------------------------------------------------------------------
