@@ -17,11 +17,11 @@ from transformers import AutoModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune import run as tuning
 from groundling.commands.finetune.result import summary
 from groundling.core.errors import InputError
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks.glue import STSB
+from groundling.training import fit as fitting
 from groundling.training.loop import train
 
 
@@ -164,7 +164,7 @@ def test_seeds_can_be_added(
         drawn.append(config.seed)
         return train(model, objectives, data, config, *rest, **options)
 
-    monkeypatch.setattr(tuning, "train", counted)
+    monkeypatch.setattr(fitting, "train", counted)
     before = digests(out / "seed-4")
     result = finetune(replace_settings(config, seeds=2), training, out)
     assert drawn == [5]

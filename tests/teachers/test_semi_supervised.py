@@ -21,7 +21,6 @@ from transformers import CLIPImageProcessorPil, CLIPModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune import run as tuning
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain.data import task_texts, unlabelled_texts
@@ -36,6 +35,7 @@ from groundling.objectives import Objective
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks import Task
 from groundling.tasks.splits import examples_outside, partition_manifest, write_manifest
+from groundling.training import fit as fitting
 from groundling.training.batch_sampler import DataSource
 
 BRIEF = replace(STEPS, batch=4, steps=3)
@@ -136,13 +136,13 @@ def test_nothing_depends_on_labels_outside_the_partition(place: Path, tmp_path: 
 def learned_from(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, out: Path) -> DataSource:
     """What `finetune` passes to `train`."""
     passed: list[DataSource] = []
-    real = tuning.train
+    real = fitting.train
 
     def train(student: Any, objectives: Any, data: Any, *arguments: Any, **options: Any) -> Any:
         passed.extend(data)
         return real(student, objectives, data, *arguments, **options)
 
-    monkeypatch.setattr(tuning, "train", train)
+    monkeypatch.setattr(fitting, "train", train)
     finetune(config, replace(BRIEF, steps=1), out)
     return passed[0]
 
