@@ -196,7 +196,7 @@ def test_a_store_without_classes(
     assert "masked_regions or hard_regions: the store's regions have no classes" in note
     rich = replace_settings(settings, architecture=kind, region_classes="none")
     (note,) = homes.apart(pretrain(rich, brief, tmp_path / "none")["notes"])
-    assert note.endswith(": region_classes=none")
+    assert note.endswith(", or region_classes=none")
     every = pretrain(replace_settings(settings, architecture=kind), brief, tmp_path / "all")
     assert not homes.apart(every["notes"])
 

@@ -91,6 +91,7 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     own = _own_objectives(phase, context, config, seed)
     auxiliary = taught_objectives(extra.objectives, context, teacher_set, seed)
     run.note(*_unused_settings_notes(config), *_read_labels_note(task, config))
+    run.note(*_missing_steps(phase, own))
     read = partial(read_data, config, run, model, phase, inputs, teacher_set)
     corpora = corpora_of(texts, config.eval_texts.eval_captions)
     samples, teachers, left_out = read(texts, versions, corpora, mirrored=config.pixels.flip)
@@ -276,6 +277,15 @@ def _unused_settings_notes(config: PretrainConfig) -> list[str]:
         config.objective_settings,
         config.training_step.training_step,
     )
+
+
+def _missing_steps(phase: PretrainingPhase, objectives: Sequence[Objective]) -> list[str]:
+    names = {objective.name for objective in objectives}
+    return [
+        f"no step trains {' or '.join(mixed)}: the store's regions have no classes, or region_classes=none"
+        for _, mixed in phase.step_mix
+        if not names & set(mixed)
+    ]
 
 
 def _read_labels_note(task: Task | None, config: PretrainConfig) -> list[str]:
