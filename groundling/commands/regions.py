@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from groundling.command_line import Command
+from groundling.command_line.input_paths import input_paths
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
     may_repeat,
     refuse_settings,
-    setting_values,
     settings,
 )
 from groundling.settings.input_settings import ExtractionSettings
@@ -73,26 +73,6 @@ def check(config: RegionsConfig, out: str | Path) -> None:
         refuse_settings(settings, "needs boxes; leave it out")
 
 
-def inputs(config: RegionsConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    extraction = config.extraction
-    found: dict[str, str] = {"images": extraction.images}
-    found |= _numbered("boxes", extraction.boxes)
-    found |= _numbered("ids_as", [name for name in config.ids_as if name.endswith(".json")])
-    if not config.imports:
-        found["detector"] = extraction.detection.detector
-        found["backbone"] = extraction.detection.backbone
-    # Imported files have tens of gigabytes and are not hashed.
-    return found | _numbered(
-        "imports", [path for path in config.imports if not Path(path).is_file()]
-    )
-
-
-def _numbered(name: str, paths: Sequence[str]) -> dict[str, str]:
-    """Inputs of one kind: the first by the name of the kind, further ones with their number."""
-    return {f"{name}:{number}" if number else name: path for number, path in enumerate(paths)}
-
-
 def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
     """Models for boxes and features."""
     if config.imports:
@@ -103,14 +83,6 @@ def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
         **({"detector": detection.detector} if detects else {}),
         "backbone": detection.backbone,
     }
-
-
-def identifying_settings(config: RegionsConfig) -> Mapping[str, object]:
-    """Settings that results depend on, and the sizes of imported files instead of hashes."""
-    settings = setting_values(config)
-    del settings["processes"], settings["cpu"]
-    sizes = [Path(path).stat().st_size for path in config.imports if Path(path).is_file()]
-    return {**settings, **({"bytes": sizes} if sizes else {})}
 
 
 def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
@@ -206,5 +178,5 @@ COMMAND = Command(
     positional=("--images",),
     validate=check,
     default_models=reads,
-    output=ResumableRun(inputs, identity=identifying_settings, timeout=SHARD_TIMEOUT),
+    output=ResumableRun(input_paths, ("processes", "extraction.cpu"), timeout=SHARD_TIMEOUT),
 )

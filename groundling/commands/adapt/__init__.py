@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
+from groundling.command_line.input_paths import input_paths
 from groundling.command_line.registered_names import (
     ArmObjectives,
     check_options,
@@ -17,7 +18,7 @@ from groundling.command_line.registered_names import (
     parse_arm,
 )
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -30,7 +31,6 @@ from groundling.settings.objectives import (
     CrossModalEncoderSettings,
     ObjectiveSettings,
     TrainingStepSelection,
-    teacher_inputs,
 )
 from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
 
@@ -144,18 +144,6 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
     return arm
 
 
-def inputs(config: AdaptConfig, training: TrainingArguments) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    texts = parse_weighted_files(config.text, "text")
-    return {
-        **{f"text:{number}": each.file for number, each in enumerate(texts)},
-        "student": config.student,
-        **teacher_inputs(config.teacher, config.objective_settings),
-        "retention": config.retention_pairs,
-        **{f"eval_text:{number}": path for number, path in enumerate(config.eval_text)},
-    }
-
-
 def makes(config: AdaptConfig, training: TrainingArguments) -> Sequence[str]:
     """Outputs of a run."""
     return ["model", "joint"] if config.cross_modal.save_joint else ["model"]
@@ -181,5 +169,5 @@ COMMAND = Command(
     ),
     common_flags="student teacher text arm eval-text retention-pairs steps epochs batch lr seed cpu",
     validate=check,
-    output=ResumableRun(inputs, artifacts=makes),
+    output=ResumableRun(input_paths, artifacts=makes),
 )

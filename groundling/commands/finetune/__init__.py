@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
+from groundling.command_line.input_paths import input_paths
 from groundling.command_line.registered_names import (
     check_extra_objectives,
     check_options,
@@ -18,7 +19,7 @@ from groundling.command_line.registered_names import (
 )
 from groundling.core.errors import InputError
 from groundling.models.hub import is_adapter
-from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -36,14 +37,12 @@ from groundling.settings.input_settings import (
     check_adapter,
     check_one_task,
     check_pixels,
-    region_manifest,
 )
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
     ObjectiveSettings,
     TargetedDistillationSettings,
     TrainingStepSelection,
-    teacher_inputs,
 )
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 
@@ -249,23 +248,6 @@ def _check_region_settings(config: FinetuneConfig) -> None:
     refuse_settings(region_settings, "needs regions; pass regions=STORE or leave it out")
 
 
-def inputs(config: FinetuneConfig, training: TrainingArguments) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    reads_pixels = config.regions.images and config.architecture
-    return {
-        "model": config.model,
-        "data": config.data,
-        "dev": config.own.dev,
-        "partition": config.partition,
-        **{f"extra_eval:{name}": name.partition("=")[2] for name in config.extra_eval},
-        "regions": region_manifest(config.regions.regions),
-        "train_regions": region_manifest(config.train_regions),
-        "images": config.regions.images,
-        "backbone": config.pixels.backbone if reads_pixels else "",
-        **teacher_inputs(config.extra_objectives.teacher, config.objective_settings),
-    }
-
-
 def reads(
     config: FinetuneConfig, training: TrainingArguments, out: str | Path
 ) -> Mapping[str, str]:
@@ -307,6 +289,6 @@ COMMAND = Command(
     validate=check,
     default_models=reads,
     output=ResumableRun(
-        inputs, ignored_settings=EXTENDABLE_SETTINGS, artifacts=makes, extendable=True
+        input_paths, ignored_settings=EXTENDABLE_SETTINGS, artifacts=makes, extendable=True
     ),
 )

@@ -9,7 +9,8 @@ from typing import Annotated
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
-from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.command_line.input_paths import input_paths
+from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -114,17 +115,6 @@ def check(config: TrainClipConfig, training: TrainingArguments, out: str | Path)
         )
 
 
-def inputs(config: TrainClipConfig, training: TrainingArguments) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {
-        "captions": config.captions,
-        "images": config.images,
-        "model": config.model,
-        "eval_captions": config.eval_captions,
-        "eval_image_list": config.eval_image_list,
-    }
-
-
 COMMAND = Command(
     "train-clip",
     "train a small CLIP on captioned images, e.g. as a teacher",
@@ -141,5 +131,5 @@ COMMAND = Command(
     ),
     common_flags="captions images model size epochs steps batch lr seed cpu",
     validate=check,
-    output=ResumableRun(inputs, artifacts=["model"]),
+    output=ResumableRun(input_paths, artifacts=["model"]),
 )
