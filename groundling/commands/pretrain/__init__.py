@@ -35,8 +35,6 @@ from groundling.settings.input_settings import (
     RegionSettings,
     VisualBertSettings,
     check_pixels,
-    parse_weighted_file,
-    parse_weighted_files,
 )
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
@@ -168,10 +166,6 @@ def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) 
         refuse_settings(task_flags, "applies only to task; pass task and data, or leave it out")
     flags = "eval_captions=FILES, eval_image_list=FILE or eval_splits=NAMES"
     check_has_eval_data(config.examining, eval_texts != EvalTexts(), flags)
-    parse_weighted_files(train_texts.captions, "captions")
-    parse_weighted_files(config.text, "text")
-    for word in eval_texts.eval_captions:
-        parse_weighted_file(word, "eval_captions")
     extra = config.extra_objectives
     parts = (*extra.objectives, extra.teacher, config.training_step.training_step)
     check_options(config.objective_settings.options.option, parts)
