@@ -15,6 +15,7 @@ import torch
 import vcr_files
 from builders.regions import store
 from builders.seeing import resnet
+from builders.tasks import task_texts, unlabelled_texts
 from homes import STEPS, digests, log_of, whole_and_resumed
 from PIL import Image
 from transformers import CLIPImageProcessorPil, CLIPModel
@@ -23,7 +24,6 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import IGNORE, collate

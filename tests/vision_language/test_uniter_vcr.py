@@ -17,7 +17,7 @@ import pytest
 import torch
 import toys
 from builders.regions import store
-from builders.tasks import VCR_OBJECTS, vcr_line
+from builders.tasks import VCR_OBJECTS, task_texts, unlabelled_texts, vcr_line
 from homes import STEPS, log_of, put, whole_and_resumed
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
@@ -26,7 +26,6 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.core.batch import IGNORE, Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer, RegionSelection

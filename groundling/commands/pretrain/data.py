@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from accelerate import PartialState
 
@@ -46,56 +47,62 @@ from groundling.training.batch_sampler import DataSource, split_by_file
 from groundling.vision_language import PretrainingPhase
 from groundling.vision_language.single_stream import SingleStreamModel
 
-# Texts of a task for pre-training: with the right answer, with any answer, or labelled right or wrong.
+TaskAnswers = Literal["right", "any", "judged"]
+"""Which answers a task's texts contain."""
 
 
 def task_texts(
-    task: Task,
-    folder: Path,
-    tags: bool = False,
-    partition: str = "",
-    splits: Sequence[str] = (),
-) -> list[Example]:
-    """A task's training texts with the right answers, for masked LM on its own images (VisualBERT
-    Appendix A).
+    task: Task, texts: TrainTexts, answers: TaskAnswers = "right", tags: bool = False
+) -> list[tuple[Example, ...]]:
+    """A task's training texts with such answers: one version each, or with `any` all that need no label.
 
-    A question is followed by its best answer (the release splits the answer into letters), a choice
-    by the right one; a statement stands alone. With `tags`, texts keep their object tags; with
-    `partition`, only that file's examples are used; `splits` default to the training split. Raises
-    InputError if a multiple choice has no label.
+    With `right`, a question is followed by its best answer (the release splits the answer into letters), a choice by
+    the right one; a statement stands alone (VisualBERT, Appendix A). With `tags`, texts keep their object tags.
     """
-    texts = []
-    for example in _within(task, folder, partition, _read(task, folder, splits)):
-        if example.choices and not isinstance(example.label, int):
+    if answers == "judged":
+        _check_judged(task)
+    folder = Path(texts.data)
+    splits = task.splits_to_train(texts.train_splits)
+    examples = concatenate_splits({split: task.read(folder, split) for split in splits})
+    chosen: Sequence[Example] = examples
+    if texts.partition:
+        chosen = select_partition(examples, Path(texts.partition), task, folder)
+    if answers == "judged":
+        without = [example.id for example in chosen if example.label is None]
+        raise_first([f"{name}: no label, expected right or wrong" for name in without])
+        return [(replace(_as_text(one, tags), label=one.label),) for one in chosen]
+    if answers == "any":
+        inside = {example.id for example in chosen}
+        pairs = zip(examples, hidden_versions(examples, task, folder, splits), strict=True)
+        selected = [versions for example, versions in pairs if example.id in inside]
+    else:
+        selected = [(_with_answer(example, task),) for example in chosen]
+    found = [tuple(_as_text(one, tags) for one in versions) for versions in selected]
+    if task.form.head_input != "phrase":
+        return found
+    # Examples are phrases of captions, and every caption is read once (release: Flickr30k).
+    first = {(one[0].text, one[0].images): one for one in reversed(found)}
+    if answers == "right":
+        return list(first.values())[::-1]
+    ids = {one[0].id for one in first.values()}
+    return [one for one in found if one[0].id in ids]
+
+
+def _with_answer(example: Example, task: Task) -> Example:
+    """The example followed by its right answer."""
+    if example.choices:
+        if not isinstance(example.label, int):
             raise InputError(
                 f"{example.id}: a multiple choice without a label cannot be used for pre-training"
             )
-        if isinstance(example.label, int) and example.choices:
-            example = with_choice(example, example.label)
-        elif isinstance(task.form, OpenAnswer):
-            example = replace(example, text_pair=task.form.best_answer(example.label) or None)
-        texts.append(_as_text(example, tags))
-    return _once(texts, task)
+        return with_choice(example, example.label)
+    if isinstance(task.form, OpenAnswer):
+        return replace(example, text_pair=task.form.best_answer(example.label) or None)
+    return example
 
 
-def _once(texts: Sequence[Example], task: Task) -> list[Example]:
-    """The texts; where examples are phrases of captions, every caption once (release: Flickr30k)."""
-    if task.form.head_input != "phrase":
-        return list(texts)
-    return list({(text.text, text.images): text for text in reversed(texts)}.values())[::-1]
-
-
-def judged_texts(
-    task: Task,
-    folder: Path,
-    tags: bool = False,
-    partition: str = "",
-    splits: Sequence[str] = (),
-) -> list[Example]:
-    """A task's training texts, labelled right or wrong: choices, or true and false statements.
-
-    As VisualBERT's code pre-trains on VCR and NLVR2. Raises InputError for other tasks.
-    """
+def _check_judged(task: Task) -> None:
+    """Raises InputError for a task without right and wrong texts, which VisualBERT's code reads (VCR, NLVR2)."""
     form = task.form
     has_right_and_wrong = isinstance(form, MultipleChoice) or (
         isinstance(form, Classification) and len(form.labels) == 2
@@ -105,43 +112,6 @@ def judged_texts(
             f"task_answers=judged: {task.name} has no right and wrong texts; expected a multiple choice "
             "(vcr) or true and false statements (nlvr2)"
         )
-    examples = _within(task, folder, partition, _read(task, folder, splits))
-    without = [example.id for example in examples if example.label is None]
-    raise_first([f"{name}: no label, expected right or wrong" for name in without])
-    return [replace(_as_text(example, tags), label=example.label) for example in examples]
-
-
-def unlabelled_texts(
-    task: Task,
-    folder: Path,
-    tags: bool = False,
-    partition: str = "",
-    splits: Sequence[str] = (),
-) -> list[tuple[Example, ...]]:
-    """All versions of each of a task's training texts that can be written without the labels.
-
-    A question with choices is an example with all of them; a question without choices stands alone.
-    `partition` and `splits` as for `task_texts`.
-    """
-    examples = _read(task, folder, splits)
-    inside = {example.id for example in _within(task, folder, partition, examples)}
-    pairs = zip(examples, hidden_versions(examples, task, folder, splits), strict=True)
-    selected = [versions for example, versions in pairs if example.id in inside]
-    texts = [tuple(_as_text(example, tags) for example in versions) for versions in selected]
-    first = {text.id for text in _once([versions[0] for versions in texts], task)}
-    return [versions for versions in texts if versions[0].id in first]
-
-
-def _read(task: Task, folder: Path, splits: Sequence[str]) -> list[Example]:
-    return concatenate_splits(
-        {split: task.read(folder, split) for split in splits or (task.train,)}
-    )
-
-
-def _within(
-    task: Task, folder: Path, partition: str, examples: Sequence[Example]
-) -> Sequence[Example]:
-    return select_partition(examples, Path(partition), task, folder) if partition else examples
 
 
 def _as_text(example: Example, tags: bool) -> Example:
@@ -182,22 +152,6 @@ def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> dict[str, We
 def _eval_files(captions: Sequence[str]) -> list[str]:
     """Held-out caption files, without weights."""
     return [parse_weighted_file(word, "eval_captions").file for word in captions]
-
-
-def versions_of(
-    config: PretrainConfig, phase: PretrainingPhase, task: Task | None, texts: TrainTexts
-) -> list[tuple[Example, ...]]:
-    """A task's texts with the answers of the settings: one version each, or all that may be drawn."""
-    if task is None:
-        return []
-    folder = Path(texts.data)
-    answers = config.pretraining_objectives.task_answers
-    tags = phase.keeps_object_tags and config.regions.object_tags
-    splits = task.splits_to_train(texts.train_splits)
-    if answers == "any":
-        return unlabelled_texts(task, folder, tags, texts.partition, splits)
-    read = judged_texts if answers == "judged" else task_texts
-    return [(text,) for text in read(task, folder, tags, texts.partition, splits)]
 
 
 def read_data(

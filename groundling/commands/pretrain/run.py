@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain import PretrainConfig, TrainTexts
 from groundling.commands.pretrain.data import (
     corpora_of,
     eval_texts_of,
@@ -20,9 +20,10 @@ from groundling.commands.pretrain.data import (
     read_data,
     sample_sources,
     sources_of,
+    task_texts,
     text_only_sources,
-    versions_of,
 )
+from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import is_import_path, resolve
@@ -79,7 +80,7 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     architecture = find_architecture(model, config.architecture)
     phase = _phase(architecture, config)
     task = _task(config)
-    versions = versions_of(config, phase, task, texts)
+    versions = _versions(config, phase, task, texts)
     if task is not None and config.regions.mentioned_objects_only:
         check_mentioned([one[0] for one in versions], task.name, config.regions.object_tags)
     architecture.prepare_model(model, [one[0] for one in versions], True)
@@ -101,7 +102,7 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     held_out = None
     eval_texts = eval_texts_of(texts, config.eval_texts)
     if eval_texts is not None:
-        versions = versions_of(config, phase, task, eval_texts)
+        versions = _versions(config, phase, task, eval_texts)
         corpora = corpora_of(eval_texts, texts.captions)
         held, live, _ = read(eval_texts, versions, corpora)
         run.note(*training_overlap_note(images_of(held), images_of(samples), "images"))
@@ -156,6 +157,15 @@ def _task(config: PretrainConfig) -> Task | None:
         if split in task.splits_to_train(texts.train_splits):
             raise InputError(f"eval_splits={split}: is also a training split; leave it out")
     return task
+
+
+def _versions(
+    config: PretrainConfig, phase: PretrainingPhase, task: Task | None, texts: TrainTexts
+) -> list[tuple[Example, ...]]:
+    """A task's texts with the answers and tags of the settings; none without a task."""
+    tags = phase.keeps_object_tags and config.regions.object_tags
+    answers = config.pretraining_objectives.task_answers
+    return [] if task is None else task_texts(task, texts, answers, tags)
 
 
 def _objective_context(

@@ -84,36 +84,18 @@ def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
     return CLIPTokenizer(vocab=ids, merges=merges)
 
 
-def small_clip(
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    vision: tuple[int, int],
-    text: tuple[int, int],
-    window: int,
-    projection: int,
-    size: int,
-    patch: int,
-) -> CLIPModel:
-    """An untrained HF CLIP; its weights follow torch's global seed.
-
-    Args:
-        tokenizer: of its text tower.
-        vision: width and layers of the vision tower.
-        text: width and layers of the text tower.
-        window: positions of the text tower.
-        projection: width of the joint space.
-        size: image side, pixels.
-        patch: patch side, pixels.
-    """
-    vision_width, vision_layers = vision
-    text_width, text_layers = text
+def small_clip(tokenizer: PreTrainedTokenizerBase, config: TrainClipConfig) -> CLIPModel:
+    """An untrained HF CLIP; its weights follow torch's global seed."""
+    vision_width, vision_layers = config.vision_tower
+    text_width, text_layers = config.text_tower
+    projection = config.projection_dim
     text_config = {
         "vocab_size": len(tokenizer),
         "hidden_size": text_width,
         "num_hidden_layers": text_layers,
         "num_attention_heads": max(1, text_width // HEAD_WIDTH),
         "intermediate_size": 4 * text_width,
-        "max_position_embeddings": window,
+        "max_position_embeddings": config.context_length,
         "projection_dim": projection,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
@@ -124,8 +106,8 @@ def small_clip(
         "num_hidden_layers": vision_layers,
         "num_attention_heads": max(1, vision_width // HEAD_WIDTH),
         "intermediate_size": 4 * vision_width,
-        "image_size": size,
-        "patch_size": patch,
+        "image_size": config.size,
+        "patch_size": config.patch_size,
         "projection_dim": projection,
     }
     clip = CLIPModel(
@@ -208,15 +190,7 @@ def _model(
         place = run.folder / PREPARED / "tokenizer"
         tokenizer = _tokenizer(place, images, config.vocab_size, run.state)
     torch.manual_seed(derive_seed(training.seed, "init"))
-    clip = small_clip(
-        tokenizer,
-        vision=config.vision_tower,
-        text=config.text_tower,
-        window=config.context_length,
-        projection=config.projection_dim,
-        size=config.size,
-        patch=config.patch_size,
-    )
+    clip = small_clip(tokenizer, config)
     return ClipDualEncoder(clip, tokenizer), None
 
 
