@@ -96,11 +96,7 @@ def check_partition(config: FewShotPartitionConfig, out: str | Path) -> None:
 
 
 def partition(config: FewShotPartitionConfig, work: CommandContext) -> str:
-    """Write the partition's manifest to the file `work.out`; returns a line per stratum.
-
-    Raises:
-        InputError: Settings are missing, a stratum is too small, or a file cannot be read or written.
-    """
+    """Write the partition's manifest to the file `work.out`; returns a line per stratum."""
     from groundling.tasks import Task
     from groundling.tasks.splits import NEVER, partition_manifest, write_manifest
 

@@ -86,10 +86,7 @@ def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
 
 
 def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
-    """Write a region store to the run folder, resuming a killed run; returns its counts.
-
-    `RegionStore` reads it. Under torchrun every process writes its share of the shards.
-    """
+    """Write a region store to the run folder, resuming a killed run; returns its counts."""
     from groundling.data.shards import ProcessRank
     from groundling.runs.report import format_count
 
@@ -147,9 +144,7 @@ def _extract_store(
     part: ProcessRank,
     barrier: Callable[[], None],
 ) -> dict[str, Any]:
-    """Manifest of a store made of images, by this process, under torchrun, or by processes that it
-    starts.
-    """
+    """Manifest of a store made of images, by this process, under torchrun, or by processes that it starts."""
     from groundling.data.regions.store import RegionWriter
     from groundling.data.shards import ProcessRank
     from groundling.runs.jobs import Job, run_jobs

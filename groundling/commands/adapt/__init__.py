@@ -108,9 +108,7 @@ C.1)."""
 
 
 def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> ArmObjectives:
-    """The objectives of the arm; raises InputError for settings that are missing or do not fit
-    together.
-    """
+    """The objectives of the arm; raises InputError for settings that are missing or do not fit together."""
     arm = parse_arm(config.arm, config.masked_lm)
     taught = ["teacher"] if arm.needs_cross_modal or arm.needs_teacher else []
     require_settings(config, f"arm={config.arm}", "student", *taught, *arm.teacher_settings)

@@ -47,10 +47,7 @@ BATCH = 16
 def match_by_length(
     objectives: Sequence[Objective], samples: SampleDataset, seed: int
 ) -> float | None:
-    """AUC of MATCH predicted from token counts alone, with its own negatives (.5 is chance).
-
-    None without MATCH, and for too few texts.
-    """
+    """AUC of MATCH predicted from token counts alone (.5 is chance); None without MATCH, and for too few texts."""
     found = [one for one in objectives if isinstance(one, SameSentencePrediction)]
     if not found or len(samples) < MIN_TEXTS:
         return None
@@ -141,9 +138,7 @@ def _accuracy(
 
 
 def _entropy(samples: Sequence[Sample]) -> float:
-    """Unigram entropy of the scored CLIP tokens in nats; padding that the release scores counts as
-    token 0.
-    """
+    """Unigram entropy of the scored CLIP tokens in nats; padding that the release scores counts as token 0."""
     scored = np.concatenate([sample.labels["clip_tokens"] for sample in samples])
     counts = np.bincount(scored[scored != IGNORE], minlength=1)
     counts[0] += sum(int(sample.labels.get("clip_padding", 0)) for sample in samples)
@@ -175,12 +170,7 @@ class SimilarityPairs(NamedTuple):
 
 
 def read_pairs(path: str | Path) -> SimilarityPairs:
-    """Pairs of a GLUE or STS-B folder (dev.tsv), or of a tsv of text, text, number, with or without
-    a header.
-
-    Raises InputError, naming the line, for anything else, and for fewer than 3 pairs or all equal
-    similarities.
-    """
+    """Pairs of a GLUE or STS-B folder (dev.tsv), or of a tsv of text, text, number, with or without a header."""
     path = Path(path)
     if path.is_dir():
         examples = STSB.read(path, "dev")
@@ -221,11 +211,7 @@ def _number(field: str) -> float:
 def retention_report(
     text: TextEncoder, sentence: SentenceModules, pairs: SimilarityPairs, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Spearman correlation with human similarities `before` and after training, also printed.
-
-    `sentence`: the pooling before training. `projected` is the correlation after the saved projection, if
-    there is one.
-    """
+    """Spearman correlation with human similarities `before` and after training; `sentence`: the pooling before."""
     report = {"pairs": len(pairs.texts), "before": before["spearman"]}
     report["after"] = similarity_agreement(text, sentence, pairs)["spearman"]
     if text.sentence is not None and text.sentence is not sentence:
@@ -238,12 +224,7 @@ def retention_report(
 def similarity_agreement(
     text: TextEncoder, sentence: SentenceModules, pairs: SimilarityPairs
 ) -> dict[str, Any]:
-    """`spearman` of cosines with the pairs' similarities, ready for JSON; `cut` counts truncated
-    tokens.
-
-    Texts are encoded as sentence-transformers does: up to the folder's own maximum length, with its
-    default prompt. Sets the encoder to eval mode.
-    """
+    """`spearman` of cosines with the pairs' similarities, as sentence-transformers encodes; `cut` truncated tokens."""
     firsts, seconds = zip(*pairs.texts, strict=True)
     left, cut_left = sentence_vectors(text, sentence, firsts)
     right, cut_right = sentence_vectors(text, sentence, seconds)

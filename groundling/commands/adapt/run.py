@@ -76,11 +76,7 @@ Layout = Literal["lines", "blocks"]
 
 
 def text_layout_of(config: AdaptConfig, joint: bool, student_max_length: int) -> tuple[Layout, int]:
-    """The layout of an arm's texts, and the tokens of a line at most, or of every block, special tokens included.
-
-    `auto` means blocks if the arm is `joint`, as XDBERT, else lines. `student_max_length`: maximum tokens that the
-    student can read.
-    """
+    """The layout of an arm's texts, blocks for a `joint` arm such as XDBERT, and the tokens of a line or block."""
     layout: Layout = "blocks" if joint else "lines"
     if config.text_layout != "auto":
         layout = config.text_layout
@@ -94,9 +90,7 @@ def clip_windows(layout: Layout, max_windows: int, size: int) -> int:
 
 
 def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
-    """Adapt the student and write `model`, a stock HF folder; with `save_joint` also the whole
-    model, as `joint`.
-    """
+    """Adapt the student and write `model`, a stock HF folder; with `save_joint` also the whole model, as `joint`."""
     arm, seed = parse_arm(config.arm, config.masked_lm), training.seed
     pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
     text = _student(config, seed)
@@ -256,9 +250,7 @@ def _save(
     training: TrainingArguments,
     result: dict[str, Any],
 ) -> None:
-    """Write the encoder and its card, and with `save_joint` the whole cross-modal model, each with
-    the objectives' heads; adds to the result which head fills masks.
-    """
+    """Write the encoder and its card, and with `save_joint` the cross-modal model, each with the objectives' heads."""
     save_trained(folder / "model", text, objectives)
     result["fills_masks"] = _save_lm_head(folder / "model", objectives, config, text)
     if config.cross_modal.save_joint and model is not text:
@@ -277,11 +269,7 @@ def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
 
 
 def _objective_settings(config: AdaptConfig, text: TextEncoder) -> ObjectiveSettings:
-    """The objectives' settings; with `keep_projection`, those with which the sentence projection maps
-    the pooled student into the teacher's space.
-
-    Sets the student's pooling then, if its folder defines none, or if `pooling` replaces it.
-    """
+    """The objectives' settings; with `keep_projection`, those that map the pooled student into the teacher's space."""
     settings = config.objective_settings
     if not config.keep_projection:
         return settings
@@ -319,9 +307,7 @@ def _with_projection(text: TextEncoder, objectives: Sequence[Objective]) -> Sent
 def _model(
     config: AdaptConfig, arm: ArmObjectives, text: TextEncoder, layout: Layout, seed: int
 ) -> tuple[Encoder, ClipRowEncoder | None]:
-    """The model to train: the text encoder alone, or inside a cross-modal model, whose CLIP side
-    reads windows.
-    """
+    """The model to train: the text encoder alone, or inside a cross-modal model, whose CLIP side reads windows."""
     if not arm.needs_cross_modal:
         return text, None
     clip, tokenizer = load_clip_text_tower(config.teacher)
@@ -334,10 +320,7 @@ def _model(
 
 
 def _wrapped(model: Encoder, names: Sequence[str], sizes: OutputSizes, seed: int) -> Encoder:
-    """The model that an objective trains around the text encoder, if one does; else the model itself.
-
-    Raises InputError if two objectives each need a model of their own.
-    """
+    """The model that an objective trains around the text encoder, if one does; else the model itself."""
     wrapping = [spec for spec in map(find_objective, names) if spec.wrap_encoder is not None]
     if not wrapping:
         return model
@@ -354,9 +337,7 @@ def _wrapped(model: Encoder, names: Sequence[str], sizes: OutputSizes, seed: int
 def _start_heads(
     names: Sequence[str], objectives: Sequence[Objective], config: AdaptConfig, text: TextEncoder
 ) -> dict[str, str]:
-    """Initialise masked-LM heads from the student's own head, if it has one; returns the origin of
-    each objective's head.
-    """
+    """Initialise masked-LM heads from the student's own, if it has one; returns the origin of each head."""
     origins = {}
     for name, objective in zip(names, objectives, strict=True):
         origins[name] = "new"
@@ -371,12 +352,7 @@ def _start_heads(
 def _save_lm_head(
     folder: Path, objectives: Sequence[Objective], config: AdaptConfig, text: TextEncoder
 ) -> str:
-    """Save a masked-LM head that Hugging Face loads; returns its origin: `this run's`, `the
-    student's`, or `none`.
-
-    If the run trained no masked LM on the encoder alone (joint MLM does not count), the student's
-    own head is saved.
-    """
+    """Save the run's masked-LM head (joint MLM does not count), or the student's own; returns its origin."""
     origin = "this run's"
     heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
     if not heads:

@@ -154,9 +154,7 @@ def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) 
 
 
 def _check_regions(config: FinetuneConfig) -> None:
-    """Raises InputError for settings of regions without regions, and for a baseline without images of a model that
-    reads none.
-    """
+    """Raises InputError for region settings, and for a baseline without images, of a model that reads no regions."""
     check_pixels(config.pixels, config.regions.images)
     if not config.regions.regions:
         region_settings = {

@@ -48,9 +48,7 @@ Splits = Mapping[str, Sequence[Example]]
 
 
 def task_of(config: FinetuneConfig) -> Task:
-    """The task of this name, or the one made of the user's own file; raises InputError for an
-    unknown task.
-    """
+    """The task of this name, or the one made of the user's own file."""
     data = Path(config.data)
     if config.own.label:
         return table_task(data, config.own)
@@ -64,10 +62,7 @@ def dev_splits_trained_on(task: Task, train_splits: Sequence[str]) -> list[str]:
 
 
 def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
-    """Examples of the training, dev and, with `submit`, test splits.
-
-    Without `object_tags`, region tags are removed.
-    """
+    """Examples of the training, dev and, with `submit`, test splits."""
     folder = Path(config.data)
     train_splits = config.train_splits or (task.train,)
     splits = [*train_splits, *task.dev, *(task.test if config.submit else ())]
@@ -94,9 +89,7 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
 
 
 def _checked(task: Task, split: str, examples: object) -> list[Example]:
-    """Examples returned by a task's reader; raises InputError if they are not examples, or a class
-    is not one of the task's.
-    """
+    """Examples returned by a task's reader; raises InputError if they are not, or a class is not one of the task's."""
     read = require_instance(examples, list, f"{task.name}: `read` of split {split!r} returned")
     classes = len(task.form.labels) if isinstance(task.form, Classification) else 0
     for one in read:
@@ -115,9 +108,7 @@ def _checked(task: Task, split: str, examples: object) -> list[Example]:
 def _unlabelled(
     examples: Sequence[Example], labelled: Sequence[Example], task: Task, config: FinetuneConfig
 ) -> list[Example]:
-    """Training examples outside the partition, without labels; raises InputError if there are none, or if labels
-    cannot be removed.
-    """
+    """Training examples outside the partition, without labels; raises InputError if there are none."""
     if task.label_regions is not None:
         raise InputError(
             f"unlabelled_per_labelled: the labels of {task.name} come with the regions and cannot be withheld"
@@ -132,9 +123,7 @@ def _unlabelled(
 
 
 def region_inputs(config: FinetuneConfig) -> ImageSampleBuilder:
-    """Region stores and photos of a run, shared by all seeds; with `images`, only boxes, classes
-    and segments are read.
-    """
+    """Region stores and photos of a run; with `images`, only boxes, classes and segments of the stores are read."""
     return ImageSampleBuilder(
         config.regions,
         train_regions=config.train_regions,
@@ -147,9 +136,7 @@ def region_inputs(config: FinetuneConfig) -> ImageSampleBuilder:
 def check_regions_read(
     student: Encoder, task: Task, inputs: ImageSampleBuilder, source: str
 ) -> None:
-    """Raises InputError if the task needs regions and has none, or if the model of `source` does
-    not read them.
-    """
+    """Raises InputError if the task needs regions and has none, or if the model of `source` does not read them."""
     if not inputs.settings.regions:
         if task.label_regions is not None:
             raise InputError(f"{task.name} needs regions; pass regions=STORE")
@@ -221,10 +208,7 @@ def add_regions(
 def _with_teachers(
     splits: Splits, student: Encoder, train: str, teacher_set: TeacherSet, max_length: int
 ) -> tuple[dict[str, SampleDataset], list[Teacher]]:
-    """Texts of every split, and the teachers that the training loop runs.
-
-    Teachers are attached to the split `train` only; the CLIP of an adapter to every split.
-    """
+    """Texts, with teachers on the training split (a CLIP adapter's: on all), and those that the training loop runs."""
     text, clip = student.inputs(max_length)
     samples: dict[str, SampleDataset] = {
         split: TextDataset(examples, text, clip) for split, examples in splits.items()
@@ -270,10 +254,7 @@ def training_source(
     objectives: Sequence[Objective],
     config: FinetuneConfig,
 ) -> DataSource:
-    """The training data: labelled samples, each with `unlabelled_per_labelled` unlabelled ones.
-
-    Raises InputError if there are unlabelled ones and every objective needs labels.
-    """
+    """The training data: labelled samples, each with `unlabelled_per_labelled` unlabelled ones."""
     name = f"data={config.data}" if config.data else "the data"
     count = config.unlabelled_per_labelled
     if not count:

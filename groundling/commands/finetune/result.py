@@ -55,13 +55,7 @@ def describe_seed(
 def summary(
     task: Task, runs: list[dict[str, Any]], model: str, trained_on: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Scores of every seed and their medians, by split and metric; None where a median is
-    undefined.
-
-    `trained_on`: evaluated splits that are also training splits.
-
-    Medians of the benchmark's own scores (`Task.official_scores`) are stored separately, as `official`.
-    """
+    """Scores of every seed and their medians, by split and metric; None where a median is undefined."""
     medians: dict[str, dict[str, float | None]] = {}
     every: dict[str, dict[str, list[float]]] = {}
     official: dict[str, dict[str, float | None]] = {}
@@ -109,11 +103,7 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def best_constant_answer(form: OutputType, examples: Sequence[Example]) -> float | None:
-    """The best constant answer on some examples: the most common label (ties go to the first), for
-    numbers the mean.
-
-    None for tasks without comparable answers (regions), or without labels.
-    """
+    """The most common label (ties go to the first), for numbers the mean; None for regions, and without labels."""
     labels = [example.label for example in examples if example.label is not None]
     if isinstance(form, RegionSelection) or not labels:
         return None
@@ -134,9 +124,7 @@ def best_constant_answer(form: OutputType, examples: Sequence[Example]) -> float
 def majority_baseline(
     task: Task, examples: Sequence[Example], answers: Mapping[str, EvaluationOutput]
 ) -> dict[str, Any]:
-    """The best constant answer of the training `examples`, and its scores on every labelled split by every metric
-    that needs only answers; empty without one.
-    """
+    """The best constant answer of the training `examples`, and its scores on labelled splits; empty without one."""
     answer = best_constant_answer(task.form, examples)
     labels = {split: one.labels for split, one in answers.items() if one.labels is not None}
     if answer is None or not labels:
@@ -197,9 +185,7 @@ def degenerate_seeds_note(result: Mapping[str, Any]) -> list[str]:
 
 
 def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
-    """The configuration of the text-only baseline, with the task's own loss; with boxes only, if
-    the answer is a region.
-    """
+    """The configuration of the text-only baseline, with the task's own loss; with boxes if the answer is a region."""
     plain = replace(
         config,
         text_only_baseline=False,

@@ -106,11 +106,7 @@ def text_encoder_of(student: Encoder) -> TextEncoder | None:
 
 
 def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> Encoder:
-    """The model; new multimodal embeddings get the feature width of the training `store`, if there
-    is one.
-
-    Raises InputError if model, store and settings do not fit together.
-    """
+    """The model; new multimodal embeddings get the feature width of the training `store`, if there is one."""
     if config.adapter_settings.adapter != "none":
         torch.manual_seed(derive_seed(seed, "init", "adapter"))
         return ClipFeatureAdapter(load_adapter_backbone(config.model), config.adapter_settings)
@@ -156,11 +152,7 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
 def head_of(
     student: Encoder, task: Task, splits: Splits, name: str, architecture: str, is_prepared: bool
 ) -> TaskHead:
-    """The task head of this name; also prepares the model for the largest number of images.
-
-    `architecture` is the setting of that name; `is_prepared`: prepare the model for the task's texts as in its
-    paper.
-    """
+    """The task head of this name; prepares the model for its images and, if `is_prepared`, for the task's texts."""
     if isinstance(student, SingleStreamModel):
         student.add_images(most_images(splits))
         if is_prepared:
@@ -171,9 +163,7 @@ def head_of(
 
 
 def head_name(student: Encoder, task: Task, config: FinetuneConfig) -> str:
-    """Name of the head for `groundling.vision_language.loading.make_task_head`: the paper's, or a plain
-    one.
-    """
+    """Name of the head for `make_task_head`: the paper's, or a plain one."""
     if isinstance(student, ClipFeatureAdapter):
         return ADAPTER
     if config.cls_without_pooler:
@@ -227,9 +217,7 @@ def describe_model(
 
 
 def _modules(*names: str) -> dict[str, str]:
-    """SHA-256 of the file of every user module that is named, and of user modules that these
-    import.
-    """
+    """SHA-256 of the file of every user module that is named, and of user modules that these import."""
     files: dict[str, Path] = {}
     for name in names:
         if is_import_path(name):
@@ -390,9 +378,7 @@ def _objectives(
     config: FinetuneConfig,
     seed: int,
 ) -> tuple[SupervisedObjective, list[Objective]]:
-    """The task's loss; and the auxiliary objectives of the paper, if its head is used, and of the
-    settings.
-    """
+    """The task's loss; and the auxiliary objectives of the paper, if its head is used, and of the settings."""
     loss = "" if config.head_loss == "paper" else config.head_loss
     supervised = SupervisedObjective(student.sizes, output_type=task.form, head=head, loss=loss)
     context = _objective_context(
@@ -434,9 +420,7 @@ def _evaluate_splits(
     samples: Mapping[str, SampleDataset],
     part: RunFolder,
 ) -> dict[str, EvaluationOutput]:
-    """Evaluate every split but the training split; writes predictions and notes on constant
-    answers.
-    """
+    """Evaluate every split but the training split; writes predictions and notes on constant answers."""
     answers = {}
     for split, some in samples.items():
         if split == task.train:

@@ -301,9 +301,7 @@ def sample_sources(sources: Sequence[DataSource], pixels: bool) -> list[DataSour
 def text_only_sources(
     config: PretrainConfig, model: SingleStreamModel, sources: Sequence[DataSource], run: Run
 ) -> list[DataSource]:
-    """Texts without images, drawn as often as all captions (VL-BERT, final version, Section 3.3);
-    not counted in epochs.
-    """
+    """Texts without images, drawn as often as all captions (VL-BERT, final version, Section 3.3), outside of epochs."""
     files = parse_weighted_files(config.text, "text")
     if not files:
         return []

@@ -69,9 +69,7 @@ GUESSING_ADVICE = "train longer (epochs, steps); fine-tuning would start from th
 
 
 def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
-    """Pre-train and write `model`, from which `finetune` and further pre-training start; returns
-    the result.
-    """
+    """Pre-train and write `model`, from which `finetune` and further pre-training start; returns the result."""
     texts, seed = config.train_texts, training.seed
     inputs = ImageSampleBuilder(
         config.regions, flip=config.pixels.flip, terms=COMMAND_TERMS_WITH_TAGS
@@ -145,9 +143,7 @@ def _compare_with_guessing(
 
 
 def _task(config: PretrainConfig) -> Task | None:
-    """The task whose texts are read, None for captions; raises InputError for a held-out split that is unknown, or
-    also a training split.
-    """
+    """The task whose texts are read, None for captions; raises InputError for a held-out split that is trained on."""
     texts = config.train_texts
     if not texts.task:
         return None
@@ -194,9 +190,7 @@ def _start_model(
 def _vision_language_model(
     config: PretrainConfig, store: RegionStore, seed: int
 ) -> SingleStreamModel:
-    """The start of pre-training, made a vision-language model if it is not one; raises InputError if
-    images do not fit.
-    """
+    """The start of pre-training, made a vision-language model if it is not one."""
     torch.manual_seed(derive_seed(seed, "init", "join"))
     start: Encoder = load_encoder(config.model, architecture=config.architecture)
     if config.random_init and isinstance(start, TextEncoder):
@@ -218,11 +212,7 @@ def _vision_language_model(
 
 
 def _phase(architecture: Architecture, config: PretrainConfig) -> PretrainingPhase:
-    """The model's phase on captions or on a task's texts, with the step mix of the settings.
-
-    Raises InputError for a step mix that does not fit, and for `judged` answers of a model without
-    that objective.
-    """
+    """The model's phase on captions or on a task's texts, with the step mix of the settings."""
     phase = architecture.pretraining
     if config.train_texts.task and architecture.task_pretraining is not None:
         phase = architecture.task_pretraining
@@ -252,9 +242,7 @@ def _is_ratio(number: float) -> bool:
 def _own_objectives(
     phase: PretrainingPhase, context: ObjectiveContext, config: PretrainConfig, seed: int
 ) -> list[Objective]:
-    """The objectives of the architecture's phase, with new heads, or those of the model's folder: the masked-LM
-    head, and on a task's texts all others too.
-    """
+    """The objectives of the phase, with new heads or the model's: masked LM, and on a task's texts all others too."""
     name, options = config.architecture, config.pretraining_objectives
     torch.manual_seed(derive_seed(seed, "init", "heads"))
     objectives = phase.objectives(context, options)

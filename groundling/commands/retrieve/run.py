@@ -60,16 +60,10 @@ Encoded = tuple[np.ndarray, np.ndarray]
 
 
 def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
-    """Recall at 1, 5 and 10 and the median rank, text to image and image to text, with chance
-    levels.
+    """Recall at 1, 5 and 10 and the median rank, text to image and image to text, with chance levels.
 
-    With a student, its text vectors search the same images; differences and ratios have paired
-    intervals, and texts that the model truncates are also scored separately. Under several
-    processes each one computes everything.
-
-    Raises:
-        InputError: Captions, images or a model are missing or malformed, there are fewer than two images, or the
-            student's vectors have another width than the model's space.
+    With a student, its text vectors search the same images, with paired intervals of differences and ratios; texts
+    that the model truncates are also scored separately. Under several processes each one computes everything.
     """
     captioned, skipped = _read_captioned_images(config, run)
     texts = [text for image in captioned for text in image.captions]
@@ -106,9 +100,7 @@ def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
 
 
 def _student(config: RetrieveConfig, width: int) -> TextEncoder | None:
-    """The student, if there is one; raises InputError if its vectors do not have `width`
-    dimensions.
-    """
+    """The student, if there is one; raises InputError if its vectors do not have `width` dimensions."""
     if not config.student:
         return None
     text = load_text_encoder(config.student)
@@ -142,10 +134,7 @@ def _encode_with_student(
 def _read_captioned_images(
     config: RetrieveConfig, run: Run
 ) -> tuple[list[CaptionedImage], dict[str, Any]]:
-    """The images with their texts, and counts of skipped images.
-
-    Raises InputError if fewer than two images remain, or one does not decode.
-    """
+    """The images with their texts, and counts of skipped images."""
     settings = config.caption_settings
     captions = read_captions(config.captions, settings.caption_splits, settings.columns)
     run.note(*captions.notes)

@@ -97,9 +97,7 @@ NEW = (
 
 
 def check(config: TrainClipConfig, training: TrainingArguments, out: str | Path) -> None:
-    """Raises InputError for settings of a new CLIP with --model, and for evaluation during training
-    without data or training.
-    """
+    """Raises InputError for settings of a new CLIP with `model`, and for evaluation without data or training."""
     if config.model:
         changed = {name: vars(config)[name] != vars(TrainClipConfig())[name] for name in NEW}
         refuse_settings(

@@ -54,12 +54,7 @@ in short training words are learned sooner from larger embeddings."""
 
 
 def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
-    """CLIP's byte-pair tokenizer with merges learned from `texts`; adds start and end tokens.
-
-    Args:
-        texts: training texts of the merges.
-        vocabulary: maximum vocabulary size, start and end token included; texts of few words yield fewer tokens.
-    """
+    """CLIP's byte-pair tokenizer with merges learned from `texts`, of at most `vocabulary` tokens."""
     template = CLIPTokenizer().backend_tokenizer
     learner = Tokenizer(BPE(end_of_word_suffix=WORD_END))
     learner.normalizer = template.normalizer
@@ -123,10 +118,7 @@ COUNTS = ("images", "captions")
 
 
 def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
-    """Train the CLIP and write `model`, a stock HF CLIP folder; returns the result.
-
-    Raises InputError if captions or images are missing or malformed.
-    """
+    """Train the CLIP and write `model`, a stock HF CLIP folder; returns the result."""
     images, missing = _read(config, run)
     run.counts |= {"images": len(images), "missing images": missing}
     held_out = _read_held_out(config, images, run)
@@ -166,9 +158,7 @@ def _make_retrieval_evaluator(
     held_out: CaptionedImageDataset,
     examining: EvaluationSettings,
 ) -> Evaluator | None:
-    """Evaluator of retrieval, run every `eval_every` epochs and judged by mean recall; None without
-    `eval_every`.
-    """
+    """Evaluator of retrieval, judged by mean recall; None without `eval_every`."""
 
     def measure() -> dict[str, float]:
         found = [retrieval(model, held_out)]
@@ -181,9 +171,7 @@ def _make_retrieval_evaluator(
 def _model(
     run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig, training: TrainingArguments
 ) -> tuple[ClipDualEncoder, PixelMaker | None]:
-    """The existing CLIP and its image preprocessing, or a new one, with a tokenizer trained on the
-    captions.
-    """
+    """The existing CLIP and its image preprocessing, or a new one, with a tokenizer trained on the captions."""
     if config.model:
         return load_clip_dual_encoder(config.model)
     with run.state.main_process_first():
