@@ -306,6 +306,7 @@ def test_adapting_leaves_a_sentence_encoder(
     assert "projected" not in result["retention"]
     said = capsys.readouterr().err
     assert "Spearman on 6 pairs" in said
+    assert "has no masked-LM head; the encoder forgets while a new one learns" in said
 
 
 def test_what_is_pooled_is_what_is_taught(settings: AdaptConfig, given: Path) -> None:
