@@ -81,18 +81,18 @@ from groundling.training.evaluation import (
 )
 from groundling.training.fit import fit, save_trained, taught_objectives
 from groundling.vision_language import Architecture
-from groundling.vision_language.end_to_end import BUILDS, EndToEndModel, prepare_end_to_end_model
+from groundling.vision_language.end_to_end import EndToEndModel, prepare_end_to_end_model
 from groundling.vision_language.loading import (
     ADAPTER,
     PLAIN,
     RAW,
     embedding_flags,
-    embedding_options,
     find_architecture,
     load_encoder,
     make_task_head,
     make_vision_language_model,
 )
+from groundling.vision_language.new_models import new_vision_language_model
 from groundling.vision_language.single_stream import SingleStreamModel
 
 # The model, the head of its task, and the description saved with it.
@@ -135,16 +135,10 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
     torch.manual_seed(derive_seed(seed, "init", "join"))
     if store is None:
         return make_vision_language_model(student, config.architecture, 1)
-    options = embedding_options(student, config.architecture, config.visualbert, store)
-    if not config.regions.images:
-        model = make_vision_language_model(student, config.architecture, store.width, **options)
-    elif config.architecture in BUILDS:
-        model = prepare_end_to_end_model(student, config.pixels, config.architecture, options)
-    else:
-        raise InputError(
-            f"images={config.regions.images}: {config.architecture} reads stored "
-            "features, not pixels; leave images out"
-        )
+    images = config.regions.images
+    model = new_vision_language_model(
+        student, config.architecture, store, images, config.pixels, config.visualbert
+    )
     model.regions_provenance = store.facts
     return model
 

@@ -55,13 +55,9 @@ from groundling.training.held_out_loss import (
     training_overlap_note,
 )
 from groundling.vision_language import Architecture, PretrainingPhase
-from groundling.vision_language.end_to_end import BUILDS, EndToEndModel, prepare_end_to_end_model
-from groundling.vision_language.loading import (
-    embedding_options,
-    find_architecture,
-    load_encoder,
-    make_vision_language_model,
-)
+from groundling.vision_language.end_to_end import EndToEndModel
+from groundling.vision_language.loading import find_architecture, load_encoder
+from groundling.vision_language.new_models import new_vision_language_model
 from groundling.vision_language.single_stream import SingleStreamModel
 
 GUESSING_ADVICE = "train longer (epochs, steps); fine-tuning would start from this state"
@@ -178,19 +174,9 @@ def _objective_context(
 def _start_model(
     config: PretrainConfig, inputs: ImageSampleBuilder, seed: int
 ) -> tuple[SingleStreamModel, RegionStore]:
-    """The model to pre-train, and the region store that it reads."""
+    """The model to pre-train, made a vision-language model if it is not one, and the region store that it reads."""
     store = inputs.store
     assert store is not None  # `regions` is required
-    model = _vision_language_model(config, store, seed)
-    inputs.check(model)
-    model.regions_provenance = store.facts
-    return model, store
-
-
-def _vision_language_model(
-    config: PretrainConfig, store: RegionStore, seed: int
-) -> SingleStreamModel:
-    """The start of pre-training, made a vision-language model if it is not one."""
     torch.manual_seed(derive_seed(seed, "init", "join"))
     start: Encoder = load_encoder(config.model, architecture=config.architecture)
     if config.random_init and isinstance(start, TextEncoder):
@@ -198,17 +184,12 @@ def _vision_language_model(
     images = config.regions.images
     if isinstance(start, EndToEndModel) and not images:
         raise InputError(f"{config.model}: this model reads pixels; pass images=FOLDER")
-    is_new = config.architecture in BUILDS and isinstance(start, TextEncoder)
-    options = embedding_options(start, config.architecture, config.joining, store)
-    if images and (is_new or isinstance(start, EndToEndModel)):
-        return prepare_end_to_end_model(start, config.pixels, config.architecture, options)
-    if images:
-        raise InputError(
-            f"images={images}: only VL-BERT and VisualBERT read pixels; pass "
-            "architecture vlbert or visualbert with "
-            "a BERT, or an end-to-end model as model, or leave images out"
-        )
-    return make_vision_language_model(start, config.architecture, store.width, **options)
+    model = new_vision_language_model(
+        start, config.architecture, store, images, config.pixels, config.joining
+    )
+    inputs.check(model)  # of regions that an earlier run has read
+    model.regions_provenance = store.facts
+    return model, store
 
 
 def _phase(architecture: Architecture, config: PretrainConfig) -> PretrainingPhase:
