@@ -73,7 +73,6 @@ def summary(
         for run in runs
         if any("constant" in scores for scores in run["scores"].values())
     ]
-    unlabelled = [run["unlabelled_examples"] for run in runs[:1] if "unlabelled_examples" in run]
     result: dict[str, Any] = {
         "task": task.name,
         "version": task.version,
@@ -86,11 +85,9 @@ def summary(
         "degenerate_seeds": degenerate_seeds,
         "truncated_tokens": sum(run["truncated_tokens"] for run in runs),
         "truncated_regions": sum(run.get("truncated_regions", 0) for run in runs),
-        **({"unlabelled_examples": unlabelled[0]} if unlabelled else {}),
     }
-    for name in ("n", "majority"):
-        if runs and name in runs[0]:
-            result[name] = runs[0][name]
+    alike = ("unlabelled_examples", "n", "majority")
+    result |= {name: run[name] for run in runs[:1] for name in alike if name in run}
     if trained_on:
         result["trained_on"] = list(trained_on)
     return result

@@ -81,18 +81,16 @@ CLIP_TRAINING = TrainingArguments(
 """A small CLIP from scratch."""
 
 
-NEW = (
-    *(
-        "size",
-        "patch_size",
-        "vision_tower",
-        "text_tower",
-        "projection_dim",
-        "vocab_size",
-        "context_length",
-    ),
+NEW = [
+    "size",
+    "patch_size",
+    "vision_tower",
+    "text_tower",
+    "projection_dim",
+    "vocab_size",
+    "context_length",
     "untrained",
-)
+]
 """Settings of a new CLIP only."""
 
 
